@@ -1,0 +1,152 @@
+"""Neighbourhoods of the weights: where SAM climbs and where sharpness is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .metric import Metric, Surroundings
+from .vector import Vector
+
+
+class Ascent(Protocol):
+    """How far up to go, given the gradient here."""
+
+    @property
+    def rho(self) -> Any: ...
+    def within(self, site: Surroundings, times: float = 1.0) -> Ascent: ...
+    def steepest_(self, grad: Vector, site: Surroundings) -> Vector: ...
+
+
+@dataclass(frozen=True)
+class Ball:
+    """The set {d : ||d / (rho T)||_p <= 1}; radii that differ by parameter group make one ellipsoid."""
+
+    rho: Any = 0.05  # a number or 0-dim tensor, or one number a chunk (Foret et al. 2021, section 3.1)
+    metric: Metric | None = None  # None: Euclidean, T = 1
+    p: float = 2.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rho, (int, float)) and self.rho < 0:
+            raise ValueError(f"a ball needs a radius rho >= 0, not {self.rho}")
+        if not self.p >= 1:
+            raise ValueError(f"the p-norm is a norm for p in [1, inf], not p = {self.p}")
+
+    def within(self, site: Surroundings, times: float = 1.0) -> Ball:
+        """This ball with the radius that the parameter groups ask for now, shrunk by `times`."""
+        return replace(self, rho=_scaled(site.option("rho"), times))
+
+    def steepest(self, grad: Vector, site: Surroundings) -> Vector:
+        """The d in this ball with the largest <grad, d>, by the dual-norm formula."""
+        return self.steepest_(grad.clone(), site)
+
+    def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
+        """`steepest`, built in the gradient's own memory."""
+        if self.metric is None and self.p == 2 and not isinstance(self.rho, Sequence):
+            return grad.mul_(inverse(grad.norm()) * self.rho)
+        factors = self._factors(site)
+        stretch_(grad, factors)
+        if self.p == inf:
+            grad.sign_()
+        elif self.p == 2:
+            grad.mul_(inverse(grad.norm()))
+        else:
+            peak = grad.norm(inf)
+            if self.p == 1:  # all that is largest shares the radius
+                grad = _rewrite(grad, lambda x: x.sign() * (x.abs() == peak.to(x)))
+            else:
+                power = 1 / (self.p - 1)  # q - 1, for 1/p + 1/q = 1
+                grad = _rewrite(grad.mul_(inverse(peak)), lambda x: x.sign() * x.abs().pow(power))
+            grad.mul_(inverse(grad.norm(self.p)))
+        return stretch_(grad, factors)
+
+    def project(self, d: Vector, site: Surroundings) -> Vector:
+        """The point of this ball nearest to d, distances taken in gamma = d / (rho T); radial for p not in {1, 2, inf}."""
+        factors = self._factors(site)
+        gamma = d.clone()
+        for f in factors:
+            gamma.mul_(_reciprocal(f))
+        if self.p == inf:
+            gamma = gamma.map(lambda x: x.clamp(-1, 1))
+        elif self.p == 1:
+            gamma = _onto_simplex(gamma)
+        else:
+            gamma.mul_(inverse(gamma.norm(self.p)).clamp(max=1))
+        return stretch_(gamma, factors)
+
+    def _factors(self, site: Surroundings) -> list[Any]:
+        return [self.rho] if self.metric is None else [self.metric(site), self.rho]
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Un-normalised ascent, d = rho T^2 g: a plain gradient step up (Andriushchenko & Flammarion 2022, eq. 3)."""
+
+    rho: Any = 0.05
+    metric: Metric | None = None
+
+    def within(self, site: Surroundings, times: float = 1.0) -> Slope:
+        return replace(self, rho=_scaled(site.option("rho"), times))
+
+    def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
+        if self.metric is not None:
+            t = self.metric(site)
+            grad.mul_(t).mul_(t)
+        return grad.mul_(self.rho)
+
+
+def ball(radius: Any) -> Ascent:
+    """`radius` itself if it is a neighbourhood already, else the Euclidean ball of that radius."""
+    return radius if hasattr(radius, "steepest_") else Ball(radius)
+
+
+def inverse(x: Tensor) -> Tensor:
+    """1 / x, and 0 where that is not finite: a zero gradient moves nothing."""
+    y = 1 / x
+    return torch.where(torch.isinf(y), torch.zeros_like(y), y)
+
+
+def stretch_(v: Vector, factors: Sequence[Any]) -> Vector:
+    for f in factors:
+        v.mul_(f)
+    return v
+
+
+def _scaled(rho: Any, times: float) -> Any:
+    return [r * times for r in rho] if isinstance(rho, Sequence) else rho * times
+
+
+def _reciprocal(f: Any) -> Any:
+    """1 / f, and 0 where f = 0: a pinned weight has gamma = 0."""
+    if isinstance(f, Vector):
+        return f.map(inverse)
+    if isinstance(f, Tensor):
+        return inverse(f)
+    return [1 / x if x else 0.0 for x in f] if isinstance(f, Sequence) else (1 / f if f else 0.0)
+
+
+def _rewrite(v: Vector, f: Any) -> Vector:
+    new = v.map(f)
+    v.release()
+    return new
+
+
+def _onto_simplex(gamma: Vector) -> Vector:
+    """Euclidean projection onto the unit l1 ball: the soft threshold, by bisection to the last bit."""
+    low, high = torch.zeros_like(gamma.norm(1)), gamma.norm(inf)
+    outside = gamma.norm(1) > 1
+
+    def shrunk(t: Tensor) -> Vector:
+        return gamma.map(lambda x: x.sign() * (x.abs() - t.to(x)).clamp(min=0))
+
+    for _ in range(100):
+        middle = (low + high) / 2
+        too_long = shrunk(middle).norm(1) > 1
+        low, high = torch.where(too_long, middle, low), torch.where(too_long, high, middle)
+    return shrunk(torch.where(outside, high, torch.zeros_like(high)))
+

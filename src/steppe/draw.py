@@ -1,0 +1,121 @@
+"""Random vectors that are a function of their key and of the coordinate, never of hidden generator state.
+
+Coordinates are numbered over all parameters and drawn in blocks, each block from a generator seeded by
+(key, block). So a resumed run repeats its draws bit for bit, and a sharded parameter gets the same
+numbers as an unsharded one while each rank draws only the blocks that it holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Generator, Tensor
+
+from .shards import local
+from .vector import Space, Vector
+
+BLOCK = 1 << 20
+
+Fill = Callable[[Tensor, Generator], object]
+
+
+def seed_of(*key: int) -> int:
+    """A 63-bit seed that depends on every number of the key, the same on every machine."""
+    digest = hashlib.blake2b(struct.pack(f"<{len(key)}q", *key), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def permutation(n: int, *key: int) -> Tensor:
+    """A random order of n rows, on the CPU."""
+    return torch.randperm(n, generator=Generator().manual_seed(seed_of(*key)))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a law of random directions may use: a source of entries, and the weights and gradient here."""
+
+    space: Space
+    key: tuple[int, ...]
+    weights: Vector
+    grad: Vector
+
+    def normal(self) -> Vector:
+        """Independent standard Gaussian entries."""
+        return self._entries(lambda x, g: x.normal_(generator=g))
+
+    def uniform(self, low: float, high: float) -> Vector:
+        """Independent entries, uniform between low and high."""
+        return self._entries(lambda x, g: x.uniform_(low, high, generator=g))
+
+    def signs(self) -> Vector:
+        """Independent entries, -1 or 1 with equal chance."""
+        return self._entries(lambda x, g: x.random_(0, 2, generator=g).mul_(2).sub_(1))
+
+    def _entries(self, fill: Fill) -> Vector:
+        space = self.space
+        chunks: list[Tensor] = []
+        for d, device in enumerate(space.devices):
+            mine = [c for c in space.chunks if space.params[c.members[0]].device == device]
+            sizes = [len(c.members) * prod(c.shape) for c in mine]
+            stream = _Stream(device, space.precision, sum(sizes), (*self.key, d), fill)
+            whole = None if any(c.sharding for c in mine) else stream.read(0, stream.total)
+            start = 0
+            for c, size in zip(mine, sizes, strict=True):
+                first = space.params[c.members[0]]
+                if whole is not None:
+                    shape = (len(c.members), *c.shape) if c.stacked else c.shape
+                    entries = whole[start : start + size].view(shape)
+                else:
+                    parts = [stream.shard(space.params[i], start + j * prod(c.shape)) for j, i in enumerate(c.members)]
+                    entries = torch.stack(parts) if c.stacked else parts[0]
+                chunks.append(entries.to(first.dtype))
+                start += size
+        return Vector(space, chunks)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """One device's coordinates: `total` random numbers of which any range can be read."""
+
+    device: torch.device
+    dtype: torch.dtype
+    total: int
+    key: tuple[int, ...]
+    fill: Fill
+
+    def read(self, start: int, stop: int) -> Tensor:
+        out = torch.empty(stop - start, dtype=self.dtype, device=self.device)
+        generator = Generator(self.device)
+        for block in range(start // BLOCK, -(-stop // BLOCK)):
+            low, high = block * BLOCK, min((block + 1) * BLOCK, self.total)
+            generator.manual_seed(seed_of(*self.key, block))
+            if start <= low and high <= stop:
+                self.fill(out[low - start : high - start], generator)
+            else:
+                entire = torch.empty(high - low, dtype=self.dtype, device=self.device)
+                self.fill(entire, generator)
+                a, b = max(low, start), min(high, stop)
+                out[a - start : b - start] = entire[a - low : b - low]
+        return out
+
+    def shard(self, p: Tensor, start: int) -> Tensor:
+        """The entries of this rank's shard of `p`, whose first coordinate is `start`."""
+        if not hasattr(p, "device_mesh"):
+            return self.read(start, start + p.numel()).view(p.shape)
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        shape, offset = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
+        if 0 in shape:
+            return torch.empty(local(p).shape, dtype=self.dtype, device=self.device)
+        if tuple(shape[1:]) == tuple(p.shape[1:]):  # whole rows: one range
+            row = prod(p.shape[1:])
+            return self.read(start + offset[0] * row, start + (offset[0] + shape[0]) * row).view(shape)
+        entire = self.read(start, start + p.numel()).view(p.shape)
+        for dim, (o, n) in enumerate(zip(offset, shape, strict=True)):
+            entire = entire.narrow(dim, o, n)
+        return entire.contiguous()

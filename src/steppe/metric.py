@@ -1,0 +1,87 @@
+"""Scales of a ball: how far each weight may move compared with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .vector import Space, Vector
+
+
+class Surroundings(Protocol):
+    """What a ball needs to know of the place it is centred on."""
+
+    @property
+    def space(self) -> Space: ...
+    @property
+    def weights(self) -> Vector: ...
+    def option(self, name: str) -> Any: ...
+
+
+class Metric(Protocol):
+    """The scale T(w) of a ball: a vector, or one number a chunk; 0 pins a weight."""
+
+    def __call__(self, site: Surroundings) -> Vector | Sequence[float]: ...
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """T = |w| + eta on tensors named weight and 1 on the others, as the authors of ASAM run it (Kwon et al. 2021)."""
+
+    eta: float = 0.01  # Kwon et al. 2021, section 5
+    everywhere: bool = False  # True: |w| + eta on biases too, as the universal-SAM paper runs it
+
+    def __call__(self, site: Surroundings) -> Vector:
+        return _per_chunk(site, self, lambda ndim, w: w.abs().add_(self.eta))
+
+
+@dataclass(frozen=True)
+class Filterwise:
+    """T = ||w_filter|| + eta on convolution filters, |w| + eta on other weights (Kwon et al. 2021, eq. 5)."""
+
+    eta: float = 0.01
+    everywhere: bool = False
+    rows: bool = False  # treat a matrix's rows as filters too
+
+    def __call__(self, site: Surroundings) -> Vector:
+        return _per_chunk(site, self, self._scale)
+
+    def _scale(self, ndim: int, w: Tensor) -> Tensor:
+        if ndim < (2 if self.rows else 3):
+            return w.abs().add_(self.eta)
+        inside = tuple(range(w.ndim - ndim + 1, w.ndim))
+        return torch.linalg.vector_norm(w, dim=inside, keepdim=True).add(self.eta).expand_as(w)
+
+
+@dataclass(frozen=True)
+class NormLayersOnly:
+    """T = 1 on normalisation layers and 0 elsewhere: SAM-ON (Mueller et al. 2023)."""
+
+    def __call__(self, site: Surroundings) -> Sequence[float]:
+        _need_names(site.space, self, "norm", "rho=0 in the other parameter groups")
+        return [1.0 if c.role.norm else 0.0 for c in site.space.chunks]
+
+
+def _per_chunk(
+    site: Surroundings, metric: Elementwise | Filterwise, scale: Callable[[int, Tensor], Tensor]
+) -> Vector:
+    spared = not metric.everywhere
+    if spared:
+        _need_names(site.space, metric, "weight", f"{type(metric).__name__}(everywhere=True)")
+    chunks = zip(site.space.chunks, site.weights.chunks, strict=True)
+    return Vector(
+        site.space,
+        [torch.ones_like(w) if spared and not c.role.weight else scale(len(c.shape), w) for c, w in chunks],
+    )
+
+
+def _need_names(space: Space, metric: object, what: str, otherwise: str) -> None:
+    if any(getattr(c.role, what) is None for c in space.chunks):
+        raise ValueError(
+            f"{type(metric).__name__} tells {what} parameters apart by name, and these parameters have none: pass "
+            f"model= to SharpnessAware, build the base optimizer from model.named_parameters(), or use {otherwise}."
+        )

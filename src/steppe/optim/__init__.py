@@ -1,0 +1,1 @@
+"""Training flat: the engine and the methods, one module an idea."""

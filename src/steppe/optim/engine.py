@@ -1,0 +1,223 @@
+"""The engine: a plan of probes, run as a torch optimizer."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass
+from operator import is_
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from ..probe import Method
+from ..vector import Space
+from .excursion import Excursion
+from .gradients import Gradients
+from .names import roles_of, warn_of_unreachable_statistics
+from .noise import Noise
+from .replicas import Replicas
+from .report import Report
+from .site import STEP, OptimizerSite
+from .statistics import RunningStatistics
+from .turn import Pass
+from .walk import Walk
+
+
+@dataclass
+class _Planned:
+    """A gradient that waits in `p.grad` to be applied."""
+
+    site: OptimizerSite
+    health: Tensor | None  # not finite if any loss or gradient of the step was not
+
+
+class SharpnessAware(Optimizer):
+    """Computes `p.grad` by a method's plan and applies it by `base`, whose groups and state it shares."""
+
+    def __init__(
+        self,
+        base: Optimizer,
+        method: Method,
+        *,
+        model: nn.Module | None = None,  # its running statistics move once a step; its DDP wrapper is obeyed
+        scaler: Any = None,  # a torch.amp.GradScaler: every pass is unscaled, an overflow in any leaves no trace
+        seed: int = 0,
+        on_nonfinite: Literal["raise", "skip"] | None = "raise",  # None: not looked at, so never waits for a GPU
+        same_noise: bool = True,  # all passes of a step see the same dropout masks (Foret et al.'s own code)
+        record: bool = False,  # fill `last`
+    ):
+        if isinstance(base, LBFGS | SharpnessAware):
+            raise TypeError(
+                f"{type(base).__name__} cannot be the base: it evaluates the closure at points of its own, and a "
+                "sharpness-aware step does too. Use a first-order optimizer such as torch.optim.SGD or AdamW."
+            )
+        if on_nonfinite not in ("raise", "skip", None):
+            raise ValueError(f"on_nonfinite is 'raise', 'skip' or None, not {on_nonfinite!r}")
+        self.__setstate__(
+            {
+                "base": base, "method": method, "model": model, "scaler": scaler, "seed": seed,
+                "on_nonfinite": on_nonfinite, "same_noise": same_noise, "record": record,
+            }
+        )  # fmt: skip
+
+    param_groups = property(lambda self: self.base.param_groups)  # type: ignore[assignment]
+    state = property(lambda self: self.base.state)  # type: ignore[assignment]
+    defaults = property(lambda self: self.base.defaults)  # type: ignore[assignment]
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
+        return {name: self.__dict__[name] for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "base" not in state:  # torch's load_state_dict hands in groups and state: they are the base's
+            self.base.__setstate__(state)
+        else:
+            self.__dict__.update(state)
+            self._space: Space | None = None
+            self._statistics = RunningStatistics(self.model)
+            self._planned: _Planned | None = None
+            self._running: Callable[[], Generator[Pass]] | None = None
+            self._last: Report | None = None
+            self._looked = False
+            super().__setstate__({})  # installs the hooks, touches no state
+        self._set_default_options()
+
+    def __repr__(self) -> str:
+        return f"SharpnessAware({self.method!r}, base={self.base!r})"
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.base.add_param_group(param_group)
+        self._set_default_options()
+
+    def _set_default_options(self) -> None:
+        defaults = {**self.method.options(), STEP: max(g.get(STEP, 0) for g in self.param_groups)}
+        for group in self.param_groups:
+            for name, value in defaults.items():
+                group.setdefault(name, value)
+
+    @property
+    def last(self) -> Report:
+        """Losses, norms and cosine of the last step; `.read()` turns them into floats."""
+        if self._last is None:
+            raise RuntimeError("nothing was recorded: build with SharpnessAware(..., record=True) and take a step")
+        return self._last
+
+    def step(  # type: ignore[override]
+        self,
+        closure: Callable[..., Any] | None = None,
+        *,
+        held_out: Callable[..., Any] | None = None,
+        mask: Tensor | None = None,
+    ) -> Any:
+        """Runs every pass by the closure, applies the result and returns the first loss; without a closure, applies."""
+        if closure is None:
+            self._apply()
+            return None
+        losses: list[Any] = []
+        with closing(self.passes(mask=mask)) as turns:
+            for turn in turns:
+                losses.append(turn.run(closure, held_out))
+        if self.scaler is None:
+            self._apply()
+        else:
+            self._unscale()
+            self.scaler.step(self)  # comes back without a closure, unless a pass overflowed
+        return losses[0] if losses else None
+
+    def passes(self, *, accumulate: bool = False, mask: Tensor | None = None) -> Generator[Pass]:
+        """Yields once a probe, then leaves the planned gradient in `p.grad`, added to what is there if `accumulate`."""
+        if self._running is not None and (unfinished := self._running()) is not None:
+            unfinished.close()  # the caller left the loop and kept the iterator: put the weights back first
+        running = self._passes(accumulate, mask)
+        self._running = weakref.ref(running)
+        return running
+
+    def _passes(self, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
+        self._planned = None
+        space = self._survey()
+        scaler = self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
+        unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None
+        replicas, excursion = Replicas(self.model, space.params), Excursion(space)
+        gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit)
+        noise = Noise(space.devices) if self.same_noise else None
+        site = OptimizerSite(self.base, space, excursion, replicas, self.seed, mask)
+        report = Report() if self.record else None
+        watch = self.on_nonfinite is not None or scaler is not None
+        plan = self.method.plan(site)
+        walk = Walk(plan, excursion, gradients, self._statistics, replicas, noise, scaler, report, watch)
+        direction = yield from walk.passes()
+        if self.model is None and not self._looked and walk.graph is not None:
+            warn_of_unreachable_statistics(walk.graph)
+        self._looked = True
+        with torch.no_grad():
+            health = self._diagnose(walk, site)
+            gradients.deliver(direction, health)
+        self._planned = _Planned(site, health if scaler is None else None)
+        if report is not None:
+            settings = {**self.param_groups[0], **site.settings}
+            report.lr, report.rho = settings.get("lr"), settings.get("rho")
+            self._last = report
+
+    def _survey(self) -> Space:
+        """The space of the parameters that ask for a gradient now, kept while they are the same."""
+        groups = [(i, p) for i, g in enumerate(self.param_groups) for p in g["params"] if p.requires_grad]
+        params, space = [p for _, p in groups], self._space
+        if space is None or len(space.params) != len(params) or not all(map(is_, space.params, params)):
+            roles = roles_of(self.model, self.param_groups)
+            space = self._space = Space(params, [i for i, _ in groups], [roles[id(p)] for p in params])
+        return space
+
+    def _diagnose(self, walk: Walk, site: OptimizerSite) -> Tensor | None:
+        """A number that is finite if and only if all losses and gradients of the step are, on every worker."""
+        if not walk.watch:
+            return None
+        numbers = walk.health + [v for v in site.settings.values() if isinstance(v, Tensor)]
+        total = torch.stack([x.to(site.space.device, site.space.precision) for x in numbers]).sum()
+        return walk.replicas.mean(total) if walk.replicas.known else total
+
+    def _apply(self) -> None:
+        """Steps the base optimizer on the planned gradient; a step that is refused leaves no trace."""
+        planned, self._planned = self._planned, None
+        if planned is None:
+            self._apply_unplanned()
+        elif self._healthy(planned):
+            with planned.site.settings_applied():
+                self.base.step()
+            planned.site.commit()
+
+    def _healthy(self, planned: _Planned) -> bool:
+        if planned.health is None or bool(torch.isfinite(planned.health)):
+            return True
+        if self.on_nonfinite == "skip":
+            return False
+        raise FloatingPointError(
+            f"a loss or gradient of step {planned.site.step} is not finite. Weights, statistics and optimizer state are "
+            "as before the step. Lower the learning rate or rho, look at this batch, or skip such steps: "
+            "SharpnessAware(..., on_nonfinite='skip')."
+        )
+
+    def _apply_unplanned(self) -> None:
+        if any(float(g.get("lr", 1)) for g in self.param_groups):
+            raise RuntimeError(
+                f"{type(self.method).__name__} evaluates the loss several times a step. Either call opt.step(closure), "
+                "or run `for turn in opt.passes(): turn.backward(loss)` before opt.step()."
+            )
+        # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
+        self.base.step()
+        space = self._survey()
+        site = OptimizerSite(self.base, space, Excursion(space), Replicas(self.model, space.params), self.seed, None)
+        site.memory.update({slot: space.zeros() for slot in self.method.slots})
+        site.commit(steps=0)
+
+    def _unscale(self) -> None:
+        try:
+            self.scaler.unscale_(self)
+        except RuntimeError as error:
+            raise RuntimeError(
+                "scaler.step(opt, closure) would apply gradients that are still scaled: call opt.step(closure), "
+                "then scaler.update()."
+            ) from error

@@ -1,0 +1,47 @@
+"""SharpBalance's mixed step: normal rows plain, sharpness-aware rows by SAM (SharpBalance paper, section 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..probe import Method, Plan, Probe, Site
+from ..rows import Chosen, positions
+from .combinators import amended
+from .sam import SAM
+
+
+@dataclass(frozen=True)
+class SharpBalance:
+    """(|normal| g_normal(w) + |sharp| g_SAM on the sharp rows) / |B|, from a mask: `opt.step(closure, mask=sharp)`."""
+
+    method: Method = field(default_factory=lambda: SAM(0.2))  # released scripts: rho 0.2
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.method.slots
+
+    def options(self) -> Mapping[str, Any]:
+        return self.method.options()
+
+    def cost(self, step: int) -> int:
+        return 1 + self.method.cost(step)
+
+    def plan(self, site: Site) -> Plan:
+        if site.mask is None or not len(site.mask):
+            raise ValueError(
+                "SharpBalance needs to know which rows of the batch are sharpness-aware: "
+                "opt.step(closure, mask=sharp) or opt.passes(mask=sharp), sharp a bool tensor over the rows."
+            )
+        n, sharp, normal = len(site.mask), positions(site.mask, True), positions(site.mask, False)
+        total = None
+        # workers have different shares of sharp rows: each sums up its own batch, then they average
+        if len(normal):
+            total = (yield Probe(rows=Chosen(normal, n), sync=False)).grad.mul_(len(normal) / n)
+        if len(sharp):
+            steep = yield from amended(self.method.plan(site), rows=Chosen(sharp, n), sync=False)
+            steep.mul_(len(sharp) / n)
+            total = steep if total is None else total.add_(steep)
+        assert total is not None
+        return site.average_(total)

@@ -1,0 +1,119 @@
+"""What a plan sees when an optimizer runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..draw import Draw
+from ..shards import local, shard_like
+from ..vector import Space, Vector, copy_
+from .excursion import Excursion
+from .replicas import Replicas
+
+PREFIX = "steppe."  # of our keys in the base optimizer's state and groups
+STEP = PREFIX + "step"
+BUFFERS = ("momentum_buffer", "exp_avg")  # where torch's optimizers keep their momentum
+
+
+class OptimizerSite:
+    """One step's view of the base optimizer: nothing that a plan does here lasts until `commit`."""
+
+    def __init__(
+        self, base: Optimizer, space: Space, excursion: Excursion, replicas: Replicas, seed: int, mask: Tensor | None
+    ):
+        self.space, self.mask, self.seed = space, mask, seed
+        self.step: int = base.param_groups[0][STEP]
+        self.memory: MutableMapping[str, Vector] = _Memory(base, space)
+        self.settings: dict[str, Any] = {}
+        self.average_ = replicas.average_
+        self._base, self._excursion = base, excursion
+
+    @property
+    def weights(self) -> Vector:
+        return self._excursion.weights
+
+    def option(self, name: str) -> Any:
+        """A group option: its one value, or one a chunk where the groups differ."""
+        groups = self._base.param_groups
+        values = [g[name] for g in groups]
+        if all(v is values[0] or (isinstance(v, float | int) and v == values[0]) for v in values):
+            return values[0]
+        return [values[c.group] for c in self.space.chunks]
+
+    def key(self, sample: int) -> tuple[int, ...]:
+        return (self.seed, self.step, sample)
+
+    def draw(self, sample: int, grad: Vector) -> Draw:
+        return Draw(self.space, self.key(sample), self.weights, grad)
+
+    def momentum(self) -> Vector | None:
+        """The base optimizer's momentum, or None before its first step."""
+        for name in BUFFERS:
+            buffers = [self._base.state.get(p, {}).get(name) for p in self.space.params]
+            if any(b is not None for b in buffers):
+                here = zip(buffers, self.space.locals(), strict=True)
+                return self.space.vector([local(b) if b is not None else w.new_zeros(w.shape) for b, w in here])
+        return None
+
+    @contextmanager
+    def settings_applied(self) -> Iterator[None]:
+        """The groups with the options that the plan set, for good unless the block fails."""
+        before = [{name: g.get(name) for name in self.settings} for g in self._base.param_groups]
+        try:
+            for group in self._base.param_groups:
+                for name, value in self.settings.items():
+                    # a float option costs one wait for the device; give the base a tensor lr to avoid it
+                    group[name] = value if isinstance(group.get(name), Tensor) else float(value)
+            yield
+        except BaseException:
+            for group, old in zip(self._base.param_groups, before, strict=True):
+                group.update(old)
+            raise
+
+    @torch.no_grad()
+    def commit(self, steps: int = 1) -> None:
+        """Keeps what the plan wants kept, after the base optimizer has made its own state."""
+        for slot, vector in self.memory.items():
+            old = [self._base.state[p].get(PREFIX + slot) for p in self.space.params]
+            if all(t is not None for t in old):
+                copy_([local(t) for t in old], vector.tensors)  # type: ignore[arg-type]
+            else:
+                for p, x in zip(self.space.params, vector.tensors, strict=True):
+                    self._base.state[p][PREFIX + slot] = shard_like(p, x.clone())
+        for group in self._base.param_groups:
+            group[STEP] = self.step + steps
+
+
+class _Memory(MutableMapping[str, Vector]):
+    """The vectors kept in the base optimizer's state; writes stay here until they are committed."""
+
+    def __init__(self, base: Optimizer, space: Space):
+        self._base, self._space = base, space
+        self._written: dict[str, Vector] = {}
+
+    def __getitem__(self, slot: str) -> Vector:
+        if slot in self._written:
+            return self._written[slot]
+        kept = [self._base.state.get(p, {}).get(PREFIX + slot) for p in self._space.params]
+        if all(t is None for t in kept):
+            raise KeyError(slot)
+        here = zip(kept, self._space.locals(), strict=True)
+        return self._space.vector([local(t) if t is not None else w.new_zeros(w.shape) for t, w in here])
+
+    def __setitem__(self, slot: str, vector: Vector) -> None:
+        self._written[slot] = vector
+
+    def __delitem__(self, slot: str) -> None:
+        del self._written[slot]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._written)
+
+    def __len__(self) -> int:
+        return len(self._written)

@@ -1,0 +1,92 @@
+"""One forward and backward pass of a step, run by the caller's own code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..probe import Probe
+from ..rows import Rows, held_out, select, whole
+
+
+class Pass:
+    """What `passes()` yields: compute the loss on `rows(...)` of the batch, then call `backward` on it."""
+
+    def __init__(self, probe: Probe, scaler: Any = None):
+        self.probe, self._scaler = probe, scaler
+        self.graph: Tensor | None = None  # a loss with its graph, for a look at what it went through
+        self.loss: Tensor | None = None
+        self.losses: Tensor | None = None
+        self.count: int | None = None
+        self.ran = False
+
+    @property
+    def held_out(self) -> bool:
+        """Whether this pass is on the held-out data instead of the batch."""
+        return self.probe.rows is held_out
+
+    def rows(self, *tensors: Any) -> Any:
+        """The rows of the batch that this pass is on: `x, y = turn.rows(x, y)`."""
+        picked, count = select(self.probe.rows, tensors)
+        self.count = count if self.count is None else self.count + count
+        return picked
+
+    def backward(self, loss: Tensor) -> None:
+        """Adds the gradient of a loss; of its mean, if it holds one number a row."""
+        each, loss = (loss.detach().flatten(), loss.mean()) if loss.ndim else (None, loss)
+        self._note(loss, each)
+        if self.probe.grad:
+            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+
+    def run(self, closure: Callable[..., Any], held: Callable[..., Any] | None) -> Any:
+        """Answers the probe by a closure: a plain torch one, or one that takes this pass."""
+        if self.held_out:
+            if held is None:
+                raise RuntimeError("the method looks at held-out data too: opt.step(closure, held_out=closure_for_it)")
+            closure = held
+        takes_turn = _takes_an_argument(closure)
+        if not takes_turn and (self._partial or not self.probe.grad):
+            raise TypeError(
+                "the method looks at parts of the batch, so its closure takes the pass as argument:\n"
+                "    def closure(turn):\n        a, b = turn.rows(x, y)\n"
+                "        loss = loss_fn(model(a), b)\n        turn.backward(loss)\n        return loss"
+            )
+        with torch.enable_grad():
+            loss = closure(self) if takes_turn else closure()
+        if not self.ran and loss is not None:
+            self._note(torch.as_tensor(loss).mean(), None)
+        self.ran = True
+        return loss
+
+    def finish(self) -> None:
+        """Refuses a pass that was not run as the method asked."""
+        if not self.ran:
+            raise RuntimeError("a pass ended without a loss: call turn.backward(loss) in every `for turn in opt.passes()`")
+        if self._partial and self.count is None:
+            raise RuntimeError("this pass is on some rows of the batch only: take them with x, y = turn.rows(x, y)")
+
+    @property
+    def _partial(self) -> bool:
+        rows: Rows = self.probe.rows
+        return rows is not whole and rows is not held_out
+
+    def _note(self, loss: Tensor, each: Tensor | None) -> None:
+        self.graph, loss = loss, loss.detach()
+        self.loss = loss if self.loss is None else self.loss + loss
+        if each is not None:
+            self.losses = each if self.losses is None else torch.cat([self.losses, each])
+        self.ran = True
+
+
+def _takes_an_argument(f: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(f).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        return False
+    return True

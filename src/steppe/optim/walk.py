@@ -1,0 +1,99 @@
+"""Driving a plan from outside: every probe becomes a pass that the caller runs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..probe import Plan, Probe, Reading
+from ..vector import Vector
+from .excursion import Excursion
+from .gradients import Gradients
+from .noise import Noise
+from .replicas import Replicas
+from .report import Report
+from .statistics import RunningStatistics
+from .turn import Pass
+
+
+@dataclass
+class Walk:
+    """One step's way through a plan; whatever happens, the weights come back bitwise."""
+
+    plan: Plan
+    excursion: Excursion
+    gradients: Gradients
+    statistics: RunningStatistics
+    replicas: Replicas
+    noise: Noise | None
+    scaler: Any
+    report: Report | None
+    watch: bool  # every loss and gradient goes into `health`
+
+    def __post_init__(self) -> None:
+        self.health: list[Tensor] = []  # numbers that must all be finite
+        self.graph: Tensor | None = None  # the first loss, for a look at what it went through
+
+    def passes(self) -> Generator[Pass, None, Vector]:
+        """Yields a pass for every probe of the plan and returns its direction."""
+        before, marks = self.statistics.save(), self.statistics.marks()
+        after = reading = None
+        try:
+            while True:
+                try:
+                    with torch.no_grad():
+                        probe = self.plan.send(reading)  # type: ignore[arg-type]
+                except StopIteration as done:
+                    return done.value  # type: ignore[no-any-return]
+                if reading is not None and after is None:
+                    self.statistics.learn(marks)
+                    after = self.statistics.save()
+                self._set_out(probe)
+                turn = Pass(probe, self.scaler)
+                with self.replicas.passing(probe.sync), self._around(probe):
+                    yield turn
+                turn.finish()
+                self.graph = turn.graph if reading is None else self.graph
+                if self.noise is not None:
+                    self.noise.rewind()
+                if after is not None:
+                    self.statistics.restore(after)
+                reading = self._read(turn)
+        except BaseException:
+            self.statistics.restore(before)
+            self.gradients.undo()
+            raise
+        finally:
+            with torch.no_grad():
+                self.excursion.back()
+            if self.noise is not None:
+                self.noise.resume()
+
+    @torch.no_grad()
+    def _set_out(self, probe: Probe) -> None:
+        self.gradients.clear()
+        if self.report is not None:
+            self.report.moved(probe.at)
+        self.excursion.go(probe.at)
+
+    def _around(self, probe: Probe) -> AbstractContextManager[Any]:
+        return nullcontext() if probe.grad else self.replicas.without_backward()
+
+    @torch.no_grad()
+    def _read(self, turn: Pass) -> Reading:
+        grad = self.gradients.collect() if turn.probe.grad else None
+        reading = Reading(grad, turn.loss, self.replicas.mean if turn.probe.sync else _itself, turn.losses, turn.count)
+        if self.watch:
+            self.health += [x for x in (turn.loss, grad.norm() if grad is not None else None) if x is not None]
+        if self.report is not None:
+            self.report.took(reading, turn.loss)
+        return reading
+
+
+def _itself(x: Tensor) -> Tensor:
+    return x

@@ -1,0 +1,150 @@
+"""Functionals of the Hessian: the (phi, psi, mu) class of the universal-SAM paper, trained and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log
+
+import torch
+from torch import Tensor
+
+from .ball import inverse
+from .draw import Draw
+from .vector import Vector
+
+Law = Callable[[Draw], Vector]  # a measure mu: one fresh direction from a source of randomness
+
+LOG_CAP = 0.5 * log(torch.finfo(torch.float32).max)  # exp of this times a gradient is still finite
+
+
+def identity(t: Tensor) -> Tensor:
+    return t
+
+
+def uncorrected(n: int) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Triple:
+    """S = phi(integral of psi(v' H v / 2) d mu(v)), with phi: R^m -> R and psi: R -> R^m as torch functions.
+
+    `laws` holds mu_1 .. mu_m, or one law whose draws all m components share. In `logs`, psi returns
+    log psi and phi maps the log of the mean to log phi, so that products of many factors cannot overflow.
+    """
+
+    phi: Callable[[Tensor], Tensor]
+    psi: Callable[[Tensor], Tensor]
+    laws: Sequence[Law]
+    logs: bool = False
+    correction: Callable[[int], float] = uncorrected  # times phi, where n draws need a small-sample factor
+
+    @property
+    def m(self) -> int:
+        """How many components psi has."""
+        return self.psi(torch.zeros(())).numel()
+
+    def __post_init__(self) -> None:
+        if len(self.laws) not in (1, self.m):
+            raise ValueError(f"psi has {self.m} components: give one law for all, or one each, not {len(self.laws)}")
+
+    def value(self, u: Tensor) -> Tensor:
+        """phi of the sample mean of psi over the rows of `u`, which has one column a law."""
+        each = torch.stack([self.psi(x).reshape(-1) for x in u.reshape(-1)]).reshape(*u.shape, self.m)
+        each = each[:, 0] if len(self.laws) == 1 else torch.diagonal(each, dim1=1, dim2=2)
+        if not self.logs:
+            mean = each.mean(0)
+            return self.correction(len(u)) * self.phi(mean if self.m > 1 else mean[0])
+        log_mean = torch.logsumexp(each, 0) - log(len(u))
+        exponent = self.phi(log_mean if self.m > 1 else log_mean[0])
+        capped = exponent.detach().clamp(max=LOG_CAP).exp()
+        return self.correction(len(u)) * capped * (1 + exponent - exponent.detach())  # exp, with its own slope
+
+
+def sphere(draw: Draw) -> Vector:
+    """Uniform on the unit sphere over all parameters jointly."""
+    z = draw.normal()
+    return z.mul_(inverse(z.norm()))
+
+
+def gaussian(draw: Draw) -> Vector:
+    """N(0, I)."""
+    return draw.normal()
+
+
+def rademacher(draw: Draw) -> Vector:
+    """Uniform on {-1, 1}^d."""
+    return draw.signs()
+
+
+def uphill(draw: Draw) -> Vector:
+    """The point mass at the normalised gradient, which makes SAM of the identity triple."""
+    return draw.grad * inverse(draw.grad.norm())
+
+
+@dataclass(frozen=True)
+class Hypercube:
+    """Uniform on [-half, half]^d."""
+
+    half: float = 0.01  # universal-SAM paper, appendix O: sides of 0.02
+
+    def __call__(self, draw: Draw) -> Vector:
+        return draw.uniform(-self.half, self.half)
+
+
+@dataclass(frozen=True)
+class PointMass:
+    """All mass at one direction, given as one tensor a parameter."""
+
+    at: Sequence[Tensor]
+
+    def __call__(self, draw: Draw) -> Vector:
+        return draw.space.vector([x.detach().to(w) for x, w in zip(self.at, draw.space.locals(), strict=True)]).clone()
+
+
+def _moments(t: Tensor) -> Tensor:
+    return torch.stack([t, t * t])
+
+
+def _twice_variance(t: Tensor) -> Tensor:
+    return 2 * (t[1] - t[0] ** 2)
+
+
+def bessel(n: int) -> float:
+    """n / (n - 1), which makes a sample variance unbiased."""
+    if n < 2:
+        raise ValueError(f"a variance needs at least two draws, not n = {n}: Frob-SAM's n starts at 2")
+    return n / (n - 1)
+
+
+def _minus(t: Tensor) -> Tensor:
+    return -t
+
+
+def _minus_half(t: Tensor) -> Tensor:
+    return -t / 2
+
+
+def _minus_two(t: Tensor) -> Tensor:
+    return -2 * t
+
+
+TRACE = Triple(identity, identity, (sphere,))
+"""tr(H) / 2d: universal-SAM paper, Table 1, first row."""
+
+FROBENIUS = Triple(_twice_variance, _moments, (gaussian,), correction=bessel)
+"""||H||_F^2, by shared draws and the unbiased covariance: Table 1, second row, and Algorithm 3."""
+
+DETERMINANT = Triple(_minus_two, _minus, (Hypercube(),), logs=True)
+"""det(H) up to the constant (2 pi)^d: Table 1, third row, on the hypercube of appendix O."""
+
+DETERMINANT_RELEASED = Triple(_minus_two, _minus_half, (Hypercube(),), logs=True)
+"""As the authors' code has it: psi(t) = exp(-t / 2)."""
+
+TRIPLES = {
+    "trace": TRACE,
+    "frobenius": FROBENIUS,
+    "determinant": DETERMINANT,
+    "determinant-released": DETERMINANT_RELEASED,
+}

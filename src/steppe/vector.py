@@ -1,0 +1,255 @@
+"""Weights and gradients as vectors: formulas once, fast on many small tensors, exact on shards.
+
+A `Space` stores same-shaped small tensors stacked in one chunk and every other tensor as a chunk of
+its own, so that the algebra below costs one kernel a chunk instead of one a tensor. This is the only
+module that spells `torch._foreach_*`; everything else reads as algebra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .shards import Sharding, local, sharding_of
+
+STACK_BELOW = 1 << 14  # elements; above this one kernel's work outweighs its launch (benchmarks/step_overhead.py)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a parameter is to its layer; None where nobody told us its name."""
+
+    weight: bool | None = None
+    norm: bool | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Which parameters share a chunk, and what they have in common."""
+
+    members: tuple[int, ...]
+    group: int
+    role: Role
+    sharding: Sharding | None
+    shape: torch.Size  # of one member, on all ranks together
+
+    @property
+    def stacked(self) -> bool:
+        return len(self.members) > 1
+
+
+class Space:
+    """The space that the given parameters live in: their storage in chunks and their inner product."""
+
+    def __init__(self, params: Sequence[Tensor], groups: Sequence[int] = (), roles: Sequence[Role] = ()):
+        if any(p.is_complex() for p in params):
+            raise TypeError(
+                "complex parameters have no sharpness-aware step here: steepest ascent is defined for real weights. "
+                "Keep them in an optimizer of their own, or store their real view (torch.view_as_real)."
+            )
+        self.params = list(params)
+        kinds: dict[Hashable, list[int]] = {}
+        for i, p in enumerate(self.params):
+            group, role = groups[i] if groups else 0, roles[i] if roles else Role()
+            alone = i if p.numel() > STACK_BELOW else -1
+            key = (str(p.device), p.dtype, p.shape, local(p).shape, group, role, sharding_of(p), alone)
+            kinds.setdefault(key, []).append(i)
+        # ordered by device, so that each device's coordinates are one range (see draw.py)
+        self.chunks = [
+            Chunk(tuple(members), key[4], key[5], key[6], key[2])  # type: ignore[index]
+            for key, members in sorted(kinds.items(), key=lambda kv: kv[0][0])  # type: ignore[index]
+        ]
+        self._meshes = {c.sharding for c in self.chunks if c.sharding}
+        firsts = [self.params[c.members[0]] for c in self.chunks]
+        self.devices = list(dict.fromkeys(p.device for p in firsts))
+        self.dtypes = [p.dtype for p in firsts]
+        self.precision = torch.float64 if torch.float64 in self.dtypes else torch.float32
+
+    @property
+    def device(self) -> torch.device:
+        """Where inner products are added up."""
+        return self.devices[0]
+
+    @property
+    def sharded(self) -> bool:
+        return bool(self._meshes)
+
+    def locals(self) -> list[Tensor]:
+        """This rank's part of every parameter, sharing its memory."""
+        return [local(p) for p in self.params] if self._meshes else self.params
+
+    def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """One tensor a parameter, as chunks: stacked ones are copies, the others the tensors themselves."""
+        return [
+            torch.stack([tensors[i] for i in c.members]) if c.stacked else tensors[c.members[0]] for c in self.chunks
+        ]
+
+    def unpack(self, chunks: Sequence[Tensor]) -> list[Tensor]:
+        """Chunks as one tensor a parameter, sharing their memory."""
+        tensors: list[Tensor] = [chunks[0]] * len(self.params) if chunks else []
+        for c, chunk in zip(self.chunks, chunks, strict=True):
+            for i, t in zip(c.members, chunk.unbind(0) if c.stacked else (chunk,), strict=True):
+                tensors[i] = t
+        return tensors
+
+    def vector(self, tensors: Sequence[Tensor]) -> Vector:
+        """The vector with these components, one tensor a parameter."""
+        return Vector(self, tensors=list(tensors))
+
+    def weights(self) -> Vector:
+        return self.vector(self.locals())
+
+    def zeros(self) -> Vector:
+        return Vector(self, [torch.zeros_like(x) for x in self.weights().chunks])
+
+    def total(self, parts: Sequence[Tensor], combine: Callable[[Tensor], Tensor], op: Any = dist.ReduceOp.SUM) -> Tensor:
+        """`combine` of one number a chunk, over all ranks that hold a shard."""
+        if not parts:
+            return torch.zeros((), dtype=self.precision)
+        numbers = [x.to(self.device, self.precision) for x in parts]
+        if not self._meshes:
+            return combine(torch.stack(numbers)) if len(numbers) > 1 else combine(numbers[0][None])
+        sums = []
+        for spec in dict.fromkeys(c.sharding for c in self.chunks):
+            s = combine(torch.stack([n for n, c in zip(numbers, self.chunks, strict=True) if c.sharding == spec]))
+            if spec:
+                mesh, dims = spec
+                for d in dims:
+                    dist.all_reduce(s, op=op, group=mesh.get_group(d))
+            sums.append(s)
+        return combine(torch.stack(sums))
+
+
+class Vector:
+    """A point or direction in a `Space`; a trailing underscore means in place, as in torch."""
+
+    __slots__ = ("_chunks", "_tensors", "space")
+
+    def __init__(self, space: Space, chunks: list[Tensor] | None = None, tensors: list[Tensor] | None = None):
+        self.space, self._chunks, self._tensors = space, chunks, tensors
+
+    @property
+    def chunks(self) -> list[Tensor]:
+        """Packed on first use: a gradient that nobody touches is never copied."""
+        if self._chunks is None:
+            if self._tensors is None:
+                raise RuntimeError("this vector was consumed by a Probe: clone() it first if you need it afterwards")
+            self._chunks = self.space.pack(self._tensors)
+        return self._chunks
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """One tensor a parameter, sharing this vector's memory."""
+        return self._tensors if self._tensors is not None else self.space.unpack(self.chunks)
+
+    def _writable(self) -> list[Tensor]:
+        chunks, self._tensors = self.chunks, None
+        return chunks
+
+    def release(self) -> None:
+        """Frees the memory, whoever else holds this vector."""
+        self._chunks = self._tensors = None
+
+    def clone(self) -> Vector:
+        return Vector(self.space, [x.clone() for x in self.chunks])
+
+    def mul_(self, factor: Any) -> Vector:
+        """Multiplies by a number, a 0-dim tensor, one number a chunk, or another vector entry by entry."""
+        chunks = self._writable()
+        if isinstance(factor, Vector):
+            torch._foreach_mul_(chunks, factor.chunks)
+        elif isinstance(factor, Tensor):
+            for part, here in self._by_device(chunks, factor):
+                torch._foreach_mul_(part, here)
+        else:
+            torch._foreach_mul_(chunks, factor)
+        return self
+
+    def add_(self, other: Vector, alpha: Any = 1.0) -> Vector:
+        """Adds `alpha * other`; alpha is a number or a 0-dim tensor."""
+        chunks = self._writable()
+        if not isinstance(alpha, Tensor):
+            torch._foreach_add_(chunks, other.chunks, alpha=alpha)
+        elif alpha.device.type == "cpu":  # reading it waits for nothing
+            torch._foreach_add_(chunks, other.chunks, alpha=float(alpha))
+        else:
+            torch._foreach_add_(chunks, (other * alpha).chunks)
+        return self
+
+    def __add__(self, other: Vector) -> Vector:
+        return Vector(self.space, list(torch._foreach_add(self.chunks, other.chunks)))
+
+    def __sub__(self, other: Vector) -> Vector:
+        return Vector(self.space, list(torch._foreach_sub(self.chunks, other.chunks)))
+
+    def __mul__(self, factor: Any) -> Vector:
+        if isinstance(factor, Vector):
+            return Vector(self.space, list(torch._foreach_mul(self.chunks, factor.chunks)))
+        return self.clone().mul_(factor)
+
+    def abs(self) -> Vector:
+        return Vector(self.space, list(torch._foreach_abs(self.chunks)))
+
+    def sign_(self) -> Vector:
+        torch._foreach_sign_(self._writable())
+        return self
+
+    def map(self, f: Callable[[Tensor], Tensor]) -> Vector:
+        """`f` of every chunk: for what foreach does not have, at one call a chunk."""
+        return Vector(self.space, [f(x) for x in self.chunks])
+
+    def norm(self, p: float = 2.0) -> Tensor:
+        """The p-norm over all entries on all ranks, accumulated in float32 or better."""
+        precision = self.space.precision
+        if p == inf:  # not by foreach: it is slow there, and refuses the empty shards of uneven sharding
+            peaks = [x.abs().amax() if x.numel() else x.new_zeros(()) for x in self.chunks]
+            return self.space.total(peaks, torch.max, dist.ReduceOp.MAX)
+        norms = torch._foreach_norm(self.chunks, p, dtype=precision) if self.chunks else ()
+        if not self.space._meshes:
+            return self.space.total(norms, lambda x: torch.linalg.vector_norm(x, p))
+        return self.space.total([n.pow(p) for n in norms], torch.sum).pow(1 / p)
+
+    def dot(self, other: Vector) -> Tensor:
+        """The inner product over all entries on all ranks, accumulated in float32 or better."""
+        precision = self.space.precision
+        pairs = zip(self.chunks, other.chunks, strict=True)
+        return self.space.total(
+            [torch.dot(x.reshape(-1).to(precision), y.reshape(-1).to(precision)) for x, y in pairs], torch.sum
+        )
+
+    def _by_device(self, chunks: list[Tensor], number: Tensor) -> list[tuple[list[Tensor], Tensor]]:
+        if len(self.space.devices) == 1 or number.device.type == "cpu":
+            return [(chunks, number)]
+        return [
+            ([x for x in chunks if x.device == d], number.to(d, non_blocking=True)) for d in self.space.devices
+        ]
+
+
+def copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copies every source into its target, bitwise."""
+    if targets:
+        torch._foreach_copy_(list(targets), list(sources))
+
+
+def add_(targets: Sequence[Tensor], increments: Sequence[Tensor]) -> None:
+    """Adds every increment to its target."""
+    if targets:
+        torch._foreach_add_(list(targets), list(increments))
+
+
+def scale_(targets: Sequence[Tensor], factor: Tensor) -> None:
+    """Multiplies every target by a 0-dim tensor."""
+    if targets:
+        torch._foreach_mul_(list(targets), factor)
+
+
+def zero_(targets: Sequence[Tensor]) -> None:
+    """Sets every target to zero."""
+    if targets:
+        torch._foreach_zero_(list(targets))
