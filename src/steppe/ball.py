@@ -38,7 +38,7 @@ class Ball:
             raise ValueError(f"the p-norm is a norm for p in [1, inf], not p = {self.p}")
 
     def within(self, site: Surroundings, times: float = 1.0) -> Ball:
-        """This ball with the radius that the parameter groups ask for now, shrunk by `times`."""
+        """The same ball with the radius that the parameter groups ask for now, times a factor."""
         return replace(self, rho=_scaled(site.option("rho"), times))
 
     def steepest(self, grad: Vector, site: Surroundings) -> Vector:
@@ -66,7 +66,7 @@ class Ball:
         return stretch_(grad, factors)
 
     def project(self, d: Vector, site: Surroundings) -> Vector:
-        """The point of this ball nearest to d, distances taken in gamma = d / (rho T); radial for p not in {1, 2, inf}."""
+        """The point of this ball nearest to d in gamma = d / (rho T); for p not in {1, 2, inf}, d shortened to fit."""
         factors = self._factors(site)
         gamma = d.clone()
         for f in factors:
@@ -149,4 +149,3 @@ def _onto_simplex(gamma: Vector) -> Vector:
         too_long = shrunk(middle).norm(1) > 1
         low, high = torch.where(too_long, middle, low), torch.where(too_long, high, middle)
     return shrunk(torch.where(outside, high, torch.zeros_like(high)))
-

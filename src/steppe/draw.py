@@ -16,7 +16,7 @@ from math import prod
 import torch
 from torch import Generator, Tensor
 
-from .shards import local
+from .shards import distributed, local
 from .vector import Space, Vector
 
 BLOCK = 1 << 20
@@ -105,11 +105,12 @@ class _Stream:
 
     def shard(self, p: Tensor, start: int) -> Tensor:
         """The entries of this rank's shard of `p`, whose first coordinate is `start`."""
-        if not hasattr(p, "device_mesh"):
+        whole = distributed(p)
+        if whole is None:
             return self.read(start, start + p.numel()).view(p.shape)
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-        shape, offset = compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)
+        shape, offset = compute_local_shape_and_global_offset(p.shape, whole.device_mesh, whole.placements)
         if 0 in shape:
             return torch.empty(local(p).shape, dtype=self.dtype, device=self.device)
         if tuple(shape[1:]) == tuple(p.shape[1:]):  # whole rows: one range

@@ -54,7 +54,8 @@ class Filterwise:
         if ndim < (2 if self.rows else 3):
             return w.abs().add_(self.eta)
         inside = tuple(range(w.ndim - ndim + 1, w.ndim))
-        return torch.linalg.vector_norm(w, dim=inside, keepdim=True).add(self.eta).expand_as(w)
+        norms: Tensor = torch.linalg.vector_norm(w, dim=inside, keepdim=True)
+        return norms.add(self.eta).expand_as(w)
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,7 @@ class NormLayersOnly:
         return [1.0 if c.role.norm else 0.0 for c in site.space.chunks]
 
 
-def _per_chunk(
-    site: Surroundings, metric: Elementwise | Filterwise, scale: Callable[[int, Tensor], Tensor]
-) -> Vector:
+def _per_chunk(site: Surroundings, metric: Elementwise | Filterwise, scale: Callable[[int, Tensor], Tensor]) -> Vector:
     spared = not metric.everywhere
     if spared:
         _need_names(site.space, metric, "weight", f"{type(metric).__name__}(everywhere=True)")

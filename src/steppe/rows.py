@@ -44,7 +44,9 @@ class Part:
 
     def index(self, n: int) -> slice:
         if n < self.of:
-            raise ValueError(f"asked for {self.of} parts of a batch of {n} rows: use fewer parts, or drop short batches")
+            raise ValueError(
+                f"asked for {self.of} parts of a batch of {n} rows: use fewer parts, or drop short batches"
+            )
         small, extra = divmod(n, self.of)
         start = self.number * small + min(self.number, extra)
         return slice(start, start + small + (self.number < extra))
@@ -58,7 +60,9 @@ class Row:
 
     def index(self, n: int) -> slice:
         if self.number >= n:
-            raise ValueError(f"asked for row {self.number} by itself, but the batch has {n} rows: ask for fewer samples")
+            raise ValueError(
+                f"asked for row {self.number} by itself, but the batch has {n} rows: ask for fewer samples"
+            )
         return slice(self.number, self.number + 1)
 
 
@@ -73,7 +77,9 @@ class Split:
     def index(self, n: int) -> Tensor:
         first = round(self.share * n)
         if not 0 < first < n:
-            raise ValueError(f"a batch of {n} rows does not split {self.share:g} : {1 - self.share:g}: use larger batches")
+            raise ValueError(
+                f"a batch of {n} rows does not split {self.share:g} : {1 - self.share:g}: use larger batches"
+            )
         order = permutation(n, *self.key)
         return order[first:] if self.rest else order[:first]
 

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 Sharding = tuple[Any, tuple[int, ...]]  # a device mesh, and the mesh dimensions that a tensor is cut along
 
 
+def distributed(t: Tensor) -> Any:
+    """`t` as the DTensor that it is, or None; asked by attribute because importing DTensor is slow."""
+    return t if hasattr(t, "device_mesh") else None
+
+
 def local(t: Tensor) -> Tensor:
-    """This rank's shard of `t`: `t` itself unless it is a DTensor."""
-    return t.to_local() if hasattr(t, "to_local") else t  # type: ignore[no-any-return]
+    """The shard of `t` on this rank: `t` itself unless it is a DTensor."""
+    whole = distributed(t)
+    return t if whole is None else cast(Tensor, whole.to_local())
 
 
 def shard_like(p: Tensor, x: Tensor) -> Tensor:
-    """`x`, this rank's shard, as a tensor distributed the way `p` is."""
-    if not hasattr(p, "to_local"):
+    """`x`, a shard on this rank, as a tensor distributed the way `p` is."""
+    pattern = distributed(p)
+    if pattern is None:
         return x
     from torch.distributed.tensor import DTensor
 
-    return DTensor.from_local(x, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride())
+    return DTensor.from_local(
+        x, pattern.device_mesh, pattern.placements, run_check=False, shape=p.shape, stride=p.stride()
+    )
 
 
 def sharding_of(p: Tensor) -> Sharding | None:
     """How `p` is cut up, or None if every rank has all of it."""
-    mesh = getattr(p, "device_mesh", None)
-    dims = tuple(d for d, s in enumerate(p.placements) if s.is_shard()) if mesh is not None else ()  # type: ignore[attr-defined]
-    return (mesh, dims) if dims else None
+    whole = distributed(p)
+    dims = tuple(d for d, s in enumerate(whole.placements) if s.is_shard()) if whole is not None else ()
+    return (whole.device_mesh, dims) if dims else None

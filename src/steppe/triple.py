@@ -50,7 +50,7 @@ class Triple:
             raise ValueError(f"psi has {self.m} components: give one law for all, or one each, not {len(self.laws)}")
 
     def value(self, u: Tensor) -> Tensor:
-        """phi of the sample mean of psi over the rows of `u`, which has one column a law."""
+        """Phi of the sample mean of psi over the rows of `u`, which has one column a law."""
         each = torch.stack([self.psi(x).reshape(-1) for x in u.reshape(-1)]).reshape(*u.shape, self.m)
         each = each[:, 0] if len(self.laws) == 1 else torch.diagonal(each, dim1=1, dim2=2)
         if not self.logs:
@@ -112,7 +112,7 @@ def _twice_variance(t: Tensor) -> Tensor:
 
 
 def bessel(n: int) -> float:
-    """n / (n - 1), which makes a sample variance unbiased."""
+    """The factor n / (n - 1) that makes a sample variance unbiased."""
     if n < 2:
         raise ValueError(f"a variance needs at least two draws, not n = {n}: Frob-SAM's n starts at 2")
     return n / (n - 1)

@@ -8,7 +8,6 @@ module that spells `torch._foreach_*`; everything else reads as algebra.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -16,32 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .shards import Sharding, local, sharding_of
+from .chunk import Chunk, Role
+from .shards import local, sharding_of
 
 STACK_BELOW = 1 << 14  # elements; above this one kernel's work outweighs its launch (benchmarks/step_overhead.py)
-
-
-@dataclass(frozen=True)
-class Role:
-    """What a parameter is to its layer; None where nobody told us its name."""
-
-    weight: bool | None = None
-    norm: bool | None = None
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Which parameters share a chunk, and what they have in common."""
-
-    members: tuple[int, ...]
-    group: int
-    role: Role
-    sharding: Sharding | None
-    shape: torch.Size  # of one member, on all ranks together
-
-    @property
-    def stacked(self) -> bool:
-        return len(self.members) > 1
 
 
 class Space:
@@ -81,7 +58,7 @@ class Space:
         return bool(self._meshes)
 
     def locals(self) -> list[Tensor]:
-        """This rank's part of every parameter, sharing its memory."""
+        """Every parameter as far as this rank holds it, sharing its memory."""
         return [local(p) for p in self.params] if self._meshes else self.params
 
     def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -108,7 +85,7 @@ class Space:
     def zeros(self) -> Vector:
         return Vector(self, [torch.zeros_like(x) for x in self.weights().chunks])
 
-    def total(self, parts: Sequence[Tensor], combine: Callable[[Tensor], Tensor], op: Any = dist.ReduceOp.SUM) -> Tensor:
+    def total(self, parts: Sequence[Tensor], combine: Callable[[Tensor], Tensor], op: Any = None) -> Tensor:
         """`combine` of one number a chunk, over all ranks that hold a shard."""
         if not parts:
             return torch.zeros((), dtype=self.precision)
@@ -121,7 +98,7 @@ class Space:
             if spec:
                 mesh, dims = spec
                 for d in dims:
-                    dist.all_reduce(s, op=op, group=mesh.get_group(d))
+                    dist.all_reduce(s, op=op or dist.ReduceOp.SUM, group=mesh.get_group(d))
             sums.append(s)
         return combine(torch.stack(sums))
 
@@ -226,9 +203,7 @@ class Vector:
     def _by_device(self, chunks: list[Tensor], number: Tensor) -> list[tuple[list[Tensor], Tensor]]:
         if len(self.space.devices) == 1 or number.device.type == "cpu":
             return [(chunks, number)]
-        return [
-            ([x for x in chunks if x.device == d], number.to(d, non_blocking=True)) for d in self.space.devices
-        ]
+        return [([x for x in chunks if x.device == d], number.to(d, non_blocking=True)) for d in self.space.devices]
 
 
 def copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

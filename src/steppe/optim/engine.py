@@ -15,7 +15,7 @@ from torch.optim import LBFGS, Optimizer
 
 from ..probe import Method
 from ..vector import Space
-from .excursion import Excursion
+from .excursion import Excursion, Stage
 from .gradients import Gradients
 from .names import roles_of, warn_of_unreachable_statistics
 from .noise import Noise
@@ -25,6 +25,8 @@ from .site import STEP, OptimizerSite
 from .statistics import RunningStatistics
 from .turn import Pass
 from .walk import Walk
+
+KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 
 
 @dataclass
@@ -57,33 +59,41 @@ class SharpnessAware(Optimizer):
             )
         if on_nonfinite not in ("raise", "skip", None):
             raise ValueError(f"on_nonfinite is 'raise', 'skip' or None, not {on_nonfinite!r}")
-        self.__setstate__(
-            {
-                "base": base, "method": method, "model": model, "scaler": scaler, "seed": seed,
-                "on_nonfinite": on_nonfinite, "same_noise": same_noise, "record": record,
-            }
-        )  # fmt: skip
+        self.base, self.method, self.model, self.scaler = base, method, model, scaler
+        self.seed, self.on_nonfinite, self.same_noise, self.record = seed, on_nonfinite, same_noise, record
+        self._prepare()
 
-    param_groups = property(lambda self: self.base.param_groups)  # type: ignore[assignment]
-    state = property(lambda self: self.base.state)  # type: ignore[assignment]
-    defaults = property(lambda self: self.base.defaults)  # type: ignore[assignment]
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return self.base.param_groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.base.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        return self.base.defaults
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
-        return {name: self.__dict__[name] for name in names}
+        return {name: self.__dict__[name] for name in KEPT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if "base" not in state:  # torch's load_state_dict hands in groups and state: they are the base's
-            self.base.__setstate__(state)
-        else:
+        if "base" in state:
             self.__dict__.update(state)
-            self._space: Space | None = None
-            self._statistics = RunningStatistics(self.model)
-            self._planned: _Planned | None = None
-            self._running: Callable[[], Generator[Pass]] | None = None
-            self._last: Report | None = None
-            self._looked = False
-            super().__setstate__({})  # installs the hooks, touches no state
+            self._prepare()
+        else:  # torch's load_state_dict hands in groups and state: they are the base's
+            self.base.__setstate__(state)
+            self._set_default_options()
+
+    def _prepare(self) -> None:
+        self._space: Space | None = None
+        self._statistics = RunningStatistics(self.model)
+        self._planned: _Planned | None = None
+        self._running: weakref.ref[Generator[Pass]] | None = None
+        self._last: Report | None = None
+        self._looked = False
+        super().__setstate__({})  # installs the hooks, touches no state
         self._set_default_options()
 
     def __repr__(self) -> str:
@@ -106,7 +116,7 @@ class SharpnessAware(Optimizer):
             raise RuntimeError("nothing was recorded: build with SharpnessAware(..., record=True) and take a step")
         return self._last
 
-    def step(  # type: ignore[override]
+    def step(
         self,
         closure: Callable[..., Any] | None = None,
         *,
@@ -141,7 +151,7 @@ class SharpnessAware(Optimizer):
         space = self._survey()
         scaler = self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
         unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None
-        replicas, excursion = Replicas(self.model, space.params), Excursion(space)
+        replicas, excursion = self._replicas, Excursion(space, self._stage)
         gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit)
         noise = Noise(space.devices) if self.same_noise else None
         site = OptimizerSite(self.base, space, excursion, replicas, self.seed, mask)
@@ -169,6 +179,7 @@ class SharpnessAware(Optimizer):
         if space is None or len(space.params) != len(params) or not all(map(is_, space.params, params)):
             roles = roles_of(self.model, self.param_groups)
             space = self._space = Space(params, [i for i, _ in groups], [roles[id(p)] for p in params])
+            self._stage, self._replicas = Stage(space), Replicas(self.model, params)
         return space
 
     def _diagnose(self, walk: Walk, site: OptimizerSite) -> Tensor | None:
@@ -195,8 +206,8 @@ class SharpnessAware(Optimizer):
         if self.on_nonfinite == "skip":
             return False
         raise FloatingPointError(
-            f"a loss or gradient of step {planned.site.step} is not finite. Weights, statistics and optimizer state are "
-            "as before the step. Lower the learning rate or rho, look at this batch, or skip such steps: "
+            f"a loss or gradient of step {planned.site.step} is not finite. Weights, statistics and optimizer state "
+            "are as before the step. Lower the learning rate or rho, look at this batch, or skip such steps: "
             "SharpnessAware(..., on_nonfinite='skip')."
         )
 
@@ -209,7 +220,7 @@ class SharpnessAware(Optimizer):
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
         space = self._survey()
-        site = OptimizerSite(self.base, space, Excursion(space), Replicas(self.model, space.params), self.seed, None)
+        site = OptimizerSite(self.base, space, Excursion(space, self._stage), self._replicas, self.seed, None)
         site.memory.update({slot: space.zeros() for slot in self.method.slots})
         site.commit(steps=0)
 

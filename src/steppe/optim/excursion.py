@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
 
 from ..vector import Space, Vector, add_, copy_
+
+
+class Stage:
+    """Where the places of stacked parameters are put together: buffers, kept with their views from step to step."""
+
+    def __init__(self, space: Space):
+        chunks = space.weights().chunks
+        self.stacked = [k for k, c in enumerate(space.chunks) if c.stacked]
+        self.alone = [k for k, c in enumerate(space.chunks) if not c.stacked]
+        self.buffers = [torch.empty_like(chunks[k]) for k in self.stacked]
+        self.members = [i for k in self.stacked for i in space.chunks[k].members]
+        self.views = [view for buffer in self.buffers for view in buffer.unbind(0)]
+        self.owners = [space.chunks[k].members[0] for k in self.alone]
 
 
 class Excursion:
     """Holds the one exact copy of the weights that a step needs, from the first move on."""
 
-    def __init__(self, space: Space):
-        self.space = space
-        self._locals = space.locals()
-        self._here = space.vector(self._locals)  # its stacked chunks are copies already
+    def __init__(self, space: Space, stage: Stage):
+        parameters = space.locals()
+        self._space, self._stage = space, stage
+        self._here = space.vector(parameters)
         self._origin: Vector | None = None
         self._away = False
+        self._stacked = [parameters[i] for i in stage.members]
+        self._alone = [parameters[i] for i in stage.owners]
 
     @property
     def weights(self) -> Vector:
@@ -27,30 +42,28 @@ class Excursion:
         if displacement is None:
             self.back()
             return
-        if self._origin is None:
-            chunks = zip(self.space.chunks, self._here.chunks, strict=True)
-            self._origin = Vector(self.space, [x if c.stacked else x.clone() for c, x in chunks])
-        alone: list[Tensor] = []
-        increments: list[Tensor] = []
-        members: list[Tensor] = []
-        places: list[Tensor] = []
-        away, self._away = self._away, True
-        for c, w, d in zip(self.space.chunks, self._origin.chunks, displacement.chunks, strict=True):
-            if c.stacked:
-                members += [self._locals[i] for i in c.members]
-                places += d.add_(w).unbind(0)
-            else:
-                alone.append(self._locals[c.members[0]])
-                increments.append(d)
-        if away:
-            starts = zip(self.space.chunks, self._origin.chunks, strict=True)
-            copy_(alone, [w for c, w in starts if not c.stacked])
-        add_(alone, increments)
-        copy_(members, places)
+        stage, moves = self._stage, displacement.chunks
+        if self._origin is None:  # the stacked chunks are copies already
+            here = self._here.chunks
+            origin = list(here)
+            for k in stage.alone:
+                origin[k] = here[k].clone()
+            self._origin = Vector(self._space, origin)
+        home = self._origin.chunks
+        if self._away:
+            copy_(self._alone, [home[k] for k in stage.alone])
+        self._away = True
+        for buffer, k in zip(stage.buffers, stage.stacked, strict=True):
+            torch.add(home[k], moves[k], out=buffer)
+        add_(self._alone, [moves[k] for k in stage.alone])
+        copy_(self._stacked, stage.views)
         displacement.release()
 
     def back(self) -> None:
         """Puts every parameter back, those without a gradient too."""
-        if self._away and self._origin is not None:
-            copy_(self._locals, self._origin.tensors)
+        if not self._away or self._origin is None:
+            return
+        home, stage = self._origin.chunks, self._stage
+        copy_(stage.buffers, [home[k] for k in stage.stacked])
+        copy_(self._stacked + self._alone, stage.views + [home[k] for k in stage.alone])
         self._away = False

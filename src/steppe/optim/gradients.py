@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -32,16 +30,13 @@ class Gradients:
 
     def collect(self) -> Vector:
         """What the pass left, unscaled, with zeros where it left nothing."""
-        tensors: list[Tensor] = []
-        for i, p in enumerate(self.space.params):
-            g = p.grad
-            if g is None:
-                g = torch.zeros_like(p)
-            else:
-                self._reached[i] = True
-                if g.layout is not torch.strided:
-                    g = g.to_dense()
-            tensors.append(g)
+        found = [p.grad for p in self.space.params]
+        tensors: list[Tensor] = [g for g in found if type(g) is Tensor]  # in the usual case, all of them
+        if len(tensors) == len(found) and {g.layout for g in tensors} <= {torch.strided}:
+            self._reached = [True] * len(found)
+        else:
+            self._reached = [old or g is not None for old, g in zip(self._reached, found, strict=True)]
+            tensors = [_dense(p, g) for p, g in zip(self.space.params, found, strict=True)]
         if self.space.sharded:
             tensors = [local(g) for g in tensors]
         if self._own:
@@ -69,3 +64,9 @@ class Gradients:
                 p.grad = shard_like(p, g)
             if kept is not None:
                 p.grad = p.grad + kept  # type: ignore[operator]
+
+
+def _dense(p: Tensor, g: Tensor | None) -> Tensor:
+    if g is None:
+        return torch.zeros_like(p)
+    return g if g.layout is torch.strided else g.to_dense()

@@ -36,7 +36,7 @@ class GSAM:
 
 @dataclass
 class RadiusFollowsLR:
-    """Sets every group's rho between rho_min and rho_max as its lr is between lr_min and lr_max; call it as a scheduler.
+    """Keeps every group's rho between rho_min and rho_max where its lr is between lr_min and lr_max; has `step()`.
 
     Below lr_min, as in a warm-up, the radius stays at rho_min: extrapolating there would make it negative.
     """

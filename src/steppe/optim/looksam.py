@@ -30,7 +30,7 @@ class LookSAM:
         if site.step % self.k:
             across = site.memory["across"]
             return here.add_(across, self.alpha * here.norm() * inverse(across.norm()))
-        there = (yield Probe(at=ball(self.rho).within(site).steepest(here, site))).grad
+        there = (yield Probe(at=ball(self.rho).within(site).steepest_(here.clone(), site))).grad
         along = there.dot(here) * inverse(here.dot(here))
         site.memory["across"] = here.mul_(-along).add_(there)
         return there

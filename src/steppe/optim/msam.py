@@ -27,7 +27,9 @@ class MomentumSAM:
         momentum = site.momentum()
         if momentum is None:
             if site.step:
-                raise ValueError("momentum-SAM perturbs along the base optimizer's momentum, and it keeps none: set it > 0")
+                raise ValueError(
+                    "momentum-SAM perturbs along the base optimizer's momentum, and it keeps none: set it > 0"
+                )
             return (yield Probe()).grad
         ahead = momentum.clone().mul_(-1.0)
         return (yield Probe(at=ball(self.rho).within(site).steepest_(ahead, site))).grad

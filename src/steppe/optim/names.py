@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..vector import Role
+from ..chunk import Role
 
 
 def roles_of(model: nn.Module | None, groups: Sequence[Mapping[str, Any]]) -> Mapping[int, Role]:
@@ -41,7 +41,7 @@ def warn_of_unreachable_statistics(loss: Tensor) -> None:
         if "BatchNorm" in node.name() and getattr(node, "_saved_training", True):
             warnings.warn(
                 "the model has batch normalisation, and its running statistics will move at perturbed weights too: "
-                "pass the model, SharpnessAware(..., model=model), and they move once a step, at the weights themselves.",
+                "pass the model, SharpnessAware(..., model=model), and they move once a step, at the weights.",
                 stacklevel=6,
             )
             return

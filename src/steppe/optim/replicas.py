@@ -16,8 +16,8 @@ class Replicas:
     """The workers that share a step: one process, DistributedDataParallel, or FSDP2 (`fully_shard`)."""
 
     def __init__(self, model: nn.Module | None, params: Sequence[Tensor]):
-        self._model = model
-        self._ddp = model if hasattr(model, "no_sync") else None
+        self._modules: list[Any] = list(model.modules()) if model is not None else []
+        self._ddp: Any = model if hasattr(model, "no_sync") else None
         meshes = [m for p in params if (m := getattr(p, "device_mesh", None)) is not None]
         self._groups: list[Any] = [meshes[0].get_group(d) for d in range(meshes[0].ndim)] if meshes else []
         if self._ddp is not None and dist.is_initialized():
@@ -47,7 +47,7 @@ class Replicas:
             )
         if self._unknown:
             raise self._unreachable("each worker's own gradient")
-        return self._ddp.no_sync() if self._ddp is not None else nullcontext()  # type: ignore[operator]
+        return self._ddp.no_sync() if self._ddp is not None else nullcontext()
 
     def mean(self, number: Tensor) -> Tensor:
         """The mean of a number over the workers."""
@@ -73,7 +73,7 @@ class Replicas:
     def without_backward(self) -> Iterator[None]:
         """Surrounds a pass that ends with its forward: FSDP2 must let go of the weights it gathered."""
         yield
-        for module in self._model.modules() if self._sharded and self._model is not None else ():
+        for module in self._modules if self._sharded else ():
             if hasattr(module, "reshard"):
                 module.reshard()
 

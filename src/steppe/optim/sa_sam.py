@@ -66,7 +66,9 @@ class SASGD:
 def _step_size(site: Site) -> Tensor:
     lr = site.option("lr")
     if isinstance(lr, list):
-        raise ValueError(f"a smoothness-adaptive step has one size for all weights: the groups have lr {sorted(set(lr))}")
+        raise ValueError(
+            f"a smoothness-adaptive step has one size for all weights: the groups have lr {sorted(set(lr))}"
+        )
     return torch.as_tensor(lr, dtype=site.space.precision, device=site.space.device)
 
 

@@ -82,7 +82,7 @@ class OptimizerSite:
         for slot, vector in self.memory.items():
             old = [self._base.state[p].get(PREFIX + slot) for p in self.space.params]
             if all(t is not None for t in old):
-                copy_([local(t) for t in old], vector.tensors)  # type: ignore[arg-type]
+                copy_([local(t) for t in old], vector.tensors)
             else:
                 for p, x in zip(self.space.params, vector.tensors, strict=True):
                     self._base.state[p][PREFIX + slot] = shard_like(p, x.clone())

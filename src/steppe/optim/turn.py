@@ -65,7 +65,9 @@ class Pass:
     def finish(self) -> None:
         """Refuses a pass that was not run as the method asked."""
         if not self.ran:
-            raise RuntimeError("a pass ended without a loss: call turn.backward(loss) in every `for turn in opt.passes()`")
+            raise RuntimeError(
+                "a pass ended without a loss: call turn.backward(loss) in every `for turn in opt.passes()`"
+            )
         if self._partial and self.count is None:
             raise RuntimeError("this pass is on some rows of the batch only: take them with x, y = turn.rows(x, y)")
 

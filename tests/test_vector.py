@@ -1,0 +1,90 @@
+"""Vectors in chunks are vectors: the algebra equals that of one flat tensor, whatever is stacked with what."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from places import Place, flat
+
+from steppe import vector as v
+from steppe.vector import STACK_BELOW, Space
+
+shapes = st.lists(st.sampled_from([(3,), (2, 2), (1,), (4, 1, 2), ()]), min_size=1, max_size=12)
+
+
+def place(shapes, seed: int, dtype: torch.dtype = torch.float64) -> Place:
+    generator = torch.Generator().manual_seed(seed)
+    return Place([torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes])
+
+
+@given(shapes, st.integers(0, 2**31))
+@settings(deadline=None, max_examples=80)
+def test_the_algebra_is_that_of_flat_tensors(shapes, seed):
+    at, other = place(shapes, seed), place(shapes, seed + 1)
+    a, b = at.weights, at.space.vector(other.tensors)
+    x, y = flat(a), flat(b)
+    torch.testing.assert_close(flat(a + b), x + y)
+    torch.testing.assert_close(flat(a - b), x - y)
+    torch.testing.assert_close(flat(a * b), x * y)
+    torch.testing.assert_close(flat(a * 2.5), x * 2.5)
+    torch.testing.assert_close(flat(a.clone().add_(b, torch.tensor(0.3))), x + 0.3 * y)
+    torch.testing.assert_close(a.dot(b), x @ y)
+    for p in (1, 2, 3, inf):
+        torch.testing.assert_close(a.norm(p), torch.linalg.vector_norm(x, p))
+    assert all(torch.equal(s, t) for s, t in zip(a.tensors, at.tensors, strict=True))
+
+
+def test_packing_and_unpacking_give_the_tensors_back_in_their_order():
+    at = place([(2, 2), (3,), (2, 2), (3,), (5,)], 0)
+    chunks = at.space.pack(at.tensors)
+    assert sorted(tuple(c.shape) for c in chunks) == [(2, 2, 2), (2, 3), (5,)]
+    assert all(torch.equal(s, t) for s, t in zip(at.space.unpack(chunks), at.tensors, strict=True))
+
+
+def test_large_tensors_are_not_copied_and_small_ones_of_other_kinds_not_mixed():
+    big = [torch.zeros(STACK_BELOW + 1) for _ in range(2)]
+    at = Place([*big, torch.zeros(3), torch.zeros(3, dtype=torch.bfloat16), torch.zeros(3)], [0, 0, 0, 0, 1])
+    chunks = at.weights.chunks
+    assert len(chunks) == 5
+    assert chunks[0].data_ptr() == big[0].data_ptr()
+
+
+def test_half_precision_sums_are_taken_in_float32():
+    at = Place([torch.full((1 << 15,), 100.0, dtype=torch.float16)])
+    assert at.weights.norm() == pytest.approx(100 * 2**7.5, rel=1e-3)
+    assert at.weights.dot(at.weights) == pytest.approx(1e4 * 2**15, rel=1e-3)
+
+
+def test_a_consumed_vector_says_so():
+    a = place([(2,)], 0).weights
+    a.release()
+    with pytest.raises(RuntimeError, match="clone"):
+        a.norm()
+
+
+def test_complex_parameters_are_refused():
+    with pytest.raises(TypeError, match="view_as_real"):
+        Space([torch.zeros(2, dtype=torch.complex64)])
+
+
+def test_reading_a_gradient_copies_nothing_until_it_is_used():
+    tensors = [torch.ones(3), torch.ones(3)]
+    vector = Space(tensors).vector(tensors)
+    assert vector.tensors[0] is tensors[0]
+    vector.mul_(2.0)
+    assert vector.tensors[0] is not tensors[0]
+    assert tensors[0].tolist() == [1, 1, 1]
+
+
+def test_lists_of_tensors_may_be_empty():
+    v.copy_([], [])
+    v.add_([], [])
+    v.zero_([])
+    v.scale_([], torch.ones(()))
+    empty = Space([]).weights()
+    assert empty.norm() == 0
+    assert empty.tensors == []
