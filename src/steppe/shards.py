@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 Sharding = tuple[Any, tuple[int, ...]]  # a device mesh, and the mesh dimensions that a tensor is cut along
@@ -37,3 +40,18 @@ def sharding_of(p: Tensor) -> Sharding | None:
     whole = distributed(p)
     dims = tuple(d for d, s in enumerate(whole.placements) if s.is_shard()) if whole is not None else ()
     return (whole.device_mesh, dims) if dims else None
+
+
+def over_ranks(
+    numbers: Sequence[Tensor], shardings: Sequence[Sharding | None], combine: Callable[[Tensor], Tensor], op: Any
+) -> Tensor:
+    """`combine` of numbers of which some are this rank's part only, those completed by the other ranks."""
+    totals = []
+    for sharding in dict.fromkeys(shardings):
+        total = combine(torch.stack([n for n, s in zip(numbers, shardings, strict=True) if s == sharding]))
+        if sharding is not None:
+            mesh, dims = sharding
+            for d in dims:
+                dist.all_reduce(total, op=op, group=mesh.get_group(d))
+        totals.append(total)
+    return combine(torch.stack(totals))

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .chunk import Chunk, Role
-from .shards import local, sharding_of
+from .shards import local, over_ranks, sharding_of
 
 STACK_BELOW = 1 << 14  # elements; above this one kernel's work outweighs its launch (benchmarks/step_overhead.py)
 
@@ -90,17 +90,9 @@ class Space:
         if not parts:
             return torch.zeros((), dtype=self.precision)
         numbers = [x.to(self.device, self.precision) for x in parts]
-        if not self._meshes:
-            return combine(torch.stack(numbers)) if len(numbers) > 1 else combine(numbers[0][None])
-        sums = []
-        for spec in dict.fromkeys(c.sharding for c in self.chunks):
-            s = combine(torch.stack([n for n, c in zip(numbers, self.chunks, strict=True) if c.sharding == spec]))
-            if spec:
-                mesh, dims = spec
-                for d in dims:
-                    dist.all_reduce(s, op=op or dist.ReduceOp.SUM, group=mesh.get_group(d))
-            sums.append(s)
-        return combine(torch.stack(sums))
+        if self._meshes:
+            return over_ranks(numbers, [c.sharding for c in self.chunks], combine, op or dist.ReduceOp.SUM)
+        return combine(torch.stack(numbers))
 
 
 class Vector:
@@ -125,6 +117,11 @@ class Vector:
         """One tensor a parameter, sharing this vector's memory."""
         return self._tensors if self._tensors is not None else self.space.unpack(self.chunks)
 
+    @property
+    def intact(self) -> bool:
+        """Whether these are still the very tensors that the vector was made of."""
+        return self._tensors is not None
+
     def _writable(self) -> list[Tensor]:
         chunks, self._tensors = self.chunks, None
         return chunks
@@ -132,6 +129,15 @@ class Vector:
     def release(self) -> None:
         """Frees the memory, whoever else holds this vector."""
         self._chunks = self._tensors = None
+
+    def unaliased(self) -> Vector:
+        """The same entries in memory that no parameter shares; stacked chunks are copies already."""
+        chunks, alone = list(self.chunks), [k for k, c in enumerate(self.space.chunks) if not c.stacked]
+        fresh = [torch.empty_like(chunks[k]) for k in alone]
+        copy_(fresh, [chunks[k] for k in alone])
+        for k, x in zip(alone, fresh, strict=True):
+            chunks[k] = x
+        return Vector(self.space, chunks)
 
     def clone(self) -> Vector:
         return Vector(self.space, [x.clone() for x in self.chunks])

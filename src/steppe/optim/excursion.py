@@ -25,7 +25,7 @@ class Excursion:
 
     def __init__(self, space: Space, stage: Stage):
         parameters = space.locals()
-        self._space, self._stage = space, stage
+        self._stage = stage
         self._here = space.vector(parameters)
         self._origin: Vector | None = None
         self._away = False
@@ -43,12 +43,8 @@ class Excursion:
             self.back()
             return
         stage, moves = self._stage, displacement.chunks
-        if self._origin is None:  # the stacked chunks are copies already
-            here = self._here.chunks
-            origin = list(here)
-            for k in stage.alone:
-                origin[k] = here[k].clone()
-            self._origin = Vector(self._space, origin)
+        if self._origin is None:
+            self._origin = self._here.unaliased()
         home = self._origin.chunks
         if self._away:
             copy_(self._alone, [home[k] for k in stage.alone])

@@ -15,9 +15,11 @@ class Gradients:
     def __init__(self, space: Space, *, keep: bool, own: bool, unit: Tensor | None):
         self.space = space
         self._kept = [p.grad for p in space.params] if keep else [None] * len(space.params)
+        self._keep = keep
         self._own = own  # the next backward pass may write into what this one leaves
         self._unit = unit  # what the loss was multiplied by
         self._reached = [False] * len(space.params)
+        self._left: Vector | None = None  # the last pass's gradient, where `p.grad` is that already
 
     def clear(self) -> None:
         for p in self.space.params:
@@ -32,7 +34,8 @@ class Gradients:
         """What the pass left, unscaled, with zeros where it left nothing."""
         found = [p.grad for p in self.space.params]
         tensors: list[Tensor] = [g for g in found if type(g) is Tensor]  # in the usual case, all of them
-        if len(tensors) == len(found) and {g.layout for g in tensors} <= {torch.strided}:
+        whole = len(tensors) == len(found) and {g.layout for g in tensors} <= {torch.strided}
+        if whole:
             self._reached = [True] * len(found)
         else:
             self._reached = [old or g is not None for old, g in zip(self._reached, found, strict=True)]
@@ -43,7 +46,9 @@ class Gradients:
             tensors = [g.clone() for g in tensors]
         if self._unit is not None:
             scale_(tensors, 1 / self._unit)
-        return self.space.vector(tensors)
+        grad = self.space.vector(tensors)
+        self._left = grad if whole and not self._own and not self._keep else None
+        return grad
 
     def deliver(self, direction: Vector, health: Tensor | None) -> None:
         """Writes the direction into `p.grad`; a parameter that no pass reached keeps none."""
@@ -53,6 +58,8 @@ class Gradients:
             if health is not None:  # an overflow in any pass must reach the scaler
                 factor = factor * torch.where(torch.isfinite(health), 1.0, torch.nan).to(factor)
             scale_(tensors, factor)
+        if direction is self._left and direction.intact:
+            return
         for p, g, reached, kept in zip(self.space.params, tensors, self._reached, self._kept, strict=True):
             raw = p.grad
             if not reached:

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
 
-from ..vector import copy_
+from ..vector import Space, Vector, copy_
 
 Place = tuple[dict[str, Any], str]  # a module's buffers, and a name among them
-Saved = list[tuple[Place, Tensor, Tensor]]  # where, which tensor stood there, and a copy of it
+
+RUNNING = ("running_", "num_batches")  # how normalisation layers name their statistics
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The tensors that stood at some places, and what they held."""
+
+    places: list[Place]
+    tensors: list[Tensor]
+    values: Vector
 
 
 class RunningStatistics:
     """The running statistics of a model: those of any class that names them so, and whatever else a pass moves."""
 
     def __init__(self, model: nn.Module | None):
-        places = [(m._buffers, name) for m in (model.modules() if model else ()) for name in m._buffers]
-        self._moving = [p for p in places if p[1].startswith(("running_", "num_batches")) and _at(p) is not None]
-        self._others = [p for p in places if p not in self._moving and _at(p) is not None]
+        places = [(m._buffers, name) for m in (model.modules() if model is not None else ()) for name in m._buffers]
+        self._moving = [p for p in places if p[1].startswith(RUNNING)]
+        self._others = [p for p in places if not p[1].startswith(RUNNING)]
+        self._space = Space([])
 
     def save(self) -> Saved:
-        return [(p, t, t.clone()) for p in self._moving if (t := _at(p)) is not None]
+        places = [p for p in self._moving if _at(p) is not None]
+        tensors = [t for p in places if (t := _at(p)) is not None]
+        if len(tensors) != len(self._space.params) or not all(map(is_, tensors, self._space.params)):
+            self._space = Space(tensors)
+        return Saved(places, tensors, self._space.vector(tensors).unaliased())
 
     def restore(self, saved: Saved) -> None:
-        for (buffers, name), tensor, _ in saved:
+        for (buffers, name), tensor in zip(saved.places, saved.tensors, strict=True):
             buffers[name] = tensor
-        copy_([t for _, t, _ in saved], [copy for _, _, copy in saved])
+        copy_(saved.tensors, saved.values.tensors)
 
     def marks(self) -> list[tuple[int, int]]:
         """A fingerprint of the other buffers, cheap enough to take every step."""
@@ -34,10 +51,10 @@ class RunningStatistics:
 
     def learn(self, before: list[tuple[int, int]]) -> None:
         """Counts the buffers that have moved since `before` as running statistics from now on."""
-        moved = [p for p, mark in zip(self._others, before, strict=True) if _mark(_at(p)) != mark]
-        if moved:
-            self._moving += moved
-            self._others = [p for p in self._others if p not in moved]
+        moved = [_mark(_at(p)) != mark for p, mark in zip(self._others, before, strict=True)]
+        if any(moved):
+            self._moving += [p for p, yes in zip(self._others, moved, strict=True) if yes]
+            self._others = [p for p, yes in zip(self._others, moved, strict=True) if not yes]
 
 
 def _at(place: Place) -> Tensor | None:
