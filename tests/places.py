@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steppe.chunk import Role
+from steppe.roles import Role
 from steppe.draw import Draw
 from steppe.vector import Space, Vector
 

@@ -6,15 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .roles import Role
 from .shards import Sharding
-
-
-@dataclass(frozen=True)
-class Role:
-    """What a parameter is to its layer; None where nobody told us its name."""
-
-    weight: bool | None = None
-    norm: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .chunk import Chunk, Role
+from .chunk import Chunk
+from .roles import Role
 from .shards import local, over_ranks, sharding_of
 
 STACK_BELOW = 1 << 14  # elements; above this one kernel's work outweighs its launch (benchmarks/step_overhead.py)

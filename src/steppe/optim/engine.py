@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from ..probe import Method
+from ..roles import roles_of
 from ..vector import Space
 from .excursion import Excursion, Stage
 from .gradients import Gradients
-from .names import roles_of, warn_of_unreachable_statistics
 from .noise import Noise
 from .replicas import Replicas
 from .report import Report
 from .site import STEP, OptimizerSite
 from .statistics import RunningStatistics
 from .turn import Pass
+from .unreachable import warn_of_unreachable_statistics
 from .walk import Walk
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")

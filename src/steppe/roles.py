@@ -1,15 +1,21 @@
-"""What is known of parameters by their names, and of models by their graphs."""
+"""What a parameter is to its layer, told by its name or by the module that owns it."""
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from ..chunk import Role
+
+@dataclass(frozen=True)
+class Role:
+    """What a parameter is to its layer; None where nobody told us its name."""
+
+    weight: bool | None = None
+    norm: bool | None = None
 
 
 def roles_of(model: nn.Module | None, groups: Sequence[Mapping[str, Any]]) -> Mapping[int, Role]:
@@ -28,21 +34,3 @@ def roles_of(model: nn.Module | None, groups: Sequence[Mapping[str, Any]]) -> Ma
 
 def _normalises(module: nn.Module) -> bool:
     return "Norm" in type(module).__name__ or "running_mean" in module._buffers
-
-
-def warn_of_unreachable_statistics(loss: Tensor) -> None:
-    """Says so if a loss went through batch normalisation in training mode that nobody handed us."""
-    todo, seen = [loss.grad_fn], set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if "BatchNorm" in node.name() and getattr(node, "_saved_training", True):
-            warnings.warn(
-                "the model has batch normalisation, and its running statistics will move at perturbed weights too: "
-                "pass the model, SharpnessAware(..., model=model), and they move once a step, at the weights.",
-                stacklevel=6,
-            )
-            return
-        todo += [n for n, _ in node.next_functions]
