@@ -1,6 +1,6 @@
 """Eager SAM on a GPU costs its two passes and one base step: ratios to that ideal, medians over interleaved rounds.
 
-    python benchmarks/eager_gpu.py [--rounds 40]
+python benchmarks/eager_gpu.py [--rounds 40]
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
-    print(f"{datetime.date.today()}, {torch.cuda.get_device_name()}, torch {torch.__version__}, bf16 autocast, n = {rounds}\n")
+    device = torch.cuda.get_device_name()
+    print(f"{datetime.date.today()}, {device}, torch {torch.__version__}, bf16 autocast, n = {rounds}\n")
     print("| width, batch | step | ms, median | quartiles | / two passes |\n|---|---|---|---|---|")
     for width, batch in ((64, 128), (64, 512), (16, 128)):
         steps = contenders(width, batch)

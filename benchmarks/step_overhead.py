@@ -237,8 +237,8 @@ def main() -> None:
     torch.manual_seed(0)
     random.seed(0)
     head = (
-        f"# Overhead of a step\n\n{datetime.date.today()}, {platform.machine()}, {platform.processor() or 'CPU'}, one thread "
-        f"of a 2-core machine, torch {torch.__version__}, n = {chosen.rounds} interleaved rounds each, base "
+        f"# Overhead of a step\n\n{datetime.date.today()}, {platform.machine()} CPU, one thread of a 2-core machine, "
+        f"torch {torch.__version__}, n = {chosen.rounds} interleaved rounds each, base "
         "SGD(momentum=0.9, foreach=True).\nRepeat with `python benchmarks/step_overhead.py`.\n"
     )
     text = "\n".join([head, *(report(p, chosen.rounds) + "\n" for p in chosen.problem or PROBLEMS)])

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steppe.roles import Role
 from steppe.draw import Draw
+from steppe.roles import Role
 from steppe.vector import Space, Vector
 
 

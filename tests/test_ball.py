@@ -64,10 +64,7 @@ def scale(p: float, metric: str, rho: float | list[float], at: Place) -> Tensor:
             if role.weight:
                 t = w.abs() + 0.1 if w.ndim < 3 else w.flatten(1).norm(dim=1)[:, None, None, None].expand_as(w) + 0.1
         elif metric == "filterwise with rows":
-            if w.ndim < 2:
-                t = w.abs()
-            else:
-                t = w.flatten(1).norm(dim=1).reshape(-1, *[1] * (w.ndim - 1)).expand_as(w)
+            t = w.abs() if w.ndim < 2 else w.flatten(1).norm(dim=1).reshape(-1, *[1] * (w.ndim - 1)).expand_as(w)
         elif metric == "norm layers":
             t = t * float(bool(role.norm))
         per_tensor.append((radius * t).reshape(-1))
@@ -158,7 +155,8 @@ def test_unnormalised_ascent_is_a_gradient_step_in_the_metric():
 def test_adaptive_ascent_is_invariant_under_relu_rescaling(seed, c):
     """(a W1, W2 / a) is the same network; ASAM's relative perturbation d / w must be the same too."""
     generator = torch.Generator().manual_seed(seed)
-    first, second, x, y = (torch.randn(s, generator=generator, dtype=torch.float64) for s in [(5, 4), (3, 5), (9, 4), (9, 3)])
+    shapes = [(5, 4), (3, 5), (9, 4), (9, 3)]
+    first, second, x, y = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
 
     def relative_ascent(*weights: Tensor) -> list[Tensor]:
         leaves = [w.clone().requires_grad_() for w in weights]

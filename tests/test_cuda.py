@@ -10,7 +10,8 @@ import steppe
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-WHOLE_BATCH = ["none", "sam", "asam", "sam-on", "trace-sam", "frob-sam", "det-sam", "ssam-d", "gsam", "looksam", "rsam", "msam"]
+DRAWN = ["trace-sam", "frob-sam", "det-sam", "rsam", "ssam-d"]  # CUDA's generators are not the CPU's
+WHOLE_BATCH = ["none", "sam", "asam", "sam-on", "gsam", "looksam", "msam", *DRAWN]
 PARTS = ["agnostic-sam", "agnostic-sam-simple", "sharpbalance", "ssam-f", "esam", "m-sam"]
 
 
@@ -40,16 +41,13 @@ def trained(name: str, device: str, steps: int = 4, dtype: torch.dtype = torch.f
     return [p.detach().cpu() for p in model.parameters()]
 
 
-DRAWN = {"trace-sam", "frob-sam", "det-sam", "rsam", "ssam-d"}  # CUDA's generators are not the CPU's
-
-
 @pytest.mark.parametrize("name", [n for n in [*WHOLE_BATCH, *PARTS, "sa-sam", "sa-sgd"] if n not in DRAWN])
 def test_a_gpu_takes_the_step_that_a_cpu_takes(name):
     for a, b in zip(trained(name, "cuda"), trained(name, "cpu"), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", sorted(DRAWN))
+@pytest.mark.parametrize("name", DRAWN)
 def test_draws_on_a_gpu_repeat(name):
     for a, b in zip(trained(name, "cuda"), trained(name, "cuda"), strict=True):
         assert torch.equal(a, b)
@@ -109,11 +107,12 @@ def test_float16_autocast_with_a_scaler_trains_and_survives_overflow(name):
     opt = steppe.build(name, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model=model, scaler=scaler)
     losses = []
     for _ in range(60):
-        for turn in opt.passes():
+        for i, turn in enumerate(opt.passes()):
             with torch.autocast("cuda", torch.float16):
                 loss = nn.functional.cross_entropy(model(x), y)
             turn.backward(loss)
-        losses.append(loss.detach())
+            if i == 0:  # later passes of a step that overflows are at weights that are not finite
+                losses.append(loss.detach())
         scaler.step(opt)
         scaler.update()
     assert scaler.get_scale() < 2.0**20

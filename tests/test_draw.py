@@ -31,7 +31,8 @@ def test_a_draw_is_a_function_of_its_key(kind):
 
 def test_entries_have_the_law_they_claim():
     n = 4007
-    normal, signs, uniform = (flat(x) for x in (place().draw(1).normal(), place().draw(2).signs(), place().draw(3).uniform(-1, 3)))
+    normal, signs = flat(place().draw(1).normal()), flat(place().draw(2).signs())
+    uniform = flat(place().draw(3).uniform(-1, 3))
     assert abs(normal.mean()) < 5 / n**0.5
     assert abs(normal.var() - 1) < 5 * (2 / n) ** 0.5
     assert abs((normal**4).mean() - 3) < 5 * (96 / n) ** 0.5

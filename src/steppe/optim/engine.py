@@ -30,6 +30,9 @@ from .walk import Walk
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 
 
+_GIVEN: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
 @dataclass
 class _Planned:
     """A gradient that waits in `p.grad` to be applied."""
@@ -62,6 +65,11 @@ class SharpnessAware(Optimizer):
             raise ValueError(f"on_nonfinite is 'raise', 'skip' or None, not {on_nonfinite!r}")
         self.base, self.method, self.model, self.scaler = base, method, model, scaler
         self.seed, self.on_nonfinite, self.same_noise, self.record = seed, on_nonfinite, same_noise, record
+        for group in base.param_groups:  # what an earlier wrapper put there, and nobody changed since, was its own
+            for name, value in _GIVEN.get(base, {}).items():
+                if group.get(name) == value:
+                    del group[name]
+        _GIVEN[base] = dict(method.options())
         self._prepare()
 
     @property

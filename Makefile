@@ -1,0 +1,50 @@
+# Every target builds .venv by itself; a second call finds it ready. Needs Python 3.11 or newer as `python3`,
+# or name another one: make test PYTHON=python3.12
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+# -qq: errors only; what is being installed is said below
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:
+	@echo "make demo    train four methods on scikit-learn's digits and print a table"
+	@echo "make test    lint, types and all tests         (ARGS='-k sam' for some of them)"
+	@echo "make lint    ruff and mypy alone"
+	@echo "make bench   time a step against the ideal and against pytorch_optimizer"
+	@echo "make clean   remove .venv and everything else that these targets made"
+
+demo: .venv/ready
+	@$(BIN)/python -m steppe.demo $(ARGS)
+
+# two test processes on two cores: more threads in each would only get in their way
+test: export OMP_NUM_THREADS ?= 1
+test: lint
+	$(BIN)/pytest -n 2 $(ARGS)
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready-to-bench
+	$(BIN)/python benchmarks/step_overhead.py $(ARGS)
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "steppe needs Python 3.11 or newer: make PYTHON=...")'
+	@echo "installing steppe and its development tools into .venv (torch is large; once)"
+	@$(PYTHON) -m venv .venv
+	@$(INSTALL) -e '.[dev]'
+	@touch $@
+
+.venv/ready-to-bench: .venv/ready
+	@echo "installing the benchmarks' peers into .venv"
+	@$(INSTALL) -e '.[dev,bench]'
+	@touch $@

@@ -1,0 +1,59 @@
+"""A new method is ten lines, and on a quadratic its gradient is the plain one to 1e-12, as algebra says."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+import steppe
+from steppe import Ball, Probe
+
+
+@dataclass(frozen=True)
+class TwoSidedSAM:
+    """The mean of the gradients at the top of the ball and at the point across from it."""
+
+    rho: float = 0.05
+    slots = ()  # keeps no vectors between steps
+
+    def options(self):
+        return {"rho": self.rho}  # becomes a parameter-group option, so schedulers and groups can change it
+
+    def cost(self, step):
+        return 3
+
+    def plan(self, site):
+        here = yield Probe()
+        up = Ball(self.rho).within(site).steepest(here.grad, site)
+        top = yield Probe(at=up.clone())  # a probe consumes its displacement
+        across = yield Probe(at=up.mul_(-1.0))
+        return top.grad.add_(across.grad).mul_(0.5)
+
+
+def gradient_of(method, loss, at):
+    """What the base optimizer is given when `method` looks at `loss` from the point `at`."""
+    w = nn.Parameter(at.clone())
+    opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), method)
+    for turn in opt.passes():
+        turn.backward(loss(w))
+    return w.grad
+
+
+torch.manual_seed(0)
+at = torch.randn(6, dtype=torch.float64)
+root = torch.randn(6, 6, dtype=torch.float64)
+hessian = root @ root.T
+
+# (A(w + d) + A(w - d)) / 2 = A w, while SAM's gradient A(w + d) is another one
+here = hessian @ at
+two_sided, sam = (
+    gradient_of(method, lambda w: w @ hessian @ w / 2, at) for method in (TwoSidedSAM(0.3), steppe.SAM(0.3))
+)
+assert torch.allclose(two_sided, here, rtol=0, atol=1e-12), (two_sided - here).abs().max()
+assert (sam - here).norm() > 0.1
+
+# on the quartic sum(w^4) / 4 what is left is third-order: ((w + d)^3 + (w - d)^3) / 2 = w^3 + 3 w d^2
+d = 0.3 * at**3 / (at**3).norm()
+quartic = gradient_of(TwoSidedSAM(0.3), lambda w: (w**4).sum() / 4, at)
+assert torch.allclose(quartic, at**3 + 3 * at * d**2, rtol=0, atol=1e-12)
+print("two-sided SAM is plain on a quadratic, and 3 w d^2 away from plain on a quartic")

@@ -1,0 +1,238 @@
+"""Trouble on one worker only, and workers that nobody told us about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+import steppe
+from steppe import SAM, Method, PerWorker, SharpnessAware
+
+from .pair import WORLD, Pair
+from .problems import (
+    BASES,
+    STEPS,
+    WHOLE_BATCH,
+    WRAPPERS,
+    advance,
+    assert_bitwise,
+    assert_same,
+    batch,
+    losses,
+    make,
+    network,
+    train,
+    weights,
+    with_batch_norm,
+)
+
+POISONED: dict[str, Callable[[], Method]] = {
+    "sam": lambda: SAM(0.1),
+    "frob-sam": WHOLE_BATCH["frob-sam"],
+    "sa-sam": WHOLE_BATCH["sa-sam"],
+    "per-worker": lambda: PerWorker(SAM(0.1)),
+}
+
+
+def state_of(opt: SharpnessAware, model: nn.Module) -> dict[str, Tensor]:
+    """Everything that a refused step must leave alone."""
+    state = weights(model)
+    for i, entries in opt.state_dict()["state"].items():
+        for key, value in entries.items():
+            state[f"{i}.{key}"] = (value.full_tensor() if hasattr(value, "full_tensor") else value).clone()
+    for i, group in enumerate(opt.param_groups):
+        state.update({f"group {i}.{k}": torch.tensor(v) for k, v in group.items() if isinstance(v, float | int)})
+    return state
+
+
+def statistics_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: b.clone() for name, b in model.named_buffers()}
+
+
+def poisoned(rank: int, name: str, wrapper: str, policy: str, bad_pass: int, culprit: int) -> dict[str, Any]:
+    model = WRAPPERS[wrapper](make(with_batch_norm))
+    opt = SharpnessAware(BASES["sgd"](model), POISONED[name](), model=model, on_nonfinite=policy)
+    advance(opt, model, range(2), rank, WORLD)
+    seen = {"raised": "", "before": state_of(opt, model), "statistics before": statistics_of(model)}
+    x, y = batch(9, rank, WORLD)
+    try:
+        for number, turn in enumerate(opt.passes()):
+            bad = rank == culprit and number == bad_pass
+            turn.backward(losses(model, x * float("nan") if bad else x, y).mean())
+        opt.step()
+    except FloatingPointError as error:
+        seen["raised"] = str(error)
+    seen |= {"after": state_of(opt, model), "statistics after": statistics_of(model)}
+    advance(opt, model, range(2, STEPS), rank, WORLD)
+    return seen | {"final": weights(model)}
+
+
+CULPRITS = [
+    *((name, "ddp", bad_pass, 1) for name in POISONED for bad_pass in (0, 1)),
+    ("sam", "ddp", 0, 0),
+    ("sam", "fsdp-layers", 0, 1),
+    ("frob-sam", "fsdp-layers", 2, 0),
+]
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+@pytest.mark.parametrize(("name", "wrapper", "bad_pass", "culprit"), CULPRITS)
+def test_a_nonfinite_loss_on_one_worker_stops_both(
+    pair: Pair, name: str, wrapper: str, bad_pass: int, culprit: int, policy: str
+) -> None:
+    outcomes = pair.run(poisoned, name, wrapper, policy, bad_pass, culprit)
+    for seen in outcomes:
+        assert ("not finite" in seen["raised"]) == (policy == "raise")
+        assert_bitwise(seen["after"], seen["before"])
+        assert all(x.isfinite().all() for x in seen["final"].values())
+    assert_bitwise(outcomes[0]["final"], outcomes[1]["final"])
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp-layers"])
+def test_statistics_are_as_before_a_refused_step_on_both_workers(pair: Pair, wrapper: str, policy: str) -> None:
+    for seen in pair.run(poisoned, "sam", wrapper, policy, 0, 0):
+        assert_bitwise(seen["statistics after"], seen["statistics before"])
+
+
+def constant_offset(rank: int, wrapper: str) -> bool:
+    """An infinite loss with finite gradients: only its own worker can see it."""
+    model = WRAPPERS[wrapper](make(network))
+    opt = SharpnessAware(BASES["sgd"](model), SAM(0.1), model=model)
+    x, y = batch(0, rank, WORLD)
+    try:
+        opt.step(lambda turn: turn.backward(losses(model, x, y).mean() + (float("inf") if rank else 0.0)))
+    except FloatingPointError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp-layers"])
+def test_an_infinite_loss_with_finite_gradients_stops_both(pair: Pair, wrapper: str) -> None:
+    assert pair.run(constant_offset, wrapper) == [True, True]
+
+
+def overflowing(rank: int, name: str) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
+    model = WRAPPERS["ddp"](make(network).float())
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    opt = SharpnessAware(BASES["sgd"](model), POISONED[name](), model=model, scaler=scaler)
+    before = weights(model)
+    x, y = (t.float() for t in batch(0, rank, WORLD))
+    x = x * float("inf") if rank == 1 else x
+    opt.step(lambda turn: turn.backward(losses(model, x, y).mean()))
+    scaler.update()
+    return before, weights(model), scaler.get_scale()
+
+
+@pytest.mark.parametrize("name", ["sam", "per-worker"])
+def test_an_overflow_on_one_worker_lowers_the_scale_on_both(pair: Pair, name: str) -> None:
+    for before, after, scale in pair.run(overflowing, name):
+        assert_bitwise(after, before)
+        assert scale == 4.0
+
+
+# -- nobody said how the model is wrapped -------------------------------------------------------------
+
+NEED_THE_WRAPPER: dict[str, Callable[[], Method]] = {
+    **{name: WHOLE_BATCH[name] for name in ("universal-sam", "trace-sam", "frob-sam", "det-sam")},
+    "m-sam": lambda: steppe.method("m-sam", over_workers=True),
+    "sharpbalance": lambda: steppe.method("sharpbalance"),
+    "ssam-f": lambda: steppe.method("ssam-f", samples=2),
+}
+
+
+def untold(rank: int, name: str, inner: bool) -> tuple[str, dict[str, Tensor], dict[str, Tensor]]:
+    model = DistributedDataParallel(make(network))
+    told = model.module if inner else None
+    opt = SharpnessAware(BASES["sgd"](model), NEED_THE_WRAPPER[name](), model=told)
+    before = weights(model)
+    x, y = batch(0, rank, WORLD)
+    message = ""
+    try:
+        opt.step(lambda turn: turn.backward(losses(model, *turn.rows(x, y))), mask=torch.arange(len(x)) > 1)
+    except RuntimeError as refusal:
+        message = str(refusal)
+    return message, before, weights(model)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("name", NEED_THE_WRAPPER)
+def test_methods_that_average_themselves_ask_for_the_wrapped_model(pair: Pair, name: str, inner: bool) -> None:
+    for message, before, after in pair.run(untold, name, inner):
+        assert "model=" in message
+        assert "wrapped" in message
+        assert_bitwise(after, before)
+
+
+def untold_gradients(rank: int, name: str, wrapper: str) -> str | dict[str, Tensor]:
+    try:
+        return train(name, wrapper, rank=rank, world=WORLD, told=False)
+    except RuntimeError as refusal:
+        return str(refusal)
+
+
+@pytest.mark.parametrize("wrapper", ["ddp", "ddp-bucket-view"])
+@pytest.mark.parametrize("name", ["sam", "gsam", "looksam"])
+def test_methods_on_averaged_gradients_need_no_model(pair: Pair, name: str, wrapper: str) -> None:
+    first, second = pair.run(untold_gradients, name, wrapper)
+    assert_bitwise(first, second)
+    assert_same(first, train(name, told=False))
+
+
+@pytest.mark.parametrize("name", ["sam", "frob-sam"])
+def test_shards_without_their_model_are_stepped_right_or_refused(pair: Pair, name: str) -> None:
+    for outcome in pair.run(untold_gradients, name, "fsdp-layers"):
+        if isinstance(outcome, str):
+            assert "model=" in outcome
+        else:
+            assert_same(outcome, train(name, told=False))
+
+
+def older_sharding(rank: int, whole_tensors: bool) -> str | list[Tensor]:
+    model = FullyShardedDataParallel(make(network), use_orig_params=whole_tensors, device_id=torch.device("cpu"))
+    try:
+        opt = SharpnessAware(BASES["sgd"](model), SAM(0.1), model=model)
+        advance(opt, model, range(STEPS), rank, WORLD)
+    except (RuntimeError, TypeError, ValueError) as refusal:
+        return str(refusal)
+    with FullyShardedDataParallel.summon_full_params(model):
+        return [p.detach().clone().flatten() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("whole_tensors", [True, False])
+def test_the_older_fsdp_is_right_or_refused(pair: Pair, whole_tensors: bool) -> None:
+    """Its shards are plain tensors, so a norm over them is this worker's alone unless somebody adds them up."""
+    for outcome in pair.run(older_sharding, whole_tensors):
+        if isinstance(outcome, str):
+            assert "fully_shard" in outcome
+        else:
+            expected = torch.cat([x.flatten() for x in train("sam").values()])
+            torch.testing.assert_close(torch.cat(outcome), expected, rtol=1e-9, atol=1e-11)
+
+
+def one_worker_groups(rank: int, directory: str, name: str, told: bool) -> dict[str, Tensor]:
+    """DDP as it runs when a launcher starts a single process."""
+    dist.destroy_process_group()
+    limit = timedelta(seconds=30)
+    dist.init_process_group("gloo", init_method=f"file://{directory}/{rank}", rank=0, world_size=1, timeout=limit)
+    try:
+        return train(name, "ddp-bucket-view", told=told)
+    finally:
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", init_method=f"file://{directory}/b", rank=rank, world_size=WORLD, timeout=limit)
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("name", ["gsam", "looksam", "sa-sam", "frob-sam"])
+def test_bucket_views_of_a_single_worker(pair: Pair, tmp_path: Path, name: str, told: bool) -> None:
+    for moved in pair.run(one_worker_groups, str(tmp_path), name, told):
+        assert_same(moved, train(name, told=told))

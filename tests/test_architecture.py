@@ -1,0 +1,103 @@
+"""Habits of the code base that a reviewer would otherwise have to remember."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import steppe
+
+ROOT = Path(steppe.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+MODULES = {".".join(f.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): f for f in FILES}
+
+ABOVE = {"steppe.demo"}  # may use everything
+
+PUBLIC = ["AgnosticSAM", "Ball", "DETERMINANT", "DETERMINANT_RELEASED", "Draw", "DynamicSparseSAM", "ESAM", "Elementwise", "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "GSAM", "Hypercube", "LookSAM", "METHODS", "Method", "MomentumSAM", "NormLayersOnly", "PerPart", "PerWorker", "Plain", "Plan", "PointMass", "Probe", "RSAM", "RadiusFollowsLR", "Reading", "SAM", "SASAM", "SASGD", "SharpBalance", "SharpnessAware", "Site", "Slope", "Space", "TRACE", "Triple", "UniversalSAM", "Vector", "build", "det_sam", "frob_sam", "gaussian", "method", "rademacher", "sam", "sphere", "trace_sam", "uphill"]
+
+
+def imports(module: str) -> set[str]:
+    """The modules of the package that a module imports when it is itself imported."""
+    found: set[str] = set()
+    package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.parse(MODULES[module].read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            target = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {m for a in node.names for m in (target, f"{target}.{a.name}") if m in MODULES}
+        elif isinstance(node, ast.Import):
+            found |= {a.name for a in node.names if a.name in MODULES}
+    return found - {module}
+
+
+def test_public_names_are_these() -> None:
+    names = [n for n in dir(steppe) if not n.startswith("_") and not isinstance(getattr(steppe, n), ModuleType)]
+    assert sorted(names) == sorted(PUBLIC)
+
+
+def test_foreach_is_spelled_in_one_module() -> None:
+    spellers = [f.relative_to(ROOT).as_posix() for f in FILES if "torch._foreach" in f.read_text()]
+    assert spellers == ["vector.py"]
+
+
+@pytest.mark.parametrize("word", [".item()", ".tolist()", ".numpy()", ".cpu()"])
+def test_no_step_waits_for_the_device(word: str) -> None:
+    """What is read on the host is made on the host: such tensors are named below, with nothing else."""
+    on_the_host = {".tolist()": {"esam.py"}}  # draws of a CPU generator
+    waiting = {f.name for f in (ROOT / "optim").glob("*.py") if word in f.read_text()}
+    assert waiting <= on_the_host.get(word, set())
+
+
+def test_imports_point_down() -> None:
+    graph = {m: imports(m) for m in MODULES if m != "steppe"}
+    assert any(graph.values())  # the reader above found something
+    list(TopologicalSorter(graph).static_order())  # raises CycleError
+    for module, below in graph.items():
+        if not module.startswith("steppe.optim") and module.count(".") == 1 and module not in ABOVE:
+            assert not {m for m in below if m.startswith("steppe.optim")}, module
+
+
+def test_nothing_concrete_is_inherited_from() -> None:
+    """Classes of the package are abstract (a Protocol) or final."""
+    heirs = []
+    for module in MODULES:
+        for node in ast.walk(ast.parse(MODULES[module].read_text())):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            home = __import__(module, fromlist=["_"])
+            cls = getattr(home, node.name, None)
+            for base in cls.__bases__ if inspect.isclass(cls) else ():
+                if base.__module__.startswith("steppe") and not getattr(base, "_is_protocol", False):
+                    heirs.append(f"{module}.{node.name}({base.__name__})")
+    assert not heirs
+
+
+def test_files_read_in_one_sitting() -> None:
+    long = {f.relative_to(ROOT).as_posix(): n for f in FILES if (n := len(f.read_text().splitlines())) > 240}
+    assert not long
+
+
+@pytest.mark.parametrize("name", sorted(steppe.METHODS))
+def test_every_method_says_where_it_comes_from(name: str) -> None:
+    """A year in the docstring or beside the defaults, or the paper's section, of the class, its function or its file."""
+    method = steppe.method(name)
+    sources = [inspect.getsource(type(method)), inspect.getsource(steppe.METHODS[name])]
+    sources.append(inspect.getmodule(type(method)).__doc__ or "")
+    assert type(method).__doc__
+    if name != "none":
+        assert re.search(r"\b20\d\d\b|paper|[Ss]ection|Algorithm", "\n".join(sources))
+
+
+@pytest.mark.parametrize("name", sorted(steppe.METHODS))
+def test_every_method_is_buildable_by_its_defaults(name: str) -> None:
+    """And keeps the protocol: options, slots, a cost of at least one pass."""
+    method = steppe.method(name)
+    assert all(isinstance(k, str) for k in method.options())
+    assert isinstance(method.slots, tuple)
+    assert min(method.cost(step) for step in range(10)) >= 1

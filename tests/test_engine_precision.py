@@ -1,0 +1,167 @@
+"""Half precision, sparse and complex parameters, and bases that cannot be a base."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from registry import Entry, Run, copied, obeying, same
+from torch import Tensor, nn
+
+import steppe
+
+HALVES = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@obeying()
+def test_half_precision_stays_finite_and_comes_back_exactly(entry: Entry, dtype: torch.dtype) -> None:
+    run = Run(entry, dtype=dtype, dropout=0.0)
+    run.step(0)
+    before = {k: v.detach().clone() for k, v in run.model.named_parameters()}
+    for turn in run.opt.passes(**run.extras(1)):
+        turn.backward(run.loss(turn, 1))
+    same(dict(run.model.named_parameters()), before)
+    run.opt.step()
+    assert all(p.dtype == dtype and p.isfinite().all() for p in run.model.parameters())
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_no_drift_at_lr_0(dtype: torch.dtype) -> None:
+    """A displacement that is subtracted again drifts by 1e-3 in bf16; a copy does not."""
+    torch.manual_seed(0)
+    model = nn.Linear(32, 32).to(dtype)
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.0), rho=0.5)
+    before = copied(model.state_dict())
+    for i in range(100):
+        x = torch.randn(4, 32, generator=torch.Generator().manual_seed(i)).to(dtype)
+        opt.step(lambda turn: turn.backward(model(x).float().square().mean()))
+    same(copied(model.state_dict()), before)
+
+
+@pytest.mark.parametrize("method", [steppe.SAM(0.05), steppe.SAM(steppe.Ball(0.05, steppe.Elementwise(1.0, True)))])
+@pytest.mark.parametrize("size", [300.0, 1e-6])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_norms_neither_overflow_nor_vanish(dtype: torch.dtype, size: float, method: Any) -> None:
+    """512 x 512 gradients of 300 have norm 153600, above float16's 65504; of 1e-6, squares below its smallest number."""
+    w = nn.Parameter(torch.zeros(512, 512, dtype=dtype))
+    opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.0), method)
+    radii: list[float] = []
+
+    def closure(turn: Any) -> None:
+        radii.append(float(w.detach().double().norm()))
+        turn.backward((w.float() * size).sum())
+
+    opt.step(closure)
+    assert radii[0] == 0.0
+    assert radii[1] == pytest.approx(0.05, rel=1e-2)
+
+
+def test_mixed_precision_parameters_share_one_ball() -> None:
+    """Norm layers kept in float32 beside bf16 matrices: one norm over both, each displaced in its own dtype."""
+    half = nn.Parameter(torch.zeros(8, dtype=torch.bfloat16))
+    full = nn.Parameter(torch.zeros(8, dtype=torch.float32))
+    opt = steppe.sam(torch.optim.SGD([half, full], lr=0.0), rho=1.0)
+    places: list[Tensor] = []
+
+    def closure(turn: Any) -> None:
+        places.append(torch.cat([half.detach().float(), full.detach()]))
+        turn.backward((3 * half.float() + 4 * full).sum())
+
+    opt.step(closure)
+    expected = torch.tensor([0.6] * 8 + [0.8] * 8) / 8**0.5
+    torch.testing.assert_close(places[1], expected, rtol=1e-2, atol=0)
+    torch.testing.assert_close(places[1][8:], expected[8:])
+
+
+class Words(nn.Module):
+    """A bag of words with sparse or dense embedding gradients; word 0 is padding, masked after the lookup."""
+
+    def __init__(self, sparse: bool):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(12, 4, sparse=sparse).double()
+
+    def forward(self, words: Tensor) -> Tensor:
+        return (self.table(words) * (words > 0).unsqueeze(-1)).sum(1).square().mean()
+
+
+WORDS = torch.tensor([[1, 2, 2], [5, 0, 0], [7, 1, 9]])
+
+
+@pytest.mark.parametrize("name", ["none", "sam", "asam", "gsam", "looksam", "frob-sam", "esam", "rsam"])
+def test_sparse_gradients_under_sgd_equal_dense_ones(name: str) -> None:
+    ends = []
+    for sparse in (True, False):
+        model = Words(sparse)
+        options = {"gamma": 1.0} if name == "esam" else {}
+        opt = steppe.build(name, torch.optim.SGD(model.parameters(), lr=0.1), model=model, **options)
+        for _ in range(3):
+            opt.step(lambda turn: (turn.backward(loss := model(WORDS)), loss)[1])
+        assert model.table.weight.grad.is_sparse is sparse
+        ends.append(model.table.weight.detach().clone())
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["none", "sam"])
+def test_radius_0_under_sparse_adam_is_sparse_adam(name: str) -> None:
+    """Rows that were looked up stay in the gradient even where it is zero there: their moments decay too."""
+    ours, alone = Words(sparse=True), Words(sparse=True)
+    options = {"rho": 0.0} if name == "sam" else {}
+    opt = steppe.build(name, torch.optim.SparseAdam(list(ours.parameters()), lr=0.1), **options)
+    plain = torch.optim.SparseAdam(list(alone.parameters()), lr=0.1)
+    for words in (WORDS, torch.tensor([[1, 3, 9]]), torch.tensor([[2, 0, 0]]), WORDS * (WORDS != 5)):
+        mask = words.clone()
+        if words.shape[0] == 1:
+            mask = words * (words != 1)  # word 1 is looked up, and its gradient is zero
+
+        def loss_of(model: Words) -> Tensor:
+            return (model.table(words) * (mask > 0).unsqueeze(-1)).sum(1).square().mean()
+
+        opt.step(lambda turn: turn.backward(loss_of(ours)))
+        plain.zero_grad()
+        loss_of(alone).backward()
+        plain.step()
+    torch.testing.assert_close(ours.table.weight, alone.table.weight, rtol=1e-12, atol=1e-14)
+
+
+def test_sparse_adam_with_a_radius_moves_only_rows_that_were_looked_up() -> None:
+    model = Words(sparse=True)
+    before = model.table.weight.detach().clone()
+    opt = steppe.sam(torch.optim.SparseAdam(list(model.parameters()), lr=0.1), rho=0.5)
+    opt.step(lambda turn: turn.backward(model(WORDS)))
+    moved = (model.table.weight.detach() != before).any(1).nonzero().flatten().tolist()
+    assert moved == [1, 2, 5, 7, 9]
+
+
+def test_a_sparse_table_that_the_last_pass_did_not_reach() -> None:
+    """Its gradient of earlier passes still reaches the base optimizer, and still sparse."""
+    model = Words(sparse=True)
+    scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+    adam = torch.optim.SparseAdam(list(model.parameters()), lr=0.1)
+    opt = steppe.build("trace-sam", adam, n=1, rho=0.1)
+    before = model.table.weight.detach().clone()
+    for number, turn in enumerate(opt.passes()):
+        turn.backward(model(WORDS) if number == 0 else scale * model.table.weight.detach().sum())
+    opt.step()
+    assert model.table.weight.isfinite().all()
+    assert torch.equal(model.table.weight[3], before[3])
+
+
+def test_complex_parameters_are_refused() -> None:
+    w = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    with pytest.raises(TypeError, match=r"complex.*view_as_real"):
+        steppe.sam(torch.optim.SGD([w], lr=0.1)).step(lambda turn: turn.backward(w.abs().sum()))
+    assert torch.equal(w.detach(), torch.ones_like(w))
+
+
+def test_lbfgs_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"LBFGS cannot be the base.*SGD"):
+        steppe.sam(torch.optim.LBFGS([nn.Parameter(torch.ones(2))]))
+
+
+def test_a_wrapper_is_no_base() -> None:
+    inner = steppe.sam(torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1))
+    with pytest.raises(TypeError, match="SharpnessAware cannot be the base"):
+        steppe.sam(inner)

@@ -1,0 +1,186 @@
+"""Buffers that a forward pass moves: once a step, at the unperturbed weights, for every kind of layer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from registry import same
+from torch import Tensor, nn
+
+import steppe
+
+
+class ReassigningNorm(nn.Module):
+    """A normalisation of somebody's own, which puts new tensors in place of its buffers."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean(0)
+        if self.training:
+            self.running_mean = 0.9 * self.running_mean + 0.1 * mean.detach()
+            self.num_batches_tracked = self.num_batches_tracked + 1
+        return x - mean
+
+
+class Centred(nn.Module):
+    """Keeps its statistics under a name that nobody could guess."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.centre.lerp_(x.detach().mean(0), 0.1)
+        return x - self.centre.clone()
+
+
+class PerInstance(nn.Module):
+    """InstanceNorm with running statistics, over a row folded into channels."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(width // 2, track_running_stats=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x.unflatten(1, (-1, 2))).flatten(1)
+
+
+LAYERS: dict[str, Callable[[int], nn.Module]] = {
+    "BatchNorm": nn.BatchNorm1d,
+    "BatchNorm, cumulative": lambda width: nn.BatchNorm1d(width, momentum=None),
+    "BatchNorm, no statistics": lambda width: nn.BatchNorm1d(width, track_running_stats=False),
+    "SyncBatchNorm": nn.SyncBatchNorm,
+    "InstanceNorm": PerInstance,
+    "buffers reassigned": ReassigningNorm,
+    "buffers of any name": Centred,
+    "spectral norm": lambda width: nn.utils.parametrizations.spectral_norm(nn.Linear(width, width)),
+    "spectral norm, by hook": lambda width: nn.utils.spectral_norm(nn.Linear(width, width)),
+}
+layers = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
+
+
+def setting(layer: Callable[[int], nn.Module], method: Any = None) -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 6), layer(6), nn.Tanh(), nn.Linear(6, 1)).double()
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model, steppe.SharpnessAware(base, method or steppe.SAM(1.0), model=model)
+
+
+def batch(number: int) -> Tensor:
+    return torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
+
+
+def loss_on(model: nn.Module, number: int) -> Tensor:
+    return (model(batch(number)) - 1).square().mean()
+
+
+def buffers(model: nn.Module) -> dict[str, Tensor]:
+    return {k: v.clone() for k, v in model.named_buffers()}
+
+
+@pytest.mark.parametrize("method", [steppe.SAM(1.0), steppe.SAM(1.0, steps=3), steppe.SASAM()], ids=["sam", "3", "sa"])
+@layers
+def test_buffers_move_as_in_one_plain_pass(layer: Callable[[int], nn.Module], method: Any) -> None:
+    model, opt = setting(layer, method)
+    for i in range(4):
+        plain, _ = setting(layer)
+        plain.load_state_dict(model.state_dict())
+        loss_on(plain, i)
+        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+        same(buffers(model), buffers(plain))
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d, Centred, LAYERS["spectral norm"]])
+def test_buffers_keep_their_identity(layer: Callable[[int], nn.Module]) -> None:
+    """Others may hold them, as DDP and exported graphs do."""
+    model, opt = setting(layer)
+    before = {k: id(v) for k, v in model.named_buffers()}
+    for i in range(2):
+        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+    assert before == {k: id(v) for k, v in model.named_buffers()}
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("bad", [0, 1])
+@layers
+def test_an_exception_gives_every_buffer_back(layer: Callable[[int], nn.Module], bad: int, step: int) -> None:
+    """In the first step too, when it is not known yet which buffers a pass moves."""
+    model, opt = setting(layer)
+    for i in range(step):
+        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+    before = buffers(model)
+    with pytest.raises(ZeroDivisionError):
+        for number, turn in enumerate(opt.passes()):
+            turn.backward(loss_on(model, 9))
+            1 // (bad - number)
+    same(buffers(model), before)
+
+
+def test_cumulative_statistics_are_the_mean_over_steps() -> None:
+    """With momentum=None a batch counted twice would get the weight of two."""
+    model, opt = setting(LAYERS["BatchNorm, cumulative"])
+    means = []
+    for i in range(4):
+        means.append(model[0](batch(i)).detach().mean(0))
+        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+    torch.testing.assert_close(model[1].running_mean, torch.stack(means).mean(0), rtol=1e-12, atol=1e-14)
+    assert int(model[1].num_batches_tracked) == 4
+
+
+def test_statistics_that_move_in_part_of_the_model_only() -> None:
+    """A frozen, evaluated backbone keeps its statistics while the head's move."""
+    model, opt = setting(nn.BatchNorm1d)
+    extra = nn.BatchNorm1d(3).double().eval()
+    whole = nn.Sequential(extra, model)
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=whole)
+    before = buffers(extra)
+    opt.step(lambda turn: turn.backward(loss_on(whole, 0)))
+    same(buffers(extra), before)
+    assert int(model[1].num_batches_tracked) == 1
+
+
+def blind(model: nn.Module) -> Any:
+    """An optimizer that was not given the model."""
+    return steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_without_the_model_training_statistics_are_warned_of_once() -> None:
+    model, _ = setting(nn.BatchNorm1d)
+    opt = blind(model)
+    with pytest.warns(UserWarning, match=r"batch normalisation.*model=model") as caught:
+        opt.step(lambda turn: turn.backward(loss_on(model, 0)))
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opt.step(lambda turn: turn.backward(loss_on(model, 1)))
+
+
+def test_without_the_model_a_loop_is_warned_too() -> None:
+    model, _ = setting(nn.BatchNorm1d)
+    opt = blind(model)
+    with pytest.warns(UserWarning, match="batch normalisation"):
+        for turn in opt.passes():
+            turn.backward(loss_on(model, 0))
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d, nn.LayerNorm, nn.Identity])
+def test_without_the_model_there_is_nothing_to_warn_of(layer: Any) -> None:
+    """In eval mode, and for normalisation without running statistics."""
+    model, _ = setting(layer)
+    opt = blind(model.eval() if layer is nn.BatchNorm1d else model)
+    opt.step(lambda turn: turn.backward(loss_on(model, 0)))
+
+
+def test_a_one_pass_method_has_nothing_to_warn_of() -> None:
+    model, _ = setting(nn.BatchNorm1d)
+    opt = steppe.build("none", torch.optim.SGD(model.parameters(), lr=0.1))
+    opt.step(lambda turn: turn.backward(loss_on(model, 0)))

@@ -1,0 +1,132 @@
+"""What the repository says of itself is true: its code runs, its tables and commands are those that exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+import steppe
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def method_table() -> dict[str, list[str]]:
+    """The cells after the name, by the method's name."""
+    section = README.split("\n## Methods\n")[1].split("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    named = [[cell.strip() for cell in row] for row in rows]
+    return {row[0].strip("`"): row[1:] for row in named if re.fullmatch(r"`[a-z-]+`", row[0])}
+
+
+def test_python_blocks_run_in_order() -> None:
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    first, *others = blocks(README, "python")
+    exec(compile(first, "README.md", "exec"), names)
+    assert names["loss"].item() < 1.0  # it started near log 3
+    for block in others:
+        exec(compile(block, "README.md", "exec"), names)
+        assert isinstance(names["opt"], steppe.SharpnessAware)
+        assert names["opt"].param_groups[0]["steppe.step"] == 1  # it took a step
+    assert len(others) == 3
+
+
+def test_the_example_has_ten_lines_of_code() -> None:
+    code = [line for line in blocks(README, "python")[0].splitlines() if line and not line.startswith("import ")]
+    assert len(code) <= 11
+
+
+def test_the_table_lists_exactly_the_methods() -> None:
+    assert list(method_table()) == list(steppe.METHODS)
+
+
+@pytest.mark.parametrize("name", steppe.METHODS)
+def test_the_table_is_right_about(name: str) -> None:
+    made_by, _, passes, _ = method_table()[name]
+    built = steppe.method(name)
+    assert eval(made_by.strip("`"), vars(steppe).copy()) == built
+    said = {int(n) for n in re.findall(r"\d+", passes)}
+    assert said == {built.cost(step) for step in range(1000)}
+
+
+def test_commands_are_targets_of_the_makefile() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert {"demo", "test", "lint", "bench", "clean"} <= targets
+    for text in (README, CONTRIBUTING, (ROOT / ".ci/run").read_text()):
+        used = set(re.findall(r"(?:^|`|exec )make ([a-z]+)", text, flags=re.MULTILINE))
+        assert used
+        assert used <= targets
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "lint", "bench"])
+def test_a_target_makes_its_environment_with_the_constraints(target: str) -> None:
+    command = ["make", "--dry-run", "--always-make", target]
+    plan = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    installs = [line for line in plan.splitlines() if " pip install" in line]
+    assert installs
+    assert all("-c constraints.txt" in line for line in installs)
+
+
+def test_links_lead_somewhere() -> None:
+    for text in (README, CONTRIBUTING):
+        for link in re.findall(r"\]\(([^)]+)\)", text):
+            assert link.startswith("https://") or (ROOT / link).exists(), link
+
+
+def test_the_method_in_contributing_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    diff = blocks(CONTRIBUTING, "diff")[0]
+    new, *changed = (part.partition("\n") for part in diff.split("+++ b/")[1:])
+    assert all((ROOT / path).exists() for path, _, _ in changed)
+    source = "\n".join(line.removeprefix("+") for line in new[2].splitlines()).replace("from ..", "from steppe.")
+    module = ModuleType("two_sided")
+    monkeypatch.setitem(sys.modules, "two_sided", module)
+    exec(compile(source, "CONTRIBUTING.md", "exec"), module.__dict__)
+
+    method = module.TwoSidedSAM(rho=0.3)
+    w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), method)
+    passes = 0
+    for turn in opt.passes():
+        turn.backward((w**4).sum() / 4)
+        passes += 1
+    at = w.detach()
+    d = 0.3 * at**3 / (at**3).norm()
+    assert torch.allclose(w.grad, at**3 + 3 * at * d**2, rtol=0, atol=1e-14)
+    assert passes == method.cost(0)
+
+
+def test_every_direct_dependency_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = {re.split(r"[<>=]", d)[0] for d in [*project["dependencies"], *extras["dev"], *extras["bench"]]}
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    pins = dict(line.split("==") for line in lines)
+    assert set(pins) == wanted
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    assert f"\nversion: {steppe.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## [{steppe.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_five_papers_are_cited() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    titles = re.findall(r'^    title: "(.+)"$', citation, flags=re.MULTILINE)
+    assert len(titles) == 5
+    assert all(
+        re.search(word, " ".join(titles)) for word in ("Universal", "Smoothness", "Agnostic", "Balance", "Modern")
+    )
