@@ -1,4 +1,4 @@
-"""Every method once, with options that make it act on small problems and the laws that it cannot obey, with the reason."""
+"""Every method once, with options that make it act on small problems, and why it is excused from which law."""
 
 from __future__ import annotations
 
@@ -143,7 +143,9 @@ class Net(nn.Module):
 BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda params, lr=0.1: torch.optim.SGD(params, lr=lr, momentum=0.9, weight_decay=0.01),
     "adamw": lambda params, lr=0.01: torch.optim.AdamW(params, lr=lr, weight_decay=0.1),
+    "bare": lambda params, lr=0.1: torch.optim.SGD(params, lr=lr),  # keeps no state of its own
 }
+STATEFUL = ("sgd", "adamw")
 
 
 def batch(number: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:

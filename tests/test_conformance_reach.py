@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from registry import BASES, Entry, Run, obeying, same
+from registry import STATEFUL, Entry, Run, obeying, same
 
 
 @obeying()
@@ -31,7 +31,7 @@ def test_zero_gradients_in_one_pass_are_harmless(entry: Entry) -> None:
         assert all(p.isfinite().all() for p in run.model.parameters())
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", STATEFUL)
 @obeying()
 def test_an_unreached_parameter_is_not_touched(entry: Entry, base: str) -> None:
     """It has no gradient in any pass: as with the base optimizer alone, weight decay must not touch it."""
@@ -45,7 +45,7 @@ def test_an_unreached_parameter_is_not_touched(entry: Entry, base: str) -> None:
     same(dict(run.model.branch.named_parameters()), dict(fresh.model.branch.named_parameters()))
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", STATEFUL)
 @obeying()
 def test_a_branch_that_only_some_passes_reach_is_restored(entry: Entry, base: str) -> None:
     """Whichever pass reaches it, alone or all but that one; and it learns from then on."""
@@ -65,7 +65,7 @@ def test_a_branch_that_only_some_passes_reach_is_restored(entry: Entry, base: st
     assert torch.equal(run.model.unused, torch.ones_like(run.model.unused))
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", STATEFUL)
 @obeying()
 def test_a_branch_that_is_reached_late_learns(entry: Entry, base: str) -> None:
     """A method's memory for it may not hide from the base optimizer that its own state is still to be made."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from registry import BASES, ENTRIES, Entry, Run, obeying, same
+from registry import ENTRIES, STATEFUL, Entry, Run, obeying, same
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
@@ -50,7 +50,7 @@ def continued(run: Run) -> Run:
     return run
 
 
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", STATEFUL)
 @obeying()
 def test_a_file_read_back_safely(entry: Entry, base: str, tmp_path: Path) -> None:
     saved = trained(entry, base, SAVED_AFTER)
@@ -84,7 +84,18 @@ def test_safetensors(entry: Entry, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process is what is meant here
 @obeying()
-def test_distributed_checkpoint(entry: Entry, tmp_path: Path, base: str = "adamw") -> None:
+def test_distributed_checkpoint(entry: Entry, tmp_path: Path) -> None:
+    through_a_distributed_checkpoint(entry, "adamw", tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@obeying(only=lambda e: e.name in ("sam", "sa-sam", "looksam", "ssam-d"))
+def test_distributed_checkpoint_of_memory_alone(entry: Entry, tmp_path: Path) -> None:
+    """The base keeps no state: what is there is the method's own, if it has any."""
+    through_a_distributed_checkpoint(entry, "bare", tmp_path)
+
+
+def through_a_distributed_checkpoint(entry: Entry, base: str, tmp_path: Path) -> None:
     """Saved by parameter names, and loaded into an optimizer whose state DCP creates by a step at lr = 0."""
     saved = trained(entry, base, SAVED_AFTER)
     dcp.save(

@@ -177,3 +177,17 @@ def test_looksam_of_radius_0_is_its_base_whatever_the_gradient() -> None:
             alone.pow(4).sum().backward()
             plain.step()
         assert torch.equal(ours, alone), f"seed {seed}"
+
+
+@pytest.mark.parametrize("method", [steppe.SAM(0.1), steppe.SASAM()], ids=["sam", "sa-sam"])
+def test_a_learning_rate_in_a_tensor(method: Any) -> None:
+    """As captured graphs want it: the same numbers, and the option stays a tensor."""
+    ends = []
+    for lr in (0.1, torch.tensor(0.1, dtype=torch.float64)):
+        w = nn.Parameter(W.clone())
+        opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=lr), method)
+        for _ in range(3):
+            opt.step(closure_of(lambda: bowl(w)))
+        assert isinstance(opt.param_groups[0]["lr"], type(lr))
+        ends.append(w.detach().clone())
+    torch.testing.assert_close(*ends, rtol=1e-12, atol=1e-14)

@@ -96,6 +96,35 @@ def test_accumulation_keeps_what_was_there_when_a_pass_fails() -> None:
     same([p.grad for p in model.parameters()], kept)
 
 
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_bad_micro_batch_spoils_the_accumulated_step(bad: int) -> None:
+    """Whichever of the accumulated parts was not finite, the weights never see it."""
+    model, opt = setting(steppe.SAM(0.5))
+    before = copied(model.state_dict())
+    opt.zero_grad()
+    for part in range(2):
+        for turn in opt.passes(accumulate=True):
+            turn.backward(loss_on(model, part) * (torch.nan if part == bad else 1.0))
+    with pytest.raises(FloatingPointError):
+        opt.step()
+    same(copied(model.state_dict()), before)
+
+
+def test_accumulation_under_a_scaler() -> None:
+    model, opt = setting(steppe.SAM(0.5), dtype=torch.float32, scaler=scaler())
+    other, plain = setting(steppe.SAM(0.5), dtype=torch.float32)
+    for i in range(2):
+        for m, o in ((model, opt), (other, plain)):
+            o.zero_grad()
+            for part in (slice(0, 4), slice(4, 10)):
+                for turn in o.passes(accumulate=True):
+                    turn.backward(loss_on(m, i, part))
+        opt.scaler.step(opt)
+        opt.scaler.update()
+        plain.step()
+    same(model.state_dict(), other.state_dict())
+
+
 def test_without_accumulation_old_gradients_do_not_enter() -> None:
     model, opt = setting(steppe.SAM(0.5))
     other, clean = setting(steppe.SAM(0.5))
@@ -191,5 +220,3 @@ def test_two_optimizers_share_one_scaler() -> None:
     opt.scaler.update()
     assert torch.equal(extra, torch.full((2,), 0.5))
     assert not torch.equal(model.head.weight, before)
-
-

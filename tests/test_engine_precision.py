@@ -44,7 +44,7 @@ def test_no_drift_at_lr_0(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("size", [300.0, 1e-6])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_norms_neither_overflow_nor_vanish(dtype: torch.dtype, size: float, method: Any) -> None:
-    """512 x 512 gradients of 300 have norm 153600, above float16's 65504; of 1e-6, squares below its smallest number."""
+    """512 x 512 gradients of 300 have norm 153600, above float16's 65504; those of 1e-6 have squares below it."""
     w = nn.Parameter(torch.zeros(512, 512, dtype=dtype))
     opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.0), method)
     radii: list[float] = []
@@ -73,6 +73,32 @@ def test_mixed_precision_parameters_share_one_ball() -> None:
     expected = torch.tensor([0.6] * 8 + [0.8] * 8) / 8**0.5
     torch.testing.assert_close(places[1], expected, rtol=1e-2, atol=0)
     torch.testing.assert_close(places[1][8:], expected[8:])
+
+
+@pytest.mark.parametrize("name", ["sam", "asam", "ssam-d", "gsam", "frob-sam", "rsam"])
+def test_the_memory_format_does_not_matter(name: str) -> None:
+    """channels_last and transposed parameters have other strides than their gradients may have."""
+    ends = []
+    for other in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Conv2d(3, 3, 3), nn.Flatten(), nn.Linear(27, 2)).double()
+        if other:
+            model.to(memory_format=torch.channels_last)
+            model[3].weight = nn.Parameter(model[3].weight.detach().t().contiguous().t())
+        x = torch.randn(4, 2, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        opt = steppe.build(name, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model=model)
+        for _ in range(2):
+            opt.step(lambda turn: (turn.backward(loss := model(x).square().mean()), loss)[1])
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, float("inf")])
+def test_scalars_and_empty_tensors_are_parameters_too(p: float) -> None:
+    number, nothing = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.empty(0, 3))
+    opt = steppe.build("sam", torch.optim.SGD([number, nothing], lr=0.5), rho=0.1, p=p)
+    opt.step(lambda turn: turn.backward(number.square() / 2 + nothing.sum()))
+    assert float(number.detach()) == pytest.approx(2.0 - 0.5 * 2.1)
 
 
 class Words(nn.Module):
@@ -165,3 +191,21 @@ def test_a_wrapper_is_no_base() -> None:
     inner = steppe.sam(torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1))
     with pytest.raises(TypeError, match="SharpnessAware cannot be the base"):
         steppe.sam(inner)
+
+
+def test_a_model_converted_between_steps() -> None:
+    """`model.double()` changes parameters in place: what was prepared for the old dtype may not be used again."""
+    x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    reports = []
+    for first in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double()
+        start = copied(model.state_dict())
+        model.to(first)
+        opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.0), rho=0.5, record=True)
+        opt.step(lambda turn: turn.backward(model(x.to(first)).square().mean()))
+        model.double().load_state_dict(start)
+        opt.step(lambda turn: turn.backward(model(x).square().mean()))
+        same(copied(model.state_dict()), start)
+        reports.append(opt.last.read())
+    assert reports[0] == pytest.approx(reports[1], rel=1e-12)

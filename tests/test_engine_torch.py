@@ -171,7 +171,9 @@ def test_a_checkpoint_of_the_bare_base_starts_a_sharpness_aware_run() -> None:
     again.load_state_dict(model.state_dict())
     opt.load_state_dict(state)
     assert opt.param_groups[0]["rho"] == 0.2
-    assert torch.equal(opt.state[again.head.weight]["momentum_buffer"], base.state[model.head.weight]["momentum_buffer"])
+    assert torch.equal(
+        opt.state[again.head.weight]["momentum_buffer"], base.state[model.head.weight]["momentum_buffer"]
+    )
     opt.step(torch_closure(again, opt))
 
 
@@ -187,7 +189,7 @@ def test_loading_replaces_the_groups_of_both() -> None:
 
 
 def test_torch_closures_of_every_kind_agree() -> None:
-    """With zero_grad or without, under no_grad, with defaults that bind a loop's variables, returning a float or None."""
+    """With zero_grad or without, under no_grad, with defaults that bind a loop's variables, returning anything."""
     ends = []
     for kind in range(6):
         model, _, opt = setting()

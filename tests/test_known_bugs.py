@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from typing import Any
 
 import pytest
@@ -51,44 +50,6 @@ def closure_on(model: nn.Module, opt: Any, number: int) -> Any:
         return loss
 
     return closure
-
-
-def test_the_state_dict_holds_the_momentum() -> None:
-    model, opt = setting()
-    opt.step(closure_on(model, opt, 0))
-    state = opt.state_dict()["state"]
-    assert all("momentum_buffer" in state[i] for i, p in enumerate(model.parameters()) if p.grad is not None)
-
-
-def test_the_state_dict_holds_no_copy_of_the_weights() -> None:
-    model, opt = setting()
-    opt.step(closure_on(model, opt, 0))
-    weights = [p.detach() for p in model.parameters()]
-    kept = [t for slots in opt.state_dict()["state"].values() for t in slots.values()]
-    assert not any(t.shape == w.shape and torch.equal(t, w) for t in kept for w in weights)
-    assert {name for slots in opt.state_dict()["state"].values() for name in slots} == {"momentum_buffer"}
-
-
-def test_a_parameter_group_can_be_added() -> None:
-    model, opt = setting()
-    late = nn.Linear(4, 1).double()
-    opt.add_param_group({"params": late.parameters()})
-    before = copied(late.state_dict())
-    opt.step(lambda turn: turn.backward((late(model.trunk(batch(0))) - 1).square().mean()))
-    assert not torch.equal(late.weight, before["weight"])
-
-
-@pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
-def test_a_copy_has_a_base_optimizer_of_its_own(clone: Any) -> None:
-    model, opt = setting()
-    opt.step(closure_on(model, opt, 0))
-    twin_model, twin = clone((model, opt))
-    assert twin.base is not opt.base
-    before = copied(model.state_dict())
-    twin.step(closure_on(twin_model, twin, 1))
-    same(copied(model.state_dict()), before)
-    opt.step(closure_on(model, opt, 1))
-    same(copied(model.state_dict()), copied(twin_model.state_dict()))
 
 
 def test_the_ascent_is_along_the_gradient_of_the_current_batch() -> None:

@@ -100,7 +100,9 @@ def smooth_maximum(t):
 
 
 @pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("law", [sphere, gaussian, rademacher, Hypercube(0.5)], ids=str)
+@pytest.mark.parametrize(
+    "law", [sphere, gaussian, rademacher, Hypercube(0.5)], ids=["sphere", "gaussian", "rademacher", "cube"]
+)
 def test_a_phi_and_psi_of_ones_own(law, base):
     """m = 1, any torch functions: derivatives come from autograd."""
     method = UniversalSAM(Triple(torch.sinh, smooth_maximum, (law,)), rho=0.1, n=2, strength=0.3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, MutableMapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ class Reading:
     _loss: Tensor | None
     _mean: Callable[[Tensor], Tensor]  # over workers
     losses: Tensor | None = None  # one a row, where the loop gave them unreduced
-    rows: int | None = None  # how many rows it was taken on, where the loop selected them
+    batch: int | None = None  # how many rows the whole batch has, where the loop selected some
     _averaged: Tensor | None = field(default=None, repr=False)
 
     @property
@@ -58,7 +58,6 @@ class Site(Protocol):
     """What a plan may see: the weights and their space, the options of the groups, its own memory."""
 
     step: int
-    memory: MutableMapping[str, Vector]  # kept between steps, under the names in `slots`
     settings: dict[str, Any]  # group options to set when the step is taken, such as lr
     mask: Tensor | None  # over the batch, where the caller gave one
 
@@ -70,6 +69,8 @@ class Site(Protocol):
     def draw(self, sample: int, grad: Vector) -> Draw: ...
     def key(self, sample: int) -> tuple[int, ...]: ...
     def momentum(self) -> Vector | None: ...
+    def recall(self, slot: str, missing: Vector | None = None) -> Vector | None: ...
+    def remember(self, slot: str, vector: Vector) -> None: ...
     def average_(self, vector: Vector) -> Vector: ...
 
 

@@ -49,7 +49,11 @@ class Part:
             )
         small, extra = divmod(n, self.of)
         start = self.number * small + min(self.number, extra)
-        return slice(start, start + small + (self.number < extra))
+        return slice(start, start + self.size(n))
+
+    def size(self, n: int) -> int:
+        """How many rows this part of a batch of n has."""
+        return n // self.of + (self.number < n % self.of)
 
 
 @dataclass(frozen=True)
@@ -97,12 +101,29 @@ class Chosen:
         return self.positions
 
 
+@dataclass(frozen=True)
+class Within:
+    """Some rows of a choice of rows."""
+
+    outer: Rows
+    inner: Rows
+
+    def index(self, n: int) -> Tensor:
+        outer = torch.arange(n)[self.outer.index(n)]
+        return outer[self.inner.index(len(outer))]
+
+
 whole = Whole()
 held_out = HeldOut()
 
 
+def within(outer: Rows, inner: Rows) -> Rows:
+    """`inner` of the rows that `outer` chooses; held-out data stays what it is."""
+    return inner if inner is held_out else outer if inner is whole else Within(outer, inner)
+
+
 def select(rows: Rows, tensors: tuple[Any, ...]) -> tuple[Any, int]:
-    """The chosen rows of every tensor, and how many they are; one tensor in, one tensor out."""
+    """The chosen rows of every tensor, and how many the batch has; one tensor in, one tensor out."""
     if not tensors:
         raise TypeError("rows(...) takes the tensors of the batch: x, y = turn.rows(x, y)")
     lengths = {len(t) for t in tensors}
@@ -113,7 +134,7 @@ def select(rows: Rows, tensors: tuple[Any, ...]) -> tuple[Any, int]:
         raise ValueError("the batch is empty: there is no loss to take a gradient of")
     index = rows.index(n)
     picked = tuple(t[index.to(t.device, non_blocking=True) if isinstance(index, Tensor) else index] for t in tensors)
-    return (picked[0] if len(picked) == 1 else picked), len(picked[0])
+    return (picked[0] if len(picked) == 1 else picked), n
 
 
 def positions(mask: Tensor, value: bool) -> Tensor:

@@ -173,7 +173,7 @@ def evaluated_between_steps(rank: int, method: str, wrapper: str) -> dict[str, T
 
 
 @pytest.mark.parametrize("wrapper", ["fsdp-layers", "fsdp-root"])
-@pytest.mark.parametrize("method", ["sam", "rsam", "msam"])
+@pytest.mark.parametrize("method", ["asam", "rsam", "msam"])
 def test_an_evaluation_between_steps_changes_nothing(pair: Pair, method: str, wrapper: str) -> None:
     for moved in pair.run(evaluated_between_steps, method, wrapper):
         assert_same(moved, train(method))

@@ -221,6 +221,7 @@ def test_the_older_fsdp_is_right_or_refused(pair: Pair, whole_tensors: bool) -> 
 
 def one_worker_groups(rank: int, directory: str, name: str, told: bool) -> dict[str, Tensor]:
     """DDP as it runs when a launcher starts a single process."""
+    dist.barrier()
     dist.destroy_process_group()
     limit = timedelta(seconds=30)
     dist.init_process_group("gloo", init_method=f"file://{directory}/{rank}", rank=0, world_size=1, timeout=limit)

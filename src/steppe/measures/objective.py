@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -47,14 +47,14 @@ class Objective:
             grads = torch.autograd.grad(loss, places, allow_unused=True, materialize_grads=True) if probe.grad else None
         grad = self.space.vector(grads) if grads is not None else None
         each = torch.cat([x.detach().reshape(-1) for x in losses]) if losses[0].ndim else None
-        return Reading(grad, loss.detach(), lambda x: x, each, sum(rows))
+        return Reading(grad, loss.detach(), lambda x: x, each, sum(len(x) for x, _ in self.batches))
 
     def _loss(self, params: Mapping[str, Tensor], batch: Batch, probe: Probe) -> tuple[Tensor, int]:
         if probe.rows is not whole and len(self.batches) > 1:
             raise ValueError(f"a probe of some rows needs an objective of one batch, not {len(self.batches)}")
-        (x, y), n = select(probe.rows, batch)
+        (x, y), _ = select(probe.rows, batch)
         buffers = {name: b.clone() for name, b in self.model.named_buffers()}  # a forward pass may write into them
-        return self.loss_fn(functional_call(self.model, (dict(params), buffers), (x,)), y), n
+        return self.loss_fn(functional_call(self.model, (dict(params), buffers), (x,)), y), len(x)
 
     def drive(self, method: Method, *, seed: int = 0, mask: Tensor | None = None, **options: Any) -> Vector:
         """The gradient that an optimizer's first step with this method would take here."""
@@ -70,8 +70,8 @@ class FirstStep:
     mask: Tensor | None
     options: Mapping[str, Any]
     step: int = 0
-    memory: MutableMapping[str, Vector] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, Vector] = field(default_factory=dict)
 
     @property
     def space(self) -> Space:
@@ -92,6 +92,12 @@ class FirstStep:
 
     def momentum(self) -> Vector | None:
         return None
+
+    def recall(self, slot: str, missing: Vector | None = None) -> Vector | None:
+        return self.memory.get(slot)
+
+    def remember(self, slot: str, vector: Vector) -> None:
+        self.memory[slot] = vector
 
     def average_(self, vector: Vector) -> Vector:
         return vector

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..probe import Method, Plan, Site
-from ..rows import Part
+from ..probe import Method, Plan, Probe, Reading, Site
+from ..rows import Part, Rows, whole, within
 from .sam import SAM, Plain
 
 
-def amended(plan: Plan, **changes: Any) -> Plan:
-    """`plan` with every probe changed the same way."""
+def relayed(plan: Plan, outgoing: Callable[[Probe], Probe], incoming: Callable[[Reading], object] = id) -> Plan:
+    """`plan` with every probe changed on its way out and every reading shown on its way in."""
     reading: Any = None
     while True:
         try:
             probe = plan.send(reading)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-        reading = yield replace(probe, **changes)
+        reading = yield outgoing(probe)
+        incoming(reading)
+
+
+def restricted(rows: Rows = whole, sync: bool = True) -> Callable[[Probe], Probe]:
+    """Takes a probe to one within these rows, and on this worker alone unless `sync`."""
+    return lambda probe: replace(probe, rows=within(rows, probe.rows), sync=probe.sync and sync)
 
 
 @dataclass(frozen=True)
@@ -41,32 +47,15 @@ class PerPart:
         return self.parts * self.method.cost(step)
 
     def plan(self, site: Site) -> Plan:
-        total, seen = None, 0
+        total = None
+        batch = [0]
         for i in range(self.parts):
-            counted = _Counted(amended(self.method.plan(site), rows=Part(i, self.parts)))
-            grad = yield from counted.plan()
-            grad.mul_(float(counted.rows))
-            total, seen = grad if total is None else total.add_(grad), seen + counted.rows
+            part = Part(i, self.parts)
+            grad = yield from relayed(self.method.plan(site), restricted(part), lambda r: batch.append(r.batch or 0))
+            grad.mul_(float(part.size(max(batch))))
+            total = grad if total is None else total.add_(grad)
         assert total is not None
-        return total.mul_(1 / seen)
-
-
-@dataclass
-class _Counted:
-    """A plan, and how many rows its last probe was taken on."""
-
-    inner: Plan
-    rows: int = 1
-
-    def plan(self) -> Plan:
-        reading: Any = None
-        while True:
-            try:
-                probe = self.inner.send(reading)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
-            reading = yield probe
-            self.rows = reading.rows or 1
+        return total.mul_(1 / max(batch))
 
 
 @dataclass(frozen=True)
@@ -86,7 +75,7 @@ class PerWorker:
         return self.method.cost(step)
 
     def plan(self, site: Site) -> Plan:
-        return site.average_((yield from amended(self.method.plan(site), sync=False)))
+        return site.average_((yield from relayed(self.method.plan(site), restricted(sync=False))))
 
 
 @dataclass(frozen=True)
@@ -100,6 +89,13 @@ class Every:
     def __post_init__(self) -> None:
         if self.k < 1:
             raise ValueError(f"Every(k, ...) needs k >= 1, not {self.k}")
+        mine, other = self.method.options(), self.otherwise.options()
+        for name in mine.keys() & other.keys():
+            if mine[name] != other[name]:
+                raise ValueError(
+                    f"both methods of Every read the group option {name!r} and want {mine[name]} and {other[name]}: "
+                    "give them the same value, or schedule it in the groups"
+                )
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -183,11 +183,11 @@ class SharpnessAware(Optimizer):
 
     def _survey(self) -> Space:
         """The space of the parameters that ask for a gradient now, kept while they are the same."""
-        groups = [(i, p) for i, g in enumerate(self.param_groups) for p in g["params"] if p.requires_grad]
-        params, space = [p for _, p in groups], self._space
+        params, space = [p for g in self.param_groups for p in g["params"] if p.requires_grad], self._space
         if space is None or len(space.params) != len(params) or not all(map(is_, space.params, params)):
             roles = roles_of(self.model, self.param_groups)
-            space = self._space = Space(params, [i for i, _ in groups], [roles[id(p)] for p in params])
+            groups = [i for i, g in enumerate(self.param_groups) for p in g["params"] if p.requires_grad]
+            space = self._space = Space(params, groups, [roles[id(p)] for p in params])
             self._stage, self._replicas = Stage(space), Replicas(self.model, params)
         return space
 
@@ -230,7 +230,8 @@ class SharpnessAware(Optimizer):
         self.base.step()
         space = self._survey()
         site = OptimizerSite(self.base, space, Excursion(space, self._stage), self._replicas, self.seed, None)
-        site.memory.update({slot: space.zeros() for slot in self.method.slots})
+        for slot in self.method.slots:
+            site.remember(slot, space.zeros())
         site.commit(steps=0)
 
     def _unscale(self) -> None:

@@ -33,8 +33,8 @@ class Gradients:
     def collect(self) -> Vector:
         """What the pass left, unscaled, with zeros where it left nothing."""
         found = [p.grad for p in self.space.params]
-        tensors: list[Tensor] = [g for g in found if type(g) is Tensor]  # in the usual case, all of them
-        whole = len(tensors) == len(found) and {g.layout for g in tensors} <= {torch.strided}
+        tensors: list[Tensor] = [g for g in found if g is not None and not g.is_sparse]  # usually all of them
+        whole = len(tensors) == len(found)
         if whole:
             self._reached = [True] * len(found)
         else:
@@ -47,7 +47,7 @@ class Gradients:
         if self._unit is not None:
             scale_(tensors, 1 / self._unit)
         grad = self.space.vector(tensors)
-        self._left = grad if whole and not self._own and not self._keep else None
+        self._left = grad if whole and not (self._own or self._keep or self.space.sharded) else None
         return grad
 
     def deliver(self, direction: Vector, health: Tensor | None) -> None:

@@ -27,10 +27,10 @@ class LookSAM:
 
     def plan(self, site: Site) -> Plan:
         here = (yield Probe()).grad
-        if site.step % self.k:
-            across = site.memory["across"]
+        across = site.recall("across")
+        if site.step % self.k and across is not None:
             return here.add_(across, self.alpha * here.norm() * inverse(across.norm()))
         there = (yield Probe(at=ball(self.rho).within(site).steepest_(here.clone(), site))).grad
         along = there.dot(here) * inverse(here.dot(here))
-        site.memory["across"] = here.mul_(-along).add_(there)
+        site.remember("across", here.mul_(-along).add_(there))
         return there

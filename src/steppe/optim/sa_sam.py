@@ -77,8 +77,8 @@ def _adapted(
 ) -> Generator[Probe, Reading, Tensor]:
     """The step size min(|dw| / (damping |dg|), sqrt(1 + delta theta) lr), dg on the current batch."""
     lr = _step_size(site)
-    previous = site.memory["previous"] if site.step else None
-    site.memory["previous"] = site.weights.clone()
+    previous = site.recall("previous", missing=site.weights) if site.step else None
+    site.remember("previous", site.weights.clone())
     if previous is None:
         return lr
     back = previous - site.weights

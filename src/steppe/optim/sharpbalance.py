@@ -8,7 +8,7 @@ from typing import Any
 
 from ..probe import Method, Plan, Probe, Site
 from ..rows import Chosen, positions
-from .combinators import amended
+from .combinators import relayed, restricted
 from .sam import SAM
 
 
@@ -40,7 +40,7 @@ class SharpBalance:
         if len(normal):
             total = (yield Probe(rows=Chosen(normal, n), sync=False)).grad.mul_(len(normal) / n)
         if len(sharp):
-            steep = yield from amended(self.method.plan(site), rows=Chosen(sharp, n), sync=False)
+            steep = yield from relayed(self.method.plan(site), restricted(Chosen(sharp, n), sync=False))
             steep.mul_(len(sharp) / n)
             total = steep if total is None else total.add_(steep)
         assert total is not None

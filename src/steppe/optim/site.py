@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ class OptimizerSite:
     ):
         self.space, self.mask, self.seed = space, mask, seed
         self.step: int = base.param_groups[0][STEP]
-        self.memory: MutableMapping[str, Vector] = _Memory(base, space)
+        self._remembered: dict[str, Vector] = {}
         self.settings: dict[str, Any] = {}
         self.average_ = replicas.average_
         self._base, self._excursion = base, excursion
@@ -54,12 +54,23 @@ class OptimizerSite:
 
     def momentum(self) -> Vector | None:
         """The base optimizer's momentum, or None before its first step."""
-        for name in BUFFERS:
-            buffers = [self._base.state.get(p, {}).get(name) for p in self.space.params]
-            if any(b is not None for b in buffers):
-                here = zip(buffers, self.space.locals(), strict=True)
-                return self.space.vector([local(b) if b is not None else w.new_zeros(w.shape) for b, w in here])
-        return None
+        found = (self._in_state(name, None) for name in BUFFERS)
+        return next((vector for vector in found if vector is not None), None)
+
+    def recall(self, slot: str, missing: Vector | None = None) -> Vector | None:
+        """What was remembered at an earlier step; `missing`, or zeros, where a parameter is new since."""
+        return self._in_state(PREFIX + slot, missing)
+
+    def remember(self, slot: str, vector: Vector) -> None:
+        """Keeps a vector for later steps, if this one is taken."""
+        self._remembered[slot] = vector
+
+    def _in_state(self, name: str, missing: Vector | None) -> Vector | None:
+        kept = [self._base.state.get(p, {}).get(name) for p in self.space.params]
+        if all(t is None for t in kept):
+            return None
+        gaps = missing.tensors if missing is not None else self.space.zeros().tensors
+        return self.space.vector([gap if t is None else local(t) for t, gap in zip(kept, gaps, strict=True)])
 
     @contextmanager
     def settings_applied(self) -> Iterator[None]:
@@ -79,7 +90,7 @@ class OptimizerSite:
     @torch.no_grad()
     def commit(self, steps: int = 1) -> None:
         """Keeps what the plan wants kept, after the base optimizer has made its own state."""
-        for slot, vector in self.memory.items():
+        for slot, vector in self._remembered.items():
             old = [self._base.state[p].get(PREFIX + slot) for p in self.space.params]
             if all(t is not None for t in old):
                 copy_([local(t) for t in old], vector.tensors)
@@ -88,32 +99,3 @@ class OptimizerSite:
                     self._base.state[p][PREFIX + slot] = shard_like(p, x.clone())
         for group in self._base.param_groups:
             group[STEP] = self.step + steps
-
-
-class _Memory(MutableMapping[str, Vector]):
-    """The vectors kept in the base optimizer's state; writes stay here until they are committed."""
-
-    def __init__(self, base: Optimizer, space: Space):
-        self._base, self._space = base, space
-        self._written: dict[str, Vector] = {}
-
-    def __getitem__(self, slot: str) -> Vector:
-        if slot in self._written:
-            return self._written[slot]
-        kept = [self._base.state.get(p, {}).get(PREFIX + slot) for p in self._space.params]
-        if all(t is None for t in kept):
-            raise KeyError(slot)
-        here = zip(kept, self._space.locals(), strict=True)
-        return self._space.vector([local(t) if t is not None else w.new_zeros(w.shape) for t, w in here])
-
-    def __setitem__(self, slot: str, vector: Vector) -> None:
-        self._written[slot] = vector
-
-    def __delitem__(self, slot: str) -> None:
-        del self._written[slot]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._written)
-
-    def __len__(self) -> int:
-        return len(self._written)

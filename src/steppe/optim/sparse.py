@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ..ball import Ascent, ball
+from ..draw import Draw
 from ..probe import Plan, Probe, Reading, Site
 from ..rows import Row
-from ..vector import Vector
+from ..vector import Space, Vector
 
 SLOTS = ("mask",)
 ONE_EPOCH = 391  # steps, CIFAR-10 at batch 128: the universal-SAM paper's code renews the mask every epoch
@@ -37,13 +38,15 @@ class FisherSparseSAM:
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()
-        if site.step % self.every == 0:
+        mask = site.recall("mask")
+        if mask is None or site.step % self.every == 0:
             fisher = site.space.zeros()
             for i in range(self.samples):
                 alone = (yield Probe(rows=Row(i), sync=False)).grad
                 fisher.add_(alone.mul_(alone))
-            site.memory["mask"] = _largest(site.average_(fisher), _kept(site, self.sparsity))
-        return (yield Probe(at=_masked(here, self.rho, site))).grad
+            mask = _largest(site.average_(fisher), _kept(site, self.sparsity), site.draw(0, here.grad))
+            site.remember("mask", mask)
+        return (yield Probe(at=_masked(here, mask, self.rho, site))).grad
 
 
 @dataclass(frozen=True)
@@ -65,47 +68,59 @@ class DynamicSparseSAM:
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()
-        if site.step % self.every == 0:
-            site.memory["mask"] = self._renewed(here.grad, site)
-        return (yield Probe(at=_masked(here, self.rho, site))).grad
+        mask = site.recall("mask") if site.step else None
+        if mask is None or site.step % self.every == 0:
+            mask = self._renewed(mask, here.grad, site)
+            site.remember("mask", mask)
+        return (yield Probe(at=_masked(here, mask, self.rho, site))).grad
 
-    def _renewed(self, grad: Vector, site: Site) -> Vector:
-        kept, chance = _kept(site, self.sparsity), site.draw(0, grad).uniform(0.0, 1.0)
-        if site.step == 0:
-            return _largest(chance, kept)
+    def _renewed(self, mask: Vector | None, grad: Vector, site: Site) -> Vector:
+        kept, chance, ties = _kept(site, self.sparsity), site.draw(0, grad).uniform(0.0, 1.0), site.draw(1, grad)
+        if mask is None:
+            return _largest(chance, kept, ties)
         dropped = round(self.drop / 2 * (1 + cos(pi * min(site.step / self.steps, 1))) * kept)
-        steep = grad.abs().map(lambda x: x.clamp(min=torch.finfo(x.dtype).tiny)).mul_(site.memory["mask"])
-        stay = _largest(steep, kept - dropped)
-        grown = _largest(chance.mul_(stay.map(lambda x: 1 - x)), dropped)
+        steep = grad.abs().map(lambda x: x.clamp(min=torch.finfo(x.dtype).tiny)).mul_(mask)
+        stay = _largest(steep, kept - dropped, ties)
+        grown = _largest(chance.mul_(stay.map(lambda x: 1 - x)), dropped, ties)
         return stay.add_(grown)
 
 
-def _masked(here: Reading, rho: float | Ascent, site: Site) -> Vector:
-    return ball(rho).within(site).steepest_(here.grad, site).mul_(site.memory["mask"])
+def _masked(here: Reading, mask: Vector, rho: float | Ascent, site: Site) -> Vector:
+    return ball(rho).within(site).steepest_(here.grad, site).mul_(mask)
 
 
 def _kept(site: Site, sparsity: float) -> int:
     return round((1 - sparsity) * sum(p.numel() for p in site.space.params))
 
 
-def _largest(scores: Vector, k: int) -> Vector:
-    """1 at the k largest of the non-negative scores over all ranks, 0 elsewhere; ties with the k-th count too.
-
-    Non-negative floats are ordered as their bits are, so the k-th largest is found bit by bit, exactly
-    and without gathering anything.
-    """
+def _largest(scores: Vector, k: int, ties: Draw) -> Vector:
+    """1 at the k largest of the non-negative scores over all ranks, 0 elsewhere; equal scores are taken by lot."""
+    space = scores.space
     if k <= 0:
         return scores.map(torch.zeros_like)
-    space = scores.space
-    wide = space.precision is torch.float64
-    bits = [x.to(space.precision).view(torch.int64 if wide else torch.int32) for x in scores.chunks]
+    rank, lot = _bits(scores), _bits(ties.uniform(0.0, 1.0))
+    everywhere = [torch.ones_like(x, dtype=torch.bool) for x in rank]
+    kth = _kth_largest(space, rank, everywhere, k)
+    level = [x == kth.to(x.device) for x in rank]
+    above = [x > kth.to(x.device) for x in rank]
+    left = k - space.total([x.sum() for x in above], torch.sum)
+    drawn = _kth_largest(space, lot, level, left)
+    chosen = [a | (e & (x >= drawn.to(x.device))) for a, e, x in zip(above, level, lot, strict=True)]
+    return Vector(space, [c.to(x.dtype) for c, x in zip(chosen, scores.chunks, strict=True)])
+
+
+def _bits(v: Vector) -> list[Tensor]:
+    """Integers in the order of the entries, which are not negative: floats are ordered as their bits are."""
+    precision = v.space.precision
+    return [x.to(precision).view(torch.int64 if precision is torch.float64 else torch.int32) for x in v.chunks]
+
+
+def _kth_largest(space: Space, values: list[Tensor], among: list[Tensor], k: int | Tensor) -> Tensor:
+    """The k-th largest integer where `among` is true, bit by bit: exact, and without gathering anything."""
     kth = torch.zeros((), dtype=torch.int64, device=space.device)
-    for b in reversed(range(63 if wide else 31)):
+    for b in reversed(range(8 * values[0].element_size() - 1)):
         candidate = kth + (1 << b)
-        enough = space.total([(x >= candidate.to(x.device)).sum() for x in bits], torch.sum) >= k
+        pairs = zip(values, among, strict=True)
+        enough = space.total([((x >= candidate.to(x.device)) & m).sum() for x, m in pairs], torch.sum) >= k
         kth = torch.where(enough, candidate, kth)
-
-    def chosen(x: Tensor, as_bits: Tensor) -> Tensor:
-        return (as_bits >= kth.to(x.device)).to(x.dtype)
-
-    return Vector(space, [chosen(x, y) for x, y in zip(scores.chunks, bits, strict=True)])
+    return kth

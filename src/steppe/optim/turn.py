@@ -21,7 +21,7 @@ class Pass:
         self.graph: Tensor | None = None  # a loss with its graph, for a look at what it went through
         self.loss: Tensor | None = None
         self.losses: Tensor | None = None
-        self.count: int | None = None
+        self.batch: int | None = None  # rows of the whole batch, where `rows` was asked
         self.ran = False
 
     @property
@@ -31,8 +31,9 @@ class Pass:
 
     def rows(self, *tensors: Any) -> Any:
         """The rows of the batch that this pass is on: `x, y = turn.rows(x, y)`."""
-        picked, count = select(self.probe.rows, tensors)
-        self.count = count if self.count is None else self.count + count
+        picked, batch = select(self.probe.rows, tensors)
+        if not self.held_out:
+            self.batch = batch if self.batch is None else self.batch + batch
         return picked
 
     def backward(self, loss: Tensor) -> None:
@@ -68,7 +69,7 @@ class Pass:
             raise RuntimeError(
                 "a pass ended without a loss: call turn.backward(loss) in every `for turn in opt.passes()`"
             )
-        if self._partial and self.count is None:
+        if self._partial and self.batch is None:
             raise RuntimeError("this pass is on some rows of the batch only: take them with x, y = turn.rows(x, y)")
 
     @property

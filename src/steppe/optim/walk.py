@@ -87,7 +87,7 @@ class Walk:
     @torch.no_grad()
     def _read(self, turn: Pass) -> Reading:
         grad = self.gradients.collect() if turn.probe.grad else None
-        reading = Reading(grad, turn.loss, self.replicas.mean if turn.probe.sync else _itself, turn.losses, turn.count)
+        reading = Reading(grad, turn.loss, self.replicas.mean if turn.probe.sync else _itself, turn.losses, turn.batch)
         if self.watch:
             self.health += [x for x in (turn.loss, grad.norm() if grad is not None else None) if x is not None]
         if self.report is not None:

@@ -1,0 +1,182 @@
+"""Steps that were run in a way they cannot be: the message says how instead, and nothing has moved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from registry import copied, same
+from torch import Tensor, nn
+
+import steppe
+
+X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+
+
+def setting(name: str, lr: float = 0.1, momentum: float = 0.9, **options: Any) -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 1))
+    base = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+    return model, steppe.build(name, base, model=model, **options)
+
+
+def by_rows(model: nn.Module, x: Tensor = X) -> Any:
+    def closure(turn: Any) -> Tensor:
+        loss = model(turn.rows(x)).square().mean()
+        turn.backward(loss)
+        return loss
+
+    return closure
+
+
+def plain(model: nn.Module) -> Any:
+    def closure() -> Tensor:
+        loss = model(X).square().mean()
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def refused(model: nn.Module, opt: Any, error: type[Exception], match: str, act: Any) -> None:
+    """The act raises that error, and weights and optimizer are bitwise as before."""
+    before = copied(model.state_dict()), copied(opt.state_dict())
+    with pytest.raises(error, match=match):
+        act()
+    same((copied(model.state_dict()), copied(opt.state_dict())), before)
+
+
+def test_a_step_without_passes() -> None:
+    model, opt = setting("sam")
+    model(X).sum().backward()
+    refused(
+        model, opt, RuntimeError, r"SAM evaluates the loss several times.*step\(closure\).*opt\.passes\(\)", opt.step
+    )
+
+
+def test_a_second_step_on_the_same_passes() -> None:
+    model, opt = setting("sam")
+    for turn in opt.passes():
+        turn.backward(model(X).square().mean())
+    opt.step()
+    refused(model, opt, RuntimeError, r"opt\.passes\(\)", opt.step)
+
+
+def test_a_pass_without_backward() -> None:
+    model, opt = setting("sam")
+
+    def loop() -> None:
+        for _ in opt.passes():
+            model(X).square().mean().backward()  # and not turn.backward
+
+    refused(model, opt, RuntimeError, r"without a loss: call turn\.backward\(loss\)", loop)
+
+
+@pytest.mark.parametrize("closure", ["takes the turn", "takes nothing"])
+def test_a_closure_without_backward(closure: str) -> None:
+    """It returns a loss, and no parameter has a gradient: silence here would be training that never learns."""
+    model, opt = setting("sam")
+    forgetful = (lambda turn: model(X).mean()) if closure == "takes the turn" else (lambda: model(X).mean())
+    refused(model, opt, RuntimeError, "backward", lambda: opt.step(forgetful))
+
+
+PARTIAL = ["m-sam", "agnostic-sam", "ssam-f", "esam"]
+FEW = {"ssam-f": {"samples": 2}}
+
+
+@pytest.mark.parametrize("name", PARTIAL)
+def test_a_plain_closure_where_rows_are_chosen(name: str) -> None:
+    model, opt = setting(name, **FEW.get(name, {}))
+    refused(model, opt, TypeError, r"takes the pass(.|\n)*def closure\(turn\)", lambda: opt.step(plain(model)))
+
+
+@pytest.mark.parametrize("name", ["m-sam", "agnostic-sam", "ssam-f"])
+def test_forgetting_the_rows(name: str) -> None:
+    model, opt = setting(name, **FEW.get(name, {}))
+
+    def loop() -> None:
+        for turn in opt.passes():
+            turn.backward(model(X).square().mean())
+
+    refused(model, opt, RuntimeError, r"some rows of the batch only.*turn\.rows\(x, y\)", loop)
+
+
+def test_esam_without_losses_by_row() -> None:
+    model, opt = setting("esam")
+    refused(model, opt, RuntimeError, r"reduction='none'.*gamma=1", lambda: opt.step(by_rows(model)))
+
+
+def test_an_empty_batch() -> None:
+    model, opt = setting("m-sam")
+    refused(model, opt, ValueError, "batch is empty", lambda: opt.step(by_rows(model, X[:0])))
+
+
+def test_tensors_of_different_lengths() -> None:
+    model, opt = setting("m-sam")
+    act = lambda: opt.step(lambda turn: turn.backward(turn.rows(X, X[:4])[0].sum()))  # noqa: E731
+    refused(model, opt, ValueError, r"one length, not \[4, 6\]", act)
+
+
+def test_rows_of_nothing() -> None:
+    model, opt = setting("m-sam")
+    refused(model, opt, TypeError, r"turn\.rows\(x, y\)", lambda: opt.step(lambda turn: turn.rows()))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "rows", "match"),
+    [
+        ("m-sam", {"parts": 4}, 3, "4 parts of a batch of 3 rows"),
+        ("agnostic-sam", {}, 1, "batch of 1 rows does not split 0.7 : 0.3"),
+        ("ssam-f", {"samples": 5}, 4, "row 4 by itself, but the batch has 4 rows"),
+    ],
+)
+def test_a_batch_that_is_too_small(name: str, options: dict[str, Any], rows: int, match: str) -> None:
+    model, opt = setting(name, **options)
+    refused(model, opt, ValueError, match, lambda: opt.step(by_rows(model, X[:rows])))
+
+
+def test_sharpbalance_without_a_mask() -> None:
+    model, opt = setting("sharpbalance")
+    refused(model, opt, ValueError, r"opt\.step\(closure, mask=sharp\)", lambda: opt.step(by_rows(model)))
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "match"),
+    [
+        (torch.ones(5, dtype=torch.bool), ValueError, "batch of 5, but this batch has 6 rows"),
+        (torch.ones(6), TypeError, "1-D bool tensor, not torch.float32"),
+        (torch.ones(6, 1, dtype=torch.bool), TypeError, r"shape \(6, 1\)"),
+        (torch.ones(0, dtype=torch.bool), ValueError, "which rows"),
+    ],
+)
+def test_a_wrong_mask(mask: Tensor, error: type[Exception], match: str) -> None:
+    model, opt = setting("sharpbalance")
+    refused(model, opt, error, match, lambda: opt.step(by_rows(model), mask=mask))
+
+
+def test_held_out_data_that_nobody_gave() -> None:
+    model, opt = setting("agnostic-sam", share=None)
+    refused(model, opt, RuntimeError, r"held_out=closure", lambda: opt.step(by_rows(model)))
+
+
+def test_a_loss_that_nobody_returned() -> None:
+    model, opt = setting("trace-sam")
+    act = lambda: opt.step(lambda: model(X).square().mean().backward())  # noqa: E731
+    refused(model, opt, RuntimeError, "value of the loss: return it", act)
+
+
+@pytest.mark.parametrize("name", ["asam", "sam-on"])
+def test_names_that_nobody_told(name: str) -> None:
+    model = nn.Linear(3, 1)
+    opt = steppe.build(name, torch.optim.SGD(model.parameters(), lr=0.1))
+    refused(model, opt, ValueError, r"by name.*model=.*named_parameters\(\)", lambda: opt.step(by_rows(model)))
+    named = steppe.build(name, torch.optim.SGD(model.named_parameters(), lr=0.1))
+    named.step(by_rows(model))  # the way out that the message names
+
+
+def test_momentum_sam_without_momentum() -> None:
+    model, opt = setting("msam", momentum=0.0)
+    with pytest.raises(ValueError, match=r"momentum.*keeps none"):
+        for _ in range(2):
+            opt.step(by_rows(model))
