@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .chunk import Chunk
+from .shards import completed
 from .vector import Space, Vector
 
 
@@ -36,7 +38,7 @@ class Elementwise:
     everywhere: bool = False  # True: |w| + eta on biases too, as the universal-SAM paper runs it
 
     def __call__(self, site: Surroundings) -> Vector:
-        return _per_chunk(site, self, lambda ndim, w: w.abs().add_(self.eta))
+        return _per_chunk(site, self, lambda chunk, w: w.abs().add_(self.eta))
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,15 @@ class Filterwise:
     def __call__(self, site: Surroundings) -> Vector:
         return _per_chunk(site, self, self._scale)
 
-    def _scale(self, ndim: int, w: Tensor) -> Tensor:
+    def _scale(self, chunk: Chunk, w: Tensor) -> Tensor:
+        ndim = len(chunk.shape)
         if ndim < (2 if self.rows else 3):
             return w.abs().add_(self.eta)
         inside = tuple(range(w.ndim - ndim + 1, w.ndim))
-        norms: Tensor = torch.linalg.vector_norm(w, dim=inside, keepdim=True)
-        return norms.add(self.eta).expand_as(w)
+        wide = torch.promote_types(w.dtype, torch.float32)
+        norms = torch.linalg.vector_norm(w, dim=inside, keepdim=True, dtype=wide)
+        whole = completed(norms.square(), chunk.sharding, first_dim=1).sqrt()  # a filter may lie on several ranks
+        return whole.add(self.eta).to(w.dtype).expand_as(w)
 
 
 @dataclass(frozen=True)
@@ -67,14 +72,16 @@ class NormLayersOnly:
         return [1.0 if c.role.norm else 0.0 for c in site.space.chunks]
 
 
-def _per_chunk(site: Surroundings, metric: Elementwise | Filterwise, scale: Callable[[int, Tensor], Tensor]) -> Vector:
+def _per_chunk(
+    site: Surroundings, metric: Elementwise | Filterwise, scale: Callable[[Chunk, Tensor], Tensor]
+) -> Vector:
     spared = not metric.everywhere
     if spared:
         _need_names(site.space, metric, "weight", f"{type(metric).__name__}(everywhere=True)")
     chunks = zip(site.space.chunks, site.weights.chunks, strict=True)
     return Vector(
         site.space,
-        [torch.ones_like(w) if spared and not c.role.weight else scale(len(c.shape), w) for c, w in chunks],
+        [torch.ones_like(w) if spared and not c.role.weight else scale(c, w) for c, w in chunks],
     )
 
 

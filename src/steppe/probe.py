@@ -62,6 +62,8 @@ class Site(Protocol):
     mask: Tensor | None  # over the batch, where the caller gave one
 
     @property
+    def alone(self) -> bool: ...  # no other workers share the step
+    @property
     def space(self) -> Space: ...
     @property
     def weights(self) -> Vector: ...

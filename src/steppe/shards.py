@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Sharding = tuple[Any, tuple[int, ...]]  # a device mesh, and the mesh dimensions that a tensor is cut along
+Sharding = tuple[
+    Any, tuple[tuple[int, int], ...]
+]  # a device mesh, and which of its dimensions cuts which of a tensor's
 
 
 def distributed(t: Tensor) -> Any:
@@ -38,8 +40,16 @@ def shard_like(p: Tensor, x: Tensor) -> Tensor:
 def sharding_of(p: Tensor) -> Sharding | None:
     """How `p` is cut up, or None if every rank has all of it."""
     whole = distributed(p)
-    dims = tuple(d for d, s in enumerate(whole.placements) if s.is_shard()) if whole is not None else ()
-    return (whole.device_mesh, dims) if dims else None
+    cuts = tuple((d, s.dim) for d, s in enumerate(whole.placements) if s.is_shard()) if whole is not None else ()
+    return (whole.device_mesh, cuts) if cuts else None
+
+
+def completed(part: Tensor, sharding: Sharding | None, op: Any = None, *, first_dim: int = 0) -> Tensor:
+    """`part` summed (or by `op`) over the ranks among which tensors are cut along `first_dim` or a later dimension."""
+    for mesh, mesh_dim, tensor_dim in [(sharding[0], *cut) for cut in sharding[1]] if sharding else ():
+        if tensor_dim >= first_dim:
+            dist.all_reduce(part, op=op or dist.ReduceOp.SUM, group=mesh.get_group(mesh_dim))
+    return part
 
 
 def over_ranks(
@@ -48,10 +58,6 @@ def over_ranks(
     """`combine` of numbers of which some are this rank's part only, those completed by the other ranks."""
     totals = []
     for sharding in dict.fromkeys(shardings):
-        total = combine(torch.stack([n for n, s in zip(numbers, shardings, strict=True) if s == sharding]))
-        if sharding is not None:
-            mesh, dims = sharding
-            for d in dims:
-                dist.all_reduce(total, op=op, group=mesh.get_group(d))
-        totals.append(total)
+        mine = [n for n, s in zip(numbers, shardings, strict=True) if s == sharding]
+        totals.append(completed(combine(torch.stack(mine)), sharding, op))
     return combine(torch.stack(totals))

@@ -87,12 +87,13 @@ class Space:
         return Vector(self, [torch.zeros_like(x) for x in self.weights().chunks])
 
     def total(self, parts: Sequence[Tensor], combine: Callable[[Tensor], Tensor], op: Any = None) -> Tensor:
-        """`combine` of one number a chunk, over all ranks that hold a shard."""
+        """`combine` of one number a chunk, over all ranks that hold a shard; counts stay integers."""
         if not parts:
             return torch.zeros((), dtype=self.precision)
-        numbers = [x.to(self.device, self.precision) for x in parts]
+        dtype = self.precision if parts[0].is_floating_point() else parts[0].dtype
+        numbers = [x.to(self.device, dtype) for x in parts]
         if self._meshes:
-            return over_ranks(numbers, [c.sharding for c in self.chunks], combine, op or dist.ReduceOp.SUM)
+            return over_ranks(numbers, [c.sharding for c in self.chunks], combine, op)
         return combine(torch.stack(numbers))
 
 

@@ -46,7 +46,7 @@ WHOLE_BATCH: dict[str, Callable[[], Method]] = {
     "looksam": lambda: method("looksam", k=3),
     "rsam": lambda: method("rsam"),
     "msam": lambda: method("msam"),
-    "every": lambda: Every(2, steppe.SAM(0.1), method("gsam", alpha=0.2)),
+    "every": lambda: Every(2, steppe.SAM(0.1), method("gsam", rho=0.1, alpha=0.2)),
 }
 
 

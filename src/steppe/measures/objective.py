@@ -70,6 +70,7 @@ class FirstStep:
     mask: Tensor | None
     options: Mapping[str, Any]
     step: int = 0
+    alone: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Vector] = field(default_factory=dict)
 

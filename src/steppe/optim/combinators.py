@@ -28,6 +28,15 @@ def restricted(rows: Rows = whole, sync: bool = True) -> Callable[[Probe], Probe
     return lambda probe: replace(probe, rows=within(rows, probe.rows), sync=probe.sync and sync)
 
 
+def refuse_memory(method: Method, site: Site) -> None:
+    """Workers that each follow a method with a memory would come to remember different things."""
+    if method.slots and not site.alone:
+        raise ValueError(
+            f"{type(method).__name__} remembers {', '.join(method.slots)}, and every worker would remember its own: "
+            "use it directly, so that its probes are averaged, or take a method without a memory"
+        )
+
+
 @dataclass(frozen=True)
 class PerPart:
     """m-sharpness in a batch: `method` on each part of it, averaged by rows (Foret et al. 2021, section 4.1)."""
@@ -75,6 +84,7 @@ class PerWorker:
         return self.method.cost(step)
 
     def plan(self, site: Site) -> Plan:
+        refuse_memory(self.method, site)
         return site.average_((yield from relayed(self.method.plan(site), restricted(sync=False))))
 
 

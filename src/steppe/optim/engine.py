@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
-from operator import is_
 from typing import Any, Literal
 
 import torch
@@ -14,15 +13,12 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from ..probe import Method
-from ..roles import roles_of
-from ..vector import Space
-from .excursion import Excursion, Stage
 from .gradients import Gradients
+from .ground import Ground
 from .noise import Noise
-from .replicas import Replicas
 from .report import Report
 from .site import STEP, OptimizerSite
-from .statistics import RunningStatistics
+from .statistics import RunningStatistics, Saved
 from .turn import Pass
 from .unreachable import warn_of_unreachable_statistics
 from .walk import Walk
@@ -38,6 +34,7 @@ class _Planned:
     """A gradient that waits in `p.grad` to be applied."""
 
     site: OptimizerSite
+    statistics: Saved  # as before the step
     health: Tensor | None  # not finite if any loss or gradient of the step was not
 
 
@@ -96,7 +93,7 @@ class SharpnessAware(Optimizer):
             self._set_default_options()
 
     def _prepare(self) -> None:
-        self._space: Space | None = None
+        self._ground: Ground | None = None
         self._statistics = RunningStatistics(self.model)
         self._planned: _Planned | None = None
         self._running: weakref.ref[Generator[Pass]] | None = None
@@ -157,10 +154,10 @@ class SharpnessAware(Optimizer):
 
     def _passes(self, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
         self._planned = None
-        space = self._survey()
+        ground = self._survey()
+        space, replicas, excursion = ground.space, ground.replicas, ground.excursion()
         scaler = self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
         unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None
-        replicas, excursion = self._replicas, Excursion(space, self._stage)
         gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit)
         noise = Noise(space.devices) if self.same_noise else None
         site = OptimizerSite(self.base, space, excursion, replicas, self.seed, mask)
@@ -175,21 +172,16 @@ class SharpnessAware(Optimizer):
         with torch.no_grad():
             health = self._diagnose(walk, site)
             gradients.deliver(direction, health)
-        self._planned = _Planned(site, health if scaler is None else None)
+        self._planned = _Planned(site, walk.before, health if scaler is None else None)
         if report is not None:
             settings = {**self.param_groups[0], **site.settings}
             report.lr, report.rho = settings.get("lr"), settings.get("rho")
             self._last = report
 
-    def _survey(self) -> Space:
-        """The space of the parameters that ask for a gradient now, kept while they are the same."""
-        params, space = [p for g in self.param_groups for p in g["params"] if p.requires_grad], self._space
-        if space is None or len(space.params) != len(params) or not all(map(is_, space.params, params)):
-            roles = roles_of(self.model, self.param_groups)
-            groups = [i for i, g in enumerate(self.param_groups) for p in g["params"] if p.requires_grad]
-            space = self._space = Space(params, groups, [roles[id(p)] for p in params])
-            self._stage, self._replicas = Stage(space), Replicas(self.model, params)
-        return space
+    def _survey(self) -> Ground:
+        if self._ground is None or not self._ground.holds(self.param_groups):
+            self._ground = Ground.of(self.model, self.param_groups)
+        return self._ground
 
     def _diagnose(self, walk: Walk, site: OptimizerSite) -> Tensor | None:
         """A number that is finite if and only if all losses and gradients of the step are, on every worker."""
@@ -212,6 +204,7 @@ class SharpnessAware(Optimizer):
     def _healthy(self, planned: _Planned) -> bool:
         if planned.health is None or bool(torch.isfinite(planned.health)):
             return True
+        self._statistics.restore(planned.statistics)
         if self.on_nonfinite == "skip":
             return False
         raise FloatingPointError(
@@ -228,10 +221,10 @@ class SharpnessAware(Optimizer):
             )
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
-        space = self._survey()
-        site = OptimizerSite(self.base, space, Excursion(space, self._stage), self._replicas, self.seed, None)
+        ground = self._survey()
+        site = OptimizerSite(self.base, ground.space, ground.excursion(), ground.replicas, self.seed, None)
         for slot in self.method.slots:
-            site.remember(slot, space.zeros())
+            site.remember(slot, ground.space.zeros())
         site.commit(steps=0)
 
     def _unscale(self) -> None:

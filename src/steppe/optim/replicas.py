@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -17,14 +18,20 @@ class Replicas:
 
     def __init__(self, model: nn.Module | None, params: Sequence[Tensor]):
         self._modules: list[Any] = list(model.modules()) if model is not None else []
+        if any(type(m).__name__ == "FullyShardedDataParallel" for m in self._modules):
+            raise TypeError(
+                "FSDP1's flat shards do not say what they are shards of: use torch.distributed.fsdp.fully_shard"
+            )
         self._ddp: Any = model if hasattr(model, "no_sync") else None
         meshes = [m for p in params if (m := getattr(p, "device_mesh", None)) is not None]
         self._groups: list[Any] = [meshes[0].get_group(d) for d in range(meshes[0].ndim)] if meshes else []
         if self._ddp is not None and dist.is_initialized():
             self._groups = [getattr(self._ddp, "process_group", None)]
         self._sharded = bool(meshes)
-        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        self._unknown = several and not self._groups
+        self._gathering = [m for m in self._modules if hasattr(m, "reshard")] if meshes else []
+        running = dist.is_available() and dist.is_initialized()
+        self._unseen = running and self._ddp is None and not meshes
+        self._unknown = self._unseen and dist.get_world_size() > 1
 
     @property
     def known(self) -> bool:
@@ -34,10 +41,16 @@ class Replicas:
     @property
     def recycles_gradients(self) -> bool:
         """Whether the next backward pass may write into the gradients of this one (DDP's bucket views)."""
-        return self._unknown or bool(getattr(self._ddp, "gradient_as_bucket_view", False))
+        return self._unseen or bool(getattr(self._ddp, "gradient_as_bucket_view", False))
 
-    def passing(self, sync: bool) -> AbstractContextManager[Any]:
+    def passing(self, sync: bool, grad: bool) -> AbstractContextManager[Any]:
         """Surrounds one pass, its forward too: without `sync`, gradients stay this worker's own."""
+        if self._sharded and not grad and not self._gathering:
+            raise RuntimeError(
+                "a forward pass alone leaves FSDP2's weights gathered: pass model= so that they are let go"
+            )
+        if not grad:
+            return torch.no_grad()  # and DDP does not wait for a backward
         if sync:
             return nullcontext()
         if self._sharded:
@@ -69,13 +82,21 @@ class Replicas:
                 dist.all_reduce(chunk, group=group)
         return vector
 
-    @contextmanager
-    def without_backward(self) -> Iterator[None]:
-        """Surrounds a pass that ends with its forward: FSDP2 must let go of the weights it gathered."""
-        yield
-        for module in self._modules if self._sharded else ():
-            if hasattr(module, "reshard"):
-                module.reshard()
+    def let_go(self) -> None:
+        """Frees the weights that FSDP2 keeps gathered: their shards are about to move, or have moved."""
+        for module in self._gathering:
+            module.reshard()
+
+    def recover(self) -> None:
+        """After a pass that did not end: FSDP2 goes back to the start of an iteration."""
+        if not self._gathering:
+            return
+        root = self._modules[0]
+        for p in root.parameters():  # gathered ones too: their gradients would be added to the next pass's
+            p.grad = None
+        if hasattr(root, "reset_iter_state") and root._get_fsdp_state()._is_root:
+            root.reset_iter_state()
+        self.let_go()
 
     def _unreachable(self, what: str) -> RuntimeError:
         return RuntimeError(

@@ -87,7 +87,8 @@ def _adapted(
     turned = (here.grad - there.grad).norm()
     theta = torch.as_tensor(site.option("theta"), dtype=lr.dtype, device=lr.device)
     smooth = torch.where(turned > 0, moved / (damping * turned), inf)
-    now = torch.minimum(smooth, (1 + delta * theta).sqrt() * lr) + epsilon
+    growth = torch.where(torch.isinf(theta), inf, (1 + delta * theta).sqrt() * lr)  # also where lr is 0
+    now = torch.minimum(smooth, growth) + epsilon
     now = torch.where(torch.isinf(now), lr, now)  # no slope and no history: nothing to adapt to
     site.settings.update(lr=now, theta=now / lr)
     return now

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..probe import Method, Plan, Probe, Site
 from ..rows import Chosen, positions
-from .combinators import relayed, restricted
+from .combinators import refuse_memory, relayed, restricted
 from .sam import SAM
 
 
@@ -34,6 +34,7 @@ class SharpBalance:
                 "SharpBalance needs to know which rows of the batch are sharpness-aware: "
                 "opt.step(closure, mask=sharp) or opt.passes(mask=sharp), sharp a bool tensor over the rows."
             )
+        refuse_memory(self.method, site)
         n, sharp, normal = len(site.mask), positions(site.mask, True), positions(site.mask, False)
         total = None
         # workers have different shares of sharp rows: each sums up its own batch, then they average

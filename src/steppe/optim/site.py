@@ -31,7 +31,7 @@ class OptimizerSite:
         self.step: int = base.param_groups[0][STEP]
         self._remembered: dict[str, Vector] = {}
         self.settings: dict[str, Any] = {}
-        self.average_ = replicas.average_
+        self.average_, self.alone = replicas.average_, not replicas.known
         self._base, self._excursion = base, excursion
 
     @property

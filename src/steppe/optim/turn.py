@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class Pass:
                 "    def closure(turn):\n        a, b = turn.rows(x, y)\n"
                 "        loss = loss_fn(model(a), b)\n        turn.backward(loss)\n        return loss"
             )
-        with torch.enable_grad():
+        with torch.enable_grad() if self.probe.grad else nullcontext():
             loss = closure(self) if takes_turn else closure()
         if not self.ran and loss is not None:
             self._note(torch.as_tensor(loss).mean(), None)

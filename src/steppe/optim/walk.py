@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +37,11 @@ class Walk:
     def __post_init__(self) -> None:
         self.health: list[Tensor] = []  # numbers that must all be finite
         self.graph: Tensor | None = None  # the first loss, for a look at what it went through
+        self.before = self.statistics.save()
 
     def passes(self) -> Generator[Pass, None, Vector]:
         """Yields a pass for every probe of the plan and returns its direction."""
-        before, marks = self.statistics.save(), self.statistics.marks()
+        before, marks = self.before, self.statistics.marks()
         after = reading = None
         try:
             while True:
@@ -55,7 +55,7 @@ class Walk:
                     after = self.statistics.save()
                 self._set_out(probe)
                 turn = Pass(probe, self.scaler)
-                with self.replicas.passing(probe.sync), self._around(probe):
+                with self.replicas.passing(probe.sync, probe.grad):
                     yield turn
                 turn.finish()
                 self.graph = turn.graph if reading is None else self.graph
@@ -65,11 +65,13 @@ class Walk:
                     self.statistics.restore(after)
                 reading = self._read(turn)
         except BaseException:
+            self.replicas.recover()
             self.statistics.restore(before)
             self.gradients.undo()
             raise
         finally:
             with torch.no_grad():
+                self.replicas.let_go()
                 self.excursion.back()
             if self.noise is not None:
                 self.noise.resume()
@@ -79,10 +81,8 @@ class Walk:
         self.gradients.clear()
         if self.report is not None:
             self.report.moved(probe.at)
+        self.replicas.let_go()
         self.excursion.go(probe.at)
-
-    def _around(self, probe: Probe) -> AbstractContextManager[Any]:
-        return nullcontext() if probe.grad else self.replicas.without_backward()
 
     @torch.no_grad()
     def _read(self, turn: Pass) -> Reading:

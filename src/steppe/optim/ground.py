@@ -1,0 +1,48 @@
+"""What stays the same from step to step while the parameters are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import is_
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..roles import roles_of
+from ..vector import Space
+from .excursion import Excursion, Stage
+from .replicas import Replicas
+
+Groups = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The space of the parameters that ask for a gradient, its stage, and the workers that share it."""
+
+    space: Space
+    stage: Stage
+    replicas: Replicas
+
+    @classmethod
+    def of(cls, model: nn.Module | None, groups: Groups) -> Ground:
+        params = _trained(groups)
+        replicas = Replicas(model, params)
+        replicas.let_go()  # gathered weights are other objects than the parameters that we know
+        roles = roles_of(model, groups)
+        group_of = [i for i, g in enumerate(groups) for p in g["params"] if p.requires_grad]
+        space = Space(params, group_of, [roles[id(p)] for p in params])
+        return cls(space, Stage(space), replicas)
+
+    def holds(self, groups: Groups) -> bool:
+        """Whether these are still the parameters to train."""
+        params = _trained(groups)
+        return len(params) == len(self.space.params) and all(map(is_, params, self.space.params))
+
+    def excursion(self) -> Excursion:
+        return Excursion(self.space, self.stage)
+
+
+def _trained(groups: Groups) -> list[Tensor]:
+    return [p for g in groups for p in g["params"] if p.requires_grad]
