@@ -20,7 +20,7 @@ def exploding(at: int, error: type[BaseException], after_backward: bool) -> Call
 
     def meddle(number: int, loss: Tensor) -> Tensor:
         if number == at:
-            if after_backward:
+            if after_backward and loss.requires_grad:  # a pass for losses alone has no graph
                 loss.mean().backward()
             raise error
         return loss

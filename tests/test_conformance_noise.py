@@ -9,6 +9,9 @@ import torch
 from registry import STATISTICS, Entry, Run, obeying, same
 from torch import Tensor
 
+DRAWING = {"agnostic-sam", "agnostic-sam-simple", "universal-sam", "trace-sam", "frob-sam", "det-sam", "ssam-d",
+           "rsam", "esam", "esam-all-rows"}  # fmt: skip
+
 
 def masks_of(run: Run, number: int) -> list[Tensor]:
     """Takes a step and returns the dropout masks of every pass, stacked over the model's two dropouts."""
@@ -70,10 +73,20 @@ def test_draws_depend_on_the_seed_alone(entry: Entry) -> None:
         torch.rand(7 + i)
         two.step(i)
     same(one.everything(), two.everything())
-    draws = {"agnostic-sam", "agnostic-sam-simple", "universal-sam", "trace-sam", "frob-sam", "det-sam", "ssam-d",
-             "rsam", "esam", "esam-all-rows"}  # fmt: skip
     moved = not torch.equal(one.model.first.weight, other.model.first.weight)
-    assert moved == (entry.name in draws)
+    assert moved == (entry.name in DRAWING)
+
+
+@obeying(only=lambda e: e.name in DRAWING)
+def test_every_step_draws_anew(entry: Entry) -> None:
+    """On one batch, at weights that do not move, only the draws can change the gradient."""
+    run = Run(entry, "bare", norm="layer", dropout=0.0)
+    run.opt.param_groups[0]["lr"] = 0.0
+    gradients = []
+    for _ in range(3):
+        run.step(0)
+        gradients.append(run.model.first.weight.grad.clone())
+    assert not all(torch.equal(gradients[0], g) for g in gradients[1:])
 
 
 @obeying(STATISTICS, only=lambda e: e.norm == "batch")  # the others take single rows

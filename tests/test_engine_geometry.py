@@ -72,6 +72,21 @@ def test_the_report_is_of_the_last_step_and_holds_every_pass() -> None:
     assert [float(d) for d in opt.last.displacements] == sorted(float(d) for d in opt.last.displacements)
 
 
+@pytest.mark.parametrize("method", [steppe.SAM(0.3, steps=3), steppe.trace_sam(rho=0.3, n=3)], ids=["steps", "draws"])
+@pytest.mark.parametrize("alike", [False, True], ids=["alone", "stacked"])
+def test_every_displacement_starts_at_the_weights(method: Any, alike: bool) -> None:
+    """Passes that follow one another away from w do not add up, for lone tensors and for those stored together."""
+    params = [nn.Parameter(W.clone()), nn.Parameter(2 * W if alike else 2 * W[:2])]
+    opt = steppe.SharpnessAware(torch.optim.SGD(params, lr=0.0), method, record=True)
+    seen: list[Any] = []
+    opt.step(closure_of(lambda: sum(p.pow(4).sum() for p in params), seen, *params))
+    home = torch.cat([p.detach() for p in params])
+    realised = [float((torch.cat(place) - home).norm()) for place in seen]
+    assert realised == pytest.approx([float(d) for d in opt.last.displacements], rel=1e-12)
+    assert len(realised) == 4
+    assert realised[-1] <= 0.3 + 1e-12
+
+
 def test_recording_changes_nothing() -> None:
     ends = []
     for record in (False, True):

@@ -32,8 +32,7 @@ class Ball:
     p: float = 2.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.rho, (int, float)) and self.rho < 0:
-            raise ValueError(f"a ball needs a radius rho >= 0, not {self.rho}")
+        refuse_negative(self.rho)
         if not self.p >= 1:
             raise ValueError(f"the p-norm is a norm for p in [1, inf], not p = {self.p}")
 
@@ -90,6 +89,9 @@ class Slope:
     rho: Any = 0.05
     metric: Metric | None = None
 
+    def __post_init__(self) -> None:
+        refuse_negative(self.rho)
+
     def within(self, site: Surroundings, times: float = 1.0) -> Slope:
         return replace(self, rho=_scaled(site.option("rho"), times))
 
@@ -103,6 +105,13 @@ class Slope:
 def ball(radius: Any) -> Ascent:
     """`radius` itself if it is a neighbourhood already, else the Euclidean ball of that radius."""
     return radius if hasattr(radius, "steepest_") else Ball(radius)
+
+
+def refuse_negative(rho: Any) -> None:
+    """A radius, or one a chunk, is at least 0; tensors are not looked at, which would wait for the device."""
+    for r in rho if isinstance(rho, Sequence) else [rho]:
+        if not isinstance(r, Tensor) and not r >= 0:
+            raise ValueError(f"a radius is rho >= 0, not {r}")
 
 
 def inverse(x: Tensor) -> Tensor:

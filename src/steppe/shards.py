@@ -9,9 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Sharding = tuple[
-    Any, tuple[tuple[int, int], ...]
-]  # a device mesh, and which of its dimensions cuts which of a tensor's
+Cut = tuple[int, int]  # a dimension of a device mesh, and the dimension of a tensor that it cuts
+Sharding = tuple[Any, tuple[Cut, ...]]  # a device mesh, and how it cuts a tensor
 
 
 def distributed(t: Tensor) -> Any:

@@ -46,8 +46,7 @@ class Space:
         self._meshes = {c.sharding for c in self.chunks if c.sharding}
         firsts = [self.params[c.members[0]] for c in self.chunks]
         self.devices = list(dict.fromkeys(p.device for p in firsts))
-        self.dtypes = [p.dtype for p in firsts]
-        self.precision = torch.float64 if torch.float64 in self.dtypes else torch.float32
+        self.precision = torch.float64 if any(p.dtype is torch.float64 for p in firsts) else torch.float32
 
     @property
     def device(self) -> torch.device:

@@ -17,6 +17,7 @@ from .gradients import Gradients
 from .ground import Ground
 from .noise import Noise
 from .report import Report
+from .scaling import step_by
 from .site import STEP, OptimizerSite
 from .statistics import RunningStatistics, Saved
 from .turn import Pass
@@ -36,6 +37,11 @@ class _Planned:
     site: OptimizerSite
     statistics: Saved  # as before the step
     health: Tensor | None  # not finite if any loss or gradient of the step was not
+
+    def after(self, earlier: _Planned) -> _Planned:
+        """The same, added to a gradient that waited already."""
+        sick = None if self.health is None or earlier.health is None else self.health + earlier.health
+        return _Planned(self.site, earlier.statistics, sick)
 
 
 class SharpnessAware(Optimizer):
@@ -140,8 +146,7 @@ class SharpnessAware(Optimizer):
         if self.scaler is None:
             self._apply()
         else:
-            self._unscale()
-            self.scaler.step(self)  # comes back without a closure, unless a pass overflowed
+            step_by(self.scaler, self)
         return losses[0] if losses else None
 
     def passes(self, *, accumulate: bool = False, mask: Tensor | None = None) -> Generator[Pass]:
@@ -153,7 +158,7 @@ class SharpnessAware(Optimizer):
         return running
 
     def _passes(self, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
-        self._planned = None
+        earlier, self._planned = self._planned if accumulate else None, None
         ground = self._survey()
         space, replicas, excursion = ground.space, ground.replicas, ground.excursion()
         scaler = self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
@@ -166,13 +171,14 @@ class SharpnessAware(Optimizer):
         plan = self.method.plan(site)
         walk = Walk(plan, excursion, gradients, self._statistics, replicas, noise, scaler, report, watch)
         direction = yield from walk.passes()
-        if self.model is None and not self._looked and walk.graph is not None:
+        if self.model is None and not self._looked and walk.taken > 1 and walk.graph is not None:
+            self._looked = True
             warn_of_unreachable_statistics(walk.graph)
-        self._looked = True
         with torch.no_grad():
             health = self._diagnose(walk, site)
             gradients.deliver(direction, health)
-        self._planned = _Planned(site, walk.before, health if scaler is None else None)
+        planned = _Planned(site, walk.before, health if scaler is None else None)
+        self._planned = planned if earlier is None else planned.after(earlier)
         if report is not None:
             settings = {**self.param_groups[0], **site.settings}
             report.lr, report.rho = settings.get("lr"), settings.get("rho")
@@ -180,6 +186,7 @@ class SharpnessAware(Optimizer):
 
     def _survey(self) -> Ground:
         if self._ground is None or not self._ground.holds(self.param_groups):
+            self._set_default_options()  # groups may have been added to the base
             self._ground = Ground.of(self.model, self.param_groups)
         return self._ground
 
@@ -187,7 +194,8 @@ class SharpnessAware(Optimizer):
         """A number that is finite if and only if all losses and gradients of the step are, on every worker."""
         if not walk.watch:
             return None
-        numbers = walk.health + [v for v in site.settings.values() if isinstance(v, Tensor)]
+        # theta starts at infinity, so of the settings only what is not a number counts
+        numbers = walk.health + [torch.where(v.isinf(), 0, v) for v in site.settings.values() if isinstance(v, Tensor)]
         total = torch.stack([x.to(site.space.device, site.space.precision) for x in numbers]).sum()
         return walk.replicas.mean(total) if walk.replicas.known else total
 
@@ -226,12 +234,3 @@ class SharpnessAware(Optimizer):
         for slot in self.method.slots:
             site.remember(slot, ground.space.zeros())
         site.commit(steps=0)
-
-    def _unscale(self) -> None:
-        try:
-            self.scaler.unscale_(self)
-        except RuntimeError as error:
-            raise RuntimeError(
-                "scaler.step(opt, closure) would apply gradients that are still scaled: call opt.step(closure), "
-                "then scaler.update()."
-            ) from error

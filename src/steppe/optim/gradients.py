@@ -19,7 +19,9 @@ class Gradients:
         self._own = own  # the next backward pass may write into what this one leaves
         self._unit = unit  # what the loss was multiplied by
         self._reached = [False] * len(space.params)
-        self._left: Vector | None = None  # the last pass's gradient, where `p.grad` is that already
+        self._last: Vector | None = None  # the last pass's gradient
+        self._whole = False  # whether `p.grad` is just that
+        self._looked_up: dict[int, list[Tensor]] = {}  # rows of sparse gradients, by parameter
 
     def clear(self) -> None:
         for p in self.space.params:
@@ -38,17 +40,21 @@ class Gradients:
         if whole:
             self._reached = [True] * len(found)
         else:
-            self._reached = [old or g is not None for old, g in zip(self._reached, found, strict=True)]
-            tensors = [_dense(p, g) for p, g in zip(self.space.params, found, strict=True)]
+            tensors = [self._dense(i, g) for i, g in enumerate(found)]
+        if not any(self._reached):
+            raise RuntimeError(
+                "no parameter of the optimizer has a gradient after this pass: call loss.backward() in the closure, or "
+                "turn.backward(loss), on a loss that depends on them, and leave requires_grad on"
+            )
         if self.space.sharded:
             tensors = [local(g) for g in tensors]
         if self._own:
             tensors = [g.clone() for g in tensors]
         if self._unit is not None:
             scale_(tensors, 1 / self._unit)
-        grad = self.space.vector(tensors)
-        self._left = grad if whole and not (self._own or self._keep or self.space.sharded) else None
-        return grad
+        self._last = self.space.vector(tensors)
+        self._whole = whole and not (self._own or self._keep or self.space.sharded)
+        return self._last
 
     def deliver(self, direction: Vector, health: Tensor | None) -> None:
         """Writes the direction into `p.grad`; a parameter that no pass reached keeps none."""
@@ -58,22 +64,31 @@ class Gradients:
             if health is not None:  # an overflow in any pass must reach the scaler
                 factor = factor * torch.where(torch.isfinite(health), 1.0, torch.nan).to(factor)
             scale_(tensors, factor)
-        if direction is self._left and direction.intact:
+        untouched = direction is self._last and direction.intact
+        if untouched and self._whole:
             return
-        for p, g, reached, kept in zip(self.space.params, tensors, self._reached, self._kept, strict=True):
-            raw = p.grad
-            if not reached:
+        for i, (p, g, kept) in enumerate(zip(self.space.params, tensors, self._kept, strict=True)):
+            if not self._reached[i]:
                 p.grad = kept
                 continue
-            if raw is not None and raw.layout is not torch.strided:
-                p.grad = g.to_sparse(raw.sparse_dim())
-            elif raw is not g:
+            if i in self._looked_up:
+                if not (untouched and p.grad is not None and p.grad.is_sparse):
+                    p.grad = self._sparse(i, g)
+            elif p.grad is not g:
                 p.grad = shard_like(p, g)
             if kept is not None:
-                p.grad = p.grad + kept  # type: ignore[operator]
+                p.grad = kept if p.grad is None else p.grad + kept
 
+    def _dense(self, i: int, g: Tensor | None) -> Tensor:
+        if g is None:
+            return torch.zeros_like(self.space.params[i])
+        self._reached[i] = True
+        if not g.is_sparse:
+            return g
+        self._looked_up.setdefault(i, []).append(g.coalesce().indices())
+        return g.to_dense()
 
-def _dense(p: Tensor, g: Tensor | None) -> Tensor:
-    if g is None:
-        return torch.zeros_like(p)
-    return g if g.layout is torch.strided else g.to_dense()
+    def _sparse(self, i: int, g: Tensor) -> Tensor:
+        """`g` at the rows that any pass looked up, as sparse optimizers want it."""
+        rows = torch.unique(torch.cat(self._looked_up[i], dim=1), dim=1)
+        return torch.sparse_coo_tensor(rows, g[tuple(rows)], g.shape, is_coalesced=True, check_invariants=False)

@@ -24,6 +24,7 @@ class Ground:
     space: Space
     stage: Stage
     replicas: Replicas
+    kinds: list[Any]
 
     @classmethod
     def of(cls, model: nn.Module | None, groups: Groups) -> Ground:
@@ -33,15 +34,21 @@ class Ground:
         roles = roles_of(model, groups)
         group_of = [i for i, g in enumerate(groups) for p in g["params"] if p.requires_grad]
         space = Space(params, group_of, [roles[id(p)] for p in params])
-        return cls(space, Stage(space), replicas)
+        return cls(space, Stage(space), replicas, _kinds(space))
 
     def holds(self, groups: Groups) -> bool:
         """Whether these are still the parameters to train."""
         params = _trained(groups)
-        return len(params) == len(self.space.params) and all(map(is_, params, self.space.params))
+        same = len(params) == len(self.space.params) and all(map(is_, params, self.space.params))
+        return same and _kinds(self.space) == self.kinds  # model.to(...) keeps the objects and changes what they hold
 
     def excursion(self) -> Excursion:
         return Excursion(self.space, self.stage)
+
+
+def _kinds(space: Space) -> list[Any]:
+    firsts = [space.params[c.members[0]] for c in space.chunks]
+    return [(p.dtype, p.device) for p in firsts]
 
 
 def _trained(groups: Groups) -> list[Tensor]:

@@ -29,9 +29,10 @@ class GSAM:
     def plan(self, site: Site) -> Plan:
         here = (yield Probe()).grad
         there = (yield Probe(at=ball(self.rho).within(site).steepest_(here.clone(), site))).grad
-        along = here.dot(there) * inverse(there.dot(there))
-        # there - alpha (here - along there)
-        return there.mul_(1 + self.alpha * along).add_(here, -self.alpha)
+        # from the difference, so that nothing is left of it where the two gradients agree
+        turned = here.add_(there, -1.0)
+        along = turned.dot(there) * inverse(there.dot(there))
+        return there.mul_(1 + self.alpha * along).add_(turned, -self.alpha)
 
 
 @dataclass

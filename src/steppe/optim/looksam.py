@@ -31,6 +31,8 @@ class LookSAM:
         if site.step % self.k and across is not None:
             return here.add_(across, self.alpha * here.norm() * inverse(across.norm()))
         there = (yield Probe(at=ball(self.rho).within(site).steepest_(here.clone(), site))).grad
-        along = there.dot(here) * inverse(here.dot(here))
-        site.remember("across", here.mul_(-along).add_(there))
+        # from the difference, so that nothing is remembered of rounding where the two gradients agree
+        turned = there - here
+        along = turned.dot(here) * inverse(here.dot(here))
+        site.remember("across", turned.add_(here, -along))
         return there

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -113,12 +113,16 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 def method(name: str, **options: Any) -> Method:
     """The method of that name with these options."""
+    return _method(name, options)
+
+
+def _method(name: str, options: Mapping[str, Any], also: Iterable[str] = ()) -> Method:
     if name not in METHODS:
         raise ValueError(unknown("method", name, METHODS))
     accepted = inspect.signature(METHODS[name]).parameters
     for option in options:
         if option not in accepted:
-            raise ValueError(unknown(f"option of {name}", option, accepted))
+            raise ValueError(unknown(f"option of {name}", option, [*accepted, *also]))
     return METHODS[name](**options)
 
 
@@ -130,7 +134,7 @@ ENGINE_OPTIONS = tuple(
 def build(name: str, base: Optimizer, **options: Any) -> SharpnessAware:
     """`SharpnessAware` around `base` with the method of that name; options are the method's or the engine's."""
     engine = {k: options.pop(k) for k in ENGINE_OPTIONS if k in options}
-    return SharpnessAware(base, method(name, **options), **engine)
+    return SharpnessAware(base, _method(name, options, also=ENGINE_OPTIONS), **engine)
 
 
 def sam(base: Optimizer, rho: float = 0.05, **options: Any) -> SharpnessAware:

@@ -87,8 +87,8 @@ def _adapted(
     turned = (here.grad - there.grad).norm()
     theta = torch.as_tensor(site.option("theta"), dtype=lr.dtype, device=lr.device)
     smooth = torch.where(turned > 0, moved / (damping * turned), inf)
-    growth = torch.where(torch.isinf(theta), inf, (1 + delta * theta).sqrt() * lr)  # also where lr is 0
+    growth = torch.where(lr > 0, (1 + delta * theta).sqrt() * lr, lr)  # a schedule may pass through 0
     now = torch.minimum(smooth, growth) + epsilon
     now = torch.where(torch.isinf(now), lr, now)  # no slope and no history: nothing to adapt to
-    site.settings.update(lr=now, theta=now / lr)
+    site.settings.update(lr=now, theta=torch.where(lr > 0, now / lr, theta))
     return now

@@ -75,7 +75,7 @@ class OptimizerSite:
     @contextmanager
     def settings_applied(self) -> Iterator[None]:
         """The groups with the options that the plan set, for good unless the block fails."""
-        before = [{name: g.get(name) for name in self.settings} for g in self._base.param_groups]
+        before = [{name: g[name] for name in self.settings if name in g} for g in self._base.param_groups]
         try:
             for group in self._base.param_groups:
                 for name, value in self.settings.items():
@@ -84,6 +84,8 @@ class OptimizerSite:
             yield
         except BaseException:
             for group, old in zip(self._base.param_groups, before, strict=True):
+                for name in self.settings:
+                    group.pop(name, None)
                 group.update(old)
             raise
 
@@ -91,11 +93,13 @@ class OptimizerSite:
     def commit(self, steps: int = 1) -> None:
         """Keeps what the plan wants kept, after the base optimizer has made its own state."""
         for slot, vector in self._remembered.items():
-            old = [self._base.state[p].get(PREFIX + slot) for p in self.space.params]
+            old = [self._base.state.get(p, {}).get(PREFIX + slot) for p in self.space.params]
             if all(t is not None for t in old):
                 copy_([local(t) for t in old], vector.tensors)
-            else:
-                for p, x in zip(self.space.params, vector.tensors, strict=True):
+                continue
+            for p, x in zip(self.space.params, vector.tensors, strict=True):
+                # Adam takes a parameter with any state for one that it has started on: leave those it skipped alone
+                if p.grad is not None or self._base.state.get(p):
                     self._base.state[p][PREFIX + slot] = shard_like(p, x.clone())
         for group in self._base.param_groups:
             group[STEP] = self.step + steps

@@ -32,9 +32,10 @@ class RunningStatistics:
         self._moving = [p for p in places if p[1].startswith(RUNNING)]
         self._others = [p for p in places if not p[1].startswith(RUNNING)]
         self._space = Space([])
+        self._learned = False  # until a first pass has shown what it moves, anything might
 
     def save(self) -> Saved:
-        places = [p for p in self._moving if _at(p) is not None]
+        places = [p for p in (self._moving if self._learned else self._moving + self._others) if _at(p) is not None]
         tensors = [t for p in places if (t := _at(p)) is not None]
         if len(tensors) != len(self._space.params) or not all(map(is_, tensors, self._space.params)):
             self._space = Space(tensors)
@@ -51,6 +52,7 @@ class RunningStatistics:
 
     def learn(self, before: list[tuple[int, int]]) -> None:
         """Counts the buffers that have moved since `before` as running statistics from now on."""
+        self._learned = True
         moved = [_mark(_at(p)) != mark for p, mark in zip(self._others, before, strict=True)]
         if any(moved):
             self._moving += [p for p, yes in zip(self._others, moved, strict=True) if yes]

@@ -50,7 +50,7 @@ class Pass:
             if held is None:
                 raise RuntimeError("the method looks at held-out data too: opt.step(closure, held_out=closure_for_it)")
             closure = held
-        takes_turn = _takes_an_argument(closure)
+        takes_turn = _takes_the_pass(closure)
         if not takes_turn and (self._partial or not self.probe.grad):
             raise TypeError(
                 "the method looks at parts of the batch, so its closure takes the pass as argument:\n"
@@ -86,11 +86,11 @@ class Pass:
         self.ran = True
 
 
-def _takes_an_argument(f: Callable[..., Any]) -> bool:
+def _takes_the_pass(f: Callable[..., Any]) -> bool:
+    """Whether a closure wants the pass: its first parameter has no default, or is called turn."""
     try:
-        inspect.signature(f).bind(None)
-    except TypeError:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):  # a builtin without a signature
         return False
-    except ValueError:  # a builtin without a signature
-        return False
-    return True
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return bool(positional) and (positional[0].default is inspect.Parameter.empty or positional[0].name == "turn")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..ball import refuse_negative
 from ..probe import Plan, Probe, Site
 from ..triple import DETERMINANT, FROBENIUS, TRACE, Triple
 
@@ -24,6 +25,7 @@ class UniversalSAM:
     slots = ()
 
     def __post_init__(self) -> None:
+        refuse_negative(self.rho)
         self.triple.correction(self.n)  # refuses an n that is too small for it
 
     def options(self) -> Mapping[str, Any]:
@@ -36,6 +38,7 @@ class UniversalSAM:
         rho = site.option("rho")
         if isinstance(rho, list):
             raise ValueError(f"a (phi, psi, mu) measure has one radius for all weights, not {sorted(set(rho))}")
+        refuse_negative(rho)
         here = yield Probe()
         if not isinstance(rho, Tensor) and rho == 0:
             return here.grad

@@ -38,6 +38,7 @@ class Walk:
         self.health: list[Tensor] = []  # numbers that must all be finite
         self.graph: Tensor | None = None  # the first loss, for a look at what it went through
         self.before = self.statistics.save()
+        self.taken = 0  # passes
 
     def passes(self) -> Generator[Pass, None, Vector]:
         """Yields a pass for every probe of the plan and returns its direction."""
@@ -58,6 +59,7 @@ class Walk:
                 with self.replicas.passing(probe.sync, probe.grad):
                     yield turn
                 turn.finish()
+                self.taken += 1
                 self.graph = turn.graph if reading is None else self.graph
                 if self.noise is not None:
                     self.noise.rewind()
