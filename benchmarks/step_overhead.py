@@ -96,12 +96,12 @@ class Contender:
 
         self.closure: Closure = closure
 
-    def base(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.params, lr=1e-4, momentum=0.9, foreach=True)
+    def base(self, fused: bool = False) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.params, lr=1e-4, momentum=0.9, foreach=not fused, fused=fused)
 
 
-def ideal(c: Contender) -> Callable[[], object]:
-    base = c.base()
+def ideal(c: Contender, fused: bool = False) -> Callable[[], object]:
+    base = c.base(fused)
 
     def step() -> None:
         for _ in range(c.passes):
@@ -111,9 +111,13 @@ def ideal(c: Contender) -> Callable[[], object]:
     return step
 
 
-def ours(name: str, **options: object) -> Callable[[Contender], Callable[[], object]]:
+def fused_ideal(c: Contender) -> Callable[[], object]:
+    return ideal(c, fused=True)
+
+
+def ours(name: str, fused: bool = False, **options: object) -> Callable[[Contender], Callable[[], object]]:
     def make(c: Contender) -> Callable[[], object]:
-        opt = steppe.build(name, c.base(), model=c.model, **options)
+        opt = steppe.build(name, c.base(fused), model=c.model, **options)
         return lambda: opt.step(c.closure)
 
     return make
@@ -166,8 +170,10 @@ def tensor_by_tensor(c: Contender) -> Callable[[], object]:
 
 CONTENDERS: dict[str, tuple[int, Callable[[Contender], Callable[[], object]]]] = {
     "ideal again": (2, ideal),
+    "ideal, fused base": (2, fused_ideal),
     "steppe sam": (2, ours("sam")),
     "steppe sam, non-finite not looked at": (2, ours("sam", on_nonfinite=None)),
+    "steppe sam, fused base": (2, ours("sam", fused=True)),
     "steppe asam": (2, ours("asam")),
     "steppe frob-sam (n=2)": (3, ours("frob-sam")),
     "pytorch_optimizer sam, default": (2, peer()),

@@ -99,10 +99,11 @@ class Space:
 class Vector:
     """A point or direction in a `Space`; a trailing underscore means in place, as in torch."""
 
-    __slots__ = ("_chunks", "_tensors", "space")
+    __slots__ = ("_chunks", "_length", "_tensors", "space")
 
     def __init__(self, space: Space, chunks: list[Tensor] | None = None, tensors: list[Tensor] | None = None):
         self.space, self._chunks, self._tensors = space, chunks, tensors
+        self._length: Tensor | None = None  # the Euclidean norm, once somebody has asked
 
     @property
     def chunks(self) -> list[Tensor]:
@@ -124,7 +125,7 @@ class Vector:
         return self._tensors is not None
 
     def _writable(self) -> list[Tensor]:
-        chunks, self._tensors = self.chunks, None
+        chunks, self._tensors, self._length = self.chunks, None, None
         return chunks
 
     def release(self) -> None:
@@ -177,9 +178,6 @@ class Vector:
             return Vector(self.space, list(torch._foreach_mul(self.chunks, factor.chunks)))
         return self.clone().mul_(factor)
 
-    def abs(self) -> Vector:
-        return Vector(self.space, list(torch._foreach_abs(self.chunks)))
-
     def sign_(self) -> Vector:
         torch._foreach_sign_(self._writable())
         return self
@@ -190,14 +188,19 @@ class Vector:
 
     def norm(self, p: float = 2.0) -> Tensor:
         """The p-norm over all entries on all ranks, accumulated in float32 or better."""
-        precision = self.space.precision
+        if p == 2 and self._length is not None:
+            return self._length
+        space, chunks = self.space, self.chunks
         if p == inf:  # not by foreach: it is slow there, and refuses the empty shards of uneven sharding
-            peaks = [x.abs().amax() if x.numel() else x.new_zeros(()) for x in self.chunks]
-            return self.space.total(peaks, torch.max, dist.ReduceOp.MAX)
-        norms = torch._foreach_norm(self.chunks, p, dtype=precision) if self.chunks else ()
-        if not self.space._meshes:
-            return self.space.total(norms, lambda x: torch.linalg.vector_norm(x, p))
-        return self.space.total([n.pow(p) for n in norms], torch.sum).pow(1 / p)
+            peaks = [x.abs().amax() if x.numel() else x.new_zeros(()) for x in chunks]
+            return space.total(peaks, torch.max, dist.ReduceOp.MAX)
+        norms = torch._foreach_norm(chunks, p, dtype=space.precision) if chunks else ()
+        if space.sharded:
+            length = space.total([n.pow(p) for n in norms], torch.sum).pow(1 / p)
+        else:
+            length = space.total(norms, lambda x: torch.linalg.vector_norm(x, p))
+        self._length = length if p == 2 else self._length
+        return length
 
     def dot(self, other: Vector) -> Tensor:
         """The inner product over all entries on all ranks, accumulated in float32 or better."""

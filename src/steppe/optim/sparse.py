@@ -79,7 +79,7 @@ class DynamicSparseSAM:
         if mask is None:
             return _largest(chance, kept, ties)
         dropped = round(self.drop / 2 * (1 + cos(pi * min(site.step / self.steps, 1))) * kept)
-        steep = grad.abs().map(lambda x: x.clamp(min=torch.finfo(x.dtype).tiny)).mul_(mask)
+        steep = grad.map(lambda x: x.abs().clamp(min=torch.finfo(x.dtype).tiny)).mul_(mask)
         stay = _largest(steep, kept - dropped, ties)
         grown = _largest(chance.mul_(stay.map(lambda x: 1 - x)), dropped, ties)
         return stay.add_(grown)
