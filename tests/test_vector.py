@@ -66,11 +66,6 @@ def test_a_consumed_vector_says_so():
         a.norm()
 
 
-def test_complex_parameters_are_refused():
-    with pytest.raises(TypeError, match="view_as_real"):
-        Space([torch.zeros(2, dtype=torch.complex64)])
-
-
 def test_reading_a_gradient_copies_nothing_until_it_is_used():
     tensors = [torch.ones(3), torch.ones(3)]
     vector = Space(tensors).vector(tensors)

@@ -26,11 +26,6 @@ class Space:
     """The space that the given parameters live in: their storage in chunks and their inner product."""
 
     def __init__(self, params: Sequence[Tensor], groups: Sequence[int] = (), roles: Sequence[Role] = ()):
-        if any(p.is_complex() for p in params):
-            raise TypeError(
-                "complex parameters have no sharpness-aware step here: steepest ascent is defined for real weights. "
-                "Keep them in an optimizer of their own, or store their real view (torch.view_as_real)."
-            )
         self.params = list(params)
         kinds: dict[Hashable, list[int]] = {}
         for i, p in enumerate(self.params):

@@ -14,7 +14,7 @@ from torch.optim import LBFGS, Optimizer
 
 from ..probe import Method
 from .gradients import Gradients
-from .ground import Ground
+from .ground import Ground, refuse_complex
 from .noise import Noise
 from .report import Report
 from .scaling import step_by
@@ -26,7 +26,7 @@ from .walk import Walk
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 
-
+# the options that a wrapper put into its base's groups, so that the next one can tell them from the user's
 _GIVEN: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -36,15 +36,13 @@ class _Planned:
 
     site: OptimizerSite
     statistics: Saved  # as before the step
-    gradients: (
-        Gradients  # held because `p.grad` is quicker to read while somebody has it: 6 % of a step of small tensors
-    )
+    gradients: Gradients  # held: reading `p.grad` is quicker while somebody has it
     health: Tensor | None  # not finite if any loss or gradient of the step was not
 
     def after(self, earlier: _Planned) -> _Planned:
         """The same, added to a gradient that waited already."""
-        sick = None if self.health is None or earlier.health is None else self.health + earlier.health
-        return _Planned(self.site, earlier.statistics, self.gradients, sick)
+        health = None if self.health is None or earlier.health is None else self.health + earlier.health
+        return _Planned(self.site, earlier.statistics, self.gradients, health)
 
 
 class SharpnessAware(Optimizer):
@@ -67,11 +65,12 @@ class SharpnessAware(Optimizer):
                 f"{type(base).__name__} cannot be the base: it evaluates the closure at points of its own, and a "
                 "sharpness-aware step does too. Use a first-order optimizer such as torch.optim.SGD or AdamW."
             )
+        refuse_complex([p for g in base.param_groups for p in g["params"]])
         if on_nonfinite not in ("raise", "skip", None):
             raise ValueError(f"on_nonfinite is 'raise', 'skip' or None, not {on_nonfinite!r}")
         self.base, self.method, self.model, self.scaler = base, method, model, scaler
         self.seed, self.on_nonfinite, self.same_noise, self.record = seed, on_nonfinite, same_noise, record
-        for group in base.param_groups:  # what an earlier wrapper put there, and nobody changed since, was its own
+        for group in base.param_groups:
             for name, value in _GIVEN.get(base, {}).items():
                 if group.get(name) == value:
                     del group[name]

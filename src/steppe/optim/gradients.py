@@ -67,6 +67,7 @@ class Gradients:
         untouched = direction is self._last and direction.intact
         if untouched and self._whole:
             return
+        self._last = None  # its memory is free, unless it is the direction
         for i, (p, g, kept) in enumerate(zip(self.space.params, tensors, self._kept, strict=True)):
             if not self._reached[i]:
                 p.grad = kept

@@ -29,6 +29,7 @@ class Ground:
     @classmethod
     def of(cls, model: nn.Module | None, groups: Groups) -> Ground:
         params = _trained(groups)
+        refuse_complex(params)
         replicas = Replicas(model, params)
         replicas.let_go()  # gathered weights are other objects than the parameters that we know
         roles = roles_of(model, groups)
@@ -44,6 +45,14 @@ class Ground:
 
     def excursion(self) -> Excursion:
         return Excursion(self.space, self.stage)
+
+
+def refuse_complex(params: Sequence[Tensor]) -> None:
+    if any(p.is_complex() for p in params):
+        raise TypeError(
+            "complex parameters have no sharpness-aware step here: steepest ascent is defined for real weights. "
+            "Keep them in an optimizer of their own, or store their real view (torch.view_as_real)."
+        )
 
 
 def _kinds(space: Space) -> list[Any]:

@@ -52,7 +52,6 @@ class Walk:
                 except StopIteration as done:
                     return done.value  # type: ignore[no-any-return]
                 if reading is not None and after is None:
-                    self.statistics.learn(marks)
                     after = self.statistics.save()
                 self._set_out(probe)
                 turn = Pass(probe, self.scaler)
@@ -60,7 +59,9 @@ class Walk:
                     yield turn
                 turn.finish()
                 self.taken += 1
-                self.graph = turn.graph if reading is None else self.graph
+                if reading is None:
+                    self.statistics.learn(marks)
+                    self.graph = turn.graph
                 if self.noise is not None:
                     self.noise.rewind()
                 if after is not None:
