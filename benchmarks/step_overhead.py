@@ -115,8 +115,12 @@ def fused_ideal(c: Contender) -> Callable[[], object]:
     return ideal(c, fused=True)
 
 
-def ours(name: str, fused: bool = False, **options: object) -> Callable[[Contender], Callable[[], object]]:
+def ours(
+    name: str, fused: bool = False, contiguous: bool = False, **options: object
+) -> Callable[[Contender], Callable[[], object]]:
     def make(c: Contender) -> Callable[[], object]:
+        if contiguous:
+            steppe.contiguous_(c.model)
         opt = steppe.build(name, c.base(fused), model=c.model, **options)
         return lambda: opt.step(c.closure)
 
@@ -174,7 +178,10 @@ CONTENDERS: dict[str, tuple[int, Callable[[Contender], Callable[[], object]]]] =
     "steppe sam": (2, ours("sam")),
     "steppe sam, non-finite not looked at": (2, ours("sam", on_nonfinite=None)),
     "steppe sam, fused base": (2, ours("sam", fused=True)),
+    "steppe sam, contiguous_": (2, ours("sam", contiguous=True)),
+    "steppe sam, contiguous_, fused base": (2, ours("sam", contiguous=True, fused=True)),
     "steppe asam": (2, ours("asam")),
+    "steppe asam, contiguous_, fused base": (2, ours("asam", contiguous=True, fused=True)),
     "steppe frob-sam (n=2)": (3, ours("frob-sam")),
     "pytorch_optimizer sam, default": (2, peer()),
     "pytorch_optimizer sam, foreach": (2, peer(foreach=True)),

@@ -24,7 +24,8 @@ PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
     "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "GSAM", "Hypercube", "LookSAM", "METHODS", "Method",
     "MomentumSAM", "NormLayersOnly", "PerPart", "PerWorker", "Plain", "Plan", "PointMass", "Probe", "RSAM",
     "RadiusFollowsLR", "Reading", "SAM", "SASAM", "SASGD", "SharpBalance", "SharpnessAware", "Site", "Slope", "Space",
-    "TRACE", "Triple", "UniversalSAM", "Vector", "build", "det_sam", "frob_sam", "gaussian", "method", "rademacher",
+    "TRACE", "Triple", "UniversalSAM", "Vector", "build",
+    "contiguous_", "det_sam", "frob_sam", "gaussian", "method", "rademacher",
     "sam", "sphere", "trace_sam", "uphill",
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from .ball import Ball as Ball
 from .ball import Slope as Slope
+from .contiguous import contiguous_ as contiguous_
 from .draw import Draw as Draw
 from .metric import Elementwise as Elementwise
 from .metric import Filterwise as Filterwise

@@ -127,12 +127,12 @@ class Vector:
         """Frees the memory, whoever else holds this vector."""
         self._chunks = self._tensors = None
 
-    def unaliased(self) -> Vector:
-        """The same entries in memory that no parameter shares; stacked chunks are copies already."""
-        chunks, alone = list(self.chunks), [k for k, c in enumerate(self.space.chunks) if not c.stacked]
-        fresh = [torch.empty_like(chunks[k]) for k in alone]
-        copy_(fresh, [chunks[k] for k in alone])
-        for k, x in zip(alone, fresh, strict=True):
+    def unaliased(self, aliased: Sequence[int]) -> Vector:
+        """The same entries with the chunks named, whose memory others share, copied to memory of their own."""
+        chunks = list(self.chunks)
+        fresh = [torch.empty_like(chunks[k]) for k in aliased]
+        copy_(fresh, [chunks[k] for k in aliased])
+        for k, x in zip(aliased, fresh, strict=True):
             chunks[k] = x
         return Vector(self.space, chunks)
 

@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
-import torch
+from functools import cached_property
 
+import torch
+from torch import Tensor
+
+from ..contiguous import stack_of
 from ..vector import Space, Vector, add_, copy_
 
 
 class Stage:
-    """Where the places of stacked parameters are put together: buffers, kept with their views from step to step."""
+    """Which chunks move whole, and buffers with their views where the places of scattered ones are put together."""
 
     def __init__(self, space: Space):
-        chunks = space.weights().chunks
-        self.stacked = [k for k, c in enumerate(space.chunks) if c.stacked]
-        self.alone = [k for k, c in enumerate(space.chunks) if not c.stacked]
-        self.buffers = [torch.empty_like(chunks[k]) for k in self.stacked]
-        self.members = [i for k in self.stacked for i in space.chunks[k].members]
+        here = space.locals()
+        members = [[here[i] for i in c.members] for c in space.chunks]
+        stacked = [k for k, c in enumerate(space.chunks) if c.stacked]
+        found = {k: stack_of(members[k]) for k in stacked if space.chunks[k].sharding is None}
+        self.stacks: dict[int, Tensor] = {k: s for k, s in found.items() if s is not None}
+        self.scattered = [k for k in stacked if k not in self.stacks]
+        self.whole = [k for k in range(len(space.chunks)) if k not in self.scattered]
+        self.members = [i for k in self.scattered for i in space.chunks[k].members]
+        self.buffers = [torch.empty_like(torch.stack(members[k])) for k in self.scattered]
         self.views = [view for buffer in self.buffers for view in buffer.unbind(0)]
-        self.owners = [space.chunks[k].members[0] for k in self.alone]
+        self._settled = [space.params[i] for k in self.stacks for i in space.chunks[k].members]
+        self._addresses = [p.data_ptr() for p in self._settled]
+
+    def stands(self) -> bool:
+        """Whether the stacks are still the parameters' own memory."""
+        return [p.data_ptr() for p in self._settled] == self._addresses
 
 
 class Excursion:
     """Holds the one exact copy of the weights that a step needs, from the first move on."""
 
     def __init__(self, space: Space, stage: Stage):
-        parameters = space.locals()
-        self._stage = stage
-        self._here = space.vector(parameters)
+        self._space, self._stage, self._parameters = space, stage, space.locals()
+        firsts = [space.chunks[k].members[0] for k in stage.whole]
+        pairs = zip(stage.whole, firsts, strict=True)
+        self._whole = [stage.stacks[k] if k in stage.stacks else self._parameters[i] for k, i in pairs]
+        self._scattered = [self._parameters[i] for i in stage.members]
         self._origin: Vector | None = None
         self._away = False
-        self._stacked = [parameters[i] for i in stage.members]
-        self._alone = [parameters[i] for i in stage.owners]
+
+    @cached_property
+    def _here(self) -> Vector:
+        """The weights in the parameters' own memory, with copies of what is scattered."""
+        chunks = dict(zip(self._stage.whole, self._whole, strict=True))
+        for k in self._stage.scattered:
+            chunks[k] = torch.stack([self._parameters[i] for i in self._space.chunks[k].members])
+        return Vector(self._space, [chunks[k] for k in range(len(chunks))])
 
     @property
     def weights(self) -> Vector:
@@ -44,15 +65,15 @@ class Excursion:
             return
         stage, moves = self._stage, displacement.chunks
         if self._origin is None:
-            self._origin = self._here.unaliased()
+            self._origin = self._here.unaliased(stage.whole)
         home = self._origin.chunks
         if self._away:
-            copy_(self._alone, [home[k] for k in stage.alone])
+            copy_(self._whole, [home[k] for k in stage.whole])
         self._away = True
-        for buffer, k in zip(stage.buffers, stage.stacked, strict=True):
+        for buffer, k in zip(stage.buffers, stage.scattered, strict=True):
             torch.add(home[k], moves[k], out=buffer)
-        add_(self._alone, [moves[k] for k in stage.alone])
-        copy_(self._stacked, stage.views)
+        add_(self._whole, [moves[k] for k in stage.whole])
+        copy_(self._scattered, stage.views)
         displacement.release()
 
     def back(self) -> None:
@@ -60,6 +81,6 @@ class Excursion:
         if not self._away or self._origin is None:
             return
         home, stage = self._origin.chunks, self._stage
-        copy_(stage.buffers, [home[k] for k in stage.stacked])
-        copy_(self._stacked + self._alone, stage.views + [home[k] for k in stage.alone])
+        copy_(stage.buffers, [home[k] for k in stage.scattered])
+        copy_(self._scattered + self._whole, stage.views + [home[k] for k in stage.whole])
         self._away = False

@@ -41,7 +41,8 @@ class Ground:
         """Whether these are still the parameters to train."""
         params = _trained(groups)
         same = len(params) == len(self.space.params) and all(map(is_, params, self.space.params))
-        return same and _kinds(self.space) == self.kinds  # model.to(...) keeps the objects and changes what they hold
+        # model.to(...) keeps the objects and changes what they hold
+        return same and _kinds(self.space) == self.kinds and self.stage.stands()
 
     def excursion(self) -> Excursion:
         return Excursion(self.space, self.stage)

@@ -39,7 +39,8 @@ class RunningStatistics:
         tensors = [t for p in places if (t := _at(p)) is not None]
         if len(tensors) != len(self._space.params) or not all(map(is_, tensors, self._space.params)):
             self._space = Space(tensors)
-        return Saved(places, tensors, self._space.vector(tensors).unaliased())
+        alone = [k for k, c in enumerate(self._space.chunks) if not c.stacked]  # stacks are copies already
+        return Saved(places, tensors, self._space.vector(tensors).unaliased(alone))
 
     def restore(self, saved: Saved) -> None:
         for (buffers, name), tensor in zip(saved.places, saved.tensors, strict=True):
