@@ -19,7 +19,7 @@ def warn_of_unreachable_statistics(loss: Tensor) -> None:
             warnings.warn(
                 "the model has batch normalisation, and its running statistics will move at perturbed weights too: "
                 "pass the model, SharpnessAware(..., model=model), and they move once a step, at the weights.",
-                stacklevel=6,
+                stacklevel=5,
             )
             return
         todo += [n for n, _ in node.next_functions]
