@@ -19,7 +19,7 @@ from .chunk import Chunk
 from .roles import Role
 from .shards import local, over_ranks, sharding_of
 
-STACK_BELOW = 1 << 14  # elements; above this one kernel's work outweighs its launch (benchmarks/step_overhead.py)
+STACK_BELOW = 1 << 14  # elements: a larger tensor costs more to copy than one more kernel costs to launch
 
 
 class Space:
