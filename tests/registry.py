@@ -155,6 +155,19 @@ def batch(number: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tens
     return x, torch.randint(CLASSES, (ROWS,), generator=g)
 
 
+def torch_closure(model: nn.Module, opt: torch.optim.Optimizer, number: int = 0) -> Any:
+    """A plain torch closure on a batch."""
+    x, y = batch(number)
+
+    def closure() -> Tensor:
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    return closure
+
+
 @dataclass
 class Seen:
     """What one pass was: its place in the step, the rows it ran on and the model's output there."""

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from registry import Net, batch, copied, same
-from torch import Tensor, nn
-from torch.nn import functional as F
+from registry import Net, batch, copied, same, torch_closure
+from torch import nn
 
 import steppe
 
@@ -22,28 +21,16 @@ def setting() -> tuple[Net, Any]:
     return model, steppe.SharpnessAware(base, steppe.SAM(0.5), model=model)
 
 
-def closure_on(model: nn.Module, opt: Any, number: int) -> Any:
-    x, y = batch(number)
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        return loss
-
-    return closure
-
-
 def test_the_state_dict_holds_the_momentum() -> None:
     model, opt = setting()
-    opt.step(closure_on(model, opt, 0))
+    opt.step(torch_closure(model, opt, 0))
     state = opt.state_dict()["state"]
     assert all(state[i]["momentum_buffer"].any() for i, _ in enumerate(model.parameters()))
 
 
 def test_the_state_dict_holds_no_copy_of_the_weights() -> None:
     model, opt = setting()
-    opt.step(closure_on(model, opt, 0))
+    opt.step(torch_closure(model, opt, 0))
     weights = [p.detach() for p in model.parameters()]
     kept = [t for slots in opt.state_dict()["state"].values() for t in slots.values()]
     assert not any(t.shape == w.shape and torch.equal(t, w) for t in kept for w in weights)
@@ -62,11 +49,11 @@ def test_a_parameter_group_can_be_added() -> None:
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
 def test_a_copy_has_a_base_optimizer_of_its_own(clone: Any) -> None:
     model, opt = setting()
-    opt.step(closure_on(model, opt, 0))
+    opt.step(torch_closure(model, opt, 0))
     twin_model, twin = clone((model, opt))
     assert twin.base is not opt.base
     before = copied(model.state_dict())
-    twin.step(closure_on(twin_model, twin, 1))
+    twin.step(torch_closure(twin_model, twin, 1))
     same(copied(model.state_dict()), before)
-    opt.step(closure_on(model, opt, 1))
+    opt.step(torch_closure(model, opt, 1))
     same(copied(model.state_dict()), copied(twin_model.state_dict()))

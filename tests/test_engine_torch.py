@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from registry import BASES, Net, batch, same
+from registry import BASES, Net, batch, same, torch_closure
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
@@ -19,18 +19,6 @@ def setting(method: Any = None, base: str = "sgd", **engine: Any) -> tuple[Net, 
     model = Net(norm="layer", dropout=0.0).double()
     optimizer = BASES[base](model.parameters())
     return model, optimizer, steppe.SharpnessAware(optimizer, method or steppe.SAM(0.1), model=model, **engine)
-
-
-def torch_closure(model: nn.Module, opt: torch.optim.Optimizer, number: int = 0) -> Any:
-    x, y = batch(number)
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        return loss
-
-    return closure
 
 
 def test_groups_state_and_defaults_are_the_bases_own() -> None:
