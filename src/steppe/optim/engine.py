@@ -171,9 +171,10 @@ class SharpnessAware(Optimizer):
         report = Report() if self.record else None
         watch = self.on_nonfinite is not None or scaler is not None
         plan = self.method.plan(site)
-        walk = Walk(plan, excursion, gradients, self._statistics, replicas, noise, scaler, report, watch)
+        look = self.model is None and not self._looked
+        walk = Walk(plan, excursion, gradients, self._statistics, replicas, noise, scaler, report, watch, look)
         direction = yield from walk.passes()
-        if self.model is None and not self._looked and walk.taken > 1 and walk.graph is not None:
+        if walk.graph is not None and walk.taken > 1:
             self._looked = True
             warn_of_unreachable_statistics(walk.graph)
         with torch.no_grad():

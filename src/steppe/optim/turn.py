@@ -17,8 +17,8 @@ from ..rows import Rows, held_out, select, whole
 class Pass:
     """What `passes()` yields: compute the loss on `rows(...)` of the batch, then call `backward` on it."""
 
-    def __init__(self, probe: Probe, scaler: Any = None):
-        self.probe, self._scaler = probe, scaler
+    def __init__(self, probe: Probe, scaler: Any = None, look: bool = False):
+        self.probe, self._scaler, self._look = probe, scaler, look
         self.graph: Tensor | None = None  # a loss with its graph, for a look at what it went through
         self.loss: Tensor | None = None
         self.losses: Tensor | None = None
@@ -62,7 +62,8 @@ class Pass:
         if not self.ran and loss is not None:
             self._note(torch.as_tensor(loss).mean(), None)
         self.ran = True
-        return loss
+        # without its graph, whose memory the next pass can use while it is still in the cache
+        return loss.detach() if isinstance(loss, Tensor) else loss
 
     def finish(self) -> None:
         """Refuses a pass that was not run as the method asked."""
@@ -79,7 +80,7 @@ class Pass:
         return rows is not whole and rows is not held_out
 
     def _note(self, loss: Tensor, each: Tensor | None) -> None:
-        self.graph, loss = loss, loss.detach()
+        self.graph, loss = loss if self._look else None, loss.detach()
         self.loss = loss if self.loss is None else self.loss + loss
         if each is not None:
             self.losses = each if self.losses is None else torch.cat([self.losses, each])

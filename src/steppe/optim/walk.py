@@ -33,6 +33,7 @@ class Walk:
     scaler: Any
     report: Report | None
     watch: bool  # every loss and gradient goes into `health`
+    look: bool  # the first loss's graph goes into `graph`
 
     def __post_init__(self) -> None:
         self.health: list[Tensor] = []  # numbers that must all be finite
@@ -54,7 +55,7 @@ class Walk:
                 if reading is not None and after is None:
                     after = self.statistics.save()
                 self._set_out(probe)
-                turn = Pass(probe, self.scaler)
+                turn = Pass(probe, self.scaler, look=self.look and reading is None)
                 with self.replicas.passing(probe.sync, probe.grad):
                     yield turn
                 turn.finish()
