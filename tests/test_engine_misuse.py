@@ -81,6 +81,22 @@ def test_a_closure_without_backward(closure: str) -> None:
     refused(model, opt, RuntimeError, "backward", lambda: opt.step(forgetful))
 
 
+def test_a_later_pass_without_backward() -> None:
+    """The first pass has reached every parameter, but SAM's gradient is the second one's: it would be zero."""
+    model, opt = setting("sam")
+    calls: list[int] = []
+
+    def forgets_the_second() -> Any:
+        calls.append(1)
+        loss = model(X).mean()
+        if len(calls) == 1:
+            loss.backward()
+        return loss
+
+    refused(model, opt, RuntimeError, "backward", lambda: opt.step(forgets_the_second))
+    assert len(calls) == 2
+
+
 PARTIAL = ["m-sam", "agnostic-sam", "ssam-f", "esam"]
 FEW = {"ssam-f": {"samples": 2}}
 

@@ -61,6 +61,7 @@ def test_half_precision_sums_are_taken_in_float32():
 
 def test_a_consumed_vector_says_so():
     a = place([(2,)], 0).weights
+    a.norm()  # is remembered, and must not outlive the entries
     a.release()
     with pytest.raises(RuntimeError, match="clone"):
         a.norm()

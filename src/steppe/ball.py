@@ -49,7 +49,7 @@ class Ball:
         if self.metric is None and self.p == 2 and not isinstance(self.rho, Sequence):
             return grad.mul_(inverse(grad.norm()) * self.rho)
         factors = self._factors(site)
-        stretch_(grad, factors)
+        _stretch_(grad, factors)
         if self.p == inf:
             grad.sign_()
         elif self.p == 2:
@@ -62,7 +62,7 @@ class Ball:
                 power = 1 / (self.p - 1)  # q - 1, for 1/p + 1/q = 1
                 grad = _rewrite(grad.mul_(inverse(peak)), lambda x: x.sign() * x.abs().pow(power))
             grad.mul_(inverse(grad.norm(self.p)))
-        return stretch_(grad, factors)
+        return _stretch_(grad, factors)
 
     def project(self, d: Vector, site: Surroundings) -> Vector:
         """The point of this ball nearest to d in gamma = d / (rho T); for p not in {1, 2, inf}, d shortened to fit."""
@@ -76,7 +76,7 @@ class Ball:
             gamma = _onto_simplex(gamma)
         else:
             gamma.mul_(inverse(gamma.norm(self.p)).clamp(max=1))
-        return stretch_(gamma, factors)
+        return _stretch_(gamma, factors)
 
     def _factors(self, site: Surroundings) -> list[Any]:
         return [self.rho] if self.metric is None else [self.metric(site), self.rho]
@@ -120,7 +120,7 @@ def inverse(x: Tensor) -> Tensor:
     return torch.where(torch.isinf(y), torch.zeros_like(y), y)
 
 
-def stretch_(v: Vector, factors: Sequence[Any]) -> Vector:
+def _stretch_(v: Vector, factors: Sequence[Any]) -> Vector:
     for f in factors:
         v.mul_(f)
     return v

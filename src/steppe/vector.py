@@ -125,7 +125,7 @@ class Vector:
 
     def release(self) -> None:
         """Frees the memory, whoever else holds this vector."""
-        self._chunks = self._tensors = None
+        self._chunks = self._tensors = self._length = None
 
     def unaliased(self, aliased: Sequence[int]) -> Vector:
         """The same entries with the chunks named, whose memory others share, copied to memory of their own."""

@@ -32,8 +32,8 @@ class Gradients:
         for p, g in zip(self.space.params, self._kept, strict=True):
             p.grad = g
 
-    def collect(self) -> Vector:
-        """What the pass left, unscaled, with zeros where it left nothing."""
+    def collect(self, went_back: bool) -> Vector:
+        """What the pass left, unscaled, with zeros where it left nothing; a pass that did go back may leave nothing."""
         found = [p.grad for p in self.space.params]
         tensors: list[Tensor] = [g for g in found if g is not None and not g.is_sparse]  # usually all of them
         whole = len(tensors) == len(found)
@@ -41,7 +41,7 @@ class Gradients:
             self._reached = [True] * len(found)
         else:
             tensors = [self._dense(i, g) for i, g in enumerate(found)]
-        if not any(self._reached):
+        if all(g is None for g in found) and not (went_back and any(self._reached)):
             raise RuntimeError(
                 "no parameter of the optimizer has a gradient after this pass: call loss.backward() in the closure, or "
                 "turn.backward(loss), on a loss that depends on them, and leave requires_grad on"

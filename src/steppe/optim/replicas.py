@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..shards import distributed
 from ..vector import Vector
 
 
@@ -23,7 +24,7 @@ class Replicas:
                 "FSDP1's flat shards do not say what they are shards of: use torch.distributed.fsdp.fully_shard"
             )
         self._ddp: Any = model if hasattr(model, "no_sync") else None
-        meshes = [m for p in params if (m := getattr(p, "device_mesh", None)) is not None]
+        meshes = [whole.device_mesh for p in params if (whole := distributed(p)) is not None]
         self._groups: list[Any] = [meshes[0].get_group(d) for d in range(meshes[0].ndim)] if meshes else []
         if self._ddp is not None and dist.is_initialized():
             self._groups = [getattr(self._ddp, "process_group", None)]

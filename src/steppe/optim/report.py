@@ -22,6 +22,7 @@ class Report:
     lr: Any = None
     rho: Any = None
     _first: Vector | None = field(default=None, repr=False)
+    _next: Tensor | None = field(default=None, repr=False)  # how far the probe under way has moved
 
     def moved(self, displacement: Vector | None) -> None:
         self._next = displacement.norm() if displacement is not None else None

@@ -24,6 +24,7 @@ class Pass:
         self.losses: Tensor | None = None
         self.batch: int | None = None  # rows of the whole batch, where `rows` was asked
         self.ran = False
+        self.went_back = False  # by `backward`; a plain closure may have gone back too, unseen
 
     @property
     def held_out(self) -> bool:
@@ -43,6 +44,7 @@ class Pass:
         self._note(loss, each)
         if self.probe.grad:
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+            self.went_back = True
 
     def run(self, closure: Callable[..., Any], held: Callable[..., Any] | None) -> Any:
         """Answers the probe by a closure: a plain torch one, or one that takes this pass."""
@@ -62,7 +64,7 @@ class Pass:
         if not self.ran and loss is not None:
             self._note(torch.as_tensor(loss).mean(), None)
         self.ran = True
-        # without its graph, whose memory the next pass can use while it is still in the cache
+        # without its graph, which would otherwise live through the next pass
         return loss.detach() if isinstance(loss, Tensor) else loss
 
     def finish(self) -> None:

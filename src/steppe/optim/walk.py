@@ -38,12 +38,12 @@ class Walk:
     def __post_init__(self) -> None:
         self.health: list[Tensor] = []  # numbers that must all be finite
         self.graph: Tensor | None = None  # the first loss, for a look at what it went through
-        self.before = self.statistics.save()
+        self.before = self.statistics.save()  # what a step that fails or is refused goes back to
         self.taken = 0  # passes
 
     def passes(self) -> Generator[Pass, None, Vector]:
         """Yields a pass for every probe of the plan and returns its direction."""
-        before, marks = self.before, self.statistics.marks()
+        marks = self.statistics.marks()
         after = reading = None
         try:
             while True:
@@ -70,7 +70,7 @@ class Walk:
                 reading = self._read(turn)
         except BaseException:
             self.replicas.recover()
-            self.statistics.restore(before)
+            self.statistics.restore(self.before)
             self.gradients.undo()
             raise
         finally:
@@ -90,7 +90,7 @@ class Walk:
 
     @torch.no_grad()
     def _read(self, turn: Pass) -> Reading:
-        grad = self.gradients.collect() if turn.probe.grad else None
+        grad = self.gradients.collect(turn.went_back) if turn.probe.grad else None
         reading = Reading(grad, turn.loss, self.replicas.mean if turn.probe.sync else _itself, turn.losses, turn.batch)
         if self.watch:
             self.health += [x for x in (turn.loss, grad.norm() if grad is not None else None) if x is not None]
