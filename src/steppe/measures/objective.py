@@ -2,103 +2,196 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from fnmatch import fnmatch
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ..draw import Draw
 from ..probe import Method, Probe, Reading, follow
 from ..roles import roles_of
 from ..rows import select, whole
+from ..shards import distributed
 from ..vector import Space, Vector
+from .batches import Batch, batches_of, moved, rows_of
+from .elsewhere import Statistics, bare, elsewhere
+from .estimate import Meter
+from .first_step import FirstStep
+from .steady import refuse_constant, refuse_unsteady
+from .workers import Workers
 
-Batch = tuple[Tensor, Tensor]
+
+def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
+    """The output and the target of a batch (inputs, targets): what an objective does unless told otherwise."""
+    inputs, targets = batch
+    return model(inputs), targets
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The mean of `loss_fn(model(x), y)` over fixed batches, weighted by their rows."""
+    """The mean of `loss_fn(output, target)` over fixed batches, weighted by their rows.
+
+    `batches` may be tensors (inputs, targets), a sequence of batches or a DataLoader, which is read once.
+    With `group`, every worker of a process group holds its share of the batches (see `share`) and sums are
+    taken over all of them.
+    """
 
     model: nn.Module
-    loss_fn: Callable[[Tensor, Tensor], Tensor]  # a mean, or one loss a row
-    batches: Sequence[Batch]
+    loss_fn: Callable[[Any, Any], Tensor]  # a mean, or one loss a row
+    batches: Any
+    _: KW_ONLY
+    forward: Callable[[nn.Module, Batch], tuple[Any, Any]] = supervised  # a batch's output and target
+    m: int | None = None  # cut the data anew into batches of m rows
+    only: Sequence[str] | None = None  # patterns of names, such as "layer4.*": the parameters that may move
+    statistics: Statistics = "running"  # of normalisation layers: "batch" is training mode for them alone
+    group: Any = None  # a process group whose workers share the batches
+    first: int = 0  # the number of the first batch, and how far apart the others are: what draws depend on
+    stride: int = 1
+    meter: Meter = field(default_factory=Meter, compare=False, repr=False)
+    trusted: bool = field(default=False, compare=False, repr=False)  # the loss was found to be a function already
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", bare(self.model))
+        object.__setattr__(self, "batches", batches_of(self.batches, self.m))
+        if self.group is not None:
+            object.__setattr__(self, "first", self.workers.rank)
+            object.__setattr__(self, "stride", self.workers.count)
+
+    @property
+    def workers(self) -> Workers:
+        return Workers(self.group)
+
+    @cached_property
+    def params(self) -> Mapping[str, Tensor]:
+        """The parameters that move, by name: those that require a gradient and are named by `only`."""
+        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        chosen = {n: p for n, p in trained.items() if self.only is None or any(fnmatch(n, o) for o in self.only)}
+        if not chosen:
+            some = ", ".join(list(trained)[:3]) or "none at all"
+            raise ValueError(f"no trainable parameter matches {self.only}: the model has {some}")
+        if any(distributed(p) is not None for p in chosen.values()):
+            raise ValueError(
+                "the model is sharded (FSDP2), and its function at other weights cannot be asked for: load its full "
+                "state dict into an unsharded copy and measure that, with the batches shared out by group="
+            )
+        return chosen
 
     @cached_property
     def space(self) -> Space:
-        params = [p for p in self.model.parameters() if p.requires_grad]
         roles = roles_of(self.model, [])
-        return Space(params, roles=[roles[id(p)] for p in params])
-
-    def read(self, probe: Probe) -> Reading:
-        """Answers a probe by evaluating the model's function at other weights."""
-        named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        moves = probe.at.tensors if probe.at is not None else [torch.zeros_like(p) for p in named.values()]
-        with torch.enable_grad():
-            places = [(p.detach() + d).requires_grad_() for p, d in zip(named.values(), moves, strict=True)]
-            losses, rows = zip(
-                *(self._loss(dict(zip(named, places, strict=True)), b, probe) for b in self.batches), strict=True
-            )
-            loss = sum(each.mean() * n for each, n in zip(losses, rows, strict=True)) / sum(rows)
-            grads = torch.autograd.grad(loss, places, allow_unused=True, materialize_grads=True) if probe.grad else None
-        grad = self.space.vector(grads) if grads is not None else None
-        each = torch.cat([x.detach().reshape(-1) for x in losses]) if losses[0].ndim else None
-        return Reading(grad, loss.detach(), lambda x: x, each, sum(len(x) for x, _ in self.batches))
-
-    def _loss(self, params: Mapping[str, Tensor], batch: Batch, probe: Probe) -> tuple[Tensor, int]:
-        if probe.rows is not whole and len(self.batches) > 1:
-            raise ValueError(f"a probe of some rows needs an objective of one batch, not {len(self.batches)}")
-        (x, y), _ = select(probe.rows, batch)
-        buffers = {name: b.clone() for name, b in self.model.named_buffers()}  # a forward pass may write into them
-        return self.loss_fn(functional_call(self.model, (dict(params), buffers), (x,)), y), len(x)
-
-    def drive(self, method: Method, *, seed: int = 0, mask: Tensor | None = None, **options: Any) -> Vector:
-        """The gradient that an optimizer's first step with this method would take here."""
-        return follow(method.plan(FirstStep(self, seed, mask, {**method.options(), **options})), self.read)
-
-
-@dataclass
-class FirstStep:
-    """What a plan sees when an objective answers it: no history, and no workers but this one."""
-
-    objective: Objective
-    seed: int
-    mask: Tensor | None
-    options: Mapping[str, Any]
-    step: int = 0
-    alone: bool = True
-    settings: dict[str, Any] = field(default_factory=dict)
-    memory: dict[str, Vector] = field(default_factory=dict)
-
-    @property
-    def space(self) -> Space:
-        return self.objective.space
+        return Space(list(self.params.values()), roles=[roles[id(p)] for p in self.params.values()])
 
     @property
     def weights(self) -> Vector:
         return self.space.weights()
 
+    @property
+    def dimension(self) -> int:
+        return sum(p.numel() for p in self.params.values())
+
+    @cached_property
+    def sizes(self) -> Sequence[int]:
+        """The rows of every batch that this worker holds."""
+        return [rows_of(b) for b in self.batches]
+
+    @cached_property
+    def rows(self) -> int:
+        """The rows of all batches of all workers."""
+        return int(self.workers.total(torch.tensor(float(sum(self.sizes)), dtype=torch.float64)))
+
     def option(self, name: str) -> Any:
-        return self.options[name]
+        """An objective has no parameter groups: a ball around its weights has the radius it was made with."""
+        raise LookupError(f"an objective has no option {name!r}: give the ball its radius when you make it")
 
-    def key(self, sample: int) -> tuple[int, ...]:
-        return (self.seed, self.step, sample)
+    def draw(self, *key: int) -> Draw:
+        """A source of random vectors that is a function of the key."""
+        return Draw(self.space, key, self.weights, self.space.zeros())
 
-    def draw(self, sample: int, grad: Vector) -> Draw:
-        return Draw(self.space, self.key(sample), self.weights, grad)
+    def loss(self, at: Vector | None = None) -> float:
+        """The mean loss at the weights displaced by `at`."""
+        return float(self.read(Probe(at, grad=False)).loss)
 
-    def momentum(self) -> Vector | None:
-        return None
+    def gradient(self, at: Vector | None = None) -> tuple[float, Vector]:
+        """The mean loss and its gradient at the weights displaced by `at`."""
+        reading = self.read(Probe(at))
+        return float(reading.loss), reading.grad
 
-    def recall(self, slot: str, missing: Vector | None = None) -> Vector | None:
-        return self.memory.get(slot)
+    def each(self) -> Iterator[tuple[int, Objective]]:
+        """Every batch of this worker as an objective of its own, with its number among all workers' batches."""
+        self.check()
+        device = self.space.device
+        for i, batch in enumerate(self.batches):
+            number = self.first + i * self.stride
+            yield (
+                number,
+                replace(self, batches=[moved(batch, device)], m=None, group=None, first=number, stride=1, trusted=True),
+            )
 
-    def remember(self, slot: str, vector: Vector) -> None:
-        self.memory[slot] = vector
+    def read(self, probe: Probe) -> Reading:
+        """Answers a probe by evaluating the model's function at other weights."""
+        self.check()
+        moves = probe.at.tensors if probe.at is not None else None
+        with torch.no_grad():
+            places = [w + d for w, d in zip(self.params.values(), moves, strict=True)] if moves else self.here()
+        total = torch.zeros((), dtype=torch.float64, device=self.space.device)
+        grad: Vector | None = None
+        each: list[Tensor] = []
+        for batch, size in zip(self.batches, self.sizes, strict=True):
+            losses, grads, rows = self._pass(places, batch, probe)
+            share = rows / (self.rows if probe.rows is whole else rows)
+            total += losses.double().mean().to(total.device) * share
+            each += [losses.reshape(-1)] if losses.ndim else []
+            if grads is not None:
+                part = self.space.vector(grads)
+                part = part if share == 1 else part * share
+                grad = part if grad is None else grad.add_(part)
+            self.meter.losses += (not probe.grad) * size / self.rows
+            self.meter.gradients += probe.grad * size / self.rows
+        if probe.grad:
+            grad = self.workers.summed(grad if grad is not None else self.space.zeros())
+        return Reading(grad, self.workers.total(total), lambda x: x, torch.cat(each) if each else None, sum(self.sizes))
 
-    def average_(self, vector: Vector) -> Vector:
-        return vector
+    def here(self) -> list[Tensor]:
+        """The weights themselves, as leaves that a gradient can be asked for."""
+        return [p.detach() for p in self.params.values()]
+
+    def _pass(self, places: Sequence[Tensor], batch: Batch, probe: Probe) -> tuple[Tensor, Any, int]:
+        batch = moved(batch, self.space.device)
+        if probe.rows is not whole:
+            if len(self.batches) > 1:
+                raise ValueError(f"a probe of some rows needs an objective of one batch, not {len(self.batches)}")
+            batch, _ = select(probe.rows, batch)
+        leaves = [p.detach().requires_grad_(probe.grad) for p in places]
+
+        def task(model: nn.Module) -> tuple[Tensor, Any, int]:
+            losses = self.loss_fn(*self.forward(model, batch))
+            if not probe.grad:
+                return losses, None, rows_of(batch)
+            refuse_constant(self, losses)
+            grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True, materialize_grads=True)
+            return losses.detach(), grads, rows_of(batch)
+
+        with torch.set_grad_enabled(probe.grad):
+            return cast(tuple[Tensor, Any, int], self.evaluate(leaves, task))
+
+    def evaluate(self, places: Sequence[Tensor], task: Callable[[nn.Module], Any]) -> Any:
+        """`task(model)` with these weights in place of the model's own."""
+        return elsewhere(self.model, dict(zip(self.params, places, strict=True)), task, self.statistics)
+
+    def check(self) -> None:
+        """Refuses a loss that is not a function of the weights, once."""
+        if not self.trusted and len(self.batches):
+            object.__setattr__(self, "trusted", True)
+            try:
+                refuse_unsteady(self)
+            except BaseException:
+                object.__setattr__(self, "trusted", False)
+                raise
+
+    def drive(self, method: Method, *, seed: int = 0, mask: Tensor | None = None, **options: Any) -> Vector:
+        """The gradient that an optimizer's first step with this method would take here."""
+        return follow(method.plan(FirstStep(self, seed, mask, {**method.options(), **options})), self.read)

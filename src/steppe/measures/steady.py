@@ -1,0 +1,49 @@
+"""Refuses losses that are no function of the weights, before they become wrong numbers."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from .batches import moved
+from .estimate import NotFinite
+
+if TYPE_CHECKING:
+    from .objective import Objective
+
+
+def refuse_unsteady(objective: Objective) -> None:
+    """Raises if one batch evaluated twice, with other random numbers, gives two losses."""
+    batch = moved(objective.batches[0], objective.space.device)
+
+    def task(model: nn.Module) -> list[float]:
+        found = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            found.append(float(objective.loss_fn(*objective.forward(model, batch)).double().mean()))
+        return found
+
+    with torch.no_grad():
+        one, two = objective.evaluate(objective.here(), task)
+    if not isfinite(one):
+        raise NotFinite(f"the loss at the weights themselves is {one}: there is nothing to compare with around them")
+    precision = max(torch.finfo(p.dtype).eps for p in objective.params.values())
+    if not abs(one - two) <= 0.1 * precision**0.5 * max(abs(one), abs(two)):  # kernels may add up in any order
+        raise ValueError(
+            f"the loss is not a function of the weights: one batch gave {one:.6g} and then {two:.6g}. Dropout, random "
+            "augmentation or noise is active although the model is in eval mode here: switch it off, or draw it once "
+            "and pass the result as data."
+        )
+
+
+def refuse_constant(objective: Objective, losses: Tensor) -> None:
+    """Raises if no parameter that moves takes part in the loss."""
+    if not losses.requires_grad:
+        raise ValueError(
+            "the loss does not depend on the parameters that move: its graph reaches none of "
+            f"{', '.join(list(objective.params)[:3])} ... Compute it from the model that forward() is given, without "
+            "no_grad, detach or item."
+        )
