@@ -83,7 +83,7 @@ class Objective:
     @cached_property
     def space(self) -> Space:
         roles = roles_of(self.model, [])
-        return Space(list(self.params.values()), roles=[roles[id(p)] for p in self.params.values()])
+        return Space(self.here(), roles=[roles[id(p)] for p in self.params.values()])
 
     @property
     def weights(self) -> Vector:
@@ -156,7 +156,7 @@ class Objective:
         return Reading(grad, self.workers.total(total), lambda x: x, torch.cat(each) if each else None, sum(self.sizes))
 
     def here(self) -> list[Tensor]:
-        """The weights themselves, as leaves that a gradient can be asked for."""
+        """The weights themselves, sharing their memory and none of their history."""
         return [p.detach() for p in self.params.values()]
 
     def _pass(self, places: Sequence[Tensor], batch: Batch, probe: Probe) -> tuple[Tensor, Any, int]:

@@ -1,0 +1,122 @@
+"""Second-order forms of a loss on one batch, as linear maps built from kept graphs, in reverse mode alone.
+
+Reverse mode works for every layer that trains, recurrent ones included; reverse over forward is silently wrong
+through some normalisation layers of torch 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ..batches import Batch
+from ..elsewhere import twice_differentiable
+from ..objective import Objective
+from ..steady import refuse_constant
+
+
+class Apply(Protocol):
+    """A symmetric operator: one tensor a parameter in, one out; `stacked` ones have a leading dimension."""
+
+    def __call__(self, direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a kept graph tells of the loss on one batch: products with its form, and its gradient."""
+
+    apply: Apply
+    gradient: Callable[[], list[Tensor]]
+
+
+Form = Callable[[Objective, Sequence[Tensor], Batch], Local]
+
+
+def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Local:
+    """The Hessian of the batch's mean loss, by differentiating its gradient's graph again."""
+
+    def task(model: nn.Module) -> list[Tensor]:
+        losses = objective.loss_fn(*objective.forward(model, batch))
+        refuse_constant(objective, losses)
+        return _grad([losses.mean()], leaves, create_graph=True)
+
+    with torch.enable_grad(), twice_differentiable():
+        gradient = objective.evaluate(leaves, task)
+    curved = [i for i, g in enumerate(gradient) if g.requires_grad]
+
+    def apply(direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]:
+        if not curved:  # the loss is linear
+            return [torch.zeros_like(d) for d in direction]
+
+        def again(model: nn.Module) -> list[Tensor]:
+            return _grad([gradient[i] for i in curved], leaves, [direction[i] for i in curved], stacked=stacked)
+
+        with twice_differentiable():
+            return objective.evaluate(leaves, again)  # type: ignore[no-any-return]
+
+    return Local(apply, lambda: [g.detach() for g in gradient])
+
+
+def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Local:
+    """J' C J with the Jacobian J of the outputs and the Hessian C of the loss in the outputs (Schraudolph 2002)."""
+
+    def task(model: nn.Module) -> tuple[Tensor, Tensor, Tensor, list[Tensor], Tensor]:
+        output, target = objective.forward(model, batch)
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                f"the Gauss-Newton form needs the model's output as one tensor, not {type(output).__name__}: let "
+                "forward= return (output, target) with the tensor that the loss is computed from"
+            )
+        refuse_constant(objective, output)
+        cotangent = torch.zeros_like(output, requires_grad=True)  # J' u is linear in u: its slope gives J v
+        pulled = _grad([output], leaves, [cotangent], create_graph=True)
+        seen = output.detach().requires_grad_()
+        slope = _grad([objective.loss_fn(seen, target).mean()], [seen], create_graph=True)[0]
+        return output, seen, slope, pulled, cotangent
+
+    with torch.enable_grad(), twice_differentiable():
+        output, seen, slope, pulled, cotangent = objective.evaluate(leaves, task)
+    linear = [i for i, p in enumerate(pulled) if p.requires_grad]
+
+    def apply(direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]:
+        if not slope.requires_grad or not linear:  # the loss is linear in the outputs
+            return [torch.zeros_like(d) for d in direction]
+
+        def again(model: nn.Module) -> list[Tensor]:
+            pushed = _grad([pulled[i] for i in linear], [cotangent], [direction[i] for i in linear], stacked=stacked)
+            bent = _grad([slope], [seen], pushed, stacked=stacked)
+            return _grad([output], leaves, bent, stacked=stacked)
+
+        with twice_differentiable():
+            return objective.evaluate(leaves, again)  # type: ignore[no-any-return]
+
+    def gradient() -> list[Tensor]:
+        return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope.detach()]))  # type: ignore[no-any-return]
+
+    return Local(apply, gradient)
+
+
+def _grad(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    weights: Sequence[Tensor] | None = None,
+    *,
+    create_graph: bool = False,
+    stacked: bool = False,
+) -> list[Tensor]:
+    found = torch.autograd.grad(
+        outputs,
+        inputs,
+        weights,
+        create_graph=create_graph,
+        retain_graph=True,
+        allow_unused=True,
+        is_grads_batched=stacked,
+    )
+    # materialize_grads does not know of stacked directions
+    lead = weights[0].shape[:1] if stacked and weights else ()
+    return [x.new_zeros(*lead, *x.shape) if g is None else g for g, x in zip(found, inputs, strict=True)]

@@ -1,0 +1,106 @@
+"""The Lanczos process: a small tridiagonal matrix whose eigenvalues are the operator's extreme ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...basis import Basis
+from ...vector import Space, Vector
+from ..estimate import NotFinite
+
+
+class Operator(Protocol):
+    """A symmetric linear operator on a space."""
+
+    @property
+    def space(self) -> Space: ...
+    @property
+    def dimension(self) -> int: ...
+    def gradient(self) -> Vector: ...
+    def product(self, v: Vector) -> Vector: ...
+    def products(self, vectors: list[Vector]) -> list[Vector]: ...
+
+
+@dataclass(frozen=True)
+class Ritz:
+    """Approximate eigenvalues in ascending order, each with its residual and the weight of the start vector on it."""
+
+    values: NDArray[np.float64]
+    vectors: NDArray[np.float64]  # columns, in terms of the Krylov basis
+    residuals: NDArray[np.float64]  # ||A y - theta y||: an eigenvalue lies within this distance
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """Squared components of the start vector: the weights of the quadrature rule."""
+        return np.asarray(np.square(self.vectors[0]))
+
+
+class Lanczos:
+    """Grows the Krylov space of an operator, reorthogonalised in full, from vectors that `start` gives by number.
+
+    One start is enough unless the space turns out to be invariant, which eigenvalues that occur twice can cause.
+    """
+
+    def __init__(self, operator: Operator, start: Callable[[int], Vector]):
+        self.operator, self.start, self.starts = operator, start, 0
+        self.basis = Basis(operator.space)
+        self.diagonal: list[float] = []
+        self.off: list[float] = []  # off[k] couples vectors k and k + 1; the last one leads out of the space
+        self._next: Vector | None = None
+
+    @property
+    def steps(self) -> int:
+        return len(self.diagonal)
+
+    @property
+    def invariant(self) -> bool:
+        """Whether the space contains the operator's image of it."""
+        return self._next is None and self.steps > 0
+
+    def step(self) -> None:
+        """One more product."""
+        q = self._next if self._next is not None else self._fresh()
+        self.basis.append(q)
+        image = self.operator.product(q)
+        taken = self.basis.remove_(image)
+        length = float(image.norm())
+        if not np.isfinite(length) or not bool(torch.isfinite(taken).all()):
+            raise NotFinite("a product with the Hessian is infinite or not a number: the loss has no curvature here")
+        self.diagonal.append(float(taken[-1]))
+        scale = max(length, float(taken.norm()), *map(abs, self.diagonal), *self.off)
+        ends = length <= 10 * torch.finfo(self.operator.space.precision).eps * scale
+        ends = ends or self.steps == self.operator.dimension
+        self.off.append(0.0 if ends else length)
+        self._next = None if ends else image.mul_(1 / length)
+
+    def _fresh(self) -> Vector:
+        if self.steps == self.operator.dimension:
+            raise RuntimeError(f"the Krylov space has all {self.steps} dimensions: it cannot grow")
+        q = self.start(self.starts).clone()
+        self.starts += 1
+        self.basis.remove_(q)
+        return q.mul_(1 / q.norm())
+
+    def ritz(self, steps: int | None = None) -> Ritz:
+        """What the process knows of the spectrum after its first steps, or all of them."""
+        from scipy.linalg import eigh_tridiagonal
+
+        k = self.steps if steps is None else steps
+        values, vectors = eigh_tridiagonal(np.array(self.diagonal[:k]), np.array(self.off[: k - 1]))
+        return Ritz(values, vectors, np.abs(self.off[k - 1] * vectors[-1]))
+
+    def vector(self, ritz: Ritz, i: int) -> Vector:
+        """The i-th approximate eigenvector, of length 1."""
+        return self.basis.combined(torch.from_numpy(np.ascontiguousarray(ritz.vectors[:, i])))
+
+    def matrix(self, steps: int) -> Tensor:
+        """The tridiagonal matrix of the first steps."""
+        off = torch.tensor(self.off[: steps - 1], dtype=torch.float64)
+        return torch.diag(torch.tensor(self.diagonal[:steps], dtype=torch.float64)) + off.diag(1) + off.diag(-1)
