@@ -13,6 +13,7 @@ from ...ball import inverse
 from ...draw import Draw
 from ...vector import Vector
 from ..estimate import Estimate, Kind, summarise
+from .density import Density, quadrature_rule
 from .lanczos import Lanczos, Operator, Ritz
 
 End = Literal["top", "bottom"]
@@ -43,6 +44,7 @@ class Sweep:
         self._deflated: int | None = None  # as many basis vectors as the probes leave out, fixed by the first probe
         self._traces: list[float] = []
         self._squares: list[float] = []
+        self._rules: dict[int, list[Ritz]] = {}  # by their number of steps
 
     @property
     def products(self) -> int:
@@ -84,6 +86,26 @@ class Sweep:
             yield self._with_complement(known, self._squares)
             if self._settled(self._squares, known, rtol, probes, most):
                 return
+
+    def log_determinant(self, cut: float = 1e-2, runs: int = 10, steps: int = 100) -> Iterator[Estimate]:
+        """The sum of log(eigenvalue) over those above `cut` times the largest."""
+        for density in self._densities(runs, steps):
+            yield density.log_determinant(cut)
+
+    def log_determinant_shifted(self, mu: float, runs: int = 10, steps: int = 100) -> Iterator[Estimate]:
+        """The log-determinant of the operator plus mu times the identity."""
+        for density in self._densities(runs, steps):
+            yield density.log_determinant_shifted(mu)
+
+    def _densities(self, runs: int, steps: int) -> Iterator[Density]:
+        """Densities of more and more runs; those of one length are kept for the next question."""
+        known = self._rules.setdefault(steps, [])
+        if len(known) >= runs:
+            yield Density(known[:runs], self.operator.dimension)
+        while len(known) < runs:
+            known.append(quadrature_rule(self.operator, steps, self._random(2, len(known)).normal()))
+            if len(known) >= min(2, runs):
+                yield Density(known, self.operator.dimension)
 
     def _growing(self, k: int, most: int) -> Iterator[Ritz]:
         """The process's knowledge as it is, and after every further step."""
