@@ -48,8 +48,8 @@ class Ball:
         """`steepest`, built in the gradient's own memory."""
         if self.metric is None and self.p == 2 and not isinstance(self.rho, Sequence):
             return grad.mul_(inverse(grad.norm()) * self.rho)
-        factors = self._factors(site)
-        _stretch_(grad, factors)
+        factors = self.scales(site)
+        stretch_(grad, factors)
         if self.p == inf:
             grad.sign_()
         elif self.p == 2:
@@ -62,11 +62,11 @@ class Ball:
                 power = 1 / (self.p - 1)  # q - 1, for 1/p + 1/q = 1
                 grad = _rewrite(grad.mul_(inverse(peak)), lambda x: x.sign() * x.abs().pow(power))
             grad.mul_(inverse(grad.norm(self.p)))
-        return _stretch_(grad, factors)
+        return stretch_(grad, factors)
 
     def project(self, d: Vector, site: Surroundings) -> Vector:
         """The point of this ball nearest to d in gamma = d / (rho T); for p not in {1, 2, inf}, d shortened to fit."""
-        factors = self._factors(site)
+        factors = self.scales(site)
         gamma = d.clone()
         for f in factors:
             gamma.mul_(_reciprocal(f))
@@ -76,10 +76,16 @@ class Ball:
             gamma = _onto_simplex(gamma)
         else:
             gamma.mul_(inverse(gamma.norm(self.p)).clamp(max=1))
-        return _stretch_(gamma, factors)
+        return stretch_(gamma, factors)
 
-    def _factors(self, site: Surroundings) -> list[Any]:
+    def scales(self, site: Surroundings) -> list[Any]:
+        """Factors whose product rho T maps the unit ball of gamma onto this one: d = rho T gamma."""
         return [self.rho] if self.metric is None else [self.metric(site), self.rho]
+
+    @property
+    def unit(self) -> Ball:
+        """The ball of gamma: Euclidean, of radius 1, with the same norm."""
+        return Ball(1.0, None, self.p)
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,8 @@ def inverse(x: Tensor) -> Tensor:
     return torch.where(torch.isinf(y), torch.zeros_like(y), y)
 
 
-def _stretch_(v: Vector, factors: Sequence[Any]) -> Vector:
+def stretch_(v: Vector, factors: Sequence[Any]) -> Vector:
+    """Multiplies a vector by every factor."""
     for f in factors:
         v.mul_(f)
     return v

@@ -72,6 +72,22 @@ class NormLayersOnly:
         return [1.0 if c.role.norm else 0.0 for c in site.space.chunks]
 
 
+@dataclass(frozen=True)
+class Given:
+    """T = a vector of your own, as one tensor a parameter; 0 pins a weight."""
+
+    scales: Sequence[Tensor]
+
+    def __call__(self, site: Surroundings) -> Vector:
+        places = site.space.locals()
+        if [x.shape for x in self.scales] != [w.shape for w in places]:
+            raise ValueError(
+                f"Given needs one tensor a parameter, in their shapes: there are {len(places)} parameters and "
+                f"{len(self.scales)} tensors"
+            )
+        return site.space.vector([x.detach().to(w) for x, w in zip(self.scales, places, strict=True)]).clone()
+
+
 def _per_chunk(
     site: Surroundings, metric: Elementwise | Filterwise, scale: Callable[[Chunk, Tensor], Tensor]
 ) -> Vector:

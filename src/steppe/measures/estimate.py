@@ -46,14 +46,15 @@ class Cost:
 
 @dataclass
 class Meter:
-    """Counts the work that an objective has done so far."""
+    """Counts the rows that an objective and its parts have worked on so far."""
 
     losses: float = 0.0
     gradients: float = 0.0
     products: float = 0.0
 
-    def now(self) -> Cost:
-        return Cost(self.losses, self.gradients, self.products, perf_counter())
+    def passes(self, rows: int) -> Cost:
+        """The work in passes over that many rows, and the time."""
+        return Cost(self.losses / rows, self.gradients / rows, self.products / rows, perf_counter())
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from ..shards import distributed
 from ..vector import Space, Vector
 from .batches import Batch, batches_of, moved, rows_of
 from .elsewhere import Statistics, bare, elsewhere
-from .estimate import Meter
+from .estimate import Cost, Meter
 from .first_step import FirstStep
 from .steady import refuse_constant, refuse_unsteady
 from .workers import Workers
@@ -103,6 +103,10 @@ class Objective:
         """The rows of all batches of all workers."""
         return int(self.workers.total(torch.tensor(float(sum(self.sizes)), dtype=torch.float64)))
 
+    def spent(self) -> Cost:
+        """What was worked so far, here and on parts of this objective; the difference of two is a cost."""
+        return self.meter.passes(self.rows)
+
     def option(self, name: str) -> Any:
         """An objective has no parameter groups: a ball around its weights has the radius it was made with."""
         raise LookupError(f"an objective has no option {name!r}: give the ball its radius when you make it")
@@ -149,8 +153,8 @@ class Objective:
                 part = self.space.vector(grads)
                 part = part if share == 1 else part * share
                 grad = part if grad is None else grad.add_(part)
-            self.meter.losses += (not probe.grad) * size / self.rows
-            self.meter.gradients += probe.grad * size / self.rows
+            self.meter.losses += (not probe.grad) * size
+            self.meter.gradients += probe.grad * size
         if probe.grad:
             grad = self.workers.summed(grad if grad is not None else self.space.zeros())
         return Reading(grad, self.workers.total(total), lambda x: x, torch.cat(each) if each else None, sum(self.sizes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ class Dense:
         matrix: Tensor = torch.stack(rows)
         if not bool(torch.isfinite(matrix).all()):
             raise NotFinite("the Hessian has infinite entries or such that are not a number")
-        return 0.5 * (matrix + matrix.mT)
+        return cast(Tensor, (matrix + matrix.mT) / 2)
 
     @cached_property
     def spectrum(self) -> Tensor:

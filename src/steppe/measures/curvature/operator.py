@@ -65,7 +65,7 @@ class Curvature:
             apply = self._local(i, batch).apply
             for total, part in zip(sums, self._apply(apply, moving), strict=True):
                 total.add_(self.space.vector(part), size / o.rows)
-            o.meter.products += len(vectors) * size / o.rows
+            o.meter.products += len(vectors) * size
         sums = [o.workers.summed(total) for total in sums]
         return sums if self.scale is None else [total.mul_(self.scale) for total in sums]
 
@@ -102,7 +102,7 @@ class Curvature:
         o = self.objective
         leaves = [w.requires_grad_() for w in o.here()]
         local = self.form(o, leaves, moved(batch, o.space.device))
-        o.meter.gradients += o.sizes[i] / o.rows
+        o.meter.gradients += o.sizes[i]
         if i < self._keepable:
             self._kept[i] = local
         return local
@@ -131,7 +131,7 @@ def _saved_bytes(objective: Objective) -> int:
 
     with torch.enable_grad(), saved_tensors_hooks(note, _never):
         objective.evaluate(leaves, task)
-    objective.meter.losses += objective.sizes[0] / objective.rows
+    objective.meter.losses += objective.sizes[0]
     return sum(seen.values())
 
 

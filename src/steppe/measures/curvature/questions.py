@@ -47,9 +47,9 @@ class Question(Measure, Protocol):
 
 def priced(estimates: Iterator[Estimate], objective: Objective) -> Iterator[Estimate]:
     """The same estimates, each with what it cost so far."""
-    before = objective.meter.now()
+    before = objective.spent()
     for estimate in estimates:
-        yield replace(estimate, cost=objective.meter.now() - before)
+        yield replace(estimate, cost=objective.spent() - before)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,55 @@
+"""Average-case sharpness: how much the loss grows in a random direction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+
+from ..ball import Ball, stretch_
+from ..draw import Draw
+from ..metric import Metric
+from ..triple import Law, gaussian
+from ..vector import Vector
+from .estimate import Estimate, Measure, NotFinite, summarise
+from .objective import Objective
+
+LOOK = 10  # draws between two running estimates
+
+
+def box(draw: Draw) -> Vector:
+    """Uniform in [-1, 1]^d: the noise of the average case in the l_inf ball (A modern look, Tables 1 to 4)."""
+    return draw.uniform(-1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class AverageCase(Measure):
+    """E L(w + rho T v) - L(w) with v from a symmetric law; Gaussian is A modern look, eq. 1.
+
+    Every draw is taken with its mirror image, which cancels all odd orders of the loss and most of the noise.
+    """
+
+    rho: float = 0.1
+    law: Law = gaussian
+    metric: Metric | None = None
+    n: int = 50  # pairs, so 100 losses as in A modern look, appendix H
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        before = objective.spent()
+        scales = Ball(self.rho, self.metric).scales(objective)
+        base = objective.loss()
+        draws: list[float] = []
+        for i in range(self.n):
+            d = stretch_(self.law(objective.draw(seed, objective.first, i)), scales)
+            sides = [objective.loss(d), objective.loss(d.mul_(-1.0))]
+            if not all(map(isfinite, sides)):
+                raise NotFinite(
+                    f"the loss is {sides[0]} and {sides[1]} at draw {i} and its mirror image, radius {self.rho}: "
+                    "measure at a smaller radius, or in float64"
+                )
+            draws.append(sum(sides) / 2 - base)
+            if len(draws) % LOOK == 0 or len(draws) == self.n:
+                cost = objective.spent() - before
+                yield summarise(torch.tensor(draws, dtype=torch.float64), "unbiased", cost=cost)

@@ -1,0 +1,135 @@
+"""Ways to look for the highest loss in a ball, in coordinates gamma in which the ball is round.
+
+A climb is given a point of the unit ball with its loss and slope, asks for others one forward-backward pass at
+a time, and yields every point that it has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..ball import Ball
+from ..metric import Surroundings
+from ..vector import Vector
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of the unit ball, the loss there and its gradient in gamma."""
+
+    gamma: Vector
+    loss: float
+    slope: Vector
+
+
+Look = Callable[[Vector], Point]
+
+
+@dataclass(frozen=True)
+class Terrain:
+    """Where a climb takes place: the unit ball, the loss at its centre, and a way to look at a point."""
+
+    ball: Ball
+    base: float
+    look: Look
+    site: Surroundings
+
+    def uphill(self, slope: Vector) -> Vector:
+        """The point of the ball that lies furthest along a slope."""
+        return self.ball.steepest(slope, self.site)
+
+    def project(self, gamma: Vector) -> Vector:
+        """The point of the ball nearest to gamma."""
+        return self.ball.project(gamma, self.site)
+
+
+class Climb(Protocol):
+    """A rule for where to look next."""
+
+    def __call__(self, start: Point, terrain: Terrain, steps: int) -> Iterator[Point]: ...
+
+
+@dataclass(frozen=True)
+class PowerAscent:
+    """Goes to the boundary point furthest along the slope, again and again (Journee et al. 2010, Algorithm 1).
+
+    Where the loss is convex, as around a minimum, every such step climbs; it needs no step size. The first
+    `averaged` steps keep a quarter of the point before, which leads to higher maxima; it ends when a step gains
+    less than `rtol` of the climb so far.
+    """
+
+    averaged: int = 8
+    rtol: float = 1e-3
+
+    def __call__(self, start: Point, terrain: Terrain, steps: int) -> Iterator[Point]:
+        here = best = start
+        for k in range(steps):
+            before = here
+            gamma = terrain.uphill(here.slope)
+            if k < self.averaged:
+                gamma = (gamma * 0.75).add_(here.gamma, 0.25)  # convex: stays in the ball
+            here = terrain.look(gamma)
+            yield here
+            best = max(best, here, key=_loss)
+            if k == self.averaged - 1:
+                here = best
+            elif k > self.averaged and here.loss - before.loss <= self.rtol * (before.loss - terrain.base):
+                return
+
+
+@dataclass(frozen=True)
+class AutoPGD:
+    """Projected ascent with momentum that halves its step when progress stalls (Croce & Hein 2020, Algorithm 1)."""
+
+    momentum: float = 0.75  # Croce & Hein 2020, section 4.1, like the numbers below
+    step: float = 2.0  # in radii
+    progress: float = 0.75
+
+    def __call__(self, start: Point, terrain: Terrain, steps: int) -> Iterator[Point]:
+        here = before = best = start
+        step, checked = self.step, 0
+        climbed: list[bool] = []
+        state = (step, best.loss)
+        checks = checkpoints(steps)
+        for k in range(steps):
+            z = terrain.project(here.gamma.clone().add_(terrain.uphill(here.slope), step))
+            if k:
+                a = self.momentum
+                z = (z * a).add_(here.gamma, 2 - 2 * a).add_(before.gamma, a - 1)
+                z = terrain.project(z)
+            before, here = here, terrain.look(z)
+            yield here
+            climbed.append(here.loss > before.loss)
+            best = max(best, here, key=_loss)
+            if k in checks and k:
+                stalled = sum(climbed[checked:k]) < self.progress * (k - checked) or state == (step, best.loss)
+                state, checked = (step, best.loss), k
+                if stalled:
+                    step, here = step / 2, best
+
+
+@dataclass(frozen=True)
+class ProjectedAscent:
+    """Plain projected ascent with a fixed step, in radii."""
+
+    step: float = 0.25
+
+    def __call__(self, start: Point, terrain: Terrain, steps: int) -> Iterator[Point]:
+        here = start
+        for _ in range(steps):
+            here = terrain.look(terrain.project(here.gamma.clone().add_(terrain.uphill(here.slope), self.step)))
+            yield here
+
+
+def checkpoints(steps: int) -> set[int]:
+    """Where Auto-PGD looks back: ceil(p_j steps), p_1 = .22, p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06)."""
+    hundredths = [0, 22]  # integers: in floats .70 of 20 comes out as 15
+    while hundredths[-1] < 100:
+        hundredths.append(hundredths[-1] + max(hundredths[-1] - hundredths[-2] - 3, 6))
+    return {-(-share * steps // 100) for share in hundredths if share <= 100}
+
+
+def _loss(point: Point) -> float:
+    return point.loss

@@ -1,0 +1,73 @@
+"""Measures made of measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from .estimate import Cost, Estimate, Kind, Measure, summarise
+from .objective import Objective
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class PerBatch(Measure):
+    """m-sharpness: the mean of a measure over single batches, weighted by their rows, which are the draws.
+
+    Its error is that of the batches as a sample of all such batches. With several workers each measures its own.
+    """
+
+    measure: Measure
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        before = objective.spent()
+        rows: list[tuple[int, list[float]]] = []
+        for number, batch in objective.each():
+            part = self.measure.estimate(batch, seed)
+            rows.append((number, [part.value, float(batch.rows), float(KINDS.index(part.kind))]))
+            if objective.group is None:
+                yield _mean_of(rows, objective.spent() - before)
+        if objective.group is not None:
+            yield _mean_of(objective.workers.gathered(rows), objective.spent() - before)
+
+    def parts(self, objective: Objective, seed: int = 0) -> list[tuple[int, Estimate]]:
+        """The estimate of every batch that this worker holds, with the batch's number."""
+        return [(number, self.measure.estimate(batch, seed)) for number, batch in objective.each()]
+
+
+def _mean_of(rows: Sequence[tuple[int, list[float]]], cost: Cost) -> Estimate:
+    draws = torch.tensor([row for _, row in rows], dtype=torch.float64)
+    kind = KINDS[int(draws[0, 2])]
+    if bool((draws[:, 1] == draws[0, 1]).all()):
+        return summarise(draws[:, 0], kind, cost=cost)
+    return summarise(draws, kind, weighted_mean, cost=cost)
+
+
+def weighted_mean(draws: Tensor) -> Tensor:
+    """The mean of the first column, weighted by the second."""
+    return (draws[:, 0] * draws[:, 1]).sum() / draws[:, 1].sum()
+
+
+@dataclass(frozen=True)
+class NormalisedLogits:
+    """A loss of logits divided by their standard deviation over the classes, row by row (A modern look, eq. 5)."""
+
+    loss_fn: Callable[[Any, Any], Tensor]
+
+    def __call__(self, logits: Tensor, target: Any) -> Tensor:
+        return self.loss_fn(logits / logits.std(-1, correction=0, keepdim=True), target)
+
+
+@dataclass(frozen=True)
+class OnNormalisedLogits(Measure):
+    """A measure of the loss of normalised logits, which the scale of the last layer does not change."""
+
+    measure: Measure
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        return self.measure.running(replace(objective, loss_fn=NormalisedLogits(objective.loss_fn)), seed)
