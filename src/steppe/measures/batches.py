@@ -8,7 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
+
+from .elsewhere import random_numbers_kept
 
 Batch = Any  # (inputs, targets), or whatever the objective's `forward` takes: tensors in lists, tuples or mappings
 
@@ -24,34 +27,35 @@ def batches_of(data: Any, m: int | None = None) -> Sequence[Batch]:
     elif isinstance(data, Sequence):
         batches = data
     elif isinstance(data, Iterable):
-        batches = list(data)
+        with random_numbers_kept():
+            batches = list(data)
     else:
         raise TypeError(f"data is a tuple of tensors, a sequence of batches or a DataLoader, not {type(data).__name__}")
-    if len(batches) == 0:
-        raise ValueError("there is nothing to measure on: data has no batches")
     return batches if m is None else list(_cut(batches, m))
 
 
 def is_batch(data: Any) -> bool:
     """Whether this is one batch (a tuple or mapping with tensors in it) rather than several."""
-    if isinstance(data, Mapping):
+    if isinstance(data, (Mapping, Tensor)):
         return True
     return isinstance(data, tuple) and any(isinstance(x, Tensor) for x in data)
 
 
 def rows_of(batch: Batch) -> int:
-    """How many rows a batch has: the length of its first tensor."""
-    first = next((x for x in tree_leaves(batch) if isinstance(x, Tensor)), None)
-    if first is None or not first.ndim:
-        raise TypeError(f"a batch holds at least one tensor with one entry a row; this one is {type(batch).__name__}")
-    if not len(first):
-        raise ValueError("a batch is empty: drop it from the data")
-    return len(first)
+    """How many rows a batch has: the length of its first tensor that has one."""
+    for x in _leaves(batch):
+        if _packed(x):
+            return int(x.batch_sizes[0])
+        if isinstance(x, Tensor) and x.ndim:
+            if not len(x):
+                raise ValueError("a batch is empty: drop it from the data")
+            return len(x)
+    raise TypeError(f"a batch holds at least one tensor with one entry a row; this one is {type(batch).__name__}")
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
     """The batch on another device."""
-    return tree_map(lambda x: x.to(device, non_blocking=True) if isinstance(x, Tensor) else x, batch)
+    return _mapped(lambda x: x.to(device, non_blocking=True) if isinstance(x, Tensor) else x, batch)
 
 
 def row(batch: Batch, i: int) -> Batch:
@@ -62,7 +66,38 @@ def row(batch: Batch, i: int) -> Batch:
 def part(batch: Batch, rows: slice) -> Batch:
     """Some rows of a batch; what has no rows, such as a number, stays."""
     n = rows_of(batch)
-    return tree_map(lambda x: x[rows] if isinstance(x, Tensor) and x.ndim and len(x) == n else x, batch)
+    return _mapped(lambda x: x[rows] if _has_rows(x, n) else x, batch)
+
+
+def _leaves(batch: Batch) -> Iterator[Any]:
+    for x in tree_leaves(batch, is_leaf=_packed):
+        yield from _leaves(dict(x)) if isinstance(x, Mapping) else (x,)
+
+
+def _packed(x: Any) -> bool:
+    return isinstance(x, PackedSequence)
+
+
+def _has_rows(x: Any, n: int) -> bool:
+    if isinstance(x, Tensor):
+        return x.ndim > 0 and len(x) == n
+    return _listed(x) and len(x) == n
+
+
+def _listed(x: Any) -> bool:
+    """A list of things that are no tensors, such as names: one a row if it is as long as the batch."""
+    return isinstance(x, list) and not any(isinstance(y, Tensor) for y in tree_leaves(x))
+
+
+def _mapped(f: Any, *batches: Batch) -> Batch:
+    """`f` of every tensor and list of names, through mappings of any class too."""
+
+    def leaf(x: Any, *others: Any) -> Any:
+        if isinstance(x, Mapping):
+            return type(x)({k: _mapped(f, x[k], *(o[k] for o in others)) for k in x})  # type: ignore[call-arg]
+        return f(x, *others)
+
+    return tree_map(leaf, *batches, is_leaf=_listed)
 
 
 def share(data: Any, group: Any = None, m: int | None = None) -> list[Batch]:
@@ -75,6 +110,7 @@ def _cut(batches: Sequence[Batch], m: int) -> Iterator[Batch]:
         raise ValueError(f"batches of m rows need m >= 1, not {m}")
     kept: Batch | None = None
     for batch in batches:
+        rows_of(batch)
         kept = batch if kept is None else _joined(kept, batch)
         while rows_of(kept) > m:
             yield part(kept, slice(0, m))
@@ -87,6 +123,8 @@ def _joined(a: Batch, b: Batch) -> Batch:
     n = rows_of(a)
 
     def join(x: Any, y: Any) -> Any:
-        return torch.cat([x, y]) if isinstance(x, Tensor) and x.ndim and len(x) == n else x
+        if not _has_rows(x, n):
+            return x
+        return torch.cat([x, y]) if isinstance(x, Tensor) else x + y
 
-    return tree_map(join, a, b)
+    return _mapped(join, a, b)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -13,6 +15,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Statistics = Literal["running", "batch"]  # what normalisation layers use: eval mode, or the batch as in training
 R = TypeVar("R")
+
+_UNDISTURBED: set[tuple[int, str]] = set()  # models, with the statistics asked for, that a block looks after already
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -52,22 +56,49 @@ class _Holder(nn.Module):
 
 
 @contextmanager
+def random_numbers_kept() -> Iterator[None]:
+    """Random numbers of torch, numpy and Python are afterwards as if none had been drawn."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    python, arrays = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)
+
+
+@contextmanager
 def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterator[None]:
-    """A model whose mode and whose random numbers are as they were when the block ends, however it ends."""
+    """A model whose mode and whose random numbers are as they were when the block ends, however it ends.
+
+    A block inside another one of the same model does nothing, so a long measurement pays for it once.
+    """
+    if statistics not in get_args(Statistics):
+        raise ValueError(f"statistics of normalisation layers are {get_args(Statistics)}, not {statistics!r}")
+    key = (id(model), statistics)
+    if key in _UNDISTURBED:
+        yield
+        return
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     wanted = {m: statistics == "batch" and "running_mean" in m._buffers for m in model.modules()}
     changed = [m for m, training in wanted.items() if m.training != training]
     fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng([d.index for d in devices if d.index is not None]))
+        stack.enter_context(random_numbers_kept())
         if devices and any(isinstance(m, nn.RNNBase) for m in wanted):  # cuDNN's have no backward pass in eval mode
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        recurrent = [(m, m._flat_weights, m._flat_weight_refs) for m in wanted if isinstance(m, nn.RNNBase)]
         try:
+            _UNDISTURBED.add(key)
             torch.backends.mha.set_fastpath_enabled(False)  # without it, losses with and without gradient differ
             for m in changed:
                 m.training = wanted[m]
             yield
         finally:
+            _UNDISTURBED.discard(key)
+            for rnn, flat, refs in recurrent:  # which keep a list of the weights that they saw last
+                rnn._flat_weights, rnn._flat_weight_refs = flat, refs
             for m in changed:
                 m.training = not wanted[m]
             torch.backends.mha.set_fastpath_enabled(fast)
@@ -76,3 +107,15 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
 def twice_differentiable() -> Any:
     """A context in which attention has second derivatives, which its fast backends do not."""
     return sdpa_kernel(SDPBackend.MATH)
+
+
+def owned(grads: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients that can be written to one by one: autograd may give one tensor twice, or one number everywhere."""
+    seen: set[int] = set()
+    owned = []
+    for g, leaf in zip(grads, leaves, strict=True):
+        g = torch.zeros_like(leaf) if g is None else g
+        overlapping = g.untyped_storage().data_ptr() in seen or (0 in g.stride() and g.numel() > 1)
+        owned.append(g.clone(memory_format=torch.contiguous_format) if overlapping else g)
+        seen.add(g.untyped_storage().data_ptr())
+    return owned

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 from torch import Tensor
 
+from .elsewhere import undisturbed
+
 if TYPE_CHECKING:
     from .objective import Objective
 
@@ -75,6 +77,8 @@ class Estimate:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The confidence interval at that level, by Student's t with n - 1 degrees of freedom."""
+        if not 0 < level < 1:
+            raise ValueError(f"a confidence level is between 0 and 1 (0.95 for 95 %), not {level}")
         if self.stderr == 0 or (self.n == 1 and "bound" in self.kind):
             width = self.stderr
         elif self.n < 2:
@@ -86,7 +90,7 @@ class Estimate:
         return self.value - width, self.value + width
 
     def __str__(self) -> str:
-        digits = f"{self.value:.4g} ± {self.stderr:.2g}" if self.stderr != 0 else f"{self.value:.6g}"
+        digits = f"{self.value:.4g} ± {self.stderr:.2g}" if self.stderr > 0 else f"{self.value:.6g}"
         marks = [self.kind, *([f"n={self.n}"] if self.n > 1 else []), *([] if self.complete else ["stopped early"])]
         return f"{digits} ({', '.join(marks)}){': ' + self.note if self.note else ''}"
 
@@ -104,7 +108,8 @@ class Measure(Protocol):
 
     def estimate(self, objective: Objective, seed: int = 0) -> Estimate:
         """The number, with its error and its cost; the model is left as it was."""
-        return last(self.running(objective, seed))
+        with undisturbed(objective.model, objective.statistics):
+            return last(self.running(objective, seed))
 
 
 def last(estimates: Iterator[Estimate]) -> Estimate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cached_property
 from typing import Any, cast
@@ -18,7 +18,7 @@ from ..rows import select, whole
 from ..shards import distributed
 from ..vector import Space, Vector
 from .batches import Batch, batches_of, moved, rows_of
-from .elsewhere import Statistics, bare, elsewhere
+from .elsewhere import Statistics, bare, elsewhere, owned
 from .estimate import Cost, Meter
 from .first_step import FirstStep
 from .steady import refuse_constant, refuse_unsteady
@@ -27,6 +27,11 @@ from .workers import Workers
 
 def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
     """The output and the target of a batch (inputs, targets): what an objective does unless told otherwise."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise TypeError(
+            f"a batch is a pair (inputs, targets) unless forward= says how to use it; this one is a "
+            f"{type(batch).__name__} of {len(batch)}: pass forward=lambda model, batch: (output, target)"
+        )
     inputs, targets = batch
     return model(inputs), targets
 
@@ -52,9 +57,13 @@ class Objective:
     first: int = 0  # the number of the first batch, and how far apart the others are: what draws depend on
     stride: int = 1
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
-    trusted: bool = field(default=False, compare=False, repr=False)  # the loss was found to be a function already
+    trusted: InitVar[bool] = False  # the loss was found to be a function already
+    _steady: bool = field(default=False, init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, trusted: bool) -> None:
+        object.__setattr__(self, "_steady", trusted)
+        if isinstance(self.only, str):
+            object.__setattr__(self, "only", [self.only])
         object.__setattr__(self, "model", bare(self.model))
         object.__setattr__(self, "batches", batches_of(self.batches, self.m))
         if self.group is not None:
@@ -68,15 +77,18 @@ class Objective:
     @cached_property
     def params(self) -> Mapping[str, Tensor]:
         """The parameters that move, by name: those that require a gradient and are named by `only`."""
+        every = self.model.named_parameters(remove_duplicate=False)  # a shared one answers to each of its names
+        asked = {id(p) for n, p in every if self.only is None or any(fnmatch(n, o) for o in self.only)}
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        chosen = {n: p for n, p in trained.items() if self.only is None or any(fnmatch(n, o) for o in self.only)}
+        chosen = {n: p for n, p in trained.items() if id(p) in asked}
         if not chosen:
             some = ", ".join(list(trained)[:3]) or "none at all"
             raise ValueError(f"no trainable parameter matches {self.only}: the model has {some}")
-        if any(distributed(p) is not None for p in chosen.values()):
+        old = any(type(m).__name__ == "FullyShardedDataParallel" for m in self.model.modules())
+        if old or any(distributed(p) is not None for p in chosen.values()):
             raise ValueError(
-                "the model is sharded (FSDP2), and its function at other weights cannot be asked for: load its full "
-                "state dict into an unsharded copy and measure that, with the batches shared out by group="
+                f"the model is sharded (FSDP{1 if old else 2}), and its function at other weights cannot be asked for: "
+                "load its full state dict into an unsharded copy and measure that, its batches shared out by group="
             )
         return chosen
 
@@ -101,7 +113,10 @@ class Objective:
     @cached_property
     def rows(self) -> int:
         """The rows of all batches of all workers."""
-        return int(self.workers.total(torch.tensor(float(sum(self.sizes)), dtype=torch.float64)))
+        rows = int(self.workers.total(torch.tensor(float(sum(self.sizes)), dtype=torch.float64)))
+        if not rows:
+            raise ValueError("there is nothing to measure on: data has no batches")
+        return rows
 
     def spent(self) -> Cost:
         """What was worked so far, here and on parts of this objective; the difference of two is a cost."""
@@ -132,7 +147,15 @@ class Objective:
             number = self.first + i * self.stride
             yield (
                 number,
-                replace(self, batches=[moved(batch, device)], m=None, group=None, first=number, stride=1, trusted=True),
+                replace(
+                    self,
+                    batches=[moved(batch, device)],
+                    m=None,
+                    group=None,
+                    first=number,
+                    stride=1,
+                    trusted=True,
+                ),
             )
 
     def read(self, probe: Probe) -> Reading:
@@ -144,7 +167,7 @@ class Objective:
         total = torch.zeros((), dtype=torch.float64, device=self.space.device)
         grad: Vector | None = None
         each: list[Tensor] = []
-        for batch, size in zip(self.batches, self.sizes, strict=True):
+        for batch in self.batches:
             losses, grads, rows = self._pass(places, batch, probe)
             share = rows / (self.rows if probe.rows is whole else rows)
             total += losses.double().mean().to(total.device) * share
@@ -153,11 +176,12 @@ class Objective:
                 part = self.space.vector(grads)
                 part = part if share == 1 else part * share
                 grad = part if grad is None else grad.add_(part)
-            self.meter.losses += (not probe.grad) * size
-            self.meter.gradients += probe.grad * size
+            self.meter.losses += (not probe.grad) * rows
+            self.meter.gradients += probe.grad * rows
         if probe.grad:
             grad = self.workers.summed(grad if grad is not None else self.space.zeros())
-        return Reading(grad, self.workers.total(total), lambda x: x, torch.cat(each) if each else None, sum(self.sizes))
+        each_row = torch.cat(each) if each else None
+        return Reading(grad, self.workers.total(total), lambda x: x, each_row, sum(self.sizes))
 
     def here(self) -> list[Tensor]:
         """The weights themselves, sharing their memory and none of their history."""
@@ -176,8 +200,9 @@ class Objective:
             if not probe.grad:
                 return losses, None, rows_of(batch)
             refuse_constant(self, losses)
-            grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True, materialize_grads=True)
-            return losses.detach(), grads, rows_of(batch)
+            grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True)
+            refuse_constant(self, losses, grads)
+            return losses.detach(), owned(grads, leaves), rows_of(batch)
 
         with torch.set_grad_enabled(probe.grad):
             return cast(tuple[Tensor, Any, int], self.evaluate(leaves, task))
@@ -187,14 +212,23 @@ class Objective:
         return elsewhere(self.model, dict(zip(self.params, places, strict=True)), task, self.statistics)
 
     def check(self) -> None:
-        """Refuses a loss that is not a function of the weights, once."""
-        if not self.trusted and len(self.batches):
-            object.__setattr__(self, "trusted", True)
+        """Refuses a loss that is not a function of the weights, once, on all workers if on one."""
+        if self._steady:
+            return
+        object.__setattr__(self, "_steady", True)
+        trouble: Exception | None = None
+        try:
             try:
-                refuse_unsteady(self)
-            except BaseException:
-                object.__setattr__(self, "trusted", False)
-                raise
+                _ = self.sizes, self.space
+                if len(self.batches):
+                    refuse_unsteady(self)
+            except Exception as found:
+                trouble = found
+            self.workers.share_trouble(trouble)
+            _ = self.rows  # a sum over workers, which all of them must take at the same time
+        except BaseException:
+            object.__setattr__(self, "_steady", False)
+            raise
 
     def drive(self, method: Method, *, seed: int = 0, mask: Tensor | None = None, **options: Any) -> Vector:
         """The gradient that an optimizer's first step with this method would take here."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,17 +19,18 @@ if TYPE_CHECKING:
 
 def refuse_unsteady(objective: Objective) -> None:
     """Raises if one batch evaluated twice, with other random numbers, gives two losses."""
-    batch = moved(objective.batches[0], objective.space.device)
+    found = []
+    for seed in (0, 1):
+        batch = moved(objective.batches[0], objective.space.device)  # anew: a lazy sequence may augment
 
-    def task(model: nn.Module) -> list[float]:
-        found = []
-        for seed in (0, 1):
-            torch.manual_seed(seed)
-            found.append(float(objective.loss_fn(*objective.forward(model, batch)).double().mean()))
-        return found
+        def task(model: nn.Module, seed: int = seed, batch: Any = batch) -> float:
+            torch.manual_seed(seed), np.random.seed(seed), random.seed(seed)
+            losses = objective.loss_fn(*objective.forward(model, batch))
+            return float(losses.double().mean()) if isinstance(losses, Tensor) else refuse_constant(objective, losses)
 
-    with torch.no_grad():
-        one, two = objective.evaluate(objective.here(), task)
+        with torch.no_grad():
+            found.append(objective.evaluate(objective.here(), task))
+    one, two = found
     if not isfinite(one):
         raise NotFinite(f"the loss at the weights themselves is {one}: there is nothing to compare with around them")
     precision = max(torch.finfo(p.dtype).eps for p in objective.params.values())
@@ -39,9 +42,9 @@ def refuse_unsteady(objective: Objective) -> None:
         )
 
 
-def refuse_constant(objective: Objective, losses: Tensor) -> None:
+def refuse_constant(objective: Objective, losses: Any, grads: Any = None) -> None:
     """Raises if no parameter that moves takes part in the loss."""
-    if not losses.requires_grad:
+    if not getattr(losses, "requires_grad", False) or (grads is not None and all(g is None for g in grads)):
         raise ValueError(
             "the loss does not depend on the parameters that move: its graph reaches none of "
             f"{', '.join(list(objective.params)[:3])} ... Compute it from the model that forward() is given, without "

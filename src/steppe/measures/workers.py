@@ -54,3 +54,17 @@ class Workers:
         everybody: list[Any] = [None] * self.count
         dist.all_gather_object(everybody, list(numbers), group=self.group)
         return sorted(row for rows in everybody for row in rows)
+
+    def share_trouble(self, mine: Exception | None) -> None:
+        """Raises on every worker what was raised on one, which the others would wait for."""
+        if mine is not None and self.group is None:
+            raise mine
+        if self.group is None:
+            return
+        everybody: list[Any] = [None] * self.count
+        dist.all_gather_object(everybody, mine and (type(mine), str(mine)), group=self.group)
+        if mine is not None:
+            raise mine
+        for rank, told in enumerate(everybody):
+            if told is not None:
+                raise told[0](f"worker {rank}: {told[1]}")
