@@ -1,0 +1,129 @@
+"""Directions to look at a loss along: random ones in the scale of the weights, towards a checkpoint, or any vector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from ..chunk import Chunk
+from ..vector import Vector
+from .objective import Objective
+from .states import State, point
+
+
+class Scaling(Protocol):
+    """How long a direction is in each part of the weights."""
+
+    @property
+    def name(self) -> str: ...
+    def __call__(self, direction: Vector, weights: Vector) -> Vector: ...
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """Every filter, or every layer, of the direction as long as the weights' own (Li et al. 2018, section 4).
+
+    A filter is the weights of one output unit: a slice of a parameter's first dimension. At coordinate 1 every
+    filter has moved by its own length, whatever the scale of its layer.
+    """
+
+    each: Literal["filter", "layer"] = "filter"
+    one_dim: Literal["zero", "whole"] = "zero"  # biases and norm layers stay, as in the paper, or count as one filter
+
+    @property
+    def name(self) -> str:
+        return f"{self.each}-normalised" + (" with biases" if self.one_dim == "whole" else "")
+
+    def __call__(self, direction: Vector, weights: Vector) -> Vector:
+        chunks = []
+        for chunk, d, w in zip(direction.space.chunks, direction.chunks, weights.chunks, strict=True):
+            if len(chunk.shape) < 2 and self.one_dim == "zero":
+                chunks.append(torch.zeros_like(d))
+            else:
+                length = self.lengths(chunk, d)
+                factor = torch.where(length > 0, self.lengths(chunk, w) / length, 0.0)
+                chunks.append((d * factor).to(d.dtype))
+        return Vector(direction.space, chunks)
+
+    def lengths(self, chunk: Chunk, x: Tensor) -> Tensor:
+        """The Euclidean norm of every part of the parameters in a chunk, in a shape that spreads over the chunk."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        ndim = len(chunk.shape)
+        if ndim == 0:
+            return x.abs().to(wide)
+        inside = range(x.ndim - ndim + (self.each == "filter" and ndim > 1), x.ndim)
+        norms: Tensor = torch.linalg.vector_norm(x, dim=tuple(inside), keepdim=True, dtype=wide)
+        return norms
+
+    def distance(self, move: Vector, weights: Vector) -> float:
+        """How far a displacement goes, in lengths of the parts that this moves: the root mean square over them.
+
+        A direction that was normalised has length 1; a part without any weights is infinitely far from others.
+        """
+        squares = [torch.zeros(0, dtype=torch.float64)]
+        for chunk, d, w in zip(move.space.chunks, move.chunks, weights.chunks, strict=True):
+            if len(chunk.shape) > 1 or self.one_dim == "whole":
+                gone, length = (self.lengths(chunk, x).double().flatten().cpu() for x in (d, w))
+                squares.append(torch.where(gone == 0, 0.0, (gone / length).square()))
+        every = torch.cat(squares)
+        return float(every.mean().sqrt()) if len(every) else 0.0
+
+
+@dataclass(frozen=True)
+class Unscaled:
+    """The direction as it is."""
+
+    name: ClassVar[str] = "not normalised"
+
+    def __call__(self, direction: Vector, weights: Vector) -> Vector:
+        return direction
+
+
+FILTERS, LAYERS, UNSCALED = Normalised("filter"), Normalised("layer"), Unscaled()
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A vector to move the weights along, and what it is; a Hessian's eigenvector enters as Direction(v, "top")."""
+
+    vector: Vector
+    name: str = "given direction"
+    seed: int | None = None  # where it was drawn
+
+
+def random_direction(objective: Objective, seed: int = 0, number: int = 0, scaling: Scaling = FILTERS) -> Direction:
+    """The `number`-th Gaussian direction of a seed: a function of both, and independent of the others."""
+    drawn = scaling(objective.draw(seed, number).normal(), objective.weights)
+    return Direction(drawn, f"random direction {number} of seed {seed}, {scaling.name}", seed)
+
+
+def random_plane(objective: Objective, seed: int = 0, scaling: Scaling = FILTERS) -> tuple[Direction, Direction]:
+    """Two independent random directions: nearly orthogonal in many dimensions, and not made so in few."""
+    return random_direction(objective, seed, 0, scaling), random_direction(objective, seed, 1, scaling)
+
+
+def towards(
+    objective: Objective, state: State, name: str = "another checkpoint", scaling: Scaling = UNSCALED
+) -> Direction:
+    """The way from the model's weights to a checkpoint's, which lies at coordinate 1 unless it is scaled."""
+    move = scaling(point(objective, state) - objective.weights, objective.weights)
+    return Direction(move, f"towards {name}" + ("" if scaling is UNSCALED else f", {scaling.name}"))
+
+
+def fitting(objective: Objective, direction: Direction) -> Vector:
+    """The vector of a direction in the objective's own space; raises if one cannot move along it."""
+    tensors, weights = direction.vector.tensors, list(objective.params.values())
+    if [t.shape for t in tensors] != [p.shape for p in weights]:
+        raise ValueError(f"{direction.name} has {len(tensors)} tensors and does not fit the {len(weights)} that move")
+    vector = objective.space.vector([t.detach().to(p) for t, p in zip(tensors, weights, strict=True)])
+    length = float(vector.norm())
+    if not isfinite(length) or length == 0:
+        raise ValueError(
+            f"{direction.name} has length {length}, so there is nothing to see along it. (Scaling by filters or layers "
+            'leaves biases and norm layers where they are, unless you ask for one_dim="whole".)'
+        )
+    return vector
