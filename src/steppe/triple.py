@@ -51,15 +51,26 @@ class Triple:
 
     def value(self, u: Tensor) -> Tensor:
         """Phi of the sample mean of psi over the rows of `u`, which has one column a law."""
-        each = torch.stack([self.psi(x).reshape(-1) for x in u.reshape(-1)]).reshape(*u.shape, self.m)
-        each = each[:, 0] if len(self.laws) == 1 else torch.diagonal(each, dim1=1, dim2=2)
+        each = self.psis(u)
         if not self.logs:
-            mean = each.mean(0)
-            return self.correction(len(u)) * self.phi(mean if self.m > 1 else mean[0])
-        log_mean = torch.logsumexp(each, 0) - log(len(u))
-        exponent = self.phi(log_mean if self.m > 1 else log_mean[0])
+            return self.link(each)
+        exponent = self.link(each)
         capped = exponent.detach().clamp(max=LOG_CAP).exp()
-        return self.correction(len(u)) * capped * (1 + exponent - exponent.detach())  # exp, with its own slope
+        return capped * (1 + exponent - exponent.detach())  # exp, with its own slope
+
+    def psis(self, u: Tensor) -> Tensor:
+        """Psi of every row of `u`: one column a component."""
+        each = torch.stack([self.psi(x).reshape(-1) for x in u.reshape(-1)]).reshape(*u.shape, self.m)
+        return each[:, 0] if len(self.laws) == 1 else torch.diagonal(each, dim1=1, dim2=2)
+
+    def link(self, psis: Tensor) -> Tensor:
+        """Phi of the mean of psi over the rows, corrected for their number; in `logs`, the logarithm of that."""
+        n = len(psis)
+        if not self.logs:
+            mean = psis.mean(0)
+            return self.correction(n) * self.phi(mean if self.m > 1 else mean[0])
+        log_mean = torch.logsumexp(psis, 0) - log(n)
+        return self.phi(log_mean if self.m > 1 else log_mean[0]) + log(self.correction(n))
 
 
 def sphere(draw: Draw) -> Vector:
@@ -118,16 +129,14 @@ def bessel(n: int) -> float:
     return n / (n - 1)
 
 
-def _minus(t: Tensor) -> Tensor:
-    return -t
+@dataclass(frozen=True)
+class Times:
+    """The function t -> factor t."""
 
+    factor: float
 
-def _minus_half(t: Tensor) -> Tensor:
-    return -t / 2
-
-
-def _minus_two(t: Tensor) -> Tensor:
-    return -2 * t
+    def __call__(self, t: Tensor) -> Tensor:
+        return self.factor * t
 
 
 TRACE = Triple(identity, identity, (sphere,))
@@ -136,10 +145,10 @@ TRACE = Triple(identity, identity, (sphere,))
 FROBENIUS = Triple(_twice_variance, _moments, (gaussian,), correction=bessel)
 """||H||_F^2, by shared draws and the unbiased covariance: Table 1, second row, and Algorithm 3."""
 
-DETERMINANT = Triple(_minus_two, _minus, (Hypercube(),), logs=True)
+DETERMINANT = Triple(Times(-2.0), Times(-1.0), (Hypercube(),), logs=True)
 """det(H) up to the constant (2 pi)^d: Table 1, third row, on the hypercube of appendix O."""
 
-DETERMINANT_RELEASED = Triple(_minus_two, _minus_half, (Hypercube(),), logs=True)
+DETERMINANT_RELEASED = Triple(Times(-2.0), Times(-0.5), (Hypercube(),), logs=True)
 """As the authors' code has it: psi(t) = exp(-t / 2)."""
 
 TRIPLES = {
@@ -148,3 +157,8 @@ TRIPLES = {
     "determinant": DETERMINANT,
     "determinant-released": DETERMINANT_RELEASED,
 }
+
+
+def exponential(sigma: float) -> Triple:
+    """The product of (1 - sigma lambda_i): Table 1, last row; needs sigma lambda_max < 1."""
+    return Triple(Times(-2.0), Times(sigma), (gaussian,), logs=True)

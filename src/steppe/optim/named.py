@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from torch.optim import Optimizer
 
 from ..ball import Ascent, Ball, Slope
 from ..metric import Elementwise, Filterwise, Metric, NormLayersOnly
+from ..names import unknown
 from ..probe import Method
 from ..triple import TRIPLES, Triple
 from .agnostic import AgnosticSAM
@@ -101,14 +101,6 @@ METHODS: dict[str, Callable[..., Method]] = {
     "msam": MomentumSAM,
     "m-sam": _m_sam,
 }
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """A message that says what was asked, and what there is of that kind, the nearest first."""
-    names = sorted(known)
-    near = get_close_matches(name, names, n=3, cutoff=0.4)
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    return f"there is no {what} {name!r}.{hint} There are: {', '.join(names) or 'none'}."
 
 
 def method(name: str, **options: Any) -> Method:

@@ -41,12 +41,12 @@ class Dense:
         matrix: Tensor = torch.stack(rows)
         if not bool(torch.isfinite(matrix).all()):
             raise NotFinite("the Hessian has infinite entries or such that are not a number")
-        return cast(Tensor, (matrix + matrix.mT) / 2)
+        return (matrix + matrix.mT) / 2
 
     @cached_property
     def spectrum(self) -> Tensor:
         """All eigenvalues in ascending order."""
-        return torch.linalg.eigvalsh(self.matrix)
+        return cast(Tensor, torch.linalg.eigvalsh(self.matrix))
 
     def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
         yield exact(float(self.spectrum[-k if end == "top" else k - 1]))

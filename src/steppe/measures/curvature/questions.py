@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ...metric import Metric
 from ..estimate import Estimate, Measure
@@ -27,6 +27,7 @@ class Spectrum(Protocol):
 By = Callable[[Curvature, int], Spectrum]
 
 
+@runtime_checkable
 class Question(Measure, Protocol):
     """A measure that is read off the spectrum of one operator."""
 

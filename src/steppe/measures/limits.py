@@ -1,0 +1,85 @@
+"""What sharpness tends to when the radius goes to 0 (A modern look, appendix A), and other numbers at the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from ..ball import Ball, stretch_
+from ..metric import Metric
+from .curvature.questions import Eigenvalue, Trace
+from .estimate import Estimate, Measure, exact
+from .objective import Objective
+
+
+@dataclass(frozen=True)
+class SlopeLimit(Measure):
+    """rho ||T grad L||_q: worst-case sharpness of a small ball away from critical points (Proposition 1)."""
+
+    ball: Ball = field(default_factory=Ball)
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        before = objective.spent()
+        slope = stretch_(objective.gradient()[1], self.ball.scales(objective))
+        p = self.ball.p
+        q = inf if p == 1 else (1.0 if p == inf else p / (p - 1))
+        yield exact(float(slope.norm(q)), cost=objective.spent() - before)
+
+
+@dataclass(frozen=True)
+class CurvatureLimit(Measure):
+    """rho^2 / 2 lambda_max(T H T): worst-case sharpness of a small l2 ball at a critical point (Proposition 1).
+
+    A local maximum has no growth at all, so a negative eigenvalue counts as 0.
+    """
+
+    ball: Ball = field(default_factory=Ball)
+    rtol: float = 1e-3
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        if self.ball.p != 2 or not isinstance(self.ball.rho, (int, float)):
+            raise ValueError(
+                f"the limit at critical points is an eigenvalue in l2 balls of one radius, not {self.ball}"
+            )
+        factor = self.ball.rho**2 / 2
+        for top in Eigenvalue(rtol=self.rtol, metric=self.ball.metric).running(objective, seed):
+            yield replace(top, value=max(factor * top.value, 0.0), stderr=factor * top.stderr)
+
+
+@dataclass(frozen=True)
+class AverageLimit(Measure):
+    """rho^2 / 2 tr(T H T): average-case sharpness of a small radius with Gaussian noise (Proposition 2).
+
+    `variance` is that of the noise's entries: 1 for Gaussian and sign noise, 1/3 for the box.
+    """
+
+    rho: float = 0.1
+    metric: Metric | None = None
+    variance: float = 1.0
+    rtol: float = 0.02
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        factor = self.variance * self.rho**2 / 2
+        for trace in Trace(rtol=self.rtol, metric=self.metric).running(objective, seed):
+            yield replace(trace, value=factor * trace.value, stderr=factor * trace.stderr)
+
+
+@dataclass(frozen=True)
+class GradientNorm(Measure):
+    """The norm of the gradient of the mean loss."""
+
+    p: float = 2.0
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        before = objective.spent()
+        yield exact(float(objective.gradient()[1].norm(self.p)), cost=objective.spent() - before)
+
+
+@dataclass(frozen=True)
+class Loss(Measure):
+    """The mean loss itself."""
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        before = objective.spent()
+        yield exact(objective.loss(), cost=objective.spent() - before)

@@ -1,0 +1,63 @@
+"""Relative flatness of one layer: the trace of its Hessian blocks, weighted by the layer's own weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..draw import seed_of
+from .curvature.operator import Curvature
+from .estimate import Estimate, Measure, summarise
+from .objective import Objective
+
+LOOK = 5  # draws between two running estimates
+
+
+@dataclass(frozen=True)
+class RelativeFlatness(Measure):
+    """sum over rows s, s' of <w_s, w_s'> tr(H_ss') for one weight matrix (Petzka et al. 2021, Definition 3).
+
+    `layer` names the parameter; by default the last matrix, as the paper measures the layer after the features.
+    """
+
+    layer: str | None = None
+    n: int = 100
+    rtol: float = 0.05
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        name = self.layer or self._last(objective)
+        if name not in objective.params or objective.params[name].ndim < 2:
+            raise ValueError(
+                f"relative flatness is that of a weight matrix; {name!r} is none of {list(objective.params)}"
+            )
+        part = replace(objective, only=[name])
+        before = part.spent()
+        curvature = Curvature(part)
+        w = part.here()[0]
+        matrix = w.reshape(len(w), -1)
+        draws: list[float] = []
+        for i in range(self.n):
+            a, b = _signs(matrix, seed, i)
+            direction = torch.outer(matrix @ a, b).view_as(w)  # E [v' H v] over signs a, b is the weighted trace
+            v = part.space.vector([direction])
+            draws.append(float(v.dot(curvature.product(v))))
+            if len(draws) % LOOK == 0 or len(draws) == self.n:
+                found = summarise(torch.tensor(draws, dtype=torch.float64), "unbiased", cost=part.spent() - before)
+                yield replace(found, note=f"of {name}")
+                if len(draws) >= 2 * LOOK and found.stderr <= self.rtol * abs(found.value):
+                    return
+
+    def _last(self, objective: Objective) -> str:
+        matrices = [name for name, p in objective.params.items() if p.ndim >= 2]
+        if not matrices:
+            raise ValueError("relative flatness needs a weight matrix, and no parameter that moves is one")
+        return matrices[-1]
+
+
+def _signs(matrix: Tensor, seed: int, i: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed_of(seed, 4, i))
+    both = torch.randint(0, 2, (2, matrix.shape[1]), generator=generator).mul(2).sub(1).to(matrix)
+    return both[0], both[1]

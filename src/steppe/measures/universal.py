@@ -1,0 +1,75 @@
+"""Measures of the (phi, psi, mu) class: any functional of the Hessian that a triple names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+
+from ..draw import Draw
+from ..triple import Triple, identity
+from .curvature.operator import Curvature
+from .estimate import Cost, Estimate, Kind, Measure, NotFinite, summarise
+from .objective import Objective
+
+LOOK = 10  # draws between two running estimates
+
+
+@dataclass(frozen=True)
+class ZerothOrder(Measure):
+    """R_rho, phi(mean of psi((L(w + rho v) - L(w)) / rho^2)), from losses alone (universal-SAM paper, Definition 8)."""
+
+    triple: Triple
+    rho: float = 0.01  # universal-SAM paper, appendix O
+    n: int = 100
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        before = objective.spent()
+        base, grad = objective.gradient()
+        rows: list[list[float]] = []
+        for i in range(self.n):
+            row = []
+            for k, law in enumerate(self.triple.laws):
+                draw = Draw(objective.space, (seed, objective.first, i, k), objective.weights, grad)
+                loss = objective.loss(law(draw).mul_(self.rho))
+                if not isfinite(loss):
+                    raise NotFinite(f"the loss is {loss} at draw {i}, radius {self.rho}: measure at a smaller radius")
+                row.append((loss - base) / self.rho**2)
+            rows.append(row)
+            if len(rows) % LOOK == 0 or len(rows) == self.n:
+                yield _estimate(self.triple, rows, objective.spent() - before)
+
+
+@dataclass(frozen=True)
+class SecondOrder(Measure):
+    """S = phi(mean of psi(v' H v / 2)), from products with the Hessian (universal-SAM paper, Definition 1)."""
+
+    triple: Triple
+    n: int = 100
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        before = objective.spent()
+        curvature = Curvature(objective)
+        grad = curvature.gradient()
+        rows: list[list[float]] = []
+        while len(rows) < self.n:
+            block = range(len(rows), min(len(rows) + LOOK, self.n))
+            vectors = [
+                law(Draw(objective.space, (seed, objective.first, i, k), objective.weights, grad))
+                for i in block
+                for k, law in enumerate(self.triple.laws)
+            ]
+            images = curvature.products(vectors)
+            forms = [float(v.dot(image)) / 2 for v, image in zip(vectors, images, strict=True)]
+            laws = len(self.triple.laws)
+            rows += [forms[j : j + laws] for j in range(0, len(forms), laws)]
+            yield _estimate(self.triple, rows, objective.spent() - before)
+
+
+def _estimate(triple: Triple, rows: list[list[float]], cost: Cost) -> Estimate:
+    """A triple in logs is measured as its logarithm, which alone fits into a number for networks."""
+    psis = triple.psis(torch.tensor(rows, dtype=torch.float64))
+    kind: Kind = "unbiased" if triple.phi is identity else "plug-in"
+    return summarise(psis, kind, triple.link, cost=cost, note="logarithm" if triple.logs else "")

@@ -1,0 +1,14 @@
+"""What to say when somebody asks for a name that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """A message that says what was asked, and what there is of that kind, the nearest first."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=3, cutoff=0.4)
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"there is no {what} {name!r}.{hint} There are: {', '.join(names) or 'none'}."
