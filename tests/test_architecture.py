@@ -21,12 +21,24 @@ ABOVE = {"steppe.demo"}  # may use everything
 
 PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
     "AgnosticSAM", "Ball", "DETERMINANT", "DETERMINANT_RELEASED", "Draw", "DynamicSparseSAM", "ESAM", "Elementwise",
-    "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "GSAM", "Hypercube", "LookSAM", "METHODS", "Method",
+    "Estimate", "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "GSAM", "Given", "Hypercube", "LookSAM",
+    "MEASURES", "METHODS", "Measure", "Method", "Objective", "exponential", "measure",
     "MomentumSAM", "NormLayersOnly", "PerPart", "PerWorker", "Plain", "Plan", "PointMass", "Probe", "RSAM",
     "RadiusFollowsLR", "Reading", "SAM", "SASAM", "SASGD", "SharpBalance", "SharpnessAware", "Site", "Slope", "Space",
     "TRACE", "Triple", "UniversalSAM", "Vector", "build",
     "contiguous_", "det_sam", "frob_sam", "gaussian", "method", "rademacher",
     "sam", "sphere", "trace_sam", "uphill",
+}  # fmt: skip
+
+PUBLIC_MEASURES = {
+    "AutoPGD", "AverageCase", "AverageLimit", "Cost", "Curvature", "CurvatureLimit", "DEFINITIONS", "Dense", "Density",
+    "Direction", "Eigenvalue", "Estimate", "FILTERS", "FisherTrace", "FrobeniusSquared", "GradientNorm", "LAYERS",
+    "LogDeterminant", "Loss", "MEASURES", "Measure", "NormalisedLogits", "NotFinite", "Objective", "OnNormalisedLogits",
+    "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
+    "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "Summit", "Sweep", "Trace", "UNSCALED", "WorstCase",
+    "ZerothOrder", "box", "diagonal", "distance", "exponential_integrals", "figure", "fisher_traces", "gauss_newton",
+    "hessian", "hessian_from_point_masses", "measure", "path", "random_direction", "random_plane", "share", "slice_1d",
+    "slice_2d", "slice_along", "spectral_density", "spectrum_from_exponentials", "towards", "write_html",
 }  # fmt: skip
 
 
@@ -47,6 +59,9 @@ def imports(module: str) -> set[str]:
 def test_public_names_are_these() -> None:
     names = [n for n in dir(steppe) if not n.startswith("_") and not isinstance(getattr(steppe, n), ModuleType)]
     assert set(names) == PUBLIC
+    listed = [n for n in vars(steppe.measures) if not n.startswith("_")]
+    names = [n for n in listed if not isinstance(getattr(steppe.measures, n), ModuleType)]
+    assert set(names) == PUBLIC_MEASURES
 
 
 def test_foreach_is_spelled_in_one_module() -> None:

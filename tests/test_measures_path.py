@@ -19,7 +19,7 @@ from steppe.measures.directions import LAYERS, Normalised
 from steppe.measures.estimate import NotFinite
 from steppe.measures.landscape import slice_1d
 from steppe.measures.objective import Objective
-from steppe.measures.path import Path, distance, path
+from steppe.measures.paths import Path, distance, path
 from steppe.measures.slices import blank
 from steppe.measures.states import matched, point
 

@@ -4,8 +4,14 @@ from .ball import Ball as Ball
 from .ball import Slope as Slope
 from .contiguous import contiguous_ as contiguous_
 from .draw import Draw as Draw
+from .measures import MEASURES as MEASURES
+from .measures import Estimate as Estimate
+from .measures import Measure as Measure
+from .measures import Objective as Objective
+from .measures import measure as measure
 from .metric import Elementwise as Elementwise
 from .metric import Filterwise as Filterwise
+from .metric import Given as Given
 from .metric import NormLayersOnly as NormLayersOnly
 from .optim.agnostic import AgnosticSAM as AgnosticSAM
 from .optim.combinators import Every as Every
@@ -45,6 +51,7 @@ from .triple import TRACE as TRACE
 from .triple import Hypercube as Hypercube
 from .triple import PointMass as PointMass
 from .triple import Triple as Triple
+from .triple import exponential as exponential
 from .triple import gaussian as gaussian
 from .triple import rademacher as rademacher
 from .triple import sphere as sphere

@@ -1,0 +1,103 @@
+"""What several measures found: as a mapping, as a table for people, as JSON for machines; and the bar while it runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from .estimate import Cost, Estimate
+
+if TYPE_CHECKING:
+    from rich.table import Table  # rich is imported where it is used: it takes a quarter of a second
+
+Watch = Callable[[str, Estimate | None], None]
+
+
+@dataclass(frozen=True)
+class Results(Mapping[str, Estimate]):
+    """Estimates by name, why others are missing, and what all of them cost together."""
+
+    estimates: Mapping[str, Estimate]
+    failures: Mapping[str, str] = field(default_factory=dict)
+    cost: Cost = field(default_factory=Cost)
+
+    def __getitem__(self, name: str) -> Estimate:
+        if name in self.failures:
+            raise KeyError(f"{name} has no value: {self.failures[name]}")
+        return self.estimates[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.estimates)
+
+    def __len__(self) -> int:
+        return len(self.estimates)
+
+    def table(self) -> Table:
+        """One row a measure: value, error, kind, cost and time."""
+        from rich import box
+        from rich.table import Table
+
+        total = (
+            f"In all {self.cost}, {self.cost.seconds:.1f} s. Work that measures share is counted once, at the first."
+        )
+        table = Table(box=box.SIMPLE_HEAD, caption=total, caption_justify="left")
+        for head in ("measure", "value", "error", "n", "kind", "cost", "time"):
+            table.add_column(head, justify="left" if head in ("measure", "kind", "cost") else "right")
+        for name, e in self.estimates.items():
+            kind = e.kind if e.complete else f"{e.kind}, stopped early"
+            error = f"{e.stderr:.2g}" if isfinite(e.stderr) and e.stderr else ""
+            label = f"{name} ({e.note})" if e.note else name
+            table.add_row(label, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s")
+        for name, why in self.failures.items():
+            table.add_row(name, "none", "", "", why, "", "")
+        return table
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=110, no_color=True, highlight=False)
+        with console.capture() as capture:
+            console.print(self.table())
+        return capture.get()
+
+    def to_json(self) -> str:
+        """Everything, with numbers that are not finite as null."""
+        rows = {name: asdict(e) | {"interval": e.interval()} for name, e in self.estimates.items()}
+        everything = {"estimates": rows, "failures": dict(self.failures), "cost": asdict(self.cost)}
+        return json.dumps(_finite(everything), indent=2)
+
+
+def _finite(x: Any) -> Any:
+    if isinstance(x, dict):
+        return {k: _finite(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_finite(v) for v in x]
+    return None if isinstance(x, float) and not isfinite(x) else x
+
+
+@contextmanager
+def watching(measures: int, progress: bool | None) -> Iterator[Watch]:
+    """A bar on the terminal with the running estimate and its error, or nothing where nobody looks."""
+    if not (sys.stderr.isatty() if progress is None else progress):
+        yield lambda name, estimate: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=measures, now="")
+        seen: list[str] = []
+
+        def watch(name: str, estimate: Estimate | None) -> None:
+            if name not in seen:
+                seen.append(name)
+            now = f"{estimate}, {estimate.cost}" if estimate is not None else ""
+            bar.update(task, description=name, completed=len(seen) - 1, now=now)
+
+        yield watch
