@@ -37,11 +37,12 @@ clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml constraints.txt requirements-oracles.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "steppe needs Python 3.11 or newer: make PYTHON=...")'
 	@echo "installing steppe and its development tools into .venv (torch is large; once)"
 	@$(PYTHON) -m venv .venv
 	@$(INSTALL) -e '.[dev]'
+	@$(INSTALL) --no-deps -r requirements-oracles.txt
 	@touch $@
 
 .venv/ready-to-bench: .venv/ready
