@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .path import Path
+from .paths import Path
 from .slices import Array, Slice, written
 
 View = Literal["contour", "surface"]
