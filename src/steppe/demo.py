@@ -20,9 +20,10 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .optim.engine import SharpnessAware
+from .ball import Ball
+from .measures import Eigenvalue, Loss, Objective, WorstCase
+from .measures.run import measured
 from .optim.named import build
-from .optim.sam import SAM
 
 METHODS: Mapping[str, Mapping[str, float]] = {
     "none": {},
@@ -31,7 +32,7 @@ METHODS: Mapping[str, Mapping[str, float]] = {
     "frob-sam": {"rho": 0.01, "strength": 0.01},
 }
 TRAINING_ROWS, BATCH = 600, 50  # of 1797 rows: few enough that the methods can differ, and whole batches
-RADIUS, CLIMB = 0.2, 20  # sharpness is measured the same way whatever the method: where, and in how many steps
+RADIUS = 0.2  # of the ball in which sharpness is measured, whatever the method
 
 Rows = tuple[Tensor, Tensor]
 
@@ -42,7 +43,8 @@ class Run:
 
     accuracy: float  # percent of the test rows
     loss: float  # on all training rows
-    sharpness: float  # also on all training rows
+    sharpness: float  # also on all training rows, and the next one too
+    curvature: float  # the largest eigenvalue of the Hessian
     passes: float  # forward and backward passes a step
     seconds: float
 
@@ -81,19 +83,14 @@ def train(name: str, training: Rows, test: Rows, seed: int, epochs: int) -> Run:
     seconds = perf_counter() - start
     with torch.no_grad():
         accuracy = 100 * (model(test[0]).argmax(1) == test[1]).float().mean()
-    return Run(float(accuracy), *climb(model, training), passes / steps, seconds)
+    return Run(float(accuracy), *flatness(model, training), passes / steps, seconds)
 
 
-def climb(model: nn.Module, rows: Rows) -> tuple[float, float]:
-    """The loss, and how much it grows by CLIMB steps uphill of RADIUS / CLIMB each.
-
-    A single step as long would mostly see the slope, and near a minimum the slope says little of the curvature.
-    """
-    opt = SharpnessAware(torch.optim.SGD(model.parameters()), SAM(RADIUS, CLIMB), model=model, record=True)
-    for turn in opt.passes():
-        turn.backward(cross_entropy(model(rows[0]), rows[1]))
-    seen = opt.last.read()
-    return seen["loss"], seen["perturbed_loss"] - seen["loss"]
+def flatness(model: nn.Module, rows: Rows) -> tuple[float, float, float]:
+    """The loss, its worst growth within RADIUS of the weights, and the largest eigenvalue of its Hessian."""
+    plan = {"loss": Loss(), "sharpness": WorstCase(Ball(RADIUS)), "curvature": Eigenvalue()}
+    found = measured(Objective(model, cross_entropy, rows), plan, progress=False)
+    return found["loss"].value, found["sharpness"].value, found["curvature"].value
 
 
 def compare(seeds: int, epochs: int, tick: Callable[[], object] = lambda: None) -> list[dict[str, Any]]:
@@ -109,7 +106,7 @@ def compare(seeds: int, epochs: int, tick: Callable[[], object] = lambda: None) 
 
 def _row(name: str, runs: Sequence[Run], plain: Sequence[Run]) -> dict[str, Any]:
     row: dict[str, Any] = {"method": name, "options": dict(METHODS[name]), "passes": runs[0].passes}
-    for field in ("accuracy", "loss", "sharpness"):
+    for field in ("accuracy", "loss", "sharpness", "curvature"):
         values = [getattr(run, field) for run in runs]
         row[field] = {"mean": mean(values), "stderr": stdev(values) / sqrt(len(values))}
     row["time"] = median(run.seconds / sgd.seconds for run, sgd in zip(runs, plain, strict=True))
@@ -121,15 +118,22 @@ def table(rows: Sequence[Mapping[str, Any]], seeds: int, epochs: int) -> Table:
     settings = "; ".join(" ".join([m, *(f"{k}={v}" for k, v in o.items())]) for m, o in METHODS.items() if o)
     caption = (
         f"Mean ± standard error over n = {seeds} seeds, one fixed split. {epochs} epochs on {TRAINING_ROWS} rows, "
-        f"SGD with momentum 0.9 as base; {settings}. Sharpness: L(w + e) - L(w) on the training rows, e found by "
-        f"{CLIMB} steps uphill of length {RADIUS} in all, so a lower bound of the worst case. Time: training time "
-        "over that of none (plain SGD), median over seeds."
+        f"SGD with momentum 0.9 as base; {settings}. Sharpness: the most that the training loss grows within "
+        f"distance {RADIUS} of the weights, as far as a search finds it; lambda_max: the largest eigenvalue of the "
+        "training loss's Hessian. Time: training time over that of none (plain SGD), median over seeds."
     )
-    out = Table(box=box.SIMPLE_HEAD, title="steppe on scikit-learn's digits", caption=caption, caption_justify="left")
-    for head in ("method", "test acc. %", "train loss", "sharpness", "passes", "time"):
+    out = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0),  # the widest table fits 80 columns
+        show_edge=False,
+        title="steppe on scikit-learn's digits",
+        caption=caption,
+        caption_justify="left",
+    )
+    for head in ("method", "test %", "train loss", "sharpness", "lambda_max", "passes", "time"):
         out.add_column(head, justify="left" if head == "method" else "right", no_wrap=True)
     for row in rows:
-        figures = [(row["accuracy"], 2), (row["loss"], 4), (row["sharpness"], 4)]
+        figures = [(row["accuracy"], 2), (row["loss"], 4), (row["sharpness"], 4), (row["curvature"], 2)]
         cells = [f"{v['mean']:.{digits}f} ± {v['stderr']:.{digits}f}" for v, digits in figures]
         out.add_row(row["method"], *cells, f"{row['passes']:g}", f"{row['time']:.2f}")
     return out
