@@ -36,7 +36,8 @@ PUBLIC_MEASURES = {
     "LogDeterminant", "Loss", "MEASURES", "Measure", "NormalisedLogits", "NotFinite", "Objective", "OnNormalisedLogits",
     "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
     "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "Summit", "Sweep", "Trace", "UNSCALED", "WorstCase",
-    "ZerothOrder", "box", "diagonal", "distance", "exponential_integrals", "figure", "fisher_traces", "gauss_newton",
+    "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "exponential_integrals", "figure", "fisher_traces",
+    "gauss_newton",
     "hessian", "hessian_from_point_masses", "measure", "path", "random_direction", "random_plane", "share", "slice_1d",
     "slice_2d", "slice_along", "spectral_density", "spectrum_from_exponentials", "towards", "write_html",
 }  # fmt: skip

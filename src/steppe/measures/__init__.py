@@ -28,6 +28,7 @@ from .directions import FILTERS as FILTERS
 from .directions import LAYERS as LAYERS
 from .directions import UNSCALED as UNSCALED
 from .directions import Direction as Direction
+from .directions import eigenvectors as eigenvectors
 from .directions import random_direction as random_direction
 from .directions import random_plane as random_plane
 from .directions import towards as towards

@@ -27,11 +27,16 @@ class PerBatch(Measure):
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         before = objective.spent()
         rows: list[tuple[int, list[float]]] = []
-        for number, batch in objective.each():
-            part = self.measure.estimate(batch, seed)
-            rows.append((number, [part.value, float(batch.rows), float(KINDS.index(part.kind))]))
-            if objective.group is None:
-                yield _mean_of(rows, objective.spent() - before)
+        trouble: Exception | None = None
+        try:
+            for number, batch in objective.each():
+                part = self.measure.estimate(batch, seed)
+                rows.append((number, [part.value, float(batch.rows), float(KINDS.index(part.kind))]))
+                if objective.group is None:
+                    yield _mean_of(rows, objective.spent() - before)
+        except Exception as found:
+            trouble = found
+        objective.workers.share_trouble(trouble)
         if objective.group is not None:
             yield _mean_of(objective.workers.gathered(rows), objective.spent() - before)
 

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from ..chunk import Chunk
 from ..vector import Vector
+from .curvature.operator import Curvature
+from .curvature.sweep import Sweep
 from .objective import Objective
 from .states import State, point
 
@@ -104,6 +106,12 @@ def random_direction(objective: Objective, seed: int = 0, number: int = 0, scali
 def random_plane(objective: Objective, seed: int = 0, scaling: Scaling = FILTERS) -> tuple[Direction, Direction]:
     """Two independent random directions: nearly orthogonal in many dimensions, and not made so in few."""
     return random_direction(objective, seed, 0, scaling), random_direction(objective, seed, 1, scaling)
+
+
+def eigenvectors(objective: Objective, k: int = 2, seed: int = 0, rtol: float = 1e-3) -> list[Direction]:
+    """The directions of greatest curvature: eigenvectors of the k largest eigenvalues of the Hessian, of length 1."""
+    pairs = Sweep(Curvature(objective), seed).pairs(k, "top", rtol)
+    return [Direction(p.vector, f"eigenvector {i} of {p.value:.4g}", seed) for i, p in enumerate(pairs, 1)]
 
 
 def towards(

@@ -13,9 +13,9 @@ import torch
 from ..vector import Vector
 from .directions import Direction, fitting
 from .objective import Objective
+from .progress import Tick, ticking
 from .slices import Array, Slice, blank
 
-Tick = Callable[[int, int], object]  # points done, points in all
 Loss = Callable[[tuple[float, ...]], float]  # of the coordinates of a point
 
 
@@ -104,12 +104,12 @@ def fill(
     earlier = resume or empty
     losses, filled = earlier.losses.copy(), earlier.filled.copy()
     try:
-        for index in dict.fromkeys([*first, *product(*(range(n) for n in losses.shape))]):
-            if not filled[index]:
-                losses[index] = loss(_place(empty, index))
-                filled[index] = True
-                if tick is not None:
-                    tick(int(filled.sum()), filled.size)
+        with ticking("loss landscape", tick) as told:
+            for index in dict.fromkeys([*first, *product(*(range(n) for n in losses.shape))]):
+                if not filled[index]:
+                    losses[index] = loss(_place(empty, index))
+                    filled[index] = True
+                    told(int(filled.sum()), filled.size)
     except KeyboardInterrupt:
         if objective.group is not None:  # the other workers wait for this one, and would get its next sum
             raise

@@ -15,8 +15,9 @@ from ..vector import Space, Vector
 from .batches import Batch
 from .directions import FILTERS, Normalised
 from .estimate import Estimate, NotFinite
-from .landscape import Tick, fill
+from .landscape import fill
 from .objective import Objective
+from .progress import Tick
 from .slices import Array, Slice, blank
 from .states import State, matched, point
 

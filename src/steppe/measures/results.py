@@ -1,11 +1,9 @@
-"""What several measures found: as a mapping, as a table for people, as JSON for machines; and the bar while it runs."""
+"""What several measures found: as a mapping, as a table for people, as JSON for machines."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -14,8 +12,6 @@ from .estimate import Cost, Estimate
 
 if TYPE_CHECKING:
     from rich.table import Table  # rich is imported where it is used: it takes a quarter of a second
-
-Watch = Callable[[str, Estimate | None], None]
 
 
 @dataclass(frozen=True)
@@ -78,26 +74,3 @@ def _finite(x: Any) -> Any:
     if isinstance(x, (list, tuple)):
         return [_finite(v) for v in x]
     return None if isinstance(x, float) and not isfinite(x) else x
-
-
-@contextmanager
-def watching(measures: int, progress: bool | None) -> Iterator[Watch]:
-    """A bar on the terminal with the running estimate and its error, or nothing where nobody looks."""
-    if not (sys.stderr.isatty() if progress is None else progress):
-        yield lambda name, estimate: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=measures, now="")
-        seen: list[str] = []
-
-        def watch(name: str, estimate: Estimate | None) -> None:
-            if name not in seen:
-                seen.append(name)
-            now = f"{estimate}, {estimate.cost}" if estimate is not None else ""
-            bar.update(task, description=name, completed=len(seen) - 1, now=now)
-
-        yield watch

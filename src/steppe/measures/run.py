@@ -13,7 +13,8 @@ from .elsewhere import undisturbed
 from .estimate import Cost, Estimate, Measure, NotFinite, stopped
 from .named import plan_of
 from .objective import Objective
-from .results import Results, Watch, watching
+from .progress import Watch, watching
+from .results import Results
 
 DEFAULT = ("loss", "grad_norm", "lambda_max", "trace", "frobenius_squared", "adaptive_worst_linf")
 
@@ -52,6 +53,8 @@ def measured(objective: Objective, plan: Mapping[str, Measure], seed: int = 0, p
             try:
                 _follow(name, _running(plan[name], objective, seed, spectra), found, watch)
             except KeyboardInterrupt:
+                if objective.group is not None:  # the other workers wait for this one
+                    raise
                 if name in found:
                     found[name] = stopped(found[name])
                 failures |= {other: "not measured: stopped" for other in order if other not in found | failures}
