@@ -111,7 +111,7 @@ def random_plane(objective: Objective, seed: int = 0, scaling: Scaling = FILTERS
 def eigenvectors(objective: Objective, k: int = 2, seed: int = 0, rtol: float = 1e-3) -> list[Direction]:
     """The directions of greatest curvature: eigenvectors of the k largest eigenvalues of the Hessian, of length 1."""
     pairs = Sweep(Curvature(objective), seed).pairs(k, "top", rtol)
-    return [Direction(p.vector, f"eigenvector {i} of {p.value:.4g}", seed) for i, p in enumerate(pairs, 1)]
+    return [Direction(p.vector, f"eigenvector {i} (eigenvalue {p.value:.4g})", seed) for i, p in enumerate(pairs, 1)]
 
 
 def towards(
