@@ -36,6 +36,7 @@ def test_all_of_them_were_found() -> None:
     assert {
         "agnostic_held_out",
         "own_the_loop",
+        "rescaling",
         "sam_in_ten_lines",
         "sharpbalance_step",
         "universal_triple",

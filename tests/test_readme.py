@@ -17,6 +17,7 @@ import steppe
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+MEASURES_PAGE = (ROOT / "docs/measures.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
@@ -40,9 +41,24 @@ def test_python_blocks_run_in_order() -> None:
     assert names["loss"].item() < 1.0  # it started near log 3
     for block in others:
         exec(compile(block, "README.md", "exec"), names)
-        assert isinstance(names["opt"], steppe.SharpnessAware)
-        assert names["opt"].param_groups[0]["steppe.step"] == 1  # it took a step
-    assert len(others) == 3
+        if "opt" in block:
+            assert isinstance(names["opt"], steppe.SharpnessAware)
+            assert names["opt"].param_groups[0]["steppe.step"] == 1  # it took a step
+    assert len(others) == 4
+    assert set(names["found"]) == {"lambda_max", "trace", "frobenius_squared", "adaptive_worst_linf@0.01"}
+
+
+def test_python_blocks_of_the_page_on_measures_run() -> None:
+    names: dict[str, object] = {}
+    for block in blocks(MEASURES_PAGE, "python"):
+        exec(compile(block, "docs/measures.md", "exec"), names)
+    assert set(names["found"]) == {"lambda_max", "trace", "frobenius_squared"}
+
+
+def test_the_page_on_measures_lists_exactly_the_measures() -> None:
+    section = MEASURES_PAGE.split("\n## Names\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert [name for row in rows for name in re.findall(r"`([a-z0-9_]+)`", row)] == list(steppe.MEASURES)
 
 
 def test_the_example_has_ten_lines_of_code() -> None:
