@@ -22,6 +22,7 @@ from .curvature.questions import LogDeterminant as LogDeterminant
 from .curvature.questions import ShiftedLogDeterminant as ShiftedLogDeterminant
 from .curvature.questions import Trace as Trace
 from .curvature.sweep import Sweep as Sweep
+from .curvature.sweep import hutchinson as hutchinson
 from .definitions import DEFINITIONS as DEFINITIONS
 from .definitions import RADII as RADII
 from .directions import FILTERS as FILTERS

@@ -169,6 +169,11 @@ class Sweep:
         return Draw(space, (self.seed, *key), space.weights(), space.zeros())
 
 
+def hutchinson(operator: Operator, seed: int = 0) -> Sweep:
+    """A sweep whose traces are plain means over random signs, with nothing deflated (Hutchinson 1990)."""
+    return Sweep(operator, seed, deflate=0)
+
+
 def _index(ritz: Ritz, k: int, end: End) -> int:
     """Where the k-th value from one end is, or the last one known."""
     n = len(ritz.values)
