@@ -38,7 +38,8 @@ PUBLIC_MEASURES = {
     "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "Summit", "Sweep", "Trace", "UNSCALED", "WorstCase",
     "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "exponential_integrals", "figure", "fisher_traces",
     "gauss_newton",
-    "hessian", "hessian_from_point_masses", "hutchinson", "measure", "path", "random_direction", "random_plane", "share", "slice_1d",
+    "hessian", "hessian_from_point_masses", "hutchinson",
+    "measure", "path", "random_direction", "random_plane", "share", "slice_1d",
     "slice_2d", "slice_along", "spectral_density", "spectrum_from_exponentials", "towards", "write_html",
 }  # fmt: skip
 
