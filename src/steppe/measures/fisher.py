@@ -1,0 +1,123 @@
+"""How much every row pulls at the weights: the squared norm of its own gradient, and its mean over rows.
+
+The mean is the trace of the empirical Fisher matrix. Lu et al. (SharpBalance, 2024) choose rows by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .batches import Batch, moved, row
+from .estimate import Estimate, Measure, summarise
+from .ghost import ghost_squares
+from .row_gradients import by_vmap, row_by_row
+
+if TYPE_CHECKING:
+    from .objective import Objective
+
+Way = Literal["ghost", "vmap", "rows"]
+
+
+def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | None = None) -> Tensor:
+    """||grad l_j||^2 of every row j in the order of the batches, where l_j is the loss of row j as a batch of one.
+
+    `way` is how: "ghost" watches layers in one backward pass and holds no row's gradient; "vmap" takes gradients of
+    `chunk` rows at once; "rows" one after the other, which works for any model. None takes the first of them that
+    the model allows and that gives one row its gradient. With a group, every worker gets the rows of its own batches.
+    """
+    return torch.cat([torch.zeros(0, dtype=torch.float64), *(x for _, x in _by_batch(objective, way, chunk))])
+
+
+@dataclass(frozen=True)
+class FisherTrace(Measure):
+    """The mean of ||grad l_j||^2 over rows: the trace of the empirical Fisher matrix, with its error over rows."""
+
+    way: Way | None = None
+    chunk: int | None = None
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        start = objective.spent()
+        workers, mine = objective.workers, _by_batch(objective, self.way, self.chunk)
+        # workers may hold one batch more than others, and all of them have to take part in every gathering
+        rounds = max(int(most) for _, (most,) in workers.gathered([(workers.rank, [len(objective.batches)])]))
+        found: list[tuple[int, list[float]]] = []
+        note = ""
+        for i in range(rounds):
+            batch = next(mine, None)
+            if batch is not None:
+                note = f"by {batch[0]}"
+            number = objective.first + i * objective.stride
+            found += workers.gathered([(number, batch[1].tolist())] if batch is not None else [])
+            rows = torch.tensor([x for _, traces in sorted(found) for x in traces], dtype=torch.float64)
+            yield summarise(rows, "unbiased", cost=objective.spent() - start, note=note)
+
+
+def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Iterator[tuple[Way, Tensor]]:
+    """The traces of every batch and the way they were found, which is settled by the first batch if it can be."""
+    if way is not None and way not in _WAYS:
+        raise ValueError(f"there is no way {way!r} to per-row gradients: take one of {', '.join(_WAYS)}, or None")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk is a number of rows, at least 1, not {chunk}")
+    _refuse_batch_statistics(objective)
+    objective.check()
+    ways: list[Way] = [way] if way is not None else list(_WAYS)
+    settled = False
+    for batch, size in zip(objective.batches, objective.sizes, strict=True):
+        found: Tensor | None = None
+        while found is None:
+            try:
+                found = _found(objective, moved(batch, objective.space.device), ways[0], chunk, settled)
+            except Exception:  # what is wrong with the model itself, the last way will say
+                if len(ways) == 1:
+                    raise
+                del ways[0]
+                settled = False
+        settled = settled or size > 1  # a row by itself is mixed with no other
+        objective.meter.gradients += size
+        yield ways[0], found.sum(1).cpu()
+
+
+def _found(objective: Objective, batch: Batch, way: Way, chunk: int | None, settled: bool) -> Tensor:
+    found = _WAYS[way](objective, batch, chunk)
+    if not settled and way != "rows":
+        _refuse_mixed_rows(objective, batch, found, way)
+    return found
+
+
+def _refuse_mixed_rows(objective: Objective, batch: Batch, found: Tensor, way: Way) -> None:
+    """Raises if the row with the largest gradient has another one alone than in its batch."""
+    largest = int(found.sum(1).nan_to_num().argmax())
+    among, alone = found[largest].sqrt(), row_by_row(objective, row(batch, largest))[0].sqrt()
+    # wide enough for the shortened products that GPUs compute with by default
+    precision = max(torch.finfo(p.dtype).eps for p in objective.params.values()) ** 0.25
+    off = (among - alone).abs() > precision * alone.square().sum().sqrt()
+    if bool(off.any()):
+        name = next(name for name, wrong in zip(objective.params, off, strict=True) if wrong)
+        raise ValueError(
+            f"{way} gives row {largest} another gradient of {name} than the row has by itself: the model mixes rows or "
+            'has them in another dimension than the first. Ask for way="rows", or leave the way open'
+        )
+
+
+def _refuse_batch_statistics(objective: Objective) -> None:
+    """Raises if a row's loss depends on the rows beside it through BatchNorm."""
+    for name, module in objective.model.named_modules():
+        if isinstance(module, nn.modules.instancenorm._InstanceNorm) or "running_mean" not in module._buffers:
+            continue
+        if objective.statistics == "batch" or module.running_mean is None:
+            raise ValueError(
+                f"a row has no loss of its own: {name or 'the model'} ({type(module).__name__}) normalises with the "
+                'batch\'s statistics. Measure with statistics="running", on a model that tracks them'
+            )
+
+
+_WAYS: dict[Way, Callable[[Objective, Batch, int | None], Tensor]] = {
+    "ghost": lambda objective, batch, chunk: ghost_squares(objective, batch),
+    "vmap": by_vmap,
+    "rows": lambda objective, batch, chunk: row_by_row(objective, batch),
+}

@@ -1,0 +1,197 @@
+"""The squared norm of every row's gradient in one layer, from what went into it and the gradient that came back.
+
+Each formula is exact. A matrix whose row gradient is a sum of outer products over positions has its norm either
+from that sum or from the products of its factors among themselves (Goodfellow 2015, Li et al. 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# Numbers held at once where rows need a matrix each: a few MiB stay in a CPU's cache, a GPU wants large launches.
+HELD = {"cpu": 2**21}
+HELD_ELSEWHERE = 2**26
+# A convolution with one group a row reaches about two thirds of the speed of a product of matrices.
+CONVOLUTION = 1.5
+
+
+def squares(x: Tensor) -> Tensor:
+    """The sum of squares of every row."""
+    norms: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1)
+    return norms.square()
+
+
+def wide(x: Tensor) -> Tensor:
+    """In single precision at least: squares of half-precision numbers overflow."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def features(x: Tensor, count: int = 1) -> Tensor:
+    """Rows, features, positions: of a tensor whose features are its last `count` dimensions."""
+    x = x.flatten(x.ndim - count)
+    return (x.unsqueeze(1) if x.ndim == 2 else x.flatten(1, -2)).mT
+
+
+def channels(x: Tensor) -> Tensor:
+    """Rows, channels, positions: of a tensor whose channels are its second dimension."""
+    return x.unsqueeze(2) if x.ndim == 2 else x.flatten(2)
+
+
+def of_matrices(a: Tensor, g: Tensor) -> Tensor:
+    """The squared norm of sum_t g_t a_t^T for every row of (rows, features, positions t)."""
+    (n, p, t), d = a.shape, g.shape[1]
+    if t == 1:
+        return squares(a) * squares(g)
+    if t * (p + d) < p * d:
+        return of_few_positions(a, g)
+    held = split(n, p * d, a.device)
+    return torch.cat([squares(y @ x.mT) for x, y in zip(torch.split(a, held), torch.split(g, held), strict=True)])
+
+
+def of_few_positions(a: Tensor, g: Tensor) -> Tensor:
+    """The same from all products of positions with one another, sum_ts (a_t . a_s)(g_t . g_s)."""
+    held = split(len(a), a.shape[2] ** 2, a.device)
+    sums = [
+        torch.linalg.vecdot((x.mT @ x).flatten(1), (y.mT @ y).flatten(1))
+        for x, y in zip(torch.split(a, held), torch.split(g, held), strict=True)
+    ]
+    return torch.cat(sums).clamp_min(0)  # rounding can leave a sum of products below zero
+
+
+def split(n: int, each: int, device: torch.device) -> int:
+    """How many of n rows may hold `each` numbers at once."""
+    return max(1, min(n, HELD.get(device.type, HELD_ELSEWHERE) // max(1, each)))
+
+
+def of_convolution(layer: Any, a: Tensor, g: Tensor) -> Tensor:
+    """Convolutions of any dimension, groups, stride, dilation and padding, transposed or not."""
+    padding = layer.padding
+    if layer.transposed:  # its weights are those of the convolution that takes its output to its input
+        a, g = functional.pad(g, _both_sides(padding)), a
+        for i, (size, step, apart) in enumerate(_windows(layer)):  # output_padding may be out of reach of that one
+            a = a.narrow(2 + i, 0, (g.shape[2 + i] - 1) * step + (size - 1) * apart + 1)
+        padding = (0,) * len(padding)
+    elif layer.padding_mode != "zeros" or isinstance(padding, str):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        a = functional.pad(a, layer._reversed_padding_repeated_twice, mode=mode)
+        padding = (0,) * len(layer.kernel_size)
+    p, d, t = layer.weight[0].numel(), len(layer.weight) // layer.groups, g[0, 0].numel()
+    if t * (p + d) < CONVOLUTION * p * d or a.device.type != "cpu":
+        one = _of_patches
+        held = split(len(a), layer.groups * max(p * t, min(t * t, p * d)), a.device)
+    else:
+        one = _of_folded
+        held = split(len(a), layer.weight.numel(), a.device)
+    pairs = zip(torch.split(a, held), torch.split(g, held), strict=True)
+    return torch.cat([one(layer, x, y, padding) for x, y in pairs])
+
+
+def _of_folded(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ...]) -> Tensor:
+    """One convolution with the rows as groups has every row's gradient as its weight gradient."""
+    n = len(a)
+    shape = (n * len(layer.weight), *layer.weight.shape[1:])
+    _, grads, _ = torch.ops.aten.convolution_backward(
+        g.reshape(1, -1, *g.shape[2:]),
+        a.reshape(1, -1, *a.shape[2:]),
+        g.new_empty(()).expand(shape),  # the weights themselves do not matter to their gradient
+        None, layer.stride, padding, layer.dilation, False, [0] * len(padding), n * layer.groups, [False, True, False],
+    )  # fmt: skip
+    return squares(grads.reshape(n, -1))
+
+
+def _of_patches(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ...]) -> Tensor:
+    """A convolution is a matrix on patches: fast where there are few of them, and on GPUs."""
+    n, k = len(a), len(padding)
+    a = functional.pad(a, _both_sides(padding))
+    a = a.reshape(n, layer.groups, -1, *a.shape[2:])
+    for i, (size, step, apart) in enumerate(_windows(layer)):
+        a = a.unfold(3 + i, (size - 1) * apart + 1, step)[..., ::apart]
+    positions, kernel = range(3, 3 + k), range(3 + k, 3 + 2 * k)
+    patches = a.permute(0, 1, 2, *kernel, *positions).reshape(n * layer.groups, -1, g[0, 0].numel())
+    norms = of_few_positions if a.device.type == "cpu" else of_matrices
+    return norms(patches, g.reshape(n * layer.groups, -1, patches.shape[2])).view(n, -1).sum(1)
+
+
+def _both_sides(padding: tuple[int, ...]) -> list[int]:
+    return [p for both in reversed(padding) for p in (both, both)]
+
+
+def _windows(layer: Any) -> Iterator[tuple[int, int, int]]:
+    """The size of the kernel, the step and the dilation in every dimension."""
+    return zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
+
+
+def of_embedding(layer: Any, tokens: Tensor, g: Tensor) -> Tensor:
+    """A token that a row has several times gets the sum of its gradients."""
+    n, tokens, g = len(tokens), tokens.flatten(), g.flatten(0, -2)
+    if layer.padding_idx is not None:
+        g = g * (tokens != layer.padding_idx).unsqueeze(1)
+    row = torch.arange(n, device=g.device).repeat_interleave(len(tokens) // n)
+    places, place = torch.unique(row * layer.num_embeddings + tokens, return_inverse=True)
+    sums = g.new_zeros(len(places), g.shape[1]).index_add_(0, place, g)
+    return g.new_zeros(n).index_add_(0, places // layer.num_embeddings, squares(sums))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """How a kind of layer spreads its bias over an output, and the norm of its weight's gradients."""
+
+    spread: Callable[[Any, Tensor], Tensor]  # (layer, output) as (rows, entries of the bias, positions)
+    weight: Callable[[Any, Tensor, Tensor], Tensor]  # (layer, input, gradient at the output), one number a row
+
+    def bias(self, layer: nn.Module, g: Tensor) -> Tensor:
+        entries = self.spread(layer, g)
+        return squares(entries if entries.shape[2] == 1 else entries.sum(2))
+
+
+def _normalisation(spread: Callable[[Any, Tensor], Tensor], normalised: Callable[[Any, Tensor], Tensor]) -> Layer:
+    """A layer whose weight multiplies what it has normalised."""
+
+    def weight(layer: Any, a: Tensor, g: Tensor) -> Tensor:
+        return squares(torch.linalg.vecdot(spread(layer, g), spread(layer, normalised(layer, a))))
+
+    return Layer(spread, weight)
+
+
+def _instances(layer: Any, x: Tensor) -> Tensor:
+    if layer.training or layer.running_mean is None:
+        return functional.instance_norm(x, eps=layer.eps)
+    return functional.instance_norm(x, layer.running_mean, layer.running_var, use_input_stats=False, eps=layer.eps)
+
+
+_last = Layer(lambda layer, x: features(x), lambda layer, a, g: of_matrices(features(a), features(g)))
+_convolution = Layer(lambda layer, x: channels(x), of_convolution)
+_batches = _normalisation(
+    lambda layer, x: channels(x),
+    lambda layer, x: functional.batch_norm(x, layer.running_mean, layer.running_var, eps=layer.eps),
+)
+_within = _normalisation(lambda layer, x: channels(x), _instances)
+LAYERS: dict[type[nn.Module], Layer] = {
+    nn.Linear: _last,
+    nn.Embedding: Layer(lambda layer, x: features(x), of_embedding),
+    nn.LayerNorm: _normalisation(
+        lambda layer, x: features(x, len(layer.normalized_shape)),
+        lambda layer, x: functional.layer_norm(x, layer.normalized_shape, eps=layer.eps),
+    ),
+    nn.RMSNorm: _normalisation(
+        lambda layer, x: features(x, len(layer.normalized_shape)),
+        lambda layer, x: functional.rms_norm(x, layer.normalized_shape, eps=layer.eps),
+    ),
+    nn.GroupNorm: _normalisation(
+        lambda layer, x: channels(x), lambda layer, x: functional.group_norm(x, layer.num_groups, eps=layer.eps)
+    ),
+} | {
+    kind: layer
+    for layer, kinds in {
+        _convolution: (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+        _batches: (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+        _within: (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+    }.items()
+    for kind in kinds
+}
