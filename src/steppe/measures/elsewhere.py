@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 Statistics = Literal["running", "batch"]  # what normalisation layers use: eval mode, or the batch as in training
 R = TypeVar("R")
@@ -38,6 +39,10 @@ def elsewhere(
     The task may run a backward pass too: activation checkpointing then recomputes with the same weights.
     """
     held: dict[str, Tensor] = {f"model.{name}": w for name, w in weights.items()}
+    for name, m in model.named_modules():
+        if getattr(m, "max_norm", None) is not None:  # such an embedding writes into its weight
+            key = f"{name}.weight" if name else "weight"
+            held[f"model.{key}"] = weights.get(key, m.weight.detach()).clone()
     # a forward pass may write into buffers
     held |= {f"model.{name}": b.clone() for name, b in model.named_buffers()}
     with undisturbed(model, statistics):
@@ -89,6 +94,7 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
         if devices and any(isinstance(m, nn.RNNBase) for m in wanted):  # cuDNN's have no backward pass in eval mode
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         recurrent = [(m, m._flat_weights, m._flat_weight_refs) for m in wanted if isinstance(m, nn.RNNBase)]
+        plain = [(vars(m), k, x) for m in wanted for k, x in vars(m).items() if isinstance(x, Tensor)]
         try:
             _UNDISTURBED.add(key)
             torch.backends.mha.set_fastpath_enabled(False)  # without it, losses with and without gradient differ
@@ -97,6 +103,8 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
             yield
         finally:
             _UNDISTURBED.discard(key)
+            for attributes, name, x in plain:  # such as the weight that pruning computes before every pass
+                attributes[name] = x
             for rnn, flat, refs in recurrent:  # which keep a list of the weights that they saw last
                 rnn._flat_weights, rnn._flat_weight_refs = flat, refs
             for m in changed:
@@ -104,9 +112,24 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
             torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def twice_differentiable() -> Any:
-    """A context in which attention has second derivatives, which its fast backends do not."""
-    return sdpa_kernel(SDPBackend.MATH)
+@contextmanager
+def twice_differentiable(model: nn.Module) -> Iterator[None]:
+    """A context in which layers have second derivatives: attention by another backend, weight norm by its formula."""
+    with ExitStack() as stack:
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if any("WeightNorm" in type(x).__name__ for m in model.modules() for x in (m, *m._forward_pre_hooks.values())):
+            stack.enter_context(_WeightNormByFormula())
+        yield
+
+
+class _WeightNormByFormula(TorchFunctionMode):
+    """Spells weight norm out: the second derivative of torch's own operator is wrong (seen in 2.13)."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch._weight_norm:
+            v, g, dim = (*args, 0)[:3]
+            return v * (g / torch.norm_except_dim(v, 2, (kwargs or {}).get("dim", dim)))
+        return func(*args, **(kwargs or {}))
 
 
 def owned(grads: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:

@@ -43,7 +43,10 @@ def by_vmap(objective: Objective, batch: Batch, chunk: int | None = None) -> Ten
         chunk_size=min(n, chunk or max(1, held // objective.dimension)),
     )
     try:
-        with twice_differentiable(), warnings.catch_warnings():  # attention's other backends have no rule for vmap
+        with (
+            twice_differentiable(objective.model),
+            warnings.catch_warnings(),
+        ):  # attention's other backends have no rule for vmap
             warnings.filterwarnings("ignore", "There is a performance drop")  # where an operation goes row by row
             found = of_rows(objective.here(), False, *leaves)
             return (found if _in_range(found) else of_rows(objective.here(), True, *leaves)).detach()

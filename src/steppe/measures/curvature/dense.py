@@ -49,6 +49,8 @@ class Dense:
         return cast(Tensor, torch.linalg.eigvalsh(self.matrix))
 
     def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
+        if not 1 <= k <= self.operator.dimension:
+            raise ValueError(f"there are {self.operator.dimension} eigenvalues, and no {k}-th one from the {end}")
         yield exact(float(self.spectrum[-k if end == "top" else k - 1]))
 
     def trace(self, rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, floor, log10, sqrt
 
 import numpy as np
 import torch
@@ -50,7 +50,8 @@ class Density:
     def curve(self, grid: ArrayLike, width: float | None = None) -> tuple[Floats, Floats]:
         """The density on a grid, smoothed by Gaussians, with its standard error; it integrates to 1."""
         x = np.asarray(grid, dtype=np.float64)
-        width = 0.01 * (self.largest - self.smallest) if width is None else width
+        if width is None:
+            width = 0.01 * ((self.largest - self.smallest) or abs(self.largest) or 1.0)
         peaks = [np.exp(-0.5 * ((x[:, None] - run.values) / width) ** 2) @ run.weights for run in self.runs]
         each = np.stack(peaks) / (width * sqrt(2 * np.pi))
         error = each.std(0, ddof=1) / sqrt(len(each)) if len(each) > 1 else np.full_like(x, np.nan)
@@ -72,8 +73,8 @@ class Density:
         if threshold < self.resolution:
             raise ValueError(
                 f"a cut at {cut:g} of the largest eigenvalue is finer than {len(self.runs)} runs of "
-                f"{len(self.runs[0].values)} steps resolve: take cut >= {self.resolution / self.largest:.2g}, or more "
-                "steps"
+                f"{len(self.runs[0].values)} steps resolve: take cut >= "
+                f"{_rounded_up(self.resolution / self.largest):.2g}, or more steps"
             )
         above = self.count(threshold).value
         return self.integral(
@@ -88,6 +89,12 @@ class Density:
                 f"{self.smallest:.4g}, so take a mu above {-self.smallest:.4g}"
             )
         return self.integral(lambda x: np.log(x + mu))
+
+
+def _rounded_up(x: float) -> float:
+    """To two digits."""
+    unit = 10.0 ** (floor(log10(x)) - 1)
+    return ceil(x / unit) * unit
 
 
 def quadrature_rule(operator: Operator, steps: int, start: Vector) -> Ritz:

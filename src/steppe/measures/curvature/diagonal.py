@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import isfinite, sqrt
 
 import torch
 
 from ...draw import Draw
 from ...vector import Vector
+from ..estimate import NotFinite
 from .lanczos import Operator
 
 
@@ -22,6 +23,8 @@ def diagonal(operator: Operator, n: int = 100, seed: int = 0) -> tuple[Vector, V
         entries = operator.product(z).mul_(z)
         total.add_(entries)
         squares.add_(entries * entries)
+    if not isfinite(float(squares.norm())):
+        raise NotFinite("a product with the operator is infinite or not a number: it has no diagonal")
     mean = total * (1 / n)
     variance = (squares * (1 / n)).add_(mean * mean, -1.0)
     return mean, variance.map(lambda x: torch.sqrt(x.clamp(min=0)) / sqrt(n - 1))

@@ -44,7 +44,7 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Loc
         refuse_constant(objective, losses)
         return _grad([losses.mean()], leaves, create_graph=True)
 
-    with torch.enable_grad(), twice_differentiable():
+    with torch.enable_grad(), twice_differentiable(objective.model):
         gradient = objective.evaluate(leaves, task)
     curved = [i for i, g in enumerate(gradient) if g.requires_grad]
 
@@ -55,7 +55,7 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Loc
         def again(model: nn.Module) -> list[Tensor]:
             return _grad([gradient[i] for i in curved], leaves, [direction[i] for i in curved], stacked=stacked)
 
-        with twice_differentiable():
+        with twice_differentiable(objective.model):
             return objective.evaluate(leaves, again)  # type: ignore[no-any-return]
 
     return Local(apply, lambda: [g.detach() for g in gradient])
@@ -78,7 +78,7 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
         slope = _grad([objective.loss_fn(seen, target).mean()], [seen], create_graph=True)[0]
         return output, seen, slope, pulled, cotangent
 
-    with torch.enable_grad(), twice_differentiable():
+    with torch.enable_grad(), twice_differentiable(objective.model):
         output, seen, slope, pulled, cotangent = objective.evaluate(leaves, task)
     linear = [i for i, p in enumerate(pulled) if p.requires_grad]
 
@@ -91,7 +91,7 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
             bent = _grad([slope], [seen], pushed, stacked=stacked)
             return _grad([output], leaves, bent, stacked=stacked)
 
-        with twice_differentiable():
+        with twice_differentiable(objective.model):
             return objective.evaluate(leaves, again)  # type: ignore[no-any-return]
 
     def gradient() -> list[Tensor]:

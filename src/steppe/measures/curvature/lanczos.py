@@ -62,13 +62,15 @@ class Lanczos:
     @property
     def invariant(self) -> bool:
         """Whether the space contains the operator's image of it."""
-        return self._next is None and self.steps > 0
+        return self.steps > 0 and self.off[-1] == 0
 
     def step(self) -> None:
         """One more product."""
-        q = self._next if self._next is not None else self._fresh()
+        if self._next is None:
+            self._next = self._fresh()
+        q = self._next
+        image = self.operator.product(q)  # may be interrupted: up to here nothing has changed
         self.basis.append(q)
-        image = self.operator.product(q)
         taken = self.basis.remove_(image)
         length = float(image.norm())
         if not np.isfinite(length) or not bool(torch.isfinite(taken).all()):

@@ -82,6 +82,13 @@ class Curvature:
     def _apply(self, apply: Apply, vectors: Sequence[Vector]) -> list[list[Tensor]]:
         if len(vectors) == 1 or not self._vectorises:
             return [apply(v.tensors) for v in vectors]
+        try:
+            return self._stacked(apply, vectors)
+        except (RuntimeError, NotImplementedError):  # not every layer knows several directions at once
+            self._vectorises = False
+            return self._apply(apply, vectors)
+
+    def _stacked(self, apply: Apply, vectors: Sequence[Vector]) -> list[list[Tensor]]:
         results: list[list[Tensor]] = []
         for start in range(0, len(vectors), AT_ONCE):
             columns = [
@@ -119,12 +126,12 @@ class Curvature:
 
 def _saved_bytes(objective: Objective) -> int:
     """What a forward pass on the first batch saves for its backward pass."""
-    seen: dict[int, int] = {}
+    seen: dict[int, Any] = {}  # storages, kept alive lest one takes the address of another
     batch = moved(objective.batches[0], objective.space.device)
     leaves = [w.requires_grad_() for w in objective.here()]
 
     def note(x: Tensor) -> None:
-        seen[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        seen[x.untyped_storage().data_ptr()] = x.untyped_storage()
 
     def task(model: nn.Module) -> None:
         objective.loss_fn(*objective.forward(model, batch))
@@ -132,7 +139,7 @@ def _saved_bytes(objective: Objective) -> int:
     with torch.enable_grad(), saved_tensors_hooks(note, _never):
         objective.evaluate(leaves, task)
     objective.meter.losses += objective.sizes[0]
-    return sum(seen.values())
+    return sum(storage.nbytes() for storage in seen.values())
 
 
 def _never(saved: Any) -> Tensor:

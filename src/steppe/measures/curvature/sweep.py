@@ -49,17 +49,27 @@ class Sweep:
     @property
     def products(self) -> int:
         """How many products with the operator were made."""
-        return self.lanczos.steps + len(self._traces)
+        rules = sum(len(rule.values) for known in self._rules.values() for rule in known)
+        return self.lanczos.steps + len(self._traces) + rules
 
     def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 1e-3, most: int = 200) -> Iterator[Estimate]:
         """Better and better estimates of the k-th eigenvalue from one end, until its residual is under rtol of it."""
         if k < 1 or k > self.operator.dimension:
             raise ValueError(f"there are {self.operator.dimension} eigenvalues, and no {k}-th one from the {end}")
+        enough = 1 if k == 1 else 2 * k + 10  # a space of few dimensions turns out to be invariant by then
+        before: float | None = None
         for ritz in self._growing(k, most):
             i = _index(ritz, k, end)
-            yield self._eigenvalue(ritz, i, end)
+            found = self._eigenvalue(ritz, i, end)
+            yield found
+            if self.lanczos.invariant:  # what occurs twice shows in further spaces; the next one has all that is left
+                if k == 1 or found.value == before:
+                    return
+                before = found.value
             # the residual itself, not its square over a gap: of two eigenvalues 1.5 % apart that took the lower one
-            if np.all(ritz.residuals[_wanted(ritz, k, end)] <= rtol * abs(ritz.values[i])):
+            elif self.lanczos.steps >= enough and np.all(
+                ritz.residuals[_wanted(ritz, k, end)] <= rtol * abs(ritz.values[i])
+            ):
                 return
 
     def pairs(self, k: int, end: End = "top", rtol: float = 1e-3, most: int = 200) -> list[Pair]:
@@ -113,7 +123,7 @@ class Sweep:
             self.lanczos.step()
         while True:
             yield self.lanczos.ritz()
-            if self.lanczos.invariant or self.lanczos.steps >= most:
+            if self.lanczos.steps >= min(most, self.operator.dimension):
                 return
             self.lanczos.step()
 
@@ -145,7 +155,7 @@ class Sweep:
         return replace(rest, value=known + rest.value)
 
     def _settled(self, draws: list[float], known: float, rtol: float, probes: int, most: int) -> bool:
-        if not draws or self.products + BLOCK > most:
+        if not draws or self.lanczos.steps + len(draws) + BLOCK > most:
             return True
         found = self._with_complement(known, draws)
         return probes >= 2 * BLOCK and found.stderr <= rtol * abs(found.value)
