@@ -37,12 +37,14 @@ class AverageCase(Measure):
     n: int = 50  # pairs, so 100 losses as in A modern look, appendix H
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        if self.n < 1:
+            raise ValueError(f"an average needs n >= 1 pairs of draws, not {self.n}")
         before = objective.spent()
         scales = Ball(self.rho, self.metric).scales(objective)
         base = objective.loss()
         draws: list[float] = []
         for i in range(self.n):
-            d = stretch_(self.law(objective.draw(seed, objective.first, i)), scales)
+            d = stretch_(self.law(objective.draw(seed, objective.first, i)).clone(), scales)
             sides = [objective.loss(d), objective.loss(d.mul_(-1.0))]
             if not all(map(isfinite, sides)):
                 raise NotFinite(

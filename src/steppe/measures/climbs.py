@@ -45,6 +45,10 @@ class Terrain:
         return self.ball.project(gamma, self.site)
 
 
+DESCENTS = 2  # full steps that led down, after which a climb tries shorter ones
+SHORT = 0.5  # radii: how short
+
+
 class Climb(Protocol):
     """A rule for where to look next."""
 
@@ -55,9 +59,9 @@ class Climb(Protocol):
 class PowerAscent:
     """Goes to the boundary point furthest along the slope, again and again (Journee et al. 2010, Algorithm 1).
 
-    Where the loss is convex, as around a minimum, every such step climbs; it needs no step size. The first
+    Where the loss is convex, as around a minimum, every such step climbs; it needs no step size. After the first,
     `averaged` steps keep a quarter of the point before, which leads to higher maxima; it ends when a step gains
-    less than `rtol` of the climb so far.
+    less than `rtol` of the climb so far. Where full steps lead down, it goes on with Auto-PGD from the best point.
     """
 
     averaged: int = 8
@@ -65,15 +69,20 @@ class PowerAscent:
 
     def __call__(self, start: Point, terrain: Terrain, steps: int) -> Iterator[Point]:
         here = best = start
+        descents = 0
         for k in range(steps):
             before = here
             gamma = terrain.uphill(here.slope)
-            if k < self.averaged:
+            if 1 <= k <= self.averaged:
                 gamma = (gamma * 0.75).add_(here.gamma, 0.25)  # convex: stays in the ball
             here = terrain.look(gamma)
             yield here
+            descents += here.loss < before.loss
             best = max(best, here, key=_loss)
-            if k == self.averaged - 1:
+            if descents == DESCENTS:
+                yield from AutoPGD(step=SHORT)(best, terrain, steps - k - 1)
+                return
+            if k == self.averaged:
                 here = best
             elif k > self.averaged and here.loss - before.loss <= self.rtol * (before.loss - terrain.base):
                 return
@@ -90,8 +99,9 @@ class AutoPGD:
     def __call__(self, start: Point, terrain: Terrain, steps: int) -> Iterator[Point]:
         here = before = best = start
         step, checked = self.step, 0
+        step_then = step
         climbed: list[bool] = []
-        state = (step, best.loss)
+        highest: list[float] = []  # of the points before each step
         checks = checkpoints(steps)
         for k in range(steps):
             z = terrain.project(here.gamma.clone().add_(terrain.uphill(here.slope), step))
@@ -99,14 +109,16 @@ class AutoPGD:
                 a = self.momentum
                 z = (z * a).add_(here.gamma, 2 - 2 * a).add_(before.gamma, a - 1)
                 z = terrain.project(z)
+            highest.append(best.loss)
             before, here = here, terrain.look(z)
             yield here
             climbed.append(here.loss > before.loss)
             best = max(best, here, key=_loss)
             if k in checks and k:
-                stalled = sum(climbed[checked:k]) < self.progress * (k - checked) or state == (step, best.loss)
-                state, checked = (step, best.loss), k
-                if stalled:
+                seldom = sum(climbed[checked:k]) < self.progress * (k - checked)
+                stuck = step == step_then and highest[k] == highest[checked]
+                step_then, checked = step, k
+                if seldom or stuck:
                     step, here = step / 2, best
 
 

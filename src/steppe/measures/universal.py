@@ -26,6 +26,8 @@ class ZerothOrder(Measure):
     n: int = 100
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        if not self.rho > 0:
+            raise ValueError(f"differences of losses need a radius rho > 0, not {self.rho}")
         before = objective.spent()
         base, grad = objective.gradient()
         rows: list[list[float]] = []
@@ -33,7 +35,7 @@ class ZerothOrder(Measure):
             row = []
             for k, law in enumerate(self.triple.laws):
                 draw = Draw(objective.space, (seed, objective.first, i, k), objective.weights, grad)
-                loss = objective.loss(law(draw).mul_(self.rho))
+                loss = objective.loss(law(draw) * self.rho)
                 if not isfinite(loss):
                     raise NotFinite(f"the loss is {loss} at draw {i}, radius {self.rho}: measure at a smaller radius")
                 row.append((loss - base) / self.rho**2)

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isfinite
 
+import torch
+
 from ..ball import Ball, stretch_
 from ..probe import Probe
 from ..vector import Vector
 from .climbs import Climb, Point, PowerAscent, Terrain
-from .estimate import Estimate, Measure, NotFinite
+from .estimate import Estimate, Measure, NotFinite, exact
 from .objective import Objective
 
 
@@ -64,12 +66,15 @@ class WorstCase(Measure):
                 )
             return Point(gamma, loss, stretch_(reading.grad, scales))
 
+        # 1 where weights can move, 0 where they are pinned: a random start elsewhere would lead nowhere
+        free = stretch_(objective.space.zeros().map(torch.ones_like), scales).map(lambda x: (x != 0).to(x))
         centre = best = look(objective.space.zeros())
         terrain = Terrain(self.ball.unit, centre.loss, look, objective)
         for i in range(self.starts):
             start = centre
             if i:
-                start = look(terrain.uphill(objective.draw(seed, objective.first, i).normal()))
+                noise = objective.draw(seed, objective.first, i).normal()
+                start = look(terrain.uphill(noise.mul_(free)))
                 best = max(best, start, key=lambda point: point.loss)
             for point in self.climb(start, terrain, self.steps):
                 best = max(best, point, key=lambda point: point.loss)
@@ -83,4 +88,9 @@ class OneStep(Measure):
     ball: Ball = field(default_factory=Ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        return WorstCase(self.ball, 1, 1, PowerAscent(0)).running(objective, seed)
+        before = objective.spent()
+        base, grad = objective.gradient()
+        there = objective.loss(self.ball.steepest_(grad, objective))
+        if not isfinite(there):
+            raise NotFinite(f"the loss is {there} one step of radius {self.ball.rho} away: take a smaller one")
+        yield exact(there - base, cost=objective.spent() - before)
