@@ -72,7 +72,7 @@ class NormLayersOnly:
         return [1.0 if c.role.norm else 0.0 for c in site.space.chunks]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Given:
     """T = a vector of your own, as one tensor a parameter; 0 pins a weight."""
 

@@ -8,7 +8,7 @@ from math import isfinite
 
 import torch
 
-from ..ball import Ball, stretch_
+from ..ball import Ball, refuse_negative, stretch_
 from ..draw import Draw
 from ..metric import Metric
 from ..triple import Law, gaussian
@@ -36,6 +36,9 @@ class AverageCase(Measure):
     metric: Metric | None = None
     n: int = 50  # pairs, so 100 losses as in A modern look, appendix H
 
+    def __post_init__(self) -> None:
+        refuse_negative(self.rho)
+
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         if self.n < 1:
             raise ValueError(f"an average needs n >= 1 pairs of draws, not {self.n}")
@@ -44,7 +47,7 @@ class AverageCase(Measure):
         base = objective.loss()
         draws: list[float] = []
         for i in range(self.n):
-            d = stretch_(self.law(objective.draw(seed, objective.first, i)).clone(), scales)
+            d = stretch_(self.law(objective.draw(seed, objective.number, i)).clone(), scales)
             sides = [objective.loss(d), objective.loss(d.mul_(-1.0))]
             if not all(map(isfinite, sides)):
                 raise NotFinite(

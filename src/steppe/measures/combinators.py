@@ -12,7 +12,7 @@ from torch import Tensor
 from .estimate import Cost, Estimate, Kind, Measure, summarise
 from .objective import Objective
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[Kind, ...] = get_args(Kind)  # from the strongest to the weakest
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class PerBatch(Measure):
 
 def _mean_of(rows: Sequence[tuple[int, list[float]]], cost: Cost) -> Estimate:
     draws = torch.tensor([row for _, row in rows], dtype=torch.float64)
-    kind = KINDS[int(draws[0, 2])]
+    kind = KINDS[int(draws[:, 2].max())]  # a mean is as weak as the weakest of its parts
     if bool((draws[:, 1] == draws[0, 1]).all()):
         return summarise(draws[:, 0], kind, cost=cost)
     return summarise(draws, kind, weighted_mean, cost=cost)

@@ -144,11 +144,20 @@ def summarise(
     elif statistic is mean:
         stderr = float(draws.std(0)) / sqrt(n)
     else:
-        without = torch.stack([statistic(torch.cat([draws[:i], draws[i + 1 :]])) for i in range(n)])
-        stderr = float(((n - 1) * without.var(0, correction=0)).sqrt())
+        stderr = _jackknife(draws, statistic)
     if not isfinite(value):
         raise NotFinite(f"the statistic of {n} finite draws is {value}")
     return Estimate(value, stderr, n, kind, cost or Cost(), note)
+
+
+def _jackknife(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> float:
+    """The standard error from leaving out one draw at a time, nan if the statistic needs all of them."""
+    n = len(draws)
+    try:
+        without = torch.stack([statistic(torch.cat([draws[:i], draws[i + 1 :]])) for i in range(n)])
+    except ValueError:
+        return nan
+    return float(((n - 1) * without.var(0, correction=0)).sqrt())
 
 
 def exact(value: float, *, cost: Cost | None = None, note: str = "") -> Estimate:

@@ -69,4 +69,7 @@ def plan_of(measures: Iterable[str] | Mapping[str, Measure] | str) -> dict[str, 
     if isinstance(measures, Mapping):
         return dict(measures)
     names = measures.split(",") if isinstance(measures, str) else list(measures)
+    nameless = [m for m in names if not isinstance(m, str)]
+    if nameless:
+        raise TypeError(f"{type(nameless[0]).__name__} comes without a name: pass a mapping, {{'my name': measure}}")
     return {name.strip(): named_measure(name.strip()) for name in names}

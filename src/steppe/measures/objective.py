@@ -122,6 +122,11 @@ class Objective:
         """What was worked so far, here and on parts of this objective; the difference of two is a cost."""
         return self.meter.passes(self.rows)
 
+    @property
+    def number(self) -> int:
+        """What draws depend on beside the seed: the number of a single batch, the same for workers that share one."""
+        return 0 if self.group is not None else self.first
+
     def option(self, name: str) -> Any:
         """An objective has no parameter groups: a ball around its weights has the radius it was made with."""
         raise LookupError(f"an objective has no option {name!r}: give the ball its radius when you make it")

@@ -22,6 +22,9 @@ def watching(measures: int, progress: bool | None) -> Iterator[Watch]:
     if not _shown(progress):
         yield lambda name, estimate: None
         return
+    if not sys.stderr.isatty():  # a log, where a line a measure is enough
+        yield lambda name, estimate: print(f"{name} ...", file=sys.stderr) if estimate is None else None
+        return
     with _bar() as bar:
         task = bar.add_task("", total=measures, now="")
         seen: list[str] = []
@@ -54,5 +57,5 @@ def _bar() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    name, now = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[now]}"))
+    return Progress(name, BarColumn(), now, TimeElapsedColumn(), console=Console(stderr=True), transient=True)

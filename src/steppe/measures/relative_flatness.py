@@ -29,10 +29,9 @@ class RelativeFlatness(Measure):
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         name = self.layer or self._last(objective)
-        if name not in objective.params or objective.params[name].ndim < 2:
-            raise ValueError(
-                f"relative flatness is that of a weight matrix; {name!r} is none of {list(objective.params)}"
-            )
+        matrices = [n for n, p in objective.params.items() if p.ndim >= 2]
+        if name not in matrices:
+            raise ValueError(f"relative flatness is that of a weight matrix, and {name!r} is none of {matrices}")
         part = replace(objective, only=[name])
         before = part.spent()
         curvature = Curvature(part)
@@ -40,7 +39,7 @@ class RelativeFlatness(Measure):
         matrix = w.reshape(len(w), -1)
         draws: list[float] = []
         for i in range(self.n):
-            a, b = _signs(matrix, seed, i)
+            a, b = _signs(matrix, seed_of(seed, 4, objective.number, i))
             direction = torch.outer(matrix @ a, b).view_as(w)  # E [v' H v] over signs a, b is the weighted trace
             v = part.space.vector([direction])
             draws.append(float(v.dot(curvature.product(v))))
@@ -57,7 +56,7 @@ class RelativeFlatness(Measure):
         return matrices[-1]
 
 
-def _signs(matrix: Tensor, seed: int, i: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed_of(seed, 4, i))
+def _signs(matrix: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
     both = torch.randint(0, 2, (2, matrix.shape[1]), generator=generator).mul(2).sub(1).to(matrix)
     return both[0], both[1]

@@ -37,20 +37,23 @@ class Results(Mapping[str, Estimate]):
         """One row a measure: value, error, kind, cost and time."""
         from rich import box
         from rich.table import Table
+        from rich.text import Text
 
         total = (
             f"In all {self.cost}, {self.cost.seconds:.1f} s. Work that measures share is counted once, at the first."
         )
         table = Table(box=box.SIMPLE_HEAD, caption=total, caption_justify="left")
         for head in ("measure", "value", "error", "n", "kind", "cost", "time"):
-            table.add_column(head, justify="left" if head in ("measure", "kind", "cost") else "right")
+            words = head in ("kind", "cost")
+            justify: Any = "left" if words or head == "measure" else "right"
+            table.add_column(head, justify=justify, no_wrap=not words, overflow="fold")
         for name, e in self.estimates.items():
-            kind = e.kind if e.complete else f"{e.kind}, stopped early"
+            kind = ", ".join([e.kind, *([e.note] if e.note else []), *([] if e.complete else ["stopped early"])])
             error = f"{e.stderr:.2g}" if isfinite(e.stderr) and e.stderr else ""
-            label = f"{name} ({e.note})" if e.note else name
-            table.add_row(label, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s")
+            cells = (name, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s")
+            table.add_row(*map(Text, cells))  # not as markup: names may have brackets
         for name, why in self.failures.items():
-            table.add_row(name, "none", "", "", why, "", "")
+            table.add_row(*map(Text, (name, "none", "", "", why, "", "")))
         return table
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .curvature.operator import Curvature
 from .curvature.questions import Eigenvalue, Question, Spectrum, priced
 from .elsewhere import undisturbed
-from .estimate import Cost, Estimate, Measure, NotFinite, stopped
+from .estimate import Cost, Estimate, Measure, stopped
 from .named import plan_of
 from .objective import Objective
 from .progress import Watch, watching
@@ -59,7 +59,9 @@ def measured(objective: Objective, plan: Mapping[str, Measure], seed: int = 0, p
                     found[name] = stopped(found[name])
                 failures |= {other: "not measured: stopped" for other in order if other not in found | failures}
                 break
-            except (NotFinite, ValueError, TypeError) as error:
+            except Exception as error:
+                if objective.group is not None:  # the other workers may not have failed, and wait
+                    raise
                 found.pop(name, None)
                 failures[name] = str(error)
     kept = {name: found[name] for name in plan if name in found}
@@ -71,6 +73,8 @@ def _follow(name: str, estimates: Iterator[Estimate], found: dict[str, Estimate]
     for estimate in estimates:
         found[name] = estimate
         watch(name, estimate)
+    if name not in found:
+        raise RuntimeError("it ended without an estimate")
 
 
 def _running(one: Measure, objective: Objective, seed: int, spectra: dict[Any, Spectrum]) -> Iterator[Estimate]:

@@ -34,7 +34,7 @@ class ZerothOrder(Measure):
         for i in range(self.n):
             row = []
             for k, law in enumerate(self.triple.laws):
-                draw = Draw(objective.space, (seed, objective.first, i, k), objective.weights, grad)
+                draw = Draw(objective.space, (seed, objective.number, i, k), objective.weights, grad)
                 loss = objective.loss(law(draw) * self.rho)
                 if not isfinite(loss):
                     raise NotFinite(f"the loss is {loss} at draw {i}, radius {self.rho}: measure at a smaller radius")
@@ -59,7 +59,7 @@ class SecondOrder(Measure):
         while len(rows) < self.n:
             block = range(len(rows), min(len(rows) + LOOK, self.n))
             vectors = [
-                law(Draw(objective.space, (seed, objective.first, i, k), objective.weights, grad))
+                law(Draw(objective.space, (seed, objective.number, i, k), objective.weights, grad))
                 for i in block
                 for k, law in enumerate(self.triple.laws)
             ]
@@ -73,5 +73,5 @@ class SecondOrder(Measure):
 def _estimate(triple: Triple, rows: list[list[float]], cost: Cost) -> Estimate:
     """A triple in logs is measured as its logarithm, which alone fits into a number for networks."""
     psis = triple.psis(torch.tensor(rows, dtype=torch.float64))
-    kind: Kind = "unbiased" if triple.phi is identity else "plug-in"
+    kind: Kind = "unbiased" if triple.phi is identity and not triple.logs else "plug-in"
     return summarise(psis, kind, triple.link, cost=cost, note="logarithm" if triple.logs else "")

@@ -28,7 +28,7 @@ def spectrum_from_exponentials(integrals: Tensor, sigmas: Sequence[float]) -> Te
     import numpy as np
 
     x = np.asarray(sigmas, dtype=np.float64)
-    if len(set(x)) != len(integrals) or 0 in x:
+    if not len(set(x)) == len(x) == len(integrals) or 0 in x:
         raise ValueError(f"one integral for each of d different sigmas, none of them 0, not {list(sigmas)}")
     scale = np.abs(x).max()  # powers of a small sigma would drown in rounding
     values = integrals.double().numpy() ** -2.0 - 1

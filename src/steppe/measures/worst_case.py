@@ -73,7 +73,7 @@ class WorstCase(Measure):
         for i in range(self.starts):
             start = centre
             if i:
-                noise = objective.draw(seed, objective.first, i).normal()
+                noise = objective.draw(seed, objective.number, i).normal()
                 start = look(terrain.uphill(noise.mul_(free)))
                 best = max(best, start, key=lambda point: point.loss)
             for point in self.climb(start, terrain, self.steps):

@@ -35,7 +35,8 @@ class Dense:
         d, space = self.operator.dimension, self.operator.space
         rows = []
         for start in range(0, d, COLUMNS):
-            units = torch.eye(d, dtype=space.precision, device=space.device)[start : start + COLUMNS]
+            units = torch.zeros(min(COLUMNS, d - start), d, dtype=space.precision, device=space.device)
+            units[range(len(units)), range(start, start + len(units))] = 1.0
             images = self.operator.products([unflat(space, unit) for unit in units])
             rows += [flat(image).double().cpu() for image in images]
         matrix: Tensor = torch.stack(rows)

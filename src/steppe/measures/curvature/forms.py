@@ -46,6 +46,7 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Loc
 
     with torch.enable_grad(), twice_differentiable(objective.model):
         gradient = objective.evaluate(leaves, task)
+    _refuse_once_differentiable(gradient)
     curved = [i for i, g in enumerate(gradient) if g.requires_grad]
 
     def apply(direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]:
@@ -98,6 +99,23 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
         return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope.detach()]))  # type: ignore[no-any-return]
 
     return Local(apply, gradient)
+
+
+def _refuse_once_differentiable(gradient: Sequence[Tensor]) -> None:
+    """Raises if a function on the way cannot be differentiated twice: autograd.grad would leave its part out."""
+    waiting = [g.grad_fn for g in gradient if g.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if "Error" in node.name():
+            raise ValueError(
+                "the loss cannot be differentiated twice: one of its functions is marked once_differentiable, so it "
+                "has no Hessian here. Compute it by other operations, or measure what needs gradients only"
+            )
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
 
 
 def _grad(

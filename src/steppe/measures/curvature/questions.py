@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from ...draw import seed_of
 from ...metric import Metric
 from ..estimate import Estimate, Measure
 from ..objective import Objective
@@ -43,7 +44,8 @@ class Question(Measure, Protocol):
         ...
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        return priced(self.ask(self.by(Curvature(objective, self.form, self.metric), seed)), objective)
+        own = seed_of(seed, objective.number) if objective.number else seed  # every batch has probes of its own
+        return priced(self.ask(self.by(Curvature(objective, self.form, self.metric), own)), objective)
 
 
 def priced(estimates: Iterator[Estimate], objective: Objective) -> Iterator[Estimate]:

@@ -33,6 +33,8 @@ class Pair:
 class Sweep:
     """What is known of an operator's spectrum so far; a question extends it only as far as it needs.
 
+    An eigenvalue that occurs several times is found once where the space never turns invariant, as in any Lanczos run.
+
     Eigenvalues grow a Krylov space. Trace and Frobenius norm are exact on that space, which costs nothing more,
     and estimated by random probes on its complement, where little is left to vary. `deflate` is how many
     vectors the space has at least before the first probe: 0 is Hutchinson's estimator.
@@ -44,6 +46,9 @@ class Sweep:
         self._deflated: int | None = None  # as many basis vectors as the probes leave out, fixed by the first probe
         self._traces: list[float] = []
         self._squares: list[float] = []
+        self._invariant_at: dict[
+            tuple[int, End], float
+        ] = {}  # k-th eigenvalues when a space turned out to be invariant
         self._rules: dict[int, list[Ritz]] = {}  # by their number of steps
 
     @property
@@ -57,15 +62,14 @@ class Sweep:
         if k < 1 or k > self.operator.dimension:
             raise ValueError(f"there are {self.operator.dimension} eigenvalues, and no {k}-th one from the {end}")
         enough = 1 if k == 1 else 2 * k + 10  # a space of few dimensions turns out to be invariant by then
-        before: float | None = None
         for ritz in self._growing(k, most):
             i = _index(ritz, k, end)
             found = self._eigenvalue(ritz, i, end)
             yield found
             if self.lanczos.invariant:  # what occurs twice shows in further spaces; the next one has all that is left
-                if k == 1 or found.value == before:
+                if k == 1 or self._invariant_at.get((k, end)) == found.value:
                     return
-                before = found.value
+                self._invariant_at[k, end] = found.value
             # the residual itself, not its square over a gap: of two eigenvalues 1.5 % apart that took the lower one
             elif self.lanczos.steps >= enough and np.all(
                 ritz.residuals[_wanted(ritz, k, end)] <= rtol * abs(ritz.values[i])
