@@ -85,9 +85,11 @@ def test_one_name_is_one_measure() -> None:
 
 
 def test_names_of_ones_own() -> None:
-    found = measured({"slope": GradientNorm(1), "loss here": Loss()})
-    assert list(found) == ["slope", "loss here"]
-    assert found["slope"].value > found["loss here"].value * 0
+    model, data = classifier()
+    found = measured({"slope": GradientNorm(1), "loss": GradientNorm()})
+    assert list(found) == ["slope", "loss"]
+    assert found["slope"] == GradientNorm(1).estimate(Objective(model, cross_entropy, data))
+    assert found["loss"] == GradientNorm().estimate(Objective(model, cross_entropy, data)), "not the one of that name"
 
 
 @pytest.mark.parametrize(
@@ -728,9 +730,7 @@ def test_two_looks_at_a_determinant_share_their_runs() -> None:
     assert found["narrow"].cost.products == 0 < found["wide"].cost.products
 
 
-SURE: Callable[[], Results] = partial(measured, "loss")
-
-
 def test_nothing_is_printed_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    str(SURE()), SURE().to_json(), SURE().table()
+    found = measured("loss")
+    assert all((str(found), found.to_json(), found.table()))
     assert capsys.readouterr() == ("", "")

@@ -18,6 +18,7 @@ Statistics = Literal["running", "batch"]  # what normalisation layers use: eval 
 R = TypeVar("R")
 
 _UNDISTURBED: set[tuple[int, str]] = set()  # models, with the statistics asked for, that a block looks after already
+_FAST_PATH: list[bool] = []  # whether attention layers took their fast path before the first of these blocks
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -88,7 +89,6 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     wanted = {m: statistics == "batch" and "running_mean" in m._buffers for m in model.modules()}
     changed = [m for m, training in wanted.items() if m.training != training]
-    fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.enter_context(random_numbers_kept())
         if devices and any(isinstance(m, nn.RNNBase) for m in wanted):  # cuDNN's have no backward pass in eval mode
@@ -96,6 +96,8 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
         recurrent = [(m, m._flat_weights, m._flat_weight_refs) for m in wanted if isinstance(m, nn.RNNBase)]
         plain = [(vars(m), k, x) for m in wanted for k, x in vars(m).items() if isinstance(x, Tensor)]
         try:
+            if not _UNDISTURBED:  # the switch is the process's, and threads may measure several models at once
+                _FAST_PATH.append(torch.backends.mha.get_fastpath_enabled())
             _UNDISTURBED.add(key)
             torch.backends.mha.set_fastpath_enabled(False)  # without it, losses with and without gradient differ
             for m in changed:
@@ -109,7 +111,8 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
                 rnn._flat_weights, rnn._flat_weight_refs = flat, refs
             for m in changed:
                 m.training = not wanted[m]
-            torch.backends.mha.set_fastpath_enabled(fast)
+            if not _UNDISTURBED:
+                torch.backends.mha.set_fastpath_enabled(_FAST_PATH.pop())
 
 
 @contextmanager
