@@ -6,8 +6,9 @@ from math import exp, pi, sqrt
 import pytest
 import torch
 from oracles.follow import Run
-from problems import bowl_problem, random_hessian
+from problems import bowl_problem, flat_weights, mlp_problem, random_hessian
 
+import steppe
 from steppe import (
     DETERMINANT,
     DETERMINANT_RELEASED,
@@ -149,3 +150,17 @@ def test_the_mean_of_unequal_draws_in_logs_is_the_mean():
     value, plain = DETERMINANT.value(u), torch.exp(-v).mean() ** -2
     assert value.item() == pytest.approx(plain.item(), rel=1e-12)
     torch.testing.assert_close(torch.autograd.grad(value, u)[0], torch.autograd.grad(plain, v)[0], rtol=1e-10, atol=0.0)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("shown", ["weights", "grad"])
+def test_a_law_may_return_what_it_was_shown(shown, n):
+    """Which is not its own: neither the weights nor the gradient may be written into."""
+    problem = mlp_problem(steps=1)
+    model, (x, y) = problem.fresh_model(), problem.batches[0]
+    triple = steppe.Triple(lambda t: t, lambda t: t, (lambda draw: getattr(draw, shown),))
+    opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.0), steppe.UniversalSAM(triple, 0.1, n))
+    for turn in opt.passes():
+        turn.backward(problem.losses(model(x), y))
+    opt.step()
+    assert torch.equal(flat_weights(model), problem.start)

@@ -45,7 +45,10 @@ class UniversalSAM:
         losses, grads = [here.loss], [here.grad]
         laws = self.triple.laws
         for i in range(self.n * len(laws)):
-            direction = laws[i % len(laws)](site.draw(i, here.grad))
+            draw = site.draw(i, here.grad)
+            direction = laws[i % len(laws)](draw)
+            if direction is draw.weights or direction is draw.grad:  # not the law's own: what follows writes into it
+                direction = direction.clone()
             there = yield Probe(at=direction.mul_(rho))
             losses.append(there.loss)
             grads.append(there.grad)
