@@ -8,13 +8,14 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench bench-measures clean
 
 help:
 	@echo "make demo    train four methods on scikit-learn's digits and print a table"
 	@echo "make test    lint, types and all tests         (ARGS='-k sam' for some of them)"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make bench   time a step against the ideal and against pytorch_optimizer"
+	@echo "make bench-measures   time measures against PyHessian, curvlinops and the papers' procedure (ten minutes)"
 	@echo "make clean   remove .venv and everything else that these targets made"
 
 demo: .venv/ready
@@ -32,6 +33,9 @@ lint: .venv/ready
 
 bench: .venv/ready-to-bench
 	$(BIN)/python benchmarks/step_overhead.py $(ARGS)
+
+bench-measures: .venv/ready
+	$(BIN)/python benchmarks/measures.py $(ARGS)
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

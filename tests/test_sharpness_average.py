@@ -160,6 +160,11 @@ def test_an_average_of_nothing_is_refused(n):
         AverageCase(0.1, n=n).estimate(classifier())
 
 
+def test_a_negative_radius_is_refused():
+    with pytest.raises(ValueError, match=r"rho >= 0, not -0\.1"):
+        AverageCase(-0.1)
+
+
 def test_running_estimates_take_more_and_more_draws():
     objective = classifier()
     with assert_untouched(objective.model):
