@@ -17,7 +17,7 @@ from .density import Density, quadrature_rule
 from .lanczos import Lanczos, Operator, Ritz
 
 End = Literal["top", "bottom"]
-RANDOM = 0.1  # beside a gradient of length 1: little, since gradients mostly see the largest eigenvalues, and not nothing
+RANDOM = 0.1  # beside a gradient of length 1, which mostly lies along the largest eigenvectors but may miss one
 BLOCK = 5  # probes between two looks at the error
 
 
