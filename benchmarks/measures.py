@@ -618,7 +618,7 @@ def peak(saved: Path, name: str, kind: str, contender: int) -> float:
         Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
     before = resident()["VmRSS"]
     answer(c)
-    return (resident()["VmHWM"] - before) / 1024
+    return max(resident()["VmHWM"] - before, 1) / 1024  # never 0: others are divided by it
 
 
 def memory_table(cases: list[Case], quick: bool, cap: int, kinds: list[str], verdicts: list[str]) -> str:

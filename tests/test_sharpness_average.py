@@ -226,10 +226,11 @@ def test_a_loss_that_is_not_finite_at_a_draw_is_no_number(f):
     assert AverageCase(1e-3).estimate(objective).value > 0
 
 
-def test_a_mirror_image_that_is_not_finite_is_enough():
-    """To one side the loss goes on for ever, to the other it ends."""
-    objective = surface(lambda w: -(w.sum() + 0.01).log(), torch.zeros(2, dtype=FLOAT))
-    with pytest.raises(NotFinite):
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_a_mirror_image_that_is_not_finite_is_enough(side):
+    """To one side the loss goes on for ever, to the other it ends: one of the two is the draw, one its image."""
+    objective = surface(lambda w: -(side * w.sum() + 0.01).log(), torch.zeros(2, dtype=FLOAT))
+    with pytest.raises(NotFinite, match=r"nan.*draw 0 and its mirror image, radius 0\.5"):
         AverageCase(0.5, n=1).estimate(objective)
 
 

@@ -105,8 +105,8 @@ def test_the_work_of_all_workers_is_that_of_one_process(pair: Pair) -> None:
 
 
 def steep(out: Tensor, y: Tensor) -> Tensor:
-    """Infinite not far from the weights on the rows of class 1, and flat on the others."""
-    return torch.where(y == 1, out.sum(1).mul(1e3).exp(), 0 * out.sum(1))
+    """Infinite not far from the weights on the rows of class 1, and 1 everywhere on the others."""
+    return (1e3 * y * out.sum(1)).exp()
 
 
 def troubled(rank: int, together: bool) -> str:
