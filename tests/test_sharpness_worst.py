@@ -238,12 +238,13 @@ def test_a_given_scale_is_the_metric_that_it_equals(p):
 
 
 def test_a_given_scale_belongs_to_the_ball_and_not_to_whoever_made_it():
-    scales = [torch.ones(3), torch.ones(2)]
+    single, double = [torch.ones(3), torch.ones(2)], [torch.ones(3, dtype=FLOAT), torch.ones(2, dtype=FLOAT)]
     site = surface(waves(0, 5), random_vector(5))
-    found = Given(scales)(site)
-    assert all(t.dtype == FLOAT for t in found.tensors)
-    found.mul_(5.0)
-    assert all((x == 1).all() for x in scales)
+    for scales in (single, double):
+        found = Given(scales)(site)
+        assert all(t.dtype == FLOAT for t in found.tensors)
+        found.mul_(5.0)
+        assert all((x == 1).all() for x in scales)
 
 
 @pytest.mark.parametrize("scales", [[torch.ones(3)], [torch.ones(2), torch.ones(3)], [torch.ones(3, 1), torch.ones(2)]])
