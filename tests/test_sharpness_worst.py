@@ -33,7 +33,7 @@ PATIENT = {"power": PowerAscent(rtol=-1.0), "auto-pgd": AutoPGD()}  # which do n
 seeds = st.integers(0, 10**6)
 
 
-def patient(ball: Ball, climb: str = "power", steps: int = 60, starts: int = 2) -> WorstCase:
+def patient(ball: Ball, climb: str = "power", steps: int = 50, starts: int = 2) -> WorstCase:
     return WorstCase(ball, steps, starts, PATIENT[climb])
 
 
@@ -57,8 +57,9 @@ METRICS = {"euclidean": None, "given, one pinned": scaled_by(SCALES), "magnitude
 
 
 @pytest.mark.parametrize("climb", sorted(PATIENT))
-@pytest.mark.parametrize("steepness", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("lowest", [0.5, -1.0, -6.0])
+@pytest.mark.parametrize(
+    ("lowest", "steepness"), [(0.5, 0.0), (0.5, 1.0), (-1.0, 0.0), (-1.0, 1.0), (-6.0, 0.1), (-6.0, 1.0)]
+)
 @pytest.mark.parametrize("metric", sorted(METRICS))
 def test_on_quadratics_it_is_the_maximum_of_the_trust_region_problem(metric, lowest, steepness, climb):
     """At and away from critical points, around minima, saddles and near maxima."""
@@ -121,7 +122,7 @@ def test_in_two_dimensions_it_is_what_brute_force_finds(seed, p, climb):
 # -- what it found is there --------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=15)
 @given(
     seeds,
     st.sampled_from(NORMS),
@@ -144,7 +145,7 @@ def test_the_worst_point_is_in_the_ball_and_as_high_as_said(seed, p, rho, metric
     assert measure.estimate(objective, seed).value == summit.rise
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(seeds, st.sampled_from(NORMS), st.floats(0.05, 5.0), st.sampled_from(["waves", "network"]))
 def test_it_is_never_below_the_one_step_value(seed, p, rho, kind):
     objective = surface(waves(seed, 3), random_vector(3, seed)) if kind == "waves" else classifier(seed)
@@ -320,7 +321,7 @@ def test_a_start_that_is_higher_than_its_climb_counts():
 
 
 @pytest.mark.parametrize("climb", sorted(CLIMBS))
-@pytest.mark.parametrize("p", NORMS)
+@pytest.mark.parametrize("p", [1.0, 2.0, inf])
 def test_in_a_ball_without_radius_nothing_rises(p, climb):
     for metric in (None, MAGNITUDE):
         summit = WorstCase(Ball(0.0, metric, p), 3, climb=CLIMBS[climb]).highest(classifier())
