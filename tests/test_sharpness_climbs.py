@@ -172,15 +172,18 @@ def test_auto_pgd_counts_a_record_only_once_its_step_is_over(seed, d, frequency)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("p", [2.0, inf])
 @pytest.mark.parametrize("case", [on_a_network, on_waves])
-def test_auto_pgd_from_random_starts_is_the_printed_algorithm(case, p, seed):
-    """The first climb starts at the centre, the others anywhere on the boundary."""
+def test_auto_pgd_from_other_starts_is_the_printed_algorithm(case, p, seed):
+    """The first climb starts at the centre, the second across from its end, the third anywhere on the boundary."""
     objective, f, w, ball, c = case(p)
-    noise = [flat(objective.draw(seed, 0, i).normal()) for i in (1, 2)]
-    starts = [ball.rho * (x.sign() if p == inf else x / x.norm()) for x in noise]
-    peaks = [sharpness.auto_pgd(f, w, ball.rho, p, c, 20, start) for start in (None, *starts)]
+    noise = flat(objective.draw(seed, 0, 2).normal())
+    gamma = noise.sign() if p == inf else noise / noise.norm()
+    one, three = (sharpness.auto_pgd(f, w, ball.rho, p, c, 20, start) for start in (None, ball.rho * gamma))
+    first = WorstCase(ball, 20, 1, AutoPGD()).highest(objective, seed)
+    two = sharpness.auto_pgd(f, w, ball.rho, p, c, 20, -ball.rho * flat(first.gamma))
     found = WorstCase(ball, 20, 3, AutoPGD()).highest(objective, seed)
-    assert found.rise == pytest.approx(max(peak.rise for peak in peaks), rel=1e-9)
-    assert found.looks == 3 + 3 * 20
+    assert found.rise >= max(one.rise, three.rise) * (1 - 1e-9)
+    assert found.rise <= max(one.rise, two.rise, three.rise) * (1 + 1e-9)
+    assert 3 + 2 * 20 <= found.looks <= 3 + 3 * 20
 
 
 def test_auto_pgd_halves_its_step_until_it_stands_on_a_summit_inside():

@@ -147,7 +147,7 @@ def test_every_batch_has_draws_of_its_own():
     same = [batches((4,))[0]] * 3
     parts = PerBatch(AverageCase(0.3, n=2)).parts(Objective(network()[0], cross_entropy, same))
     assert len({e.value for _, e in parts}) == 3
-    starts = PerBatch(WorstCase(Ball(3.0), 1, 4)).parts(Objective(network()[0], cross_entropy, same))
+    starts = PerBatch(WorstCase(Ball(3.0), 1, 6)).parts(Objective(network()[0], cross_entropy, same))
     assert len({e.value for _, e in starts}) == 3
 
 

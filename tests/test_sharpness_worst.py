@@ -33,7 +33,7 @@ PATIENT = {"power": PowerAscent(rtol=-1.0), "auto-pgd": AutoPGD()}  # which do n
 seeds = st.integers(0, 10**6)
 
 
-def patient(ball: Ball, climb: str = "power", steps: int = 50, starts: int = 2) -> WorstCase:
+def patient(ball: Ball, climb: str = "power", steps: int = 50, starts: int = 3) -> WorstCase:
     return WorstCase(ball, steps, starts, PATIENT[climb])
 
 
@@ -395,7 +395,7 @@ def test_it_costs_a_gradient_for_every_point_looked_at(climb):
     assert (found.cost.losses, found.cost.products) == (0, 0)
     assert summit.looks <= 1 + 2 + 3 * 7
     if climb != "power":  # which may end early
-        assert summit.looks == 1 + 2 + 3 * 7
+        assert summit.looks >= 1 + 2 + 2 * 7  # the climb from across may give up
 
 
 def test_it_is_a_lower_bound_without_error_bar():
@@ -513,3 +513,34 @@ def test_one_step_on_a_slope_is_the_radius_times_its_length():
     assert OneStep(Ball(0.2, scaled_by(torch.tensor([sqrt(2), 0.0])))).estimate(objective).value == pytest.approx(
         0.6 * sqrt(2), rel=1e-6
     )
+
+
+# -- across from the first summit -----------------------------------------------------------------------------------
+
+
+def test_a_higher_summit_on_the_other_side_is_found():
+    """Where the slope leads up a low hill, and the higher one is behind."""
+
+    def two_sides(w: Tensor) -> Tensor:
+        x = w[0]
+        return torch.where(x > 0, x.square(), 3 * x.square()) + 0.1 * x
+
+    objective = surface(two_sides, torch.zeros(2, dtype=FLOAT))
+    one = WorstCase(Ball(1.0), starts=1).highest(objective)
+    two = WorstCase(Ball(1.0)).highest(objective)
+    assert one.rise == pytest.approx(1.1, rel=1e-6)
+    assert two.rise == pytest.approx(2.9, rel=1e-6)
+    assert flat(two.at)[0] == pytest.approx(-1.0, rel=1e-6)
+
+
+def test_where_the_loss_falls_on_the_other_side_one_look_there_is_enough():
+    objective = surface(lambda w: w.sum(), torch.zeros(3, dtype=FLOAT))
+    looks = [WorstCase(Ball(1.0), starts=starts).highest(objective).looks for starts in (1, 2)]
+    assert looks[1] == looks[0] + 1
+
+
+def test_a_climb_from_the_other_side_that_falls_behind_is_given_up():
+    objective = surface(lambda w: w[0].square() + 0.3 * w[0], torch.zeros(3, dtype=FLOAT))
+    one, two = (WorstCase(Ball(1.0), 20, n, AutoPGD()).highest(objective) for n in (1, 2))
+    assert two.rise == one.rise
+    assert one.looks < two.looks <= one.looks + 4

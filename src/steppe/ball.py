@@ -68,8 +68,7 @@ class Ball:
         """The point of this ball nearest to d in gamma = d / (rho T); for p not in {1, 2, inf}, d shortened to fit."""
         factors = self.scales(site)
         gamma = d.clone()
-        for f in factors:
-            gamma.mul_(_reciprocal(f))
+        stretch_(gamma, [_reciprocal(f) for f in factors])
         if self.p == inf:
             gamma = gamma.map(lambda x: x.clamp(-1, 1))
         elif self.p == 1:
@@ -129,8 +128,14 @@ def inverse(x: Tensor) -> Tensor:
 def stretch_(v: Vector, factors: Sequence[Any]) -> Vector:
     """Multiplies a vector by every factor."""
     for f in factors:
-        v.mul_(f)
+        if not _is_one(f):
+            v.mul_(f)
     return v
+
+
+def _is_one(factor: Any) -> bool:
+    """Whether a factor is the number 1 for sure; tensors are not looked at, which would wait for the device."""
+    return isinstance(factor, (int, float)) and factor == 1
 
 
 def _scaled(rho: Any, times: float) -> Any:

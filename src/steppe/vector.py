@@ -169,9 +169,11 @@ class Vector:
         return Vector(self.space, list(torch._foreach_sub(self.chunks, other.chunks)))
 
     def __mul__(self, factor: Any) -> Vector:
-        if isinstance(factor, Vector):
-            return Vector(self.space, list(torch._foreach_mul(self.chunks, factor.chunks)))
-        return self.clone().mul_(factor)
+        if isinstance(factor, Tensor):
+            return self.clone().mul_(factor)
+        return Vector(
+            self.space, list(torch._foreach_mul(self.chunks, factor.chunks if isinstance(factor, Vector) else factor))
+        )
 
     def sign_(self) -> Vector:
         torch._foreach_sign_(self._writable())

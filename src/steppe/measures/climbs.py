@@ -45,7 +45,7 @@ class Terrain:
         return self.ball.project(gamma, self.site)
 
 
-DESCENTS = 2  # full steps that led down, after which a climb tries shorter ones
+DESCENTS = 2  # steps that led down while points are averaged, after which a climb tries shorter ones
 SHORT = 0.5  # radii: how short
 
 
@@ -74,17 +74,19 @@ class PowerAscent:
             before = here
             gamma = terrain.uphill(here.slope)
             if 1 <= k <= self.averaged:
-                gamma = (gamma * 0.75).add_(here.gamma, 0.25)  # convex: stays in the ball
+                gamma.mul_(0.75).add_(here.gamma, 0.25)  # convex: stays in the ball
             here = terrain.look(gamma)
             yield here
-            descents += here.loss < before.loss
+            gain, enough = here.loss - before.loss, self.rtol * (before.loss - terrain.base)
+            settled = k > self.averaged
+            descents += gain < 0
             best = max(best, here, key=_loss)
-            if descents == DESCENTS:
+            if descents == DESCENTS or (settled and gain < -abs(enough)):
                 yield from AutoPGD(step=SHORT)(best, terrain, steps - k - 1)
                 return
             if k == self.averaged:
                 here = best
-            elif k > self.averaged and here.loss - before.loss <= self.rtol * (before.loss - terrain.base):
+            elif settled and gain <= enough:
                 return
 
 
@@ -107,8 +109,7 @@ class AutoPGD:
             z = terrain.project(here.gamma.clone().add_(terrain.uphill(here.slope), step))
             if k:
                 a = self.momentum
-                z = (z * a).add_(here.gamma, 2 - 2 * a).add_(before.gamma, a - 1)
-                z = terrain.project(z)
+                z = terrain.project(z.mul_(a).add_(here.gamma, 2 - 2 * a).add_(before.gamma, a - 1))
             highest.append(best.loss)
             before, here = here, terrain.look(z)
             yield here
