@@ -1,62 +1,6 @@
 """steppe: train flat, measure flatness, learn whether it mattered."""
 
-from .ball import Ball as Ball
-from .ball import Slope as Slope
-from .contiguous import contiguous_ as contiguous_
-from .draw import Draw as Draw
-from .measures import MEASURES as MEASURES
-from .measures import Estimate as Estimate
-from .measures import Measure as Measure
-from .measures import Objective as Objective
-from .measures import measure as measure
-from .metric import Elementwise as Elementwise
-from .metric import Filterwise as Filterwise
-from .metric import Given as Given
-from .metric import NormLayersOnly as NormLayersOnly
-from .optim.agnostic import AgnosticSAM as AgnosticSAM
-from .optim.combinators import Every as Every
-from .optim.combinators import PerPart as PerPart
-from .optim.combinators import PerWorker as PerWorker
-from .optim.engine import SharpnessAware as SharpnessAware
-from .optim.esam import ESAM as ESAM
-from .optim.gsam import GSAM as GSAM
-from .optim.gsam import RadiusFollowsLR as RadiusFollowsLR
-from .optim.looksam import LookSAM as LookSAM
-from .optim.msam import MomentumSAM as MomentumSAM
-from .optim.named import METHODS as METHODS
-from .optim.named import build as build
-from .optim.named import method as method
-from .optim.named import sam as sam
-from .optim.rsam import RSAM as RSAM
-from .optim.sa_sam import SASAM as SASAM
-from .optim.sa_sam import SASGD as SASGD
-from .optim.sam import SAM as SAM
-from .optim.sam import Plain as Plain
-from .optim.sharpbalance import SharpBalance as SharpBalance
-from .optim.sparse import DynamicSparseSAM as DynamicSparseSAM
-from .optim.sparse import FisherSparseSAM as FisherSparseSAM
-from .optim.universal import UniversalSAM as UniversalSAM
-from .optim.universal import det_sam as det_sam
-from .optim.universal import frob_sam as frob_sam
-from .optim.universal import trace_sam as trace_sam
-from .probe import Method as Method
-from .probe import Plan as Plan
-from .probe import Probe as Probe
-from .probe import Reading as Reading
-from .probe import Site as Site
-from .triple import DETERMINANT as DETERMINANT
-from .triple import DETERMINANT_RELEASED as DETERMINANT_RELEASED
-from .triple import FROBENIUS as FROBENIUS
-from .triple import TRACE as TRACE
-from .triple import Hypercube as Hypercube
-from .triple import PointMass as PointMass
-from .triple import Triple as Triple
-from .triple import exponential as exponential
-from .triple import gaussian as gaussian
-from .triple import rademacher as rademacher
-from .triple import sphere as sphere
-from .triple import uphill as uphill
-from .vector import Space as Space
-from .vector import Vector as Vector
+from .offered import offered
 
 __version__ = "0.1.0"
+__getattr__, __dir__ = offered(__name__, __file__)

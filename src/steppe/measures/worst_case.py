@@ -18,7 +18,6 @@ from .elsewhere import undisturbed
 from .estimate import Estimate, Measure, NotFinite, exact
 from .objective import Objective
 
-
 HEADSTART = 1  # steps of the second climb before it is compared with the first after as many looks
 
 
@@ -34,7 +33,8 @@ class Summit:
     @cached_property
     def at(self) -> Vector:
         """The displacement of the weights."""
-        return self.gamma * self.scale
+        at: Vector = self.gamma * self.scale
+        return at
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,9 @@ class WorstCase(Measure):
             looks += 1
             reading = objective.read(Probe(gamma * scale))
             if not isfinite(loss := float(reading.loss)):
-                raise NotFinite(
-                    f"the loss is {loss} inside the ball of radius {self.ball.rho}, after {looks} points: "
-                    "measure in a smaller ball, or in float64"
-                )
+                where = f"inside the ball of radius {self.ball.rho}, after {looks} points: measure in a smaller ball"
+                where = where if looks > 1 else "at the weights themselves: look for the rows that it comes from"
+                raise NotFinite(f"the loss is {loss} {where}, or in float64")
             return Point(gamma, loss, reading.grad.mul_(scale))
 
         # 1 where weights can move, 0 where they are pinned: a random start elsewhere would lead nowhere

@@ -1,0 +1,29 @@
+"""Names that a package offers, each imported when somebody first asks for it.
+
+`import torch` takes seconds, and `steppe --help` should not. What a package offers is written once, in the stub
+beside it, which type checkers and editors read too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+def offered(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's `__getattr__` and `__dir__`, after the `from .module import name as name` lines of its stub."""
+    lines = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body
+    homes = {a.name: line.module for line in lines if isinstance(line, ast.ImportFrom) for a in line.names}
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = homes[name]
+        if home is None:  # `from . import name`: a module of the package
+            return import_module(f"{package}.{name}")
+        return getattr(import_module(f"{package}.{home}"), name)
+
+    return get, lambda: sorted(homes)
