@@ -1,0 +1,27 @@
+"""VGG-19 (Simonyan & Zisserman 2015, configuration E) with batch norms and one linear layer, as CIFAR has it."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from .convolutions import he_
+from .sequence import Mean, sequence
+from .shapes import image
+
+CONVOLUTIONS = (2, 2, 4, 4, 4)  # Table 1, column E: 3x3 convolutions before each max-pool
+WIDTHS = (1, 2, 4, 8, 8)  # their channels, in units of the first
+
+
+def vgg19(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:
+    """Sixteen 3x3 convolutions with norms, a max-pool after each stage, the mean, and one linear layer."""
+    inputs, _, _ = image(shape, "vgg19", at_least=2 ** len(CONVOLUTIONS))
+    layers: dict[str, nn.Module] = {}
+    for stage, (count, times) in enumerate(zip(CONVOLUTIONS, WIDTHS, strict=True), start=1):
+        for i in range(1, count + 1):
+            # with a bias although a norm follows: so are the released models, and the published count has them
+            layers[f"conv{stage}_{i}"] = nn.Conv2d(inputs, times * width, 3, padding=1)
+            layers[f"norm{stage}_{i}"] = nn.BatchNorm2d(times * width)
+            layers[f"relu{stage}_{i}"] = nn.ReLU()
+            inputs = times * width
+        layers[f"pool{stage}"] = nn.MaxPool2d(2)
+    return he_(sequence(**layers, mean=Mean(2, 3), head=nn.Linear(inputs, outputs)))
