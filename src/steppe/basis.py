@@ -25,7 +25,9 @@ class Basis:
         for k, x in enumerate(v.chunks):
             rows = self._rows[k]
             if self._size == len(rows):
-                rows = self._rows[k] = torch.cat([rows, rows.new_empty(GROWTH, rows.shape[1])])
+                larger = rows.new_empty(self._size + GROWTH, rows.shape[1])
+                larger[: self._size] = rows
+                rows = self._rows[k] = larger
             rows[self._size].copy_(x.reshape(-1))
         self._size += 1
 

@@ -60,13 +60,15 @@ class Curvature:
         o = self.objective
         o.check()
         moving = [v if self.scale is None else v * self.scale for v in vectors]
-        sums = [self.space.zeros() for _ in vectors]
+        sums: list[Vector] = []
         for i, (batch, size) in enumerate(zip(o.batches, o.sizes, strict=True)):
             apply = self._local(i, batch).apply
-            for total, part in zip(sums, self._apply(apply, moving), strict=True):
-                total.add_(self.space.vector(part), size / o.rows)
+            parts = [self.space.vector(part) for part in self._apply(apply, moving)]
+            if size != o.rows:
+                parts = [part.mul_(size / o.rows) for part in parts]
+            sums = [total.add_(part) for total, part in zip(sums, parts, strict=True)] if sums else parts
             o.meter.products += len(vectors) * size
-        sums = [o.workers.summed(total) for total in sums]
+        sums = [o.workers.summed(total) for total in sums or [self.space.zeros() for _ in vectors]]
         return sums if self.scale is None else [total.mul_(self.scale) for total in sums]
 
     def gradient(self) -> Vector:
