@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..draw import seed_torch
 from .batches import moved, part, rows_of
 from .estimate import NotFinite
 
@@ -29,7 +30,9 @@ def refuse_unsteady(objective: Objective) -> None:
         batch = moved(batch, objective.space.device)
 
         def task(model: nn.Module, seed: int = seed, batch: Any = batch) -> float:
-            _seed(seed)
+            seed_torch(seed)
+            np.random.seed(seed)
+            random.seed(seed)
             losses = objective.loss_fn(*objective.forward(model, batch))
             return float(losses.double().mean()) if isinstance(losses, Tensor) else refuse_constant(objective, losses)
 
@@ -45,15 +48,6 @@ def refuse_unsteady(objective: Objective) -> None:
             "augmentation or noise is active although the model is in eval mode here: switch it off, or draw it once "
             "and pass the result as data."
         )
-
-
-def _seed(seed: int) -> None:
-    """Seeds every source of random numbers; torch.manual_seed is slow where CUDA is there but unused."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.manual_seed(seed)
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
 
 
 def refuse_constant(objective: Objective, losses: Any, grads: Any = None) -> None:

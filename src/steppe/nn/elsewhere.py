@@ -2,70 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from importlib import import_module
+from collections.abc import Mapping
 from inspect import Parameter, signature
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import nn
 
+from ..imported import imported, working_folder_first
 from ..names import unknown
 
 
 def made_elsewhere(place: str, shape: tuple[int, ...], outputs: int, options: Mapping[str, Any]) -> nn.Module:
     """What a user's factory makes: called with the options, and with `shape` and `outputs` where it names them."""
-    with _working_folder_first():
-        factory = _factory(place)
+    factory = imported(place, "model")
+    if isinstance(factory, nn.Module):
+        raise ValueError(
+            f"{place} is a model already: name a function or a class that makes one, so that a seed decides its weights"
+        )
+    with working_folder_first():
         model = factory(**_arguments(place, factory, {"shape": shape, "outputs": outputs}, options))
     if not isinstance(model, nn.Module):
         raise ValueError(f"{place} made a {type(model).__name__}, and a model is a torch.nn.Module: return one from it")
     return model
-
-
-@contextmanager
-def _working_folder_first() -> Iterator[None]:
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
-
-
-def _factory(place: str) -> Any:
-    module_name, _, path = place.partition(":")
-    if not all(part.isidentifier() for part in f"{module_name}.{path}".split(".")):
-        raise ValueError(f"a model of your own is written package.module:factory, and {place!r} is not of that form")
-    found: Any = _module(module_name, place)
-    for name in path.split("."):
-        if not hasattr(found, name):
-            callables = [n for n in getattr(found, "__dict__", {}) if n[0] != "_" and callable(getattr(found, n))]
-            where = getattr(found, "__qualname__", module_name)
-            raise ValueError(f"{place}: in {where}, {unknown('factory', name, callables)}")
-        found = getattr(found, name)
-    if isinstance(found, nn.Module):
-        raise ValueError(
-            f"{place} is a model already: name a function or a class that makes one, so that a seed decides its weights"
-        )
-    if not callable(found):
-        raise ValueError(f"{place} is a {type(found).__name__}: name a function or a class that makes a model")
-    return found
-
-
-def _module(name: str, place: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(
-                f"{place}: there is no module {error.name or name!r}, neither in {Path.cwd()} nor among the installed "
-                "packages. Start from the folder that holds it, or install it."
-            ) from error
-        raise  # the module is there, and something that it imports is not: its own message says so
 
 
 def _arguments(place: str, factory: Any, ours: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""What users wrote and name by `package.module:factory`, found as `python -m` would find it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .names import unknown
+
+
+@contextmanager
+def working_folder_first() -> Iterator[None]:
+    """A block in which modules of the working folder are found before all others."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def imported(place: str, what: str) -> Any:
+    """The thing that `package.module:name` names, which is to make `what`."""
+    module_name, _, path = place.partition(":")
+    if not all(part.isidentifier() for part in f"{module_name}.{path}".split(".")):
+        raise ValueError(f"a {what} of your own is written package.module:factory, and {place!r} is not of that form")
+    with working_folder_first():
+        found: Any = _module(module_name, place)
+    for name in path.split("."):
+        if not hasattr(found, name):
+            callables = [n for n in getattr(found, "__dict__", {}) if n[0] != "_" and callable(getattr(found, n))]
+            where = getattr(found, "__qualname__", module_name)
+            raise ValueError(f"{place}: in {where}, {unknown('factory', name, callables)}")
+        found = getattr(found, name)
+    if not callable(found):
+        raise ValueError(f"{place} is a {type(found).__name__}: name a function or a class that makes a {what}")
+    return found
+
+
+def _module(name: str, place: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or f"{name}.".startswith(f"{error.name}."):
+            raise ValueError(
+                f"{place}: there is no module {error.name or name!r}, neither in {Path.cwd()} nor among the installed "
+                "packages. Start from the folder that holds it, or install it."
+            ) from error
+        raise  # the module is there, and something that it imports is not: its own message says so
