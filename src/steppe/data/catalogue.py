@@ -1,0 +1,217 @@
+"""The published data sets: where they come from, how to tell that they arrived whole, and where they lie on disk.
+
+Nothing here needs torch, so that commands can list data sets at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..names import unknown
+
+
+@dataclass(frozen=True)
+class File:
+    """One file as published: its address, its place under the root, its size and its digest."""
+
+    url: str
+    place: str  # under the root
+    size: int
+    digest: str  # "sha256:..." or "md5:..."
+    holds: str = ""  # the folder that it unpacks to, where it is an archive
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+    def differs(self, path: Path) -> str:
+        """How a file on disk differs from what is published; empty where it does not."""
+        kind, _, published = self.digest.partition(":")
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+        return "" if found == published else f"its {kind} is {found}, and {published} is published"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a data set may lie under a root, and what must be there; a name that ends in a slash is a folder."""
+
+    places: tuple[str, ...]
+    needs: tuple[str, ...]
+
+    def missing(self, folder: Path) -> list[str]:
+        return [name for name in self.needs if not _there(folder, name)]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A data set that many know by this name."""
+
+    name: str
+    title: str
+    layouts: tuple[Layout, ...]
+    files: tuple[File, ...]
+    rows: tuple[int, int]  # to train on, to test on
+    shape: tuple[int, int, int]
+    classes: int
+    cite: str
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def find(self, root: Path | str) -> Path:
+        """The folder under the root that holds this data set."""
+        root = Path(root)
+        tried: list[tuple[int, str]] = []
+        for layout in self.layouts:
+            for place in layout.places:
+                missing = layout.missing(root / place)
+                if not missing:
+                    return root / place
+                if len(missing) < len(layout.needs):
+                    tried.append((len(missing), f"{root / place} lacks {', '.join(missing)}"))
+        nearest = f" {min(tried)[1]}." if tried else ""
+        places = ", ".join(dict.fromkeys(str(root / place) for layout in self.layouts for place in layout.places))
+        raise FileNotFoundError(
+            f"{self.title} is not under {root}.{nearest} Looked in {places}. "
+            f"`steppe data get {self.name}` downloads it ({self.size / 1e6:,.0f} MB)."
+        )
+
+
+def _there(folder: Path, name: str) -> bool:
+    if name.endswith("/"):
+        return (folder / name).is_dir()
+    return (folder / name).is_file() or (folder / f"{name}.gz").is_file()
+
+
+IDX = tuple(f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1"))
+CIFAR10_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+CORRUPTIONS_OF = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}  # folders of Hendrycks & Dietterich 2019
+
+
+def _idx(folder: str, base: str, files: dict[str, tuple[int, str]]) -> tuple[tuple[Layout, ...], tuple[File, ...]]:
+    places = (f"{folder}/raw", folder, f"{folder.lower()}/raw", folder.lower(), "raw", ".")
+    return (Layout(places, IDX),), tuple(
+        File(f"{base}/{name}-ubyte.gz", f"{folder}/raw/{name}-ubyte.gz", size, f"sha256:{digest}")
+        for name, (size, digest) in files.items()
+    )
+
+
+# Sizes and SHA-256: TensorFlow Datasets' url_checksums, of the files whose MD5 torchvision checks. MNIST: the mirror
+# that torchvision names, because the first address, yann.lecun.com, answers no longer.
+_MNIST = _idx(
+    "MNIST",
+    "https://ossci-datasets.s3.amazonaws.com/mnist",
+    {
+        "train-images-idx3": (9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        "train-labels-idx1": (28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        "t10k-images-idx3": (1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        "t10k-labels-idx1": (4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+    },
+)
+_FASHION = _idx(
+    "FashionMNIST",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    {
+        "train-images-idx3": (26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        "train-labels-idx1": (29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        "t10k-images-idx3": (4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        "t10k-labels-idx1": (5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+    },
+)
+_KRIZHEVSKY = "Krizhevsky 2009, Learning multiple layers of features from tiny images"
+
+CATALOGUE: dict[str, Published] = {
+    one.name: one
+    for one in (
+        Published(
+            "mnist", "MNIST", *_MNIST, (60_000, 10_000), (1, 28, 28), 10,
+            "LeCun, Bottou, Bengio & Haffner 1998, Gradient-based learning applied to document recognition",
+        ),
+        Published(
+            "fashion-mnist", "Fashion-MNIST", *_FASHION, (60_000, 10_000), (1, 28, 28), 10,
+            "Xiao, Rasul & Vollgraf 2017, Fashion-MNIST (MIT licence)",
+        ),
+        Published(
+            "cifar10", "CIFAR-10",
+            (
+                Layout(("cifar-10-batches-bin", "."), (*(f"{b}.bin" for b in CIFAR10_BATCHES), "test_batch.bin")),
+                Layout(("cifar-10-batches-py", "."), (*CIFAR10_BATCHES, "test_batch")),
+            ),
+            (
+                File(  # size and SHA-256: TensorFlow Datasets; the author's page prints the MD5 of the same file
+                    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "cifar-10-binary.tar.gz", 170052171,
+                    "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd", "cifar-10-batches-bin",
+                ),
+            ),
+            (50_000, 10_000), (3, 32, 32), 10, _KRIZHEVSKY,
+        ),
+        Published(
+            "cifar100", "CIFAR-100",
+            (
+                Layout(("cifar-100-binary", "."), ("train.bin", "test.bin")),
+                Layout(("cifar-100-python", "."), ("train", "test", "meta")),
+            ),
+            (
+                File(  # as above
+                    "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "cifar-100-binary.tar.gz", 168513733,
+                    "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec", "cifar-100-binary",
+                ),
+            ),
+            (50_000, 10_000), (3, 32, 32), 100, _KRIZHEVSKY,
+        ),
+        Published(
+            "svhn", "SVHN", (Layout((".", "svhn", "SVHN"), ("train_32x32.mat", "test_32x32.mat")),),
+            (
+                File(  # sizes and SHA-256: TensorFlow Datasets
+                    "http://ufldl.stanford.edu/housenumbers/train_32x32.mat", "train_32x32.mat", 182040794,
+                    "sha256:435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+                ),
+                File(
+                    "http://ufldl.stanford.edu/housenumbers/test_32x32.mat", "test_32x32.mat", 64275384,
+                    "sha256:cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+                ),
+            ),
+            (73_257, 26_032), (3, 32, 32), 10,
+            "Netzer, Wang, Coates, Bissacco, Wu & Ng 2011, Reading digits in natural images (non-commercial use)",
+        ),
+        Published(
+            "tiny-imagenet", "TinyImageNet",
+            (
+                Layout(("tiny-imagenet-200",), ("train/", "val/")),
+                Layout((".",), ("train/", "val/", "wnids.txt")),
+            ),
+            (
+                File(  # Stanford prints no digest; the MD5 is the one that Avalanche and others check
+                    "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "tiny-imagenet-200.zip", 248100043,
+                    "md5:90528d7ca1a48142e341f4ef8d21d0de", "tiny-imagenet-200",
+                ),
+            ),
+            (100_000, 10_000), (3, 64, 64), 200, "Le & Yang 2015, Tiny ImageNet visual recognition challenge",
+        ),
+    )
+}  # fmt: skip
+
+# Corrupted test sets come beside the data set that they belong to: not something to train on
+CORRUPTED: dict[str, File] = {
+    "cifar10-c": File(  # size and SHA-256: TensorFlow Datasets
+        "https://zenodo.org/record/2535967/files/CIFAR-10-C.tar", "CIFAR-10-C.tar", 2918471680,
+        "sha256:c72763e101c723b7c507b96205f7e938912a5d587376173b825850cf3cb876a7", "CIFAR-10-C",
+    ),
+    "cifar100-c": File(  # size and MD5: the record on Zenodo
+        "https://zenodo.org/record/3555552/files/CIFAR-100-C.tar", "CIFAR-100-C.tar", 2918473216,
+        "md5:11f0ed0f1191edbf9fa23466ae6021d3", "CIFAR-100-C",
+    ),
+}  # fmt: skip
+
+
+def files(name: str) -> tuple[File, ...]:
+    """What is to be downloaded for a data set of that name."""
+    if name in CATALOGUE:
+        return CATALOGUE[name].files
+    if name in CORRUPTED:
+        return (CORRUPTED[name],)
+    raise ValueError(unknown("data set to download", name, [*CATALOGUE, *CORRUPTED]))

@@ -1,0 +1,80 @@
+"""CIFAR-10-C and CIFAR-100-C: the test images under 19 corruptions, in .npy files of five severities each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..names import unknown
+from .catalogue import CATALOGUE, CORRUPTIONS_OF
+from .damage import DataError
+from .dataset import Dataset
+from .labels import class_numbers, paired
+from .npy import Header, header
+
+SEVERITIES = 5  # one after the other in each file: README.txt of the archive
+
+
+def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset:
+    """The test images of `cifar10` or `cifar100` under a corruption at severity 1 to 5; only this part is read."""
+    folder, labels_file = find(root, data), find(root, data) / "labels.npy"
+    path = folder / f"{corruption}.npy"
+    if corruption not in (known := corruptions(folder)):
+        raise ValueError(unknown(f"corruption in {folder}", corruption, known))
+    if severity not in range(1, SEVERITIES + 1):
+        raise ValueError(f"severity {severity} was asked for, and there are 1 to {SEVERITIES}")
+    images = _header(path)
+    labels = _header(labels_file)
+    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images.shape) != 4:
+        raise DataError(
+            f"{path}: images should be bytes of shape (rows, 32, 32, 3), and are {images.dtype} {images.shape}"
+        )
+    if len(labels.shape) != 1 or labels.dtype.kind not in "iu" or not labels.shape[0]:
+        raise DataError(
+            f"{labels_file}: labels should be one row of whole numbers, and are {labels.dtype} {labels.shape}"
+        )
+    paired(path, images.shape[0], labels.shape[0])
+    if images.shape[0] % SEVERITIES:
+        raise DataError(f"{path}: {images.shape[0]} rows are not {SEVERITIES} severities of equal length")
+    each = images.shape[0] // SEVERITIES
+    rows = slice(each * (severity - 1), each * severity)
+    pixels = np.ascontiguousarray(_mapped(path, images)[rows].transpose(0, 3, 1, 2))
+    numbers = np.array(_mapped(labels_file, labels)[rows])
+    count = CATALOGUE[data].classes
+    targets = class_numbers(labels_file, numbers, count)
+    classes = tuple(map(str, range(count)))
+    return Dataset(f"{data}-c/{corruption}-{severity}", torch.from_numpy(pixels), targets, classes)
+
+
+def find(root: Path | str, data: str) -> Path:
+    """The folder of the corrupted images of a data set."""
+    if data not in CORRUPTIONS_OF:
+        raise ValueError(unknown("corrupted version of the data set", data, CORRUPTIONS_OF))
+    root = Path(root)
+    for folder in (root / CORRUPTIONS_OF[data], root):
+        if (folder / "labels.npy").is_file():
+            return folder
+    raise FileNotFoundError(
+        f"{CORRUPTIONS_OF[data]} is not under {root}: there is no {root / CORRUPTIONS_OF[data] / 'labels.npy'}. "
+        f"`steppe data get {data}-c` downloads it (2.9 GB)."
+    )
+
+
+def corruptions(folder: Path) -> list[str]:
+    """The corruptions whose files lie in a folder."""
+    return sorted(p.stem for p in folder.glob("*.npy") if p.stem != "labels")
+
+
+def _header(path: Path) -> Header:
+    with path.open("rb") as file:
+        found = header(path, file)
+    there = path.stat().st_size - found.offset
+    if there != found.nbytes:
+        raise DataError(f"{path}: its header declares {found.nbytes} bytes, shape {found.shape}, and {there} are there")
+    return found
+
+
+def _mapped(path: Path, head: Header) -> np.memmap[tuple[int, ...], np.dtype[np.generic]]:
+    return np.memmap(path, head.dtype, "r", head.offset, head.shape, "F" if head.fortran else "C")

@@ -1,0 +1,38 @@
+"""Noise of four kinds. Images are float, 0 to 1; what leaves that range is clipped afterwards."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .draws import Draws
+
+
+def gaussian_noise(images: Tensor, draws: Draws, deviation: float) -> Tensor:
+    """The same noise at every level, as of electronics in poor light."""
+    return images + deviation * draws.normal("noise", *images.shape[1:])
+
+
+def shot_noise(images: Tensor, draws: Draws, photons: float) -> Tensor:
+    """Light counted photon by photon: Poisson, with so many of them where the image is white."""
+    from scipy.special import pdtr
+
+    level = np.round(images.numpy() * 255).astype(np.int64)  # images are bytes, so 256 distributions are all
+    most = int(photons + 12 * photons**0.5) + 12
+    chances = pdtr(np.arange(most), np.arange(256)[:, None] * photons / 255)
+    ladder = (chances + np.arange(256)[:, None]).ravel()  # all 256 distribution functions, one above the other
+    place = np.searchsorted(ladder, draws.uniform("photons", *images.shape[1:]).numpy() + level)
+    counts = np.maximum(place - level * most, 0)  # a chance below rounding error lands one step under its ladder
+    return torch.from_numpy((counts / photons).astype(np.float32))
+
+
+def impulse_noise(images: Tensor, draws: Draws, amount: float) -> Tensor:
+    """Salt and pepper: that share of the values, each channel by itself, becomes 0 or 1, half of them each."""
+    chance = draws.uniform("place", *images.shape[1:])
+    return images.masked_fill(chance < amount, 1.0).masked_fill(chance < amount / 2, 0.0)
+
+
+def speckle_noise(images: Tensor, draws: Draws, deviation: float) -> Tensor:
+    """Noise that grows with the level."""
+    return images * (1 + deviation * draws.normal("noise", *images.shape[1:]))

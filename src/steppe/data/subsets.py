@@ -1,0 +1,96 @@
+"""Some of the rows of a data set: the first few percent, the first of each class, and parts set aside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..draw import permutation
+from .dataset import Dataset, Splits
+
+
+def first(dataset: Dataset, fraction: float) -> Dataset:
+    """The first part of the rows in their stored order, as the papers' "first 10 %" columns take it."""
+    return dataset.rows(slice(_count(dataset, fraction)))
+
+
+def per_class(dataset: Dataset, n: int) -> Dataset:
+    """The first n rows of each class, in their stored order."""
+    _want_classes(dataset, "rows per class")
+    counts = torch.bincount(dataset.targets, minlength=len(dataset.classes))
+    if n < 1 or n > int(counts.min()):
+        least = int(counts.argmin())
+        raise ValueError(
+            f"{dataset.name}: {n} rows of each class were asked for, and class {dataset.classes[least]!r} has "
+            f"{int(counts[least])}; ask for 1 to {int(counts.min())}"
+        )
+    return dataset.rows(_rank_in_class(dataset.targets, torch.arange(len(dataset))) < n)
+
+
+def split(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+    """All other rows, and a random part of them; both keep the stored order.
+
+    Where targets are classes the part has each class in proportion, to within one row.
+    """
+    n = _count(dataset, fraction)
+    if n == len(dataset):
+        raise ValueError(f"{dataset.name}: a part of {fraction:g} of {len(dataset)} rows leaves none of them")
+    targets = dataset.targets.cpu() if dataset.classes else torch.zeros(len(dataset), dtype=torch.int64)
+    ranks = _rank_in_class(targets, permutation(len(dataset), seed))
+    part = (ranks < _shares(torch.bincount(targets), n)[targets]).to(dataset.targets.device)
+    return dataset.rows(~part), dataset.rows(part)
+
+
+def set_aside(splits: Splits, validation: float = 0.0, held_out: float = 0.0, seed: int = 0) -> Splits:
+    """The same splits with parts of the training rows kept for validation and for methods' held-out passes.
+
+    Both are fractions of the training rows as they were, and the validation rows do not depend on `held_out`.
+    """
+    train = splits.train
+    if validation:
+        train, part = split(train, validation, seed)
+        splits = replace(splits, train=train, validation=part)
+    if held_out:
+        left = 1 - validation
+        if held_out >= left:
+            raise ValueError(
+                f"validation {validation:g} and held-out {held_out:g} leave no rows of {train.name} to train"
+            )
+        train, part = split(train, held_out / left, seed)
+        splits = replace(splits, train=train, held_out=part)
+    return splits
+
+
+def _count(dataset: Dataset, fraction: float) -> int:
+    n = round(fraction * len(dataset)) if 0 < fraction <= 1 else 0
+    if n < 1:
+        raise ValueError(
+            f"{dataset.name}: a part of {fraction:g} was asked for, which is no row of {len(dataset)}; "
+            f"ask for a fraction above {0.5 / len(dataset):.1g} and up to 1"
+        )
+    return n
+
+
+def _want_classes(dataset: Dataset, what: str) -> None:
+    if not dataset.classes:
+        raise ValueError(f"{dataset.name} has numbers as targets, not classes: it has no {what}")
+
+
+def _rank_in_class(targets: Tensor, order: Tensor) -> Tensor:
+    """How many rows of the same class come before each row in an order, by row."""
+    by_class = order[targets[order].argsort(stable=True)]
+    sizes = torch.bincount(targets)
+    starts = sizes.cumsum(0) - sizes
+    ranks = torch.empty_like(order)
+    ranks[by_class] = torch.arange(len(order), device=order.device) - starts[targets[by_class]]
+    return ranks
+
+
+def _shares(sizes: Tensor, n: int) -> Tensor:
+    """How many of n rows fall to each class: whole numbers in proportion, the largest remainders rounded up."""
+    whole, remainder = sizes * n // sizes.sum(), sizes * n % sizes.sum()
+    up = remainder.argsort(descending=True, stable=True)[: n - int(whole.sum())]
+    whole[up] += 1
+    return whole

@@ -1,0 +1,113 @@
+"""Problems whose answers are known, each a function of its sizes and its seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi, sqrt
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ..draw import seed_of
+from .dataset import Dataset, Splits
+
+TRUTH, TRAIN, TEST = range(3)  # what a seed is used for: independent streams
+
+
+def spirals(rows: int = 1000, test_rows: int = 1000, turns: float = 1.5, noise: float = 0.0, seed: int = 0) -> Splits:
+    """Two interleaved spirals in the unit disc (after Lang & Witbrock 1988): no line separates them, a curve does.
+
+    Class 0 lies on radius = angle / (2 pi turns), class 1 on the same curve turned by half a circle, evenly along the
+    curve. Arms are 1 / (2 turns) apart, so without noise the classes do not touch and a perfect classifier exists.
+    """
+
+    def part(name: str, n: int, stream: int) -> Dataset:
+        draws = _stream(seed, stream)
+        targets = torch.arange(n) % 2
+        radius = torch.rand(n, generator=draws, dtype=torch.float64).sqrt()  # arc length grows as the radius squared
+        angle = 2 * pi * turns * radius + pi * targets
+        points = radius[:, None] * torch.stack([angle.cos(), angle.sin()], dim=1)
+        points = points + noise * torch.randn(n, 2, generator=draws, dtype=torch.float64)
+        return Dataset(name, points.float(), targets, ("inner first", "turned"))
+
+    return Splits(part("spirals", rows, TRAIN), part("spirals", test_rows, TEST))
+
+
+def teacher(inputs: int = 20, hidden: int = 10, seed: int = 0) -> nn.Module:
+    """The network that made the targets of `teacher_student`: one hidden layer of ReLUs, Gaussian weights."""
+    draws = _stream(seed, TRUTH)
+    with torch.random.fork_rng(devices=[]):  # torch's own first weights, which are not kept, move its generator
+        net = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    with torch.no_grad():
+        for weights in net.parameters():
+            weights.copy_(torch.randn(weights.shape, generator=draws) / weights[0].numel() ** 0.5)
+    return net.requires_grad_(False)
+
+
+def teacher_student(
+    rows: int = 1000, test_rows: int = 1000, inputs: int = 20, hidden: int = 10, seed: int = 0
+) -> Splits:
+    """Regression on a teacher's outputs for Gaussian inputs: every net that can hold the teacher can reach loss 0."""
+    net = teacher(inputs, hidden, seed)
+
+    def part(n: int, stream: int) -> Dataset:
+        x = torch.randn(n, inputs, generator=_stream(seed, stream))
+        return Dataset("teacher-student", x, net(x))
+
+    return Splits(part(rows, TRAIN), part(test_rows, TEST))
+
+
+Law = Callable[[int, int, Generator], Tensor]
+
+
+def gaussian_rows(rows: int, dimensions: int, draws: Generator) -> Tensor:
+    """Independent standard Gaussian entries: the mean loss on many rows is the squared distance from the truth."""
+    return torch.randn(rows, dimensions, generator=draws)
+
+
+def whitened_rows(rows: int, dimensions: int, draws: Generator) -> Tensor:
+    """Random rows with X'X = rows * I, so that the mean loss *is* the squared distance from the truth."""
+    if rows < dimensions:
+        raise ValueError(f"{rows} rows cannot be white in {dimensions} dimensions: ask for at least {dimensions} rows")
+    x = torch.randn(rows, dimensions, generator=draws, dtype=torch.float64)
+    orthonormal: Tensor = torch.linalg.qr(x).Q
+    return (orthonormal * sqrt(rows)).float()
+
+
+def sparse_truth(dimensions: int = 200, nonzero: int = 20, seed: int = 0) -> Tensor:
+    """The vector behind `sparse_regression`: 1 or -1 at `nonzero` random places, 0 elsewhere."""
+    draws = _stream(seed, TRUTH)
+    truth = torch.zeros(dimensions)
+    places = torch.randperm(dimensions, generator=draws)[:nonzero]
+    truth[places] = torch.randint(0, 2, (nonzero,), generator=draws).float() * 2 - 1
+    return truth
+
+
+def sparse_regression(
+    rows: int = 128,  # fewer than dimensions, so many vectors fit; enough that the one of least l1 norm is the truth
+    test_rows: int = 1000,
+    dimensions: int = 200,  # with 90 % zeros: Andriushchenko et al. 2023, Section 5.2
+    nonzero: int = 20,
+    law: Law = gaussian_rows,
+    seed: int = 0,
+) -> Splits:
+    """The regression on which the papers study diagonal linear networks: y = <x, truth> for a sparse truth, no noise.
+
+    Where rows < dimensions many vectors fit and their l1 norm tells how well they predict. The paper's closed forms
+    suppose white inputs (`whitened_rows`, at least as many rows as dimensions): at a minimum of the mean squared error
+    the Hessian of u * v is then 2 [[v v, u v], [u v, u u]], diagonal in each block. (The paper prints it without the 2,
+    though its loss has no 1/2.)
+    """
+    if not 0 < nonzero <= dimensions:
+        raise ValueError(f"{nonzero} of {dimensions} coefficients cannot be nonzero: ask for 1 to {dimensions}")
+    truth = sparse_truth(dimensions, nonzero, seed)
+
+    def part(n: int, stream: int, rows_of: Law) -> Dataset:
+        x = rows_of(n, dimensions, _stream(seed, stream))
+        return Dataset("sparse-regression", x, (x @ truth).unsqueeze(1))
+
+    return Splits(part(rows, TRAIN, law), part(test_rows, TEST, gaussian_rows))
+
+
+def _stream(seed: int, use: int) -> Generator:
+    return Generator().manual_seed(seed_of(seed, use))

@@ -1,0 +1,156 @@
+"""Writers of tiny data sets in the published layouts, after their descriptions and not after our readers."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+def random_bytes(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    """http://yann.lecun.com/exdb/mnist: 0, 0, type 8, number of axes, each axis big-endian, then the bytes."""
+    head = bytes([0, 0, 8, array.ndim]) + b"".join(struct.pack(">I", axis) for axis in array.shape)
+    return head + array.astype(np.uint8).tobytes()
+
+
+def write_mnist(folder: Path, rows: tuple[int, int] = (6, 4), zipped: bool = False) -> dict[str, np.ndarray]:
+    folder.mkdir(parents=True, exist_ok=True)
+    held = {}
+    for seed, (part, count) in enumerate(zip(("train", "t10k"), rows, strict=True)):
+        held[f"{part}-images-idx3-ubyte"] = random_bytes(count, 28, 28, seed=seed)
+        held[f"{part}-labels-idx1-ubyte"] = np.arange(count, dtype=np.uint8) % 10
+    for name, array in held.items():
+        body = idx_bytes(array)
+        (folder / (name + ".gz" * zipped)).write_bytes(gzip.compress(body) if zipped else body)
+    return held
+
+
+def cifar_parts(name: str) -> list[str]:
+    return [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"] if name == "cifar10" else ["train", "test"]
+
+
+def write_cifar_binary(folder: Path, name: str, rows: int = 3) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """https://www.cs.toronto.edu/~kriz/cifar.html: <1 x label><3072 x pixel>; CIFAR-100 <coarse><fine><pixels>."""
+    folder.mkdir(parents=True, exist_ok=True)
+    held = {}
+    for seed, part in enumerate(cifar_parts(name)):
+        pixels = random_bytes(rows, 3072, seed=seed)
+        labels = np.random.default_rng(seed).integers(0, 10 if name == "cifar10" else 100, rows)
+        with (folder / f"{part}.bin").open("wb") as file:
+            for row, label in zip(pixels, labels, strict=True):
+                file.write(bytes([label]) if name == "cifar10" else bytes([label // 5, label]))
+                file.write(row.tobytes())
+        held[part] = (pixels, labels)
+    if name == "cifar10":
+        (folder / "batches.meta.txt").write_text("\n".join(CIFAR10_NAMES) + "\n\n")
+    return held
+
+
+def _py2_string(text: bytes) -> bytes:
+    return b"U" + bytes([len(text)]) + text if len(text) < 256 else b"T" + struct.pack("<i", len(text)) + text
+
+
+def python2_pickle(table: dict[bytes, object]) -> bytes:
+    """What Python 2's cPickle wrote in protocol 2: strings as SHORT_BINSTRING and BINSTRING, an array by its parts."""
+    out, memo = [b"\x80\x02}q\x00("], 1
+
+    def put() -> bytes:
+        nonlocal memo
+        memo += 1
+        return b"r" + struct.pack("<I", memo)
+
+    for key, value in table.items():
+        out += [_py2_string(key), put()]
+        if isinstance(value, bytes):
+            out += [_py2_string(value), put()]
+        elif isinstance(value, list):
+            out += [b"]", put(), b"("]
+            out += [b"K" + bytes([x]) if isinstance(x, int) else _py2_string(x) for x in value]
+            out += [b"e"]
+        else:
+            array = np.asarray(value)
+            axes = b"".join(b"J" + struct.pack("<i", axis) for axis in array.shape)
+            out += [b"cnumpy.core.multiarray\n_reconstruct\n", put(), b"cnumpy\nndarray\n", put(), b"K\x00\x85", put()]
+            out += [b"U\x01b", put(), b"\x87", put(), b"R", put(), b"(K\x01", b"(" + axes + b"t", put()]
+            out += [b"cnumpy\ndtype\n", put(), b"U\x02u1", put(), b"K\x00K\x01\x87", put(), b"R", put()]
+            out += [b"(K\x03U\x01|", put(), b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00t", put(), b"b\x89"]
+            out += [b"T" + struct.pack("<i", array.nbytes) + array.tobytes(), put(), b"t", put(), b"b"]
+    return b"".join([*out, b"u."])
+
+
+def write_cifar_python(folder: Path, name: str, rows: int = 3) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    folder.mkdir(parents=True, exist_ok=True)
+    held = {}
+    fine = b"labels" if name == "cifar10" else b"fine_labels"
+    for seed, part in enumerate(cifar_parts(name)):
+        pixels = random_bytes(rows, 3072, seed=seed)
+        labels = np.random.default_rng(seed).integers(0, 10 if name == "cifar10" else 100, rows)
+        table = {b"batch_label": b"training batch 1 of 5", fine: [int(x) for x in labels], b"data": pixels}
+        if name == "cifar100":
+            table[b"coarse_labels"] = [int(x) // 5 for x in labels]
+        table[b"filenames"] = [f"{i}.png".encode() for i in range(rows)]
+        (folder / part).write_bytes(python2_pickle(table))
+        held[part] = (pixels, labels)
+    names = CIFAR10_NAMES if name == "cifar10" else [f"fine{i}" for i in range(100)]
+    meta, key = ("batches.meta", b"label_names") if name == "cifar10" else ("meta", b"fine_label_names")
+    (folder / meta).write_bytes(python2_pickle({key: [n.encode() for n in names]}))
+    return held
+
+
+def write_svhn(folder: Path, rows: int = 11, compress: bool = True) -> np.ndarray:
+    from scipy.io import savemat
+
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = random_bytes(32, 32, 3, rows)
+    labels = (np.arange(rows, dtype=np.uint8) % 10 + 1)[:, None]
+    for part in ("train", "test"):
+        savemat(folder / f"{part}_32x32.mat", {"X": pixels, "y": labels}, do_compression=compress)
+    return pixels
+
+
+def write_picture(
+    path: Path, size: tuple[int, int] = (8, 6), colour: object = (200, 30, 60), mode: str = "RGB"
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(path)
+
+
+def write_classes(folder: Path, classes: str = "ab", each: int = 5, **picture: object) -> None:
+    for number, name in enumerate(classes):
+        for i in range(each):
+            colour = (40 * number, 10 * i, 7)
+            write_picture(folder / name / f"{i}.png", **{"colour": colour, **picture})
+
+
+def write_tiny_imagenet(folder: Path, layout: str = "annotated") -> None:
+    classes = ["n01443537", "n01629819", "n01641577"]
+    folder.mkdir(parents=True)
+    (folder / "wnids.txt").write_text("\n".join(reversed(classes)) + "\n")
+    lines = []
+    for number, name in enumerate(classes):
+        for i in range(2):
+            write_picture(folder / "train" / name / "images" / f"{name}_{i}.JPEG", (64, 64), (60 * number, 90, 20))
+        (folder / "train" / name / f"{name}_boxes.txt").write_text(f"{name}_0.JPEG\t0\t10\t63\t58\n")
+        place = {"annotated": Path("images"), "classes": Path(name), "nested": Path(name) / "images"}[layout]
+        write_picture(folder / "val" / place / f"val_{2 - number}.JPEG", (64, 64), (60 * number, 90, 20))
+        lines.append(f"val_{2 - number}.JPEG\t{name}\t0\t32\t44\t62\n")
+    if layout == "annotated":
+        (folder / "val" / "val_annotations.txt").write_text("".join(lines))
+
+
+def write_cifar_c(folder: Path, each: int = 4) -> dict[str, np.ndarray]:
+    folder.mkdir(parents=True)
+    held = {name: random_bytes(5 * each, 32, 32, 3, seed=i) for i, name in enumerate(("fog", "gaussian_noise"))}
+    for name, array in held.items():
+        np.save(folder / f"{name}.npy", array)
+    np.save(folder / "labels.npy", np.tile(np.arange(each, dtype=np.uint8), 5))
+    return held
