@@ -1,0 +1,90 @@
+"""The way into training: a configuration in, a run out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+
+from ..measures.elsewhere import random_numbers_kept
+from ..measures.workers import Workers
+from .checkpoint import Committed, committed
+from .config import Config
+from .distributed import device_of, joined, together
+from .folder import about, claimed, config_in, plain, refuse_changes
+from .loggers import Logger, logger
+from .loop import Training
+from .problem import data_of, task_of
+from .progress import watching
+from .runs import Run, open_run
+from .start import folder_of, prepare
+from .stopping import listening
+
+
+def train(config: Config, progress: bool | None = None) -> Run:
+    """Trains a run to its end, from its folder's last checkpoint if there is one, and returns it.
+
+    A run that is finished is returned as it is. `progress`: True also where there is no terminal, False nowhere.
+    Raises `Stopped` when a signal ends it early.
+    """
+    plain(config)  # what no file can hold is refused before anything is made
+    path, device = folder_of(config), device_of(config.device)
+    with ExitStack() as stack:
+        wish = stack.enter_context(listening())
+        stack.enter_context(random_numbers_kept())
+        stack.enter_context(_threads(config.threads))
+        workers = stack.enter_context(joined(device, config.fsdp))
+        first = workers.rank == 0
+        together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
+        done = together(workers, lambda: _found(path, config))
+        if done is not None and done.finished:
+            return open_run(path)
+        training = together(workers, lambda: _made(config, path, workers, device, done))
+        logs = together(workers, lambda: _loggers(stack, config, path) if first else [])
+        watcher = stack.enter_context(
+            watching(progress if first else False, training.course, training.position, config.batch_size)
+        )
+        training.run(wish, watcher, logs)
+        return open_run(path)
+
+
+def _found(path: Path, config: Config) -> Committed | None:
+    """The checkpoint of a run with this very configuration."""
+    said = about(path)
+    if said is not None:
+        refuse_changes(path, config_in(path, said), config)
+    return committed(path)
+
+
+def _made(config: Config, path: Path, workers: Workers, device: torch.device, done: Committed | None) -> Training:
+    """The run, where its folder says that it is."""
+    splits = data_of(config)
+    task = task_of(splits)
+    training = Training(config, path, splits, task, workers, device)
+    if done is not None:
+        training.go_back_to(done)
+    if workers.rank == 0:
+        prepare(path, done, training, splits)
+    return training
+
+
+def _loggers(stack: ExitStack, config: Config, path: Path) -> list[Logger]:
+    made = []
+    for name in config.loggers:
+        made.append(logger(name, path, open_run(path).records))
+        stack.callback(made[-1].close)
+        made[-1].log_params(plain(config))
+    return made
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """So many threads of torch, and as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,172 @@
+"""One training loop for all methods: it goes on from wherever its folder says that it is."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from time import monotonic, perf_counter
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from ..data.dataset import Splits
+from ..draw import seed_of, seed_torch
+from ..measures.workers import Workers
+from ..optim.sa_sam import SASAM, SASGD
+from ..optim.site import STEP
+from . import records
+from .averages import averages_of
+from .checkpoint import Committed, commit, state_in, weights_in
+from .config import Config
+from .distributed import agreed, align_, together, wrapped
+from .epoch_end import record_of
+from .evaluate import autocast
+from .loggers import Logger, numbers
+from .optimizer import optimizer_of
+from .position import Course, Position
+from .problem import NOISE, Task, model_of, moved, trained_loss
+from .progress import Watcher
+from .records import Record
+from .schedule import learning_rate
+from .stopping import Stopped, Wish
+from .supply import Batch, Rows, Supply
+from .trainee import Trainee
+
+AGREE = 16  # steps between two questions to the other processes whether to stop or to save: each question waits
+
+
+class Training:
+    """A run under way in this process."""
+
+    def __init__(self, config: Config, path: Path, splits: Splits, task: Task, workers: Workers, device: torch.device):
+        self.config, self.path, self.workers, self.device = config, path, workers, device
+        self.splits, self.task, self.loss = moved(splits, device), task, trained_loss(config, task)
+        self.supply = Supply.of(config, self.splits, task, workers)
+        per_epoch = len(self.supply.feed)
+        self.course = Course(config.steps or config.epochs * per_epoch, per_epoch)
+        model = wrapped(model_of(config, task.shape, task.outputs).to(device), workers, device, config.fsdp).train()
+        self.trainee = Trainee(model, optimizer_of(config, model, self.course), averages_of(config), workers)
+        self.own_lr = isinstance(self.trainee.opt.method, (SASAM, SASGD))  # these set it, and go on from what they set
+        self.position, self._records = Position(), 0
+
+    def go_back_to(self, done: Committed) -> None:
+        """Takes up the state of a checkpoint."""
+        self.trainee.load(weights_in(self.path), state_in(self.path, done))
+        self.position, self._records = done.position, done.records
+
+    def run(self, wish: Wish, watcher: Watcher, loggers: list[Logger]) -> None:
+        """Trains to the end, or until somebody wishes otherwise."""
+        self._wish, self._watcher, self._loggers = wish, watcher, loggers
+        self._saved = monotonic()
+        try:
+            while self.position.epoch < self.course.epochs:
+                self._train_epoch()
+                self._end_epoch()
+        except FloatingPointError as error:
+            raise FloatingPointError(
+                f"{self.path}, {self.position}: {error} The folder keeps the records and the last checkpoint before "
+                "this. The same command would come here again: give other settings and another out."
+            ) from error
+
+    def _train_epoch(self) -> None:
+        length = self.course.length(self.position.epoch)
+        self._clock = perf_counter()
+        for batch in islice(self.supply.epoch(self.position.epoch, self.position.step), length - self.position.step):
+            self._step(batch)
+            self.position = self.position.stepped()
+            self._watcher.stepped(self.position, self.trainee.sums)
+            if self.workers.count == 1 or self.position.step % AGREE == 0 or self.position.step == length:
+                self._stop_or_save()
+        self._count_time()
+
+    def _step(self, batch: Batch) -> None:
+        """One step of the method: however many passes it asks for, and one of the base optimizer."""
+        config, trainee, opt = self.config, self.trainee, self.trainee.opt
+        step = self.course.taken(self.position)
+        seed_torch(seed_of(config.seed, NOISE, step, self.workers.rank))  # dropout is a function of the step
+        if config.fsdp:
+            align_(self.workers, trainee.bare)  # as DDP does by itself
+        if step == 0 or not self.own_lr:
+            for group in opt.param_groups:
+                group["lr"] = learning_rate(config, step, self.course.steps)
+        number, before, counted = opt.param_groups[0][STEP], trainee.sums.totals.clone(), 0
+        with closing(opt.passes(mask=batch.sharp)) as turns:
+            for turn in turns:
+                x, y = turn.rows(*self._rows(batch, turn.held_out))
+                with autocast(config, self.device):
+                    output = trainee.model(x)
+                losses = self.loss(output, y)
+                # every row once, at the weights themselves if the method goes there
+                if not turn.held_out and (turn.probe.at is None or not counted) and counted < len(batch.rows[1]):
+                    trainee.sums.add(losses, output, y, self.loss)
+                    counted += len(losses)
+                turn.backward(losses)
+                trainee.passes += 1
+        if config.clip is not None:
+            clip_grad_norm_([p for g in opt.param_groups for p in g["params"]], config.clip)
+        opt.step()
+        if opt.param_groups[0][STEP] == number:  # the engine refused a step that was not finite
+            trainee.sums.totals, trainee.skipped = before, trainee.skipped + 1
+            return
+        for average in trainee.averages.values():
+            if average.every_step:
+                average.take(trainee.tensors())
+
+    def _rows(self, batch: Batch, held_out: bool) -> Rows:
+        if not held_out:
+            return batch.rows
+        if batch.held_out is None:
+            raise ValueError(f"{self.config.method} looks at held-out rows here: set held_out to a fraction above 0")
+        return batch.held_out
+
+    def _stop_or_save(self) -> None:
+        due = monotonic() - self._saved >= self.config.checkpoint_every
+        stop, save = agreed(self.workers, bool(self._wish.why), due)
+        if stop or save:
+            self._count_time()
+            self._commit()
+        if stop:
+            raise Stopped(self.path, self.position, self._wish.why or "another process")
+
+    def _end_epoch(self) -> None:
+        trainee, taken = self.trainee, self.course.taken(self.position)
+        for average in trainee.averages.values():
+            if not average.every_step and taken > average.start * self.course.steps:
+                average.take(trainee.tensors())
+        record = record_of(trainee, self.position, self.course, self.config, self.splits, self.task)
+        self._refuse_nonfinite()
+        self.position = self.position.recorded()
+        trainee.start_epoch()
+        together(self.workers, lambda: self._write(record))
+        self._commit(finished=self.position.epoch == self.course.epochs)
+        for each in self._loggers:
+            each.log_metrics(record["step"], numbers(record))
+        self._watcher.recorded(record)
+
+    def _write(self, record: Record) -> None:
+        if self.workers.rank == 0:
+            self._records = records.write(self.path, record)
+
+    def _commit(self, finished: bool = False) -> None:
+        """Makes this the place that the run goes on from."""
+        self._refuse_nonfinite()
+        weights, state = self.trainee.weights(), self.trainee.state()  # all workers take part
+        first = self.workers.rank == 0
+        together(
+            self.workers,
+            lambda: commit(self.path, weights, state, self.position, self._records, finished) if first else None,
+        )
+        self._saved = monotonic()
+
+    def _refuse_nonfinite(self) -> None:
+        if any(agreed(self.workers, self.trainee.broken())):
+            raise FloatingPointError("a loss or a weight is not finite. Lower the learning rate or rho.")
+
+    def _count_time(self) -> None:
+        """Adds the time since the last count to the epoch's, which goes on where it stopped."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = perf_counter()
+        self.trainee.seconds += now - self._clock
+        self._clock = now

@@ -1,0 +1,81 @@
+"""What a configuration asks for, made: the data, what a model is for, and the model."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import nn
+
+from ..data.dataset import Splits
+from ..data.pixels import Standard
+from ..draw import seed_of, seed_torch
+from .config import Config
+from .losses import CrossEntropy, Loss, SquaredError
+
+WEIGHTS, HELD_OUT, SHARP, NOISE = range(4)  # what a run's seed is used for beside rows: independent streams
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a model is for: the shape of a row, the number of outputs, and how both are seen."""
+
+    shape: tuple[int, ...]
+    outputs: int
+    standard: Standard
+    loss: Loss  # without label smoothing: what evaluation and measures tell
+
+
+def data_of(config: Config) -> Splits:
+    """The rows of a run. Labels are made wrong first, so rows set aside are as noisy as those trained on."""
+    from ..data import label_noise, subsets
+    from ..data.named import load
+
+    splits = load(config.data, config.data_root)
+    train = splits.train if config.fraction == 1 else subsets.first(splits.train, config.fraction)
+    train = train if config.per_class is None else subsets.per_class(train, config.per_class)
+    if config.label_noise:
+        train = label_noise.symmetric(train, config.label_noise, config.seed)
+    return subsets.set_aside(replace(splits, train=train), config.validation, config.held_out, config.seed)
+
+
+def moved(splits: Splits, device: torch.device) -> Splits:
+    """The same rows where the model is."""
+    return Splits(**{name: part.to(device) for name, part in vars(splits).items() if part is not None})
+
+
+def task_of(splits: Splits) -> Task:
+    train = splits.train
+    outputs = len(train.classes) or prod(train.targets.shape[1:])
+    loss: Loss = CrossEntropy() if train.classes else SquaredError()
+    return Task(tuple(train.inputs.shape[1:]), outputs, Standard.of(train), loss)
+
+
+def trained_loss(config: Config, task: Task) -> Loss:
+    """The task's loss with the configuration's label smoothing."""
+    if isinstance(task.loss, CrossEntropy):
+        return CrossEntropy(config.label_smoothing)
+    if config.label_smoothing:
+        raise ValueError("label_smoothing was asked for, and the targets are numbers, not classes: leave it at 0")
+    return task.loss
+
+
+def model_of(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """The model with its initial weights, which follow from the seed."""
+    from ..nn.named import build as build_model
+
+    with torch.random.fork_rng(devices=[]):
+        seed_torch(seed_of(config.seed, WEIGHTS))
+        return build_model(config.model, shape, outputs, **config.model_options)
+
+
+def fingerprint(splits: Splits) -> str:
+    """A number that changes if any row does."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (splits.train, splits.test, splits.validation, splits.held_out):
+        for t in (part.inputs, part.targets) if part is not None else ():
+            digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
+            digest.update(t.cpu().contiguous().numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,39 @@
+"""Per-epoch records: one line of JSON an epoch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from . import files
+from .checkpoint import RECORDS
+
+Record = dict[str, Any]
+
+TIMINGS = ("images_per_second", "seconds", "evaluation_seconds")
+"""What differs when a run is repeated; everything else in a record is a function of the configuration."""
+
+
+def write(folder: Path, record: Mapping[str, Any]) -> int:
+    """Adds a record and returns the length of the file."""
+    return files.append(folder / RECORDS, (json.dumps(_plain(record), allow_nan=False) + "\n").encode())
+
+
+def read(folder: Path, length: int) -> list[Record]:
+    """The records in the first `length` bytes: what comes after belongs to no checkpoint yet."""
+    if not length:
+        return []
+    with (folder / RECORDS).open("rb") as file:
+        return [json.loads(line) for line in file.read(length).splitlines()]
+
+
+def _plain(x: Any) -> Any:
+    """Numbers that are not finite are null: JSON has none."""
+    if isinstance(x, Mapping):
+        return {k: _plain(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_plain(v) for v in x]
+    return None if isinstance(x, float) and not isfinite(x) else x

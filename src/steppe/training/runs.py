@@ -1,0 +1,93 @@
+"""A run as found on disk: its configuration, its records, and its model with the trained weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from ..data.dataset import Dataset, Splits
+from ..measures.objective import Objective
+from ..names import unknown
+from . import checkpoint, records
+from .config import Config
+from .flatness import objective_of
+from .folder import RUN, about, config_in
+from .position import Position
+from .problem import Task, data_of, model_of
+from .records import Record
+from .start import task_in
+
+Weights = Literal["last", "ema", "swa"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a folder holds as of its last checkpoint."""
+
+    path: Path
+    config: Config
+    records: list[Record]  # one an epoch
+    position: Position
+    finished: bool
+    task: Task
+    about: dict[str, Any]  # all of run.yaml
+
+    @property
+    def result(self) -> Record:
+        """The last record."""
+        if not self.records:
+            raise ValueError(f"{self.path} has no record yet: its first epoch is not over. Train it further")
+        return self.records[-1]
+
+    def weights(self, which: Weights = "last") -> dict[str, Tensor]:
+        """The model's state dict: the last weights, or an average of those on the way."""
+        done = checkpoint.committed(self.path)
+        if done is None:
+            raise FileNotFoundError(f"{self.path} has no checkpoint yet: train it further")
+        if which == "last":
+            return checkpoint.weights_in(self.path)
+        averages = {k: v for k, v in checkpoint.state_in(self.path, done)["averages"].items() if v["n"]}
+        if which not in averages:
+            raise ValueError(f"{self.path}: {unknown('kind of weights', which, ['last', *averages])}")
+        found: dict[str, Tensor] = averages[which]["tensors"]
+        return found
+
+    def model(self, which: Weights = "last") -> nn.Module:
+        """The model with trained weights, on the CPU and in evaluation mode."""
+        model = model_of(self.config, self.task.shape, self.task.outputs)
+        model.load_state_dict(self.weights(which))
+        return model.eval()
+
+    def data(self) -> Splits:
+        """The rows as in training: subsets, wrong labels and parts set aside included."""
+        return data_of(self.config)
+
+    def objective(
+        self,
+        which: Weights = "last",
+        part: Literal["train", "test", "validation", "held_out"] = "train",
+        rows: int | None = None,
+        model: nn.Module | None = None,
+    ) -> Objective:
+        """The loss as training saw it, without augmentation and smoothing; by default on `measure_rows` rows."""
+        dataset: Dataset | None = getattr(self.data(), part)
+        if dataset is None:
+            raise ValueError(f"{self.path} was trained without {part} rows")
+        rows = self.config.measure_rows if rows is None else rows
+        return objective_of(model or self.model(which), self.task, dataset, rows)
+
+
+def open_run(path: Path | str) -> Run:
+    """The run in a folder, finished or not, whether or not it is being trained."""
+    path = Path(path)
+    said = about(path)
+    if said is None:
+        raise FileNotFoundError(f"{path} is no run's folder: it has no {RUN}. `steppe train --out {path}` makes one")
+    done = checkpoint.committed(path)
+    found = records.read(path, done.records if done is not None else 0)
+    position = done.position if done is not None else Position()
+    finished = done is not None and done.finished
+    return Run(path, config_in(path, said), found, position, finished, task_in(said), said)

@@ -1,0 +1,88 @@
+"""How a run begins or goes on in its folder, and what run.yaml says of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..data.dataset import Splits
+from ..data.pixels import Standard
+from . import files
+from .checkpoint import RECORDS, Committed, sweep
+from .config import Config
+from .folder import about, plain, write_about
+from .loop import Training
+from .losses import CrossEntropy, SquaredError
+from .problem import Task, fingerprint
+
+
+def folder_of(config: Config) -> Path:
+    """The folder of a run: `out`, or a name that tells what is trained."""
+    if config.out is not None:
+        return Path(config.out)
+    name = f"{config.data}-{config.model}-{config.method}-{config.seed}"
+    return Path("runs") / re.sub(r"[^\w.,=+-]+", "_", name)
+
+
+def prepare(path: Path, done: Committed | None, training: Training, splits: Splits) -> None:
+    """Clears away what an interrupted write left, and writes run.yaml with this start in it."""
+    said, data, task, config = about(path), fingerprint(splits), training.task, training.config
+    if said is not None and said["data"] != data:
+        raise ValueError(
+            f"{path} was begun on other rows: {config.data} under {config.data_root} has changed since. Bring the data "
+            "back, or give another out."
+        )
+    sweep(path, done)
+    files.cut(path / RECORDS, done.records if done is not None else 0)
+    write_about(
+        path,
+        {
+            "config": plain(config),
+            "data": data,  # a fingerprint of all rows
+            "rows": {k: len(v) for k, v in vars(splits).items() if v is not None},
+            "task": {
+                "shape": list(task.shape),
+                "outputs": task.outputs,
+                "classes": list(splits.train.classes),
+                "mean": list(task.standard.mean),
+                "std": list(task.standard.std),
+            },
+            "parameters": sum(p.numel() for p in training.trainee.bare.parameters()),
+            "steps": training.course.steps,
+            "steps_per_epoch": training.course.per_epoch,
+            "starts": [*(said["starts"] if said is not None else []), _start(training)],
+        },
+    )
+
+
+def _start(training: Training) -> dict[str, Any]:
+    """When, where and by what the run was started this time."""
+    device = training.device
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "at": f"{training.position}",
+        "steppe": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "processes": training.workers.count,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def task_in(said: dict[str, Any]) -> Task:
+    """The task that run.yaml tells of, without its data."""
+    task = said["task"]
+    standard = Standard(tuple(task["mean"]), tuple(task["std"]))
+    return Task(tuple(task["shape"]), task["outputs"], standard, CrossEntropy() if task["classes"] else SquaredError())

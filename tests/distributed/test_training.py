@@ -1,0 +1,169 @@
+"""A run on two processes is the run of one, and its folder has one writer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from steppe.training import Config, Stopped, evaluate, loop, open_run, train
+
+from .pair import WORLD, Pair
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from training_runs import assert_same_end, config, timeless
+
+
+def settings(out: Path | str, **changes: Any) -> Config:
+    """Without dropout, whose masks are each process's own, and without BatchNorm, which sees each process's rows."""
+    return config(out, **({"model": "training_runs:plain", "momentum": 0.9} | changes))
+
+
+def in_pair(rank: int, asked: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    run = train(Config(**asked))
+    return run.weights(), run.records
+
+
+def in_small_batches(rank: int, asked: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """Both processes have test rows: a thousand of them are a single batch otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate, "ROWS", 96)
+        return in_pair(rank, asked)
+
+
+def until_signal(rank: int, asked: dict[str, Any], step: int) -> str:
+    """One of the two processes hears a signal in that step; both stop."""
+    taken = loop.Training._step
+
+    def with_signal(self: loop.Training, batch: Any) -> None:
+        if rank == 1 and self.course.taken(self.position) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        taken(self, batch)
+
+    loop.Training._step = with_signal  # type: ignore[method-assign]
+    try:
+        train(Config(**asked))
+    except Stopped as told:
+        return str(told.position)
+    finally:
+        loop.Training._step = taken  # type: ignore[method-assign]
+    return "finished"
+
+
+@pytest.mark.parametrize("fsdp", [False, True], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "sam", "ema": 0.9, "swa": 0.0, "clip": 0.5},
+        {"method": "looksam", "optimizer": "adamw", "lr": 0.01, "validation": 0.2, "batch_size": 16},
+        {"method": "none", "data": "teacher-student", "lr": 0.01},
+    ],
+    ids=lambda c: c["method"],
+)
+def test_two_processes_train_as_one(pair: Pair, tmp_path: Path, changes: dict[str, Any], fsdp: bool) -> None:
+    alone = train(settings(tmp_path / "alone", **changes))
+    asked = settings(tmp_path / "pair", fsdp=fsdp, **changes)
+    found = pair.run(in_pair, asdict(asked))
+    for weights, records in found:
+        assert records == found[0][1]
+        for name, w in alone.weights().items():
+            torch.testing.assert_close(weights[name], w, rtol=1e-4, atol=1e-6)
+        for one, two in zip(timeless(alone.records), timeless(records), strict=True):
+            assert one == pytest.approx(two, rel=1e-4)
+    run = open_run(tmp_path / "pair")
+    assert run.about["starts"][0]["processes"] == WORLD
+    for which in [k for k in ("ema", "swa") if k in changes]:
+        for name, w in alone.weights(which).items():  # type: ignore[arg-type]
+            torch.testing.assert_close(run.weights(which)[name], w, rtol=1e-4, atol=1e-6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fsdp", [False, True], ids=["ddp", "fsdp"])
+def test_a_pair_that_was_stopped_goes_on_bit_for_bit(pair: Pair, tmp_path: Path, fsdp: bool) -> None:
+    """With BatchNorm and dropout too, and the sums of the epoch under way."""
+    changes: dict[str, Any] = {
+        "model": "training_runs:small",
+        "method": "looksam",
+        "fsdp": fsdp,
+        "ema": 0.9,
+        "swa": 0.0,
+    }
+    changes |= {"fraction": 1.0, "method_options": {"k": 3}}  # 50 steps an epoch
+    pair.run(in_pair, asdict(config(tmp_path / "whole", **changes)))
+    asked = asdict(config(tmp_path / "parts", **changes))
+    stops = [pair.run(until_signal, asked, step) for step in (20, 70)]
+    assert stops == [["epoch 1, step 32"] * 2, ["epoch 2, step 32"] * 2]  # they ask each other every 16 steps
+    pair.run(in_pair, asked)
+    assert_same_end(open_run(tmp_path / "parts"), open_run(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("fsdp", [False, True], ids=["ddp", "fsdp"])
+def test_measures_of_a_shared_model(pair: Pair, tmp_path: Path, fsdp: bool) -> None:
+    asked = settings(tmp_path / "pair", measures=["loss", "lambda_max"], measure_rows=64, fraction=1.0, fsdp=fsdp)
+    (_, records), _ = pair.run(in_pair, asdict(asked))
+    run = open_run(tmp_path / "pair")
+    assert records[-1]["measures"]["loss"]["value"] == pytest.approx(run.objective().loss(), rel=1e-5)
+
+
+def refused(rank: int, asked: dict[str, Any]) -> str:
+    try:
+        train(Config(**asked))
+    except (ValueError, RuntimeError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "trained"
+
+
+def test_what_one_process_refuses_both_refuse(pair: Pair, tmp_path: Path) -> None:
+    """A process that waits for one that is gone would wait for ever."""
+    train(settings(tmp_path / "run", epochs=1))
+    for asked in (settings(tmp_path / "run", epochs=2), settings(tmp_path / "odd", batch_size=15)):
+        answers = pair.run(refused, asdict(asked))
+        assert all(a.startswith("ValueError") for a in answers), answers
+    (tmp_path / "thesis").write_text("years of work")
+    answers = pair.run(refused, asdict(settings(tmp_path)))
+    assert all(a.startswith("FileExistsError") for a in answers), answers
+
+
+@pytest.mark.parametrize("fsdp", [False, True], ids=["ddp", "fsdp"])
+def test_what_is_recorded_is_what_the_kept_model_does(pair: Pair, tmp_path: Path, fsdp: bool) -> None:
+    """Each process has BatchNorm statistics of its own rows; all evaluate with those that are kept."""
+    (_, records), _ = pair.run(in_small_batches, asdict(config(tmp_path, model="training_runs:normalised", fsdp=fsdp)))
+    run = open_run(tmp_path)
+    with torch.no_grad():
+        loss = cross_entropy(run.model()(run.data().test.inputs), run.data().test.targets)
+    assert records[-1]["test_loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_processes_that_torchrun_started_join_and_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there can be in this process: one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    alone = train(settings(tmp_path / "alone"))
+    for name, value in {
+        "RANK": 0,
+        "LOCAL_RANK": 0,
+        "WORLD_SIZE": 1,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    shared = train(settings(tmp_path / "shared", fsdp=True))
+    assert not dist.is_initialized()
+    torch.testing.assert_close(shared.weights(), alone.weights())
+    assert train(settings(tmp_path / "again")).finished  # one process without fsdp needs no group
+
+
+def test_shards_need_processes(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="torchrun"):
+        train(settings(tmp_path, fsdp=True))

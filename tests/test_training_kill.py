@@ -1,0 +1,114 @@
+"""A process that is killed with SIGKILL, at any moment, again and again, ends as if nobody had."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from itertools import count, cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training_runs import assert_same_end, config
+
+from steppe.training import Config, open_run
+from steppe.training.checkpoint import WEIGHTS
+
+KILLS = 20
+EPOCHS = 25
+
+
+class Nursery:
+    """Trains in processes of its own; see training_nursery.py."""
+
+    def __init__(self) -> None:
+        here = Path(__file__).parent
+        command = [sys.executable, "-W", "error", str(here / "training_nursery.py")]
+        path = os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])])
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        assert self._answer() == "ready\n"
+
+    def train(self, settings: Config, after: float | None = None, call: int | None = None) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"config": asdict(settings), "after": after, "call": call}) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._answer())
+        assert answer["ended"] != "failed"
+        return answer
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    with nursery.process:
+        yield nursery
+        assert nursery.process.stdin is not None
+        nursery.process.stdin.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that is possible: these tests wait for a disk thousands of times."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as found:
+        yield Path(found)
+
+
+RUNS: list[dict[str, Any]] = [
+    {"method": "looksam", "method_options": {"k": 3}, "ema": 0.9, "swa": 0.3},
+    {"method": "sa-sam"},
+    {"method": "sharpbalance", "optimizer": "adamw", "lr": 0.01},
+]
+
+
+def test_twenty_kills_at_random_moments(nursery: Nursery, folder: Path) -> None:
+    moments = random.Random(0)
+    kills = in_the_middle = 0
+    wholes: dict[str, tuple[Config, float]] = {}
+    for number, changes in zip(count(), cycle(RUNS), strict=False):
+        if kills >= KILLS:
+            break
+        if changes["method"] not in wholes:
+            settings = config(folder / f"whole-{number}", epochs=EPOCHS, checkpoint_every=0.02, **changes)
+            wholes[changes["method"]] = settings, nursery.train(settings)["seconds"]
+        settings, seconds = wholes[changes["method"]]
+        whole, settings = open_run(str(settings.out)), replace(settings, out=str(folder / f"killed-{number}"))
+        mine = 0
+        while nursery.train(settings, after=moments.uniform(0, seconds / 3) if mine < 8 else None)["ended"] == "killed":
+            mine += 1
+        kills += mine
+        run = open_run(str(settings.out))
+        in_the_middle += sum(start["at"] != "epoch 1, step 0" for start in run.about["starts"])
+        assert_same_end(run, whole)
+        assert len(run.records) == EPOCHS
+    assert in_the_middle >= KILLS // 4  # the kills were not all before the first checkpoint
+
+
+def test_a_kill_at_every_system_call_that_writes(nursery: Nursery, folder: Path) -> None:
+    """The k-th start of a run dies at its k-th call: in locks, run.yaml, records, both files of a checkpoint."""
+    settings = config(folder / "whole", epochs=3, checkpoint_every=0.0, method="ssam-d", ema=0.9)
+    nursery.train(settings)
+    whole, settings = open_run(str(settings.out)), replace(settings, out=str(folder / "killed"))
+    left_behind: set[str] = set()
+    for call in count(1):
+        if nursery.train(settings, call=call)["ended"] == "finished":
+            break
+        names = {p.name for p in (folder / "killed").iterdir()}
+        left_behind |= {n for n in names if n.endswith(".tmp")}
+        left_behind |= {"two states"} if sum(n.startswith("state-") for n in names) > 1 else set()
+    assert call > KILLS
+    assert {"two states", f"{WEIGHTS}.tmp", "run.yaml.tmp"} <= left_behind  # it died where it hurts
+    assert_same_end(open_run(str(settings.out)), whole)
+    assert not list((folder / "killed").glob("*.tmp"))
+    assert len(list((folder / "killed").glob("state-*"))) == 1

@@ -1,0 +1,86 @@
+"""What a person sees, and that looking costs nothing."""
+
+from __future__ import annotations
+
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+from training_runs import config
+
+from steppe.training import progress, train
+from steppe.training.position import Course, Position
+from steppe.training.progress import Bars, told
+from steppe.training.sums import Sums
+
+
+def test_a_log_has_a_line_an_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train(config(tmp_path, epochs=3), progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
+    last = run.result
+    assert f"loss {last['train_loss']:.4f}, accuracy {last['train_accuracy']:.2%}" in lines[-1]
+    assert f"test {last['test_accuracy']:.2%}" in lines[-1]
+
+
+@pytest.mark.parametrize("asked", [None, False])
+def test_a_pipe_is_told_nothing_unless_it_asks(
+    asked: bool | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(config(tmp_path, epochs=1), progress=asked)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_has_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.1, 1.0, 1.1, 2.0])
+    monkeypatch.setattr(progress, "monotonic", lambda: next(clock))
+    reads = 0
+    read = Sums.read
+
+    def counted(self: Sums, workers: Any = None) -> dict[str, float]:
+        nonlocal reads
+        reads += 1
+        return read(self, workers)
+
+    monkeypatch.setattr(Sums, "read", counted)
+    screen = Console(file=StringIO(), force_terminal=True, width=120)
+    bars = Progress(TextColumn("{task.description} {task.completed}/{task.total} {task.fields[now]}"), console=screen)
+    watcher = Bars(bars, Course(100, 20), Position(1, 2), batch=64)
+    sums = Sums(torch.device("cpu"))
+    sums.totals += torch.tensor([32.0, 48.0, 64.0])
+    for step in range(3, 7):
+        watcher.stepped(Position(1, step), sums)
+    assert reads == 2  # four steps in two seconds: a look waits for the device, so it comes a few times a second
+    run, epoch = bars.tasks
+    assert (run.completed, run.total, epoch.completed, epoch.total) == (26, 100, 6, 20)
+    assert epoch.description == "epoch 2/5"
+    assert epoch.fields["now"] == "loss 0.5000, accuracy 75.00%, 128 images/s"
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_bars_come_and_go_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    train(config(tmp_path))
+    shown = screen.getvalue()
+    assert "epoch 2/2" in shown
+    assert "images/s" in shown
+    assert shown.rstrip().endswith("\x1b[2K")  # the last that it does is to clear its lines
+
+
+def test_only_what_is_there_is_told() -> None:
+    assert told({"train_loss": 0.25, "test_accuracy": None, "other": 1}) == "loss 0.2500"
