@@ -1,0 +1,3 @@
+"""What people type: `steppe train`, `steppe measure` and the others."""
+
+from .entry import main as main

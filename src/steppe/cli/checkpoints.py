@@ -1,0 +1,101 @@
+"""Weights that somebody hands in: read without running anything in the file, and put into a model by name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "weights", "params")
+"""Keys under which training scripts keep a state dict among other things, the likeliest first."""
+DEPTH = 4  # of such wrappers in one another
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
+PAIRS = 3  # of names that are shown where they do not fit
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by name: a .safetensors file, or what torch.save wrote and holds weights only."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {str(path)!r}")
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path}: a checkpoint is a file that ends in {', '.join(SUFFIXES)}, or a run's folder")
+    if path.suffix == ".safetensors":
+        return _safetensors(path)
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles of kinds that are refused anyway
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise ValueError(
+            f"{path} holds more than weights, or is damaged, and what else is in it could run code: it was not opened. "
+            "Where you trust it, save the weights alone: torch.save(model.state_dict(), ...), or as .safetensors"
+        ) from error
+    except Exception as error:  # bytes that are no checkpoint make it fail in ways that have no end
+        raise ValueError(f"{path} is no checkpoint as torch.save writes it, or is damaged: {error!r:.200}") from error
+    return _unwrapped(found, path)
+
+
+def _safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no .safetensors file, or is damaged: {error}") from error
+
+
+def _unwrapped(found: Any, path: Path) -> dict[str, Tensor]:
+    """The state dict in what a training script saved."""
+    from torch import Tensor
+
+    for _ in range(DEPTH):
+        if not isinstance(found, Mapping):
+            raise ValueError(f"{path} holds a {type(found).__name__}, not a state dict: a mapping of names to tensors")
+        tensors = {str(k): t for k, t in found.items() if isinstance(t, Tensor)}
+        inner = next((w for w in WRAPPERS if isinstance(found.get(w), Mapping)), None)
+        if inner is None or (tensors and len(tensors) == len(found)):
+            break
+        found = found[inner]
+    if not tensors:
+        keys = ", ".join(map(repr, list(found)[:5])) or "nothing"
+        raise ValueError(f"{path} has no tensors in it, but {keys}: a state dict is looked for under {WRAPPERS}")
+    return tensors
+
+
+def load_into(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+    """Puts a state dict into a model, whatever prefix its names have, or says what does not fit."""
+    from ..measures.states import matched
+
+    state = _without_prefix(state, model)
+    try:
+        found = matched(model, state)
+    except ValueError as error:
+        own = list(model.state_dict())
+        missing = [name for name in own if name not in state]
+        strange = [name for name in state if name not in own]
+        near = [(s, get_close_matches(s, missing, n=1, cutoff=0.4)) for s in strange]
+        pairs = [f"{s!r} may be {m[0]!r}" for s, m in near if m][:PAIRS]
+        hint = f" ({'; '.join(pairs)}.)" if pairs else ""
+        raise ValueError(
+            f"{path}: {error}.{hint} Say which model it is with --model, and how it was built with --model-options"
+        ) from error
+    model.load_state_dict(found, strict=False)  # matched() has seen to the names; extra state has no tensors
+
+
+def _without_prefix(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The state without as many of the prefixes that all of its names share as makes most of them the model's own."""
+    own, names = set(model.state_dict()), dict(state)
+    readings = [names]
+    while len({name.partition(".")[0] for name in names}) == 1 and all("." in name for name in names):
+        names = {name.partition(".")[2]: t for name, t in names.items()}
+        readings.append(names)
+    return max(readings, key=lambda r: len(own & r.keys()))

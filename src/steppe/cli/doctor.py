@@ -1,0 +1,108 @@
+"""`steppe doctor`: what is installed, what torch can use, which data sets are here, and what is missing for what."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from .answer import Answer, add, table
+from .command import Command
+
+NEEDED = ("torch", "numpy", "scipy", "rich", "jsonargparse", "PyYAML", "safetensors", "filelock")
+OPTIONAL = {  # distribution: what it is for
+    "scikit-learn": "the digits data set and `make demo`",
+    "Pillow": "data sets of JPEG and PNG files: tiny-imagenet, folder:PATH",
+    "plotly": "pages of `steppe landscape`",
+    "tensorboard": "`steppe train --loggers tensorboard`",
+}
+
+
+@dataclass(frozen=True)
+class Where:
+    """What `steppe doctor` takes."""
+
+    data_root: str = "data"
+    """the folder under which data sets lie"""
+
+
+def run(where: Where) -> Answer:
+    """Versions, devices, optional packages and data sets."""
+    versions: dict[str, str | None] = {"python": platform.python_version(), "steppe": _own()}
+    versions |= {name: _version(name) for name in (*NEEDED, *OPTIONAL)}
+    missing = [name for name in NEEDED if versions[name] is None]
+    devices, threads = _devices()
+    from .data import found_under
+
+    sets = found_under(where.data_root)
+    data = {
+        "system": platform.platform(),
+        "versions": versions,
+        "devices": devices,
+        "threads": threads,
+        "missing": dict.fromkeys(missing, "needed")
+        | {name: use for name, use in OPTIONAL.items() if versions[name] is None},
+        "data_root": os.path.abspath(where.data_root),
+        "data": sets,
+    }
+    return Answer(data, _shown(data), code=1 if missing else 0)
+
+
+def _shown(data: dict[str, Any]) -> Sequence[Any]:
+    versions = table("package", "version", "what it is for")
+    for name, version in data["versions"].items():
+        add(versions, name, version or "missing", OPTIONAL.get(name, "") if version else _remedy(name))
+    devices = table("device", "what it is")
+    for device in data["devices"]:
+        add(devices, device["name"], device["is"])
+    if data["data"]:
+        sets: Any = table("data set", "found in")
+        for row in data["data"]:
+            add(sets, row["name"], row["found"])
+    else:
+        sets = f"No data sets under {data['data_root']}: `steppe data list` has those that can be had."
+    return [data["system"], "", versions, "", devices, "", f"Data sets under {data['data_root']}", sets]
+
+
+def _remedy(name: str) -> str:
+    use = OPTIONAL.get(name)
+    return f"{use}: pip install {name}" if use else f"steppe needs it: pip install {name}"
+
+
+def _own() -> str:
+    from .. import __version__
+
+    return __version__
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> tuple[list[dict[str, str]], int | None]:
+    """What torch can compute on, and its threads; nothing where torch itself does not come up."""
+    try:
+        import torch
+    except Exception as error:  # a broken install is what this command is for
+        return [{"name": "none", "is": f"torch cannot be imported: {error}"}], None
+    threads = torch.get_num_threads()
+    found = [{"name": "cpu", "is": f"{platform.machine()}, {os.cpu_count()} cores, {threads} threads in torch"}]
+    for k in range(torch.cuda.device_count()):
+        is_, memory = torch.cuda.get_device_name(k), torch.cuda.get_device_properties(k).total_memory
+        found.append({"name": f"cuda:{k}", "is": f"{is_}, {memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"})
+    if torch.backends.mps.is_available():
+        found.append({"name": "mps", "is": "Apple's GPU"})
+    return found, threads
+
+
+COMMANDS = {
+    "doctor": Command(
+        "doctor", "Show versions, devices, data sets, and what is missing for what.", (Where,), run, ["steppe doctor"]
+    )
+}

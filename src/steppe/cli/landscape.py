@@ -1,0 +1,120 @@
+"""`steppe landscape`: the loss on a line or in a plane through a model's weights, or on the way between two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .answer import Answer
+from .command import Command, File
+from .known import known_device
+from .options import called, many
+from .subjects import On, config_of, subject
+from .trouble import STOPPED, Misuse, asking
+
+if TYPE_CHECKING:
+    from ..measures.objective import Objective
+    from ..measures.paths import Path as Way
+    from ..measures.slices import Slice
+
+FORMATS = (".html", ".json", ".npz")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is looked at, along what, and where the picture goes."""
+
+    what: list[str] = field(default_factory=list, metadata=many("RUN|CHECKPOINT"))
+    """one, to look around it; two, for the straight line between them"""
+    out: str = field(default="landscape.html", metadata=called("FILE"))
+    """a page (.html), or the numbers (.json, .npz)"""
+    axes: int = 2
+    """around one: 1 for a line, 2 for a plane"""
+    directions: Literal["random", "eigenvectors"] = "random"
+    """random ones in the scale of the filters, or those of greatest curvature"""
+    span: float = 1.0  # Li et al. 2018
+    """how far to go along each direction; a random one is as long as the weights"""
+    points: int | None = None
+    """along each axis; by default 51 on a line, 21 in a plane and between two"""
+    view: Literal["contour", "surface"] = "contour"
+    """how a plane is drawn"""
+
+
+def run(look: Look, on: On, file: File) -> Answer:
+    """Evaluates the loss point by point, and writes what it has also when it is stopped."""
+    if len(look.what) not in (1, 2):
+        raise Misuse(f"a landscape is of one run or checkpoint, or between two, not of {len(look.what)}")
+    if Path(look.out).suffix not in FORMATS:
+        raise Misuse(f"--out takes a file that ends in {', '.join(FORMATS)}, not {look.out!r}")
+    if look.axes not in (1, 2):
+        raise Misuse(f"--axes is 1 for a line or 2 for a plane, not {look.axes}")
+    with asking():
+        known_device(on.device)
+    for where in look.what:
+        config_of(where, on)  # refuses what is not there before anything takes time
+    objective = subject(look.what[0], on).objective(on)
+    drawn = _between(objective, look, on) if len(look.what) == 2 else _around(objective, look, on)
+    _write(drawn, look)
+    return _answer(drawn, look)
+
+
+def _around(objective: Objective, look: Look, on: On) -> Slice:
+    from ..measures.directions import eigenvectors, random_plane
+    from ..measures.landscape import slice_1d, slice_2d
+
+    a, b = (random_plane if look.directions == "random" else eigenvectors)(objective, seed=on.seed)
+    if look.axes == 1:
+        return slice_1d(objective, a, look.span, look.points or 51)
+    return slice_2d(objective, a, b, look.span, look.points or 21)
+
+
+def _between(objective: Objective, look: Look, on: On) -> Way:
+    from ..measures.paths import path
+
+    other = subject(look.what[1], on)
+    return path(objective, other.model.state_dict(), look.points or 21, name=look.what[1])
+
+
+def _write(drawn: Slice | Way, look: Look) -> None:
+    from ..measures.drawing import write_html
+    from ..measures.slices import written
+
+    place = Path(look.out)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.suffix == ".html":
+        write_html(drawn, place, look.view)
+    elif place.suffix == ".npz":
+        drawn.save(place)
+    else:
+        with written(place) as file:
+            file.write(drawn.to_json().encode())
+
+
+def _answer(drawn: Slice | Way, look: Look) -> Answer:
+    from ..measures.drawing import caption
+    from ..measures.paths import Path as Way
+
+    along = drawn.along if isinstance(drawn, Way) else drawn
+    data: dict[str, Any] = {"out": look.out, "runs": look.what, **along.to_dict()}
+    lines = [f"{look.out}: {caption(drawn)}"]
+    if isinstance(drawn, Way) and drawn.complete and not along.nonfinite:
+        barrier = drawn.barrier()
+        data |= {"barrier": barrier.value, "top": drawn.top}
+        lines.append(f"barrier {barrier}")
+    return Answer(data, lines, code=0 if drawn.complete else STOPPED)
+
+
+COMMANDS = {
+    "landscape": Command(
+        "landscape",
+        "Draw the loss around one model, or on the straight line between two and its barrier.",
+        (Look, On, File),
+        run,
+        [
+            "steppe landscape runs/a --out landscape.html",
+            "steppe landscape runs/a runs/b --out between.html",
+            "steppe landscape runs/a --axes 1 --directions eigenvectors --out line.json",
+        ],
+    )
+}

@@ -1,0 +1,186 @@
+"""`steppe measure`: measures of flatness of runs and checkpoints, in one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..training.config import Config
+from .answer import Answer, add, plain, table
+from .command import Command, File
+from .known import known_device
+from .options import called, many
+from .subjects import On, config_of, subject
+from .trouble import FAILED, STOPPED, Misuse, asking, message, trace
+
+if TYPE_CHECKING:
+    from ..measures.results import Results
+
+USUAL = "loss,grad_norm,lambda_max,trace,frobenius_squared,adaptive_worst_linf"
+COLUMNS = (
+    "run",
+    "measure",
+    "value",
+    "stderr",
+    "n",
+    "kind",
+    "note",
+    "complete",
+    "losses",
+    "gradients",
+    "products",
+    "seconds",
+)
+
+
+@dataclass(frozen=True)
+class What:
+    """What is measured, and where the numbers go."""
+
+    what: list[str] = field(default_factory=list, metadata=many("RUN|CHECKPOINT"))
+    """folders of runs, or files of weights: .safetensors, or .pt and .pth with nothing but weights in them"""
+    measures: list[str] = field(default_factory=lambda: USUAL.split(","))
+    """by name, at a radius of your own as in worst_linf@0.002; docs/measures.md has all"""
+    out: str | None = field(default=None, metadata=called("FILE"))
+    """also write the numbers to a .json or .csv file"""
+    dry_run: bool = False
+    """say what would be measured, and stop"""
+
+
+@dataclass
+class Found:
+    """Numbers so far, and what failed."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[dict[str, str]] = field(default_factory=list)
+    stopped: bool = False
+
+    def take(self, run: str, results: Results) -> None:
+        for name, e in results.estimates.items():
+            self.rows.append({"run": run, "measure": name, **asdict(e), "interval": e.interval()})
+            self.stopped |= not e.complete
+        for name, why in results.failures.items():
+            self.failures.append({"run": run, "measure": name, "why": why})
+            self.stopped |= why == "not measured: stopped"
+
+    def fail(self, run: str, error: Exception) -> None:
+        trace(error)
+        self.failures.append({"run": run, "measure": "", "why": message(error)})
+
+    def told(self) -> list[str]:
+        """Every failure in a line, with the name of the run once."""
+        rows = [(f["run"], f["measure"], f["why"]) for f in self.failures]
+        places = ["" if why.startswith(run) else f"{run} {name}".strip() + ": " for run, name, why in rows]
+        return [f"steppe measure: {place}{why}" for place, (_, _, why) in zip(places, rows, strict=True)]
+
+
+def run(what: What, on: On, file: File) -> Answer:
+    """Measures one subject after the other; what fails is told at the end, beside the others' numbers."""
+    from ..measures.named import plan_of
+    from ..measures.run import measured
+
+    if not what.what:
+        raise Misuse("say what to measure: folders of runs, or a checkpoint with --model and --data")
+    if what.out is not None and Path(what.out).suffix not in (".json", ".csv"):
+        raise Misuse(f"--out takes a file that ends in .json or .csv, not {what.out!r}")
+    with asking():
+        plan = plan_of(what.measures)
+        known_device(on.device)
+    configs, found = _configs(what, on)
+    if what.dry_run:
+        return _dry(what, on, configs, found)
+    for where in configs:
+        try:
+            found.take(where, measured(subject(where, on).objective(on), plan, on.seed))
+        except KeyboardInterrupt:
+            found.stopped = True
+        except Exception as error:
+            found.fail(where, error)
+        if found.stopped:
+            break
+    return _answer(what, found)
+
+
+def _configs(what: What, on: On) -> tuple[dict[str, Config], Found]:
+    """What all that is to be measured was trained with, looked up before the first of them takes time."""
+    configs, found = {}, Found()
+    for where in what.what:
+        try:
+            configs[where] = config_of(where, on)
+        except Misuse:
+            raise
+        except (OSError, ValueError) as error:
+            found.fail(where, error)
+    return configs, found
+
+
+def _answer(what: What, found: Found) -> Answer:
+    if what.out is not None:
+        _write(Path(what.out), found)
+    data = {"results": found.rows, "failures": found.failures}
+    code = STOPPED if found.stopped else FAILED if found.failures else 0
+    return Answer(data, [_table(found.rows)] if found.rows else [], found.told(), code)
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Any:
+    from ..measures.estimate import Cost
+
+    heads = ("run", "measure", "value", "error", "n", "kind", "cost", "time")
+    shown = table(*heads, right=("value", "error", "n", "time"), fold=("run", "kind", "cost"))
+    before = ""
+    for row in rows:
+        error = f"{row['stderr']:.2g}" if isfinite(row["stderr"]) and row["stderr"] else ""
+        kind = ", ".join([row["kind"], *filter(None, [row["note"]]), *([] if row["complete"] else ["stopped early"])])
+        cost, again = Cost(**row["cost"]), row["run"] == before
+        cells = (row["measure"], f"{row['value']:.5g}", error, row["n"], kind, cost, f"{cost.seconds:.2f} s")
+        add(shown, "" if again else row["run"], *cells)
+        before = row["run"]
+    return shown
+
+
+def _write(path: Path, found: Found) -> None:
+    from ..measures.slices import written
+
+    if path.suffix == ".json":
+        text = json.dumps(plain({"results": found.rows, "failures": found.failures}), indent=2, allow_nan=False)
+    else:
+        buffer = io.StringIO()
+        rows = csv.DictWriter(buffer, COLUMNS, extrasaction="ignore")
+        rows.writeheader()
+        rows.writerows(row | row["cost"] for row in found.rows)
+        text = buffer.getvalue()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written(path) as file:
+        file.write(text.encode())
+
+
+def _dry(what: What, on: On, configs: Mapping[str, Config], found: Found) -> Answer:
+    plans = [{"run": where, "data": c.data, "model": c.model, "method": c.method} for where, c in configs.items()]
+    shown = table("run", "data", "model")
+    for row in plans:
+        add(shown, row["run"], row["data"], row["model"])
+    data = {"runs": plans, "measures": what.measures, "rows": on.rows, "batch": on.batch, "split": on.split}
+    data |= {"failures": found.failures}
+    where = f"{on.rows} {on.split} rows, or as many as there are, in batches of {on.batch}"
+    words = f"{', '.join(what.measures)} on {where}; nothing was measured"
+    return Answer(data, [shown, words], found.told(), FAILED if found.failures else 0)
+
+
+COMMANDS = {
+    "measure": Command(
+        "measure",
+        "Measure how flat runs and checkpoints are: every number with its error, its kind and its cost.",
+        (What, On, File),
+        run,
+        [
+            "steppe measure runs/* --measures lambda_max,trace,adaptive_worst_linf",
+            "steppe measure weights.safetensors --model resnet18 --data cifar10 --measures worst_linf@0.002",
+        ],
+    )
+}

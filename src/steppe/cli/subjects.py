@@ -1,0 +1,105 @@
+"""What is measured: a run's model on its data, or a checkpoint in a model that is named beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..training.config import Config
+from .checkpoints import load_into, read
+from .known import refuse_unknown
+from .options import called
+from .trouble import Misuse, asking
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..data.dataset import Splits
+    from ..measures.objective import Objective
+    from ..training.problem import Task
+
+
+@dataclass(frozen=True)
+class On:
+    """On which rows a loss is looked at, and what model a checkpoint belongs to."""
+
+    split: Literal["train", "test"] = "train"
+    """the rows that the loss is taken on, without augmentation"""
+    rows: int = 1024
+    """how many of them: always the same ones, picked at random"""
+    batch: int = 256  # A modern look, section 4: m = 256
+    """rows a batch; it is the m of m-sharpness"""
+    seed: int = 0
+    """of random directions and draws"""
+    device: str | None = field(default=None, metadata=called("DEVICE"))
+    """by default a GPU where there is one"""
+    weights: Literal["last", "ema", "swa"] = "last"
+    """a run's last weights, or an average of those on its way"""
+    model: str | None = field(default=None, metadata=called("MODEL"))
+    """the model that a checkpoint belongs to, by name or `package.module:factory`; a run knows its own"""
+    model_options: dict[str, Any] = field(default_factory=dict)
+    """what else that model is built with"""
+    data: str | None = field(default=None, metadata=called("DATA"))
+    """the data set of a checkpoint, or another one for runs"""
+    data_root: str | None = field(default=None, metadata=called("FOLDER"))
+    """the folder under which data sets lie; by default a run's own, or data"""
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.batch < 1:
+            raise ValueError(f"rows and batch are 1 or more, not {self.rows} and {self.batch}")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained model with the data and the loss to look at it by."""
+
+    name: str
+    model: nn.Module
+    splits: Splits
+    task: Task
+
+    def objective(self, on: On) -> Objective:
+        """The loss on some rows as a function of the weights."""
+        from ..training.distributed import device_of
+        from ..training.flatness import objective_of
+
+        device = device_of(on.device)
+        dataset = (self.splits.train if on.split == "train" else self.splits.test).to(device)
+        return replace(objective_of(self.model.to(device), self.task, dataset, on.rows), m=on.batch)
+
+
+def config_of(where: str, on: On) -> Config:
+    """The configuration of a run, or one that says of a checkpoint what was said on the command line."""
+    path = Path(where)
+    if path.is_dir():
+        from ..training.runs import open_run
+
+        given = {k: v for k in ("data", "data_root") if (v := getattr(on, k)) is not None}
+        return replace(open_run(path).config, **given)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no run or checkpoint {where!r}")
+    if on.model is None or on.data is None:
+        missing = [flag for flag, value in (("--model", on.model), ("--data", on.data)) if value is None]
+        raise Misuse(f"{where} is a checkpoint, and it does not say of what: give {' and '.join(missing)}")
+    config = Config(data=on.data, model=on.model, model_options=on.model_options)
+    with asking():
+        refuse_unknown(config)
+    return config if on.data_root is None else replace(config, data_root=on.data_root)
+
+
+def subject(where: str, on: On) -> Subject:
+    """A run or a checkpoint, with its weights in the model and its data read."""
+    from ..training.problem import data_of, model_of, task_of
+    from ..training.runs import open_run
+
+    config, path = config_of(where, on), Path(where)
+    if path.is_dir():
+        run = open_run(path)
+        return Subject(where, run.model(on.weights), data_of(config), run.task)
+    state = read(path)
+    splits = data_of(config)
+    task = task_of(splits)
+    model = model_of(config, task.shape, task.outputs)
+    load_into(model, state, path)
+    return Subject(where, model, splits, task)

@@ -1,0 +1,315 @@
+"""Commands, flags, files: what can be asked for, what goes before what, and how a wrong name is answered."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steppe.cli import main
+from steppe.cli.entry import COMMANDS, command
+from steppe.cli.parsing import Asked, parse
+from steppe.cli.trouble import Misuse
+from steppe.training.config import Config
+
+ROOT = Path(__file__).parents[1]
+
+ALWAYS = "--json --debug"
+ON = "--split --rows --batch --seed --device --weights --model --model-options --data --data-root --config"
+SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's script
+    "train": "--data --data-root --model --model-options --method --rho --method-options --optimizer --lr --momentum "
+    "--nesterov --weight-decay --epochs --steps --batch-size --schedule --milestones --decay --warmup --fraction "
+    "--per-class --label-noise --validation --held-out --augment --label-smoothing --sharp-rows --clip --ema --swa "
+    "--precision --on-nonfinite --evaluate-every --corruptions --severities --measures --measure-every --measure-rows "
+    "--seed --device --threads --fsdp --checkpoint-every --loggers --out --progress --dry-run --config",
+    "measure": f"RUN|CHECKPOINT --measures --out --dry-run {ON}",
+    "landscape": f"RUN|CHECKPOINT --out --axes --directions --span --points --view {ON}",
+    "data get": "NAME --data-root --mirror",
+    "data check": "PATH",
+    "data list": "--data-root",
+    "methods": "METHOD",
+    "models": "MODEL",
+    "doctor": "--data-root",
+}
+
+
+def values(name: str, *words: str) -> dict[str, Any]:
+    asked = parse(command(name), words)
+    assert isinstance(asked, Asked)
+    return dict(asked.values)
+
+
+def test_commands_and_flags_are_these() -> None:
+    found = {n: [o.flag if o.number is None else o.metavar for o in command(n).options()] for n in COMMANDS}
+    assert found == {name: f"{flags} {ALWAYS}".split() for name, flags in SNAPSHOT.items()}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained(name: str) -> None:
+    for option in command(name).options():
+        assert len(option.text) > 3, option.name
+        assert option.wanted
+    page = parse(command(name), ["--help"])
+    assert isinstance(page, str)
+    assert all(o.flag in page for o in command(name).options() if o.number is None)
+    assert max(map(len, page.split("\n\n  steppe")[0].splitlines())) <= 100
+
+
+def test_defaults_are_those_of_the_configuration() -> None:
+    asked = parse(command("train"), [])
+    assert isinstance(asked, Asked)
+    assert asked.of(Config) == Config()
+    assert set(asked.sources.values()) == {"default"}
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--data_root", "x"], "data_root", "x"),
+        (["--data-root=--odd"], "data_root", "--odd"),
+        (["--lr", "1e-3"], "lr", 1e-3),
+        (["--weight-decay=0"], "weight_decay", 0.0),
+        (["--rho", "null"], "rho", None),
+        (["--seed", "-3"], "seed", -3),
+        (["--augment", "crop,flip"], "augment", ["crop", "flip"]),
+        (["--augment", "[crop]"], "augment", ["crop"]),
+        (["--augment", ""], "augment", []),
+        (["--loggers", "123"], "loggers", ["123"]),
+        (["--severities", "1,3"], "severities", [1, 3]),
+        (["--milestones", "0.5,0.9"], "milestones", [0.5, 0.9]),
+        (["--nesterov"], "nesterov", True),
+        (["--nesterov=true"], "nesterov", True),
+        (["--nesterov", "--no-nesterov"], "nesterov", False),
+        (["--nesterov=false"], "nesterov", False),
+        (["--no-progress"], "progress", False),
+        (["--model-options", '{"width": 16}'], "model_options", {"width": 16}),
+        (
+            ["--model-options.width", "16", "--model_options.head_width=x"],
+            "model_options",
+            {"width": 16, "head_width": "x"},
+        ),
+        (["--model", "null"], "model", "null"),
+    ],
+)
+def test_flags_are_read(words: list[str], name: str, value: Any) -> None:
+    found = values("train", *words)[name]
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_arguments_without_a_flag_may_stand_anywhere() -> None:
+    assert values("measure", "a", "--rows", "5", "b")["what"] == ["a", "b"]
+    assert values("measure", "--", "--odd")["what"] == ["--odd"]
+    assert values("methods")["method"] is None
+    assert values("methods", "sam")["method"] == "sam"
+
+
+GIVEN = {
+    "lr": st.floats(0.001, 10.0),
+    "epochs": st.integers(1, 1000),
+    "optimizer": st.sampled_from(["sgd", "adam", "adamw"]),
+    "rho": st.none() | st.floats(0, 1),
+    "augment": st.lists(st.sampled_from(["crop", "flip", "mixup"])),
+    "nesterov": st.booleans(),
+    "model_options": st.dictionaries(st.sampled_from(["width", "depth"]), st.integers(1, 64)),
+}
+some = st.fixed_dictionaries({}, optional=GIVEN)
+
+
+@settings(max_examples=40, deadline=None)
+@given(in_file=some, by_flag=some)
+def test_flags_go_before_the_file_and_the_file_before_defaults(
+    tmp_path_factory: pytest.TempPathFactory, in_file: dict[str, Any], by_flag: dict[str, Any]
+) -> None:
+    file = tmp_path_factory.mktemp("file") / "options.yaml"
+    file.write_text(yaml.safe_dump(in_file))
+    words = ["--config", str(file)]
+    for key, value in by_flag.items():
+        typed = value if isinstance(value, str) else json.dumps(value)
+        switch = {True: f"--{key}", False: f"--no-{key}"}
+        words.append(switch[value] if isinstance(value, bool) else f"--{key}={typed}")
+    asked = parse(command("train"), words)
+    assert isinstance(asked, Asked)
+    defaults = vars(Config())
+    for key in defaults:
+        wanted = by_flag.get(key, in_file.get(key, defaults[key]))
+        if key == "model_options" and key in by_flag:
+            wanted = by_flag[key]  # a mapping replaces the file's
+        assert asked.values[key] == wanted, key
+        assert asked.sources[key] == ("flag" if key in by_flag else str(file) if key in in_file else "default")
+
+
+def test_a_piece_of_a_mapping_is_added_to_the_files(tmp_path: Path) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_text("model-options: {width: 16}\nlr: 1e-3\n")
+    found = values("train", "--config", str(file), "--model-options.depth", "2")
+    assert found["model_options"] == {"width": 16, "depth": 2}
+    assert found["lr"] == 1e-3
+
+
+def test_help_shows_what_the_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("lr: 0.25\n")
+    page = parse(command("train"), ["--help", "--config", str(file)])
+    assert isinstance(page, str)
+    assert f"(from {file}: 0.25)" in " ".join(page.split())
+    assert "(default: 0.9)" in page  # momentum
+    assert re.search(r"--seed N .*\n.*\(default: 0\)", page)  # 0 is a value, unlike None and an empty list
+    assert "default: null" not in page
+    assert "default: )" not in page
+
+
+def test_a_runs_own_file_is_a_file_of_options(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("steppe: 0.1.0\nconfig:\n  lr: 0.3\n  method: asam\nsteps: 30\n")
+    found = values("train", "--config", str(file))
+    assert (found["lr"], found["method"], found["steps"]) == (0.3, "asam", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--lrr", "3"], "no option '--lrr'. Did you mean '--lr'"),
+        (["--epoch=3"], "Did you mean '--epochs'"),
+        (["-e", "3"], "no option '-e'"),
+        (["--lr.x", "3"], "no option '--lr.x'"),
+        (["--lr", "x"], "--lr takes a number, not 'x'"),
+        (["--lr"], "--lr takes a number, and nothing was given"),
+        (["--lr", "--epochs", "3"], "--lr takes a number, and nothing was given"),
+        (["--epochs", "2.5"], "--epochs takes a whole number, not '2.5'"),
+        (["--rho", "x"], "--rho takes a number or null, not 'x'"),
+        (["--optimizer", "sdg"], "no value of --optimizer 'sdg'. Did you mean 'sgd'"),
+        (["--severities", "a,b"], "--severities takes whole numbers with commas between"),
+        (["--model-options", "3"], "--model-options takes a mapping"),
+        (["--nesterov=3"], "--nesterov is given alone"),
+        (["crop"], "'crop' was not expected"),
+        (["--lr", "-1"], "lr is -1.0, and has to be 0 or more"),
+    ],
+)
+def test_wrong_flags_are_answered(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *words]) == 2
+    told = capsys.readouterr()
+    assert said in told.err
+    assert "Traceback" not in told.err
+    assert not told.out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lrr: 1", "there is no option 'lrr'. Did you mean 'lr'"),
+        ("lr: abc", "lr takes a number, not 'abc'"),
+        ("optimizer: sdg", "Did you mean 'sgd'"),
+        ("epochs: true", "epochs takes a whole number"),
+        ("augment: crop", "augment takes names with commas between"),
+        ("lr: 1\nlr: 2", "'lr' is there 2 times"),
+        ("lr: [1", "is not YAML in line"),
+        ("- lr", "and this is a list"),
+        ("just words", "and this is a str"),
+        ("a: &a [1]\nlr: *a", "aliases"),
+        ("json: true", "there is no option 'json'"),
+        ("config: other.yaml", "there is no option 'config'"),
+        ("lr: !!python/object/apply:os.system ['exit 1']", "is not YAML"),
+    ],
+)
+def test_wrong_files_are_answered(tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(text)
+    assert main(["train", "--config", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "wrong.yaml" in told
+
+
+def test_other_things_than_files_of_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "large").write_bytes(b" " * (1 << 21))
+    for name, code, said in [("bytes", 2, "UTF-8"), ("large", 2, "bytes"), (".", 2, "folder"), ("none", 1, "no file")]:
+        assert main(["train", "--config", str(tmp_path / name)]) == code
+        assert said in capsys.readouterr().err
+
+
+def test_a_value_that_no_message_is_made_for_is_still_told(tmp_path: Path) -> None:
+    file = tmp_path / "deep.yaml"
+    file.write_text("milestones: [[1]]\n")
+    with pytest.raises(Misuse, match="milestones"):
+        parse(command("train"), ["--config", str(file)])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tarin"], "no command 'tarin'. Did you mean 'train'"),
+        (["data", "lst"], "no command of `steppe data` 'lst'. Did you mean 'list'"),
+        (["--json"], "no command '--json'"),
+        (["measure", "--rows", "0", "x"], "rows and batch are 1 or more"),
+        (["measure"], "say what to measure"),
+        (["landscape"], "not of 0"),
+        (["landscape", "a", "b", "c"], "not of 3"),
+        (["landscape", "a", "--out", "x.png"], ".html, .json, .npz"),
+        (["landscape", "a", "--axes", "3"], "--axes is 1 for a line"),
+        (["data", "get"], "say what to get"),
+        (["data", "get", "cifar"], "Did you mean 'cifar10'"),
+        (["data", "check"], "say which folder"),
+    ],
+)
+def test_wrong_commands_are_answered(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_pages_and_the_version_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--help"], ["-h"], ["help"]):
+        assert main(words) == 0
+        page = capsys.readouterr().out
+        assert all(re.search(rf"^  {name}\b", page, flags=re.MULTILINE) for name in COMMANDS)
+    assert main(["data"]) == 0
+    assert "check" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"steppe \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_help_and_wrong_flags_need_no_torch() -> None:
+    script = (
+        "import sys; from steppe.cli import main\n"
+        "assert [main(w.split()) for w in ('--help', 'train --help', 'measure --help', 'data --help')] == [0] * 4\n"
+        "assert main(['train', '--lrr', '3']) == 2\n"
+        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+def test_help_is_there_at_once() -> None:
+    """About 0.1 s of two cores of an x86 CPU: processor time, because other processes take the clock's."""
+
+    def seconds(*words: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "steppe", *words], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert median(seconds("--help") for _ in range(5)) < 0.5
+    assert median(seconds("train", "--help") for _ in range(5)) < 0.5
+
+
+def test_lines_on_the_page_are_commands_that_exist() -> None:
+    page = (ROOT / "docs/commands.md").read_text()
+    lines = re.findall(r"^(?:torchrun .* -m )?steppe (.+)$", page, flags=re.MULTILINE)
+    lines += re.findall(r"`steppe (train [^`]+)`", page)
+    examples = [line.removeprefix("steppe ") for name in COMMANDS for line in command(name).examples]
+    assert len(lines) >= 10
+    for line in [*lines, *examples]:
+        words = re.sub(r"--config \S+", "", line).split()
+        name = next(n for n in (" ".join(words[:2]), words[0]) if n in COMMANDS)
+        parse(command(name), words[len(name.split()) :])
+    assert {f"steppe {name}" for name in COMMANDS} <= set(re.findall(r"`(steppe [a-z ]+?)`", page))
