@@ -2,7 +2,7 @@
 
 "Lite": each image draws its operations from thirteen of the paper's fourteen; equalize, which needs a histogram an
 image, is left out. All images go through the same few kernels, in which an operation that an image did not draw is the
-identity for it: about 130 kernels a batch, which an eager loop on a fast GPU feels (a third of a ResNet-18 step).
+identity for it: some 130 small kernels, which the feed shares among many batches.
 """
 
 from __future__ import annotations
