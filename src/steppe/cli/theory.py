@@ -1,0 +1,75 @@
+"""`steppe theory`: closed forms beside simulations, each study by its name: numbers, a picture, and sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .answer import Answer, add, table
+from .command import Command
+from .options import called, one
+from .trouble import Misuse, asking
+
+
+@dataclass(frozen=True)
+class Which:
+    """What `steppe theory` takes."""
+
+    name: str | None = field(default=None, metadata=one("NAME"))
+    """a study; without one, they are listed"""
+    out: str | None = field(default=None, metadata=called("FILE|FOLDER"))
+    """write the numbers (.json) and the picture (.html): into a folder, or as a file ending in one of the two says"""
+    quick: bool = False
+    """smaller sizes, for a first look"""
+    seed: int = 0
+    """of everything that is drawn"""
+    sizes: dict[str, Any] = field(default_factory=dict)
+    """sizes of the study's own, such as {"matrices": 10}"""
+
+
+def run(which: Which) -> Answer:
+    """One study, done and written; or all of them in a table."""
+    from ..theory.named import NAMED, find
+    from ..theory.result import Settings, check_place, save
+
+    if which.name is None:
+        return _listed(NAMED)
+    with asking():
+        find(which.name)
+    if which.seed < 0:
+        raise Misuse(f"--seed is 0 or more, not {which.seed}")
+    if which.out is not None:
+        with asking():
+            check_place(which.out)
+    from ..measures.progress import ticking
+
+    with ticking(which.name, None) as tick:
+        settings = Settings(which.seed, which.quick, which.sizes, tick)
+        result = find(which.name).load()(settings)
+    files = [str(f) for f in save(result, which.name, which.out)] if which.out is not None else []
+    data = {"name": which.name, "words": list(result.words), "files": files, **result.plain()}
+    return Answer(data, [*result.words, *files])
+
+
+def _listed(named: Any) -> Answer:
+    rows = [{"name": name, "shows": entry.about, "paper": entry.paper} for name, entry in named.items()]
+    shown = table("study", "shows", "paper", fold=("shows",))
+    for row in rows:
+        add(shown, *row.values())
+    return Answer(rows, [shown, "steppe theory NAME --out FOLDER writes its numbers and its picture."])
+
+
+COMMANDS = {
+    "theory": Command(
+        "theory",
+        "Show closed forms beside simulations: the figures of papers again, and checks of what they print.",
+        (Which,),
+        run,
+        [
+            "steppe theory",
+            "steppe theory sharpbalance-figure-9 --out figures",
+            "steppe theory wishart-moments --quick --json",
+            "steppe theory sharpbalance-figure-2 --sizes.matrices 10 --seed 1",
+        ],
+    )
+}

@@ -1,0 +1,71 @@
+"""Studies of theory by name: each is a function of settings that gives numbers, a picture and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from ..names import unknown
+from .result import Result, Settings
+
+Study = Callable[[Settings], Result]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a study lies, and what it shows in one line."""
+
+    module: str  # of this package
+    function: str
+    about: str
+    paper: str
+
+    def load(self) -> Study:
+        found: Study = getattr(import_module(f".{self.module}", __package__), self.function)
+        return found
+
+
+SHARPBALANCE, UNIVERSAL, MODERN = "Lu et al. 2024", "Tahmasebi et al. 2024", "Andriushchenko et al. 2023"
+AGNOSTIC, SA_SAM = "Nguyen et al. 2024", "Naganuma et al. 2024"
+
+NAMED: Mapping[str, Entry] = {
+    "sharpbalance-figure-1b": Entry(
+        "figures", "figure_1b", "sharpness and diversity, all rows against parts", SHARPBALANCE
+    ),
+    "sharpbalance-figure-2": Entry("figures", "figure_2", "Theorem 1 and simulation over rho", SHARPBALANCE),
+    "sharpbalance-figure-8": Entry("figures", "figure_8", "Theorem 2 and simulation over rho and k", SHARPBALANCE),
+    "sharpbalance-figure-9": Entry("figures", "figure_9", "Theorem 1 at several step sizes", SHARPBALANCE),
+    "sharpbalance-figure-10": Entry("figures", "figure_10", "Theorem 2 at several step sizes", SHARPBALANCE),
+    "sharpbalance-jensen-gap": Entry("checks", "jensen_gap", "Theorem 1's lower bounds, over ||w*||", SHARPBALANCE),
+    "sharpness-by-ascent": Entry(
+        "checks", "by_ascent", "projected ascent and the closed trust-region form", SHARPBALANCE
+    ),
+    "wishart-moments": Entry("checks", "wishart_moments", "phi(i, j): limit, next term and exact", SHARPBALANCE),
+    "table-1": Entry("universal", "table_1", "measured values of Table 1 beside closed forms", UNIVERSAL),
+    "explicit-bias": Entry(
+        "zero_loss_manifold", "explicit_bias", "where Trace-, Frob- and Det-SAM end on a valley of minima", UNIVERSAL
+    ),
+    "small-radius": Entry("small_radius", "asymptotics", "sharpness over its limit, against the radius", MODERN),
+    "sparse-regression": Entry(
+        "sparse_regression", "sparse_regression", "Figure 7: 200 diagonal networks and rank correlations", MODERN
+    ),
+    "gradient-congruence": Entry(
+        "congruence", "gradient_congruence", "Theorem 2 and the cosine of two gradients in training", AGNOSTIC
+    ),
+    "edge-of-stability": Entry(
+        "edge_of_stability", "edge_of_stability", "lambda_max against 2 / eta for four methods", SA_SAM
+    ),
+}
+
+
+def find(name: str) -> Entry:
+    """The study of that name, or an error with the nearest ones."""
+    if name not in NAMED:
+        raise ValueError(unknown("study", name, NAMED))
+    return NAMED[name]
+
+
+def run(name: str, settings: Settings | None = None) -> Result:
+    """Does a study by its name."""
+    return find(name).load()(settings or Settings())

@@ -1,0 +1,114 @@
+"""Agnostic-SAM's Theorem 1: how far the true loss can lie above the worst empirical loss in a ball, with N rows.
+
+With probability 1 - delta over N rows, for a loss between 0 and L and k weights whose true loss does not fall on
+average under Gaussian noise: L_D(w) <= max over |w' - w| <= rho of L_S(w'), plus a gap. The theorem's statement and its
+proof disagree on the gap (the statement lacks a root and has rho where the proof has rho^2), and the proof hides
+constants in O(1): here are all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, exp, floor, inf, log, log1p, pi, sqrt
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the bound depends on."""
+
+    norm: float  # ||w||
+    rho: float
+    weights: int  # k, the model size
+    rows: int  # N
+    delta: float = 0.05
+    largest: float = 1.0  # L, the upper bound of the loss
+
+    def __post_init__(self) -> None:
+        good = self.norm >= 0 and self.rho > 0 and self.weights >= 1 and self.rows >= 2 and 0 < self.delta <= 1
+        if not good or not self.largest > 0:
+            raise ValueError(
+                "the bound needs norm >= 0, rho > 0, at least one weight and two rows, 0 < delta <= 1 and largest > 0, "
+                f"not {self}"
+            )
+
+    @property
+    def noise(self) -> float:
+        """The noise's sigma = rho / (sqrt k + sqrt log N): it stays in the ball but for a share of N^-1/2."""
+        return self.rho / (sqrt(self.weights) + sqrt(log(self.rows)))
+
+    @property
+    def stretched(self) -> float:
+        """||w||^2 / (k sigma^2) = ||w||^2 / rho^2 (1 + sqrt(log N / k))^2."""
+        return (self.norm / self.rho * (1 + sqrt(log(self.rows) / self.weights))) ** 2
+
+
+def of_the_proof(s: Setting, constant: float = 0.0) -> float:
+    """4 L / sqrt N [sqrt(k log(1 + ||w||^2 / rho^2 (1 + sqrt(log N / k))^2)) + 2 sqrt(log((N + k) / delta)) + O(1)].
+
+    The proof's last line; O(1) is `constant`, and 0 is large enough (`with_constants` is never above it).
+    """
+    first = sqrt(s.weights * log1p(s.stretched))
+    return 4 * s.largest / sqrt(s.rows) * (first + 2 * sqrt(log((s.rows + s.weights) / s.delta)) + constant)
+
+
+def as_printed(s: Setting, constant: float = 0.0) -> float:
+    """The statement's gap (eq. 2): k log(1 + ||w||^2 / rho (1 + sqrt(log N / k))) without a root or a square."""
+    first = s.weights * log1p(s.norm**2 / s.rho * (1 + sqrt(log(s.rows) / s.weights)))
+    return 4 * s.largest / sqrt(s.rows) * (first + 2 * sqrt(log((s.rows + s.weights) / s.delta)) + constant)
+
+
+def with_constants(s: Setting) -> float:
+    """What the proof shows before it rounds up: L / (2 sqrt N) sqrt(1 + k log(1 + .) + 2 log(pi^2 / 6 delta)
+    + 4 log(1 + k + 4 N)) + L / sqrt N.
+
+    The proof loses a factor 2 before the last logarithm and finds it again; it must be there.
+    """
+    own = 1 + s.weights * log1p(s.stretched)
+    inside = own + 2 * log(pi**2 / (6 * s.delta)) + 4 * log(1 + s.weights + 4 * s.rows)
+    return s.largest / sqrt(s.rows) * (sqrt(inside) / 2 + 1)
+
+
+def prior(s: Setting) -> tuple[int, float]:
+    """The number j and the variance of the prior N(0, c exp((1 - j) / k) I) that the proof picks for these weights.
+
+    The union runs over j = 1, 2, .. and needs no j below 1: beyond ||w||^2 = k sigma^2 exp(4N / k) the gap is above L
+    anyway. The proof's (10) lacks that factor k.
+    """
+    power = 4 * s.rows / s.weights
+    log_c = log1p(exp(-power)) + power  # log(c / sigma^2), without overflow
+    j = floor(1 - s.weights * (log1p(s.stretched) - log_c))
+    if j < 1:
+        return j, inf
+    return j, s.noise**2 * exp(log_c + (1 - j) / s.weights)
+
+
+def divergence(s: Setting, variance: float) -> float:
+    """KL(N(w, sigma^2 I) || N(0, variance I)) = (k sigma^2 / v + ||w||^2 / v - k + k log(v / sigma^2)) / 2."""
+    ratio = s.noise**2 / variance
+    return (s.weights * (ratio - 1 - log(ratio)) + s.norm**2 / variance) / 2
+
+
+def step_by_step(s: Setting) -> float:
+    """The gap with the prior that is really picked, its divergence and its share of delta; infinite without one.
+
+    Catoni's bound holds for one beta chosen before the data; the proof takes the best beta for the weights at hand. So
+    does this: a grid over beta, or Maurer's form of the bound, would cost another log N.
+    """
+    j, variance = prior(s)
+    if variance == inf:
+        return inf
+    share = log(1 / s.delta) + log(pi**2 / 6) + 2 * log(j)
+    return s.largest * (sqrt((divergence(s, variance) + share) / (2 * s.rows)) + 1 / sqrt(s.rows))
+
+
+def rows_needed(s: Setting, gap: float) -> int:
+    """The fewest rows for which `with_constants` is at most a gap, everything else as it is."""
+    from dataclasses import replace
+
+    low, high = 2, 4
+    while with_constants(replace(s, rows=high)) > gap:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = ceil((low + high) / 2)
+        low, high = (low, middle) if with_constants(replace(s, rows=middle)) <= gap else (middle, high)
+    return high

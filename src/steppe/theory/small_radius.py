@@ -1,0 +1,136 @@
+"""What sharpness tends to when the radius goes to 0: A modern look, Propositions 1 and 2, as ratios against the radius.
+
+Proposition 1: worst-case sharpness is rho ||T grad L||_q away from critical points (1/p + 1/q = 1), and at a critical
+point that is no maximum rho^2 / 2 max (g' T H T g) / ||g||_p^2. Proposition 2: average-case sharpness is
+rho^2 / 2 tr(T H T), whatever the gradient. Both are printed as limits of the sharpness itself, which is 0; what has the
+limit is the sharpness over rho or rho^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ..ball import Ball
+from ..data.digits import digits
+from ..measures import AverageCase, AverageLimit, CurvatureLimit, Measure, Objective, SlopeLimit, WorstCase
+from ..metric import Elementwise, Metric
+from .panels import BLUE, GREEN, ORANGE, VERMILLION, Panel, line, picture
+from .result import Result, Settings
+
+MAGNITUDE = Elementwise(eta=0.0, everywhere=True)  # T = |w|, as in the propositions
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much data, how long, how many radii and draws."""
+
+    rows: int = 300
+    width: int = 16
+    steps: int = 60  # of gradient descent before measuring
+    radii: int = 9
+    draws: int = 200  # pairs, for the average case
+
+
+def images(rows: int) -> tuple[Tensor, Tensor]:
+    """Rows of the digits as numbers between 0 and 1, in double precision, and their classes."""
+    train = digits().train.rows(torch.arange(rows))
+    return train.inputs.flatten(1).double() / 255, train.targets
+
+
+def network(width: int, seed: int, inputs: int = 64) -> nn.Sequential:
+    """A smooth network of one hidden layer, in double precision."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, 10)).double()
+
+
+def descend(model: nn.Module, x: Tensor, y: Tensor, steps: int, lr: float = 0.5) -> None:
+    """Plain gradient descent on all rows."""
+    opt = torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(steps):
+        opt.zero_grad()
+        cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        opt.step()
+
+
+def agreeing(model: nn.Module, x: Tensor) -> Objective:
+    """An objective with a minimum exactly at the model: cross-entropy against the model's own probabilities."""
+    with torch.no_grad():
+        own = model(x).softmax(1)
+    return Objective(model, cross_entropy, (x, own))
+
+
+def asymptotics(settings: Settings) -> Result:
+    """Sharpness over what it tends to, against the radius, at a slope and at a minimum, standard and adaptive."""
+    sizes = settings.of(Sizes(), rows=100, steps=20, radii=5, draws=40)
+    x, y = images(sizes.rows)
+    model = network(sizes.width, settings.seed)
+    descend(model, x, y, sizes.steps)
+    slope, bottom = Objective(model, cross_entropy, (x, y)), agreeing(model, x)
+    radii = torch.logspace(-4, 0, sizes.radii, dtype=torch.float64).tolist()
+    curves: dict[str, dict[str, list[float]]] = {"slope": {}, "minimum": {}, "average": {}}
+    done = 0
+
+    def ratios(
+        where: str, name: str, objective: Objective, values: Sequence[Measure], limit: Measure, order: int
+    ) -> None:
+        """Sharpness at every radius over the limit at radius 1 times that radius to the order."""
+        nonlocal done
+        unit = limit.estimate(objective).value
+        curves[where][name] = found = []
+        for radius, value in zip(radii, values, strict=True):
+            found.append(value.estimate(objective).value / (unit * radius**order))
+            done += 1
+            settings.tick(done, 8 * len(radii))
+
+    metrics: list[tuple[str, Metric | None]] = [("standard", None), ("adaptive", MAGNITUDE)]
+    for name, metric in metrics:
+        for p in (2.0, inf):
+            searches = [WorstCase(Ball(r, metric, p)) for r in radii]
+            ratios("slope", f"{name}, p = {p:g}", slope, searches, SlopeLimit(Ball(1.0, metric, p)), 1)
+        longer = [WorstCase(Ball(r, metric), 60, 3) for r in radii]
+        ratios("minimum", name, bottom, longer, CurvatureLimit(Ball(1.0, metric), rtol=1e-6), 2)
+        noise = [AverageCase(r, metric=metric, n=sizes.draws) for r in radii]
+        ratios("average", name, slope, noise, AverageLimit(1.0, metric, rtol=1e-3), 2)
+    words = [
+        f"At radius {radii[0]:g}: worst case over rho ||T g||_q " + _ends(curves["slope"], 0) + ".",
+        "Worst case over rho^2/2 lambda_max at a minimum " + _ends(curves["minimum"], 0) + ".",
+        "Average case over rho^2/2 tr, at the slope, " + _ends(curves["average"], 0) + ".",
+        f"At radius {radii[-1]:g} they are " + ", ".join(_ends(c, -1) for c in curves.values()) + ".",
+    ]
+    data = {"radii": radii, "ratios": curves, "sizes": vars(sizes)}
+    return Result(data, _draw(data, words), words)
+
+
+def _ends(curves: dict[str, list[float]], at: int) -> str:
+    values = [c[at] for c in curves.values()]
+    return f"{min(values):.3f} to {max(values):.3f}"
+
+
+TITLES = {
+    "slope": "worst case / (rho ||T grad L||<sub>q</sub>), at a slope",
+    "minimum": "worst case / (rho²/2 λ<sub>max</sub>(THT)), at a minimum",
+    "average": "average case / (rho²/2 tr THT), at a slope",
+}
+
+
+def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    panels = []
+    colours = {"standard, p = 2": BLUE, "standard, p = inf": GREEN, "adaptive, p = 2": ORANGE}
+    colours |= {"adaptive, p = inf": VERMILLION, "standard": BLUE, "adaptive": ORANGE}
+    for where, title in TITLES.items():
+        traces = []
+        for name, values in data["ratios"][where].items():
+            traces.append(line(name, data["radii"], values, colours[name], mode="lines+markers"))
+        panels.append(
+            Panel(
+                title, "radius rho", "ratio to its limit", traces, "xy" if where == "slope" else "x", [(1.0, "limit")]
+            )
+        )
+    return picture("Sharpness and what it tends to as the radius shrinks", " ".join(words), *panels)
