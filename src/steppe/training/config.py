@@ -70,7 +70,9 @@ class Config:
     label_smoothing: float = 0.0
     """of the cross-entropy"""
     sharp_rows: str | None = None
-    """an .npy file with the numbers of sharpbalance's sharpness-aware training rows; by default a random half"""
+    """an .npy file with the numbers of the training rows that the method is for, the others being plain steps as in
+    SharpBalance; `exchanged@10`: as an ensemble's members tell one another after epoch 10; sharpbalance by itself takes
+    a random half"""
     clip: float | None = None
     """the norm to which the method's gradient is clipped"""
     ema: float | None = None
@@ -98,6 +100,8 @@ class Config:
 
     seed: int = 0
     """of the initial weights, the order of the rows and everything random"""
+    data_seed: int | None = None
+    """of wrong labels and rows set aside, so that runs may differ and their data not; by default the seed"""
     device: str | None = None
     """by default a GPU where there is one"""
     threads: int | None = None

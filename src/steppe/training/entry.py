@@ -15,39 +15,49 @@ from .config import Config
 from .distributed import device_of, joined, together
 from .folder import about, claimed, config_in, plain, refuse_changes
 from .loggers import Logger, logger
-from .loop import Training
+from .loop import Asking, Training, follow
 from .problem import data_of, task_of
 from .progress import watching
 from .runs import Run, open_run
 from .start import folder_of, prepare
-from .stopping import listening
+from .stopping import Wish, listening
 
 
-def train(config: Config, progress: bool | None = None) -> Run:
+def train(config: Config, progress: bool | None = None, until: int | None = None) -> Run:
     """Trains a run to its end, from its folder's last checkpoint if there is one, and returns it.
 
     A run that is finished is returned as it is. `progress`: True also where there is no terminal, False nowhere.
-    Raises `Stopped` when a signal ends it early.
+    `until`: only to the end of that epoch; the run goes on from there. Raises `Stopped` when a signal ends it early.
     """
-    plain(config)  # what no file can hold is refused before anything is made
-    path, device = folder_of(config), device_of(config.device)
     with ExitStack() as stack:
         wish = stack.enter_context(listening())
-        stack.enter_context(random_numbers_kept())
-        stack.enter_context(_threads(config.threads))
-        workers = stack.enter_context(joined(device, config.fsdp))
-        first = workers.rank == 0
-        together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
-        done = together(workers, lambda: _found(path, config))
-        if done is not None and done.finished:
-            return open_run(path)
-        training = together(workers, lambda: _made(config, path, workers, device, done))
-        logs = together(workers, lambda: _loggers(stack, config, path) if first else [])
-        watcher = stack.enter_context(
-            watching(progress if first else False, training.course, training.position, config.batch_size)
-        )
-        training.run(wish, watcher, logs)
-        return open_run(path)
+        begun = begin(stack, config, wish, progress, until)
+        if begun is not None:
+            training, asking = begun
+            follow(asking, training.seen)
+        return open_run(folder_of(config))
+
+
+def begin(
+    stack: ExitStack, config: Config, wish: Wish, progress: bool | None = None, until: int | None = None
+) -> tuple[Training, Asking] | None:
+    """A run where its folder says that it is, with the folder claimed; None if it is as far as that already."""
+    plain(config)  # what no file can hold is refused before anything is made
+    path, device = folder_of(config), device_of(config.device)
+    stack.enter_context(random_numbers_kept())
+    stack.enter_context(_threads(config.threads))
+    workers = stack.enter_context(joined(device, config.fsdp))
+    first = workers.rank == 0
+    together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
+    done = together(workers, lambda: _found(path, config))
+    if done is not None and (done.finished or (until is not None and done.position.epoch >= until)):
+        return None
+    training = together(workers, lambda: _made(config, path, workers, device, done))
+    logs = together(workers, lambda: _loggers(stack, config, path) if first else [])
+    watcher = stack.enter_context(
+        watching(progress if first else False, training.course, training.position, config.batch_size)
+    )
+    return training, training.asking(wish, watcher, logs, until)
 
 
 def _found(path: Path, config: Config) -> Committed | None:

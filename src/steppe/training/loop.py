@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from ..data.dataset import Splits
 from ..draw import seed_of, seed_torch
 from ..measures.workers import Workers
-from ..optim.sa_sam import SASAM, SASGD
 from ..optim.site import STEP
 from . import records
 from .averages import averages_of
@@ -23,7 +25,7 @@ from .distributed import agreed, align_, together, wrapped
 from .epoch_end import record_of
 from .evaluate import autocast
 from .loggers import Logger, numbers
-from .optimizer import optimizer_of
+from .optimizer import optimizer_of, sets_lr
 from .position import Course, Position
 from .problem import NOISE, Task, model_of, moved, trained_loss
 from .progress import Watcher
@@ -32,6 +34,9 @@ from .schedule import learning_rate
 from .stopping import Stopped, Wish
 from .supply import Batch, Rows, Supply
 from .trainee import Trainee
+
+Seen = tuple[Tensor, Tensor]  # what a model gives on some rows, and the loss of every row
+Asking = Generator[Rows, Seen, None]  # asks for that, pass after pass
 
 AGREE = 16  # steps between two questions to the other processes whether to stop or to save: each question waits
 
@@ -42,12 +47,12 @@ class Training:
     def __init__(self, config: Config, path: Path, splits: Splits, task: Task, workers: Workers, device: torch.device):
         self.config, self.path, self.workers, self.device = config, path, workers, device
         self.splits, self.task, self.loss = moved(splits, device), task, trained_loss(config, task)
-        self.supply = Supply.of(config, self.splits, task, workers)
+        self.supply = Supply.of(config, self.splits, task, workers, path)
         per_epoch = len(self.supply.feed)
         self.course = Course(config.steps or config.epochs * per_epoch, per_epoch)
         model = wrapped(model_of(config, task.shape, task.outputs).to(device), workers, device, config.fsdp).train()
         self.trainee = Trainee(model, optimizer_of(config, model, self.course), averages_of(config), workers)
-        self.own_lr = isinstance(self.trainee.opt.method, (SASAM, SASGD))  # these set it, and go on from what they set
+        self.own_lr = sets_lr(self.trainee.opt)
         self.position, self._records = Position(), 0
 
     def go_back_to(self, done: Committed) -> None:
@@ -55,13 +60,14 @@ class Training:
         self.trainee.load(weights_in(self.path), state_in(self.path, done))
         self.position, self._records = done.position, done.records
 
-    def run(self, wish: Wish, watcher: Watcher, loggers: list[Logger]) -> None:
-        """Trains to the end, or until somebody wishes otherwise."""
+    def asking(self, wish: Wish, watcher: Watcher, loggers: list[Logger], until: int | None = None) -> Asking:
+        """Trains to the end of the run or of an epoch, or until somebody wishes otherwise; others see to the passes."""
         self._wish, self._watcher, self._loggers = wish, watcher, loggers
         self._saved = monotonic()
+        last = self.course.epochs if until is None else min(until, self.course.epochs)
         try:
-            while self.position.epoch < self.course.epochs:
-                self._train_epoch()
+            while self.position.epoch < last:
+                yield from self._train_epoch()
                 self._end_epoch()
         except FloatingPointError as error:
             raise FloatingPointError(
@@ -69,11 +75,18 @@ class Training:
                 "this. The same command would come here again: give other settings and another out."
             ) from error
 
-    def _train_epoch(self) -> None:
+    def seen(self, rows: Rows) -> Seen:
+        """What the model gives on some rows, and their losses."""
+        with autocast(self.config, self.device):
+            output = self.trainee.model(rows[0])
+        return output, self.loss(output, rows[1])
+
+    def _train_epoch(self) -> Asking:
         length = self.course.length(self.position.epoch)
         self._clock = perf_counter()
         for batch in islice(self.supply.epoch(self.position.epoch, self.position.step), length - self.position.step):
             self._step(batch)
+            yield from self._passes(batch)
             self.position = self.position.stepped()
             self._watcher.stepped(self.position, self.trainee.sums)
             if self.workers.count == 1 or self.position.step % AGREE == 0 or self.position.step == length:
@@ -81,7 +94,7 @@ class Training:
         self._count_time()
 
     def _step(self, batch: Batch) -> None:
-        """One step of the method: however many passes it asks for, and one of the base optimizer."""
+        """Sets out on a step: its noise, its learning rate, and what its passes go by."""
         config, trainee, opt = self.config, self.trainee, self.trainee.opt
         step = self.course.taken(self.position)
         seed_torch(seed_of(config.seed, NOISE, step, self.workers.rank))  # dropout is a function of the step
@@ -90,13 +103,16 @@ class Training:
         if step == 0 or not self.own_lr:
             for group in opt.param_groups:
                 group["lr"] = learning_rate(config, step, self.course.steps)
+        self._turns = opt.passes(mask=batch.sharp)
+
+    def _passes(self, batch: Batch) -> Asking:
+        """One step of the method: however many passes it asks for, and one of the base optimizer."""
+        config, trainee, opt = self.config, self.trainee, self.trainee.opt
         number, before, counted = opt.param_groups[0][STEP], trainee.sums.totals.clone(), 0
-        with closing(opt.passes(mask=batch.sharp)) as turns:
+        with closing(self._turns) as turns:
             for turn in turns:
                 x, y = turn.rows(*self._rows(batch, turn.held_out))
-                with autocast(config, self.device):
-                    output = trainee.model(x)
-                losses = self.loss(output, y)
+                output, losses = yield x, y
                 # every row once, at the weights themselves if the method goes there
                 if not turn.held_out and (turn.probe.at is None or not counted) and counted < len(batch.rows[1]):
                     trainee.sums.add(losses, output, y, self.loss)
@@ -170,3 +186,15 @@ class Training:
         now = perf_counter()
         self.trainee.seconds += now - self._clock
         self._clock = now
+
+
+def follow(asking: Asking, seen: Callable[[Rows], Seen]) -> None:
+    """Trains a run whose passes are all answered by one function."""
+    with closing(asking):
+        answer: Any = None
+        while True:
+            try:
+                rows = asking.send(answer)
+            except StopIteration:
+                return
+            answer = seen(rows)

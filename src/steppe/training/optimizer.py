@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ..optim.engine import SharpnessAware
-from ..optim.named import build
+from ..optim.named import METHODS, build, method
+from ..optim.sa_sam import SASAM, SASGD
+from ..optim.sharpbalance import SharpBalance
+from ..probe import Method, Plan, Site
 from .config import Config
 from .position import Course
 
@@ -24,9 +29,43 @@ def optimizer_of(config: Config, model: nn.Module, course: Course) -> SharpnessA
         options.setdefault("every", course.per_epoch)  # the mask is renewed every epoch, as its users do
     if config.method == "ssam-d":
         options.setdefault("steps", course.steps)  # what the mask renews falls to nothing over the run
-    late = config.on_nonfinite == "late"
-    engine = {"model": model, "seed": config.seed, "on_nonfinite": None if late else config.on_nonfinite}
-    return build(config.method, _base(config, model), **engine, **options)
+    engine: dict[str, Any] = {"model": model, "seed": config.seed}
+    engine["on_nonfinite"] = None if config.on_nonfinite == "late" else config.on_nonfinite
+    base = _base(config, model)
+    if config.sharp_rows is None or config.method not in METHODS:
+        return build(config.method, base, **engine, **options)
+    chosen = method(config.method, **options)
+    inner = chosen.method if isinstance(chosen, SharpBalance) else chosen
+    return SharpnessAware(base, OnSomeRows(inner), **engine)
+
+
+@dataclass(frozen=True)
+class OnSomeRows:
+    """A method where no rows are marked, and where some are, SharpBalance's step: the method on those, the rest plain.
+
+    Before the members of an ensemble have told one another anything no rows are marked, and steps cost what they cost.
+    """
+
+    method: Method
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.method.slots
+
+    def options(self) -> Mapping[str, Any]:
+        return self.method.options()
+
+    def cost(self, step: int) -> int:
+        return SharpBalance(self.method).cost(step)
+
+    def plan(self, site: Site) -> Plan:
+        return self.method.plan(site) if site.mask is None else SharpBalance(self.method).plan(site)
+
+
+def sets_lr(opt: SharpnessAware) -> bool:
+    """Whether the method finds the learning rate itself and goes on from what it found."""
+    inner = opt.method.method if isinstance(opt.method, OnSomeRows) else opt.method
+    return isinstance(inner, (SASAM, SASGD))
 
 
 def _base(config: Config, model: nn.Module) -> Optimizer:

@@ -36,9 +36,10 @@ def data_of(config: Config) -> Splits:
     splits = load(config.data, config.data_root)
     train = splits.train if config.fraction == 1 else subsets.first(splits.train, config.fraction)
     train = train if config.per_class is None else subsets.per_class(train, config.per_class)
+    seed = config.seed if config.data_seed is None else config.data_seed
     if config.label_noise:
-        train = label_noise.symmetric(train, config.label_noise, config.seed)
-    return subsets.set_aside(replace(splits, train=train), config.validation, config.held_out, config.seed)
+        train = label_noise.symmetric(train, config.label_noise, seed)
+    return subsets.set_aside(replace(splits, train=train), config.validation, config.held_out, seed)
 
 
 def moved(splits: Splits, device: torch.device) -> Splits:

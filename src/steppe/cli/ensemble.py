@@ -1,0 +1,197 @@
+"""`steppe ensemble`: members trained together or apart, what their ensemble is worth, and the trade-off over radii."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..ensembles.named import STRATEGIES, strategy
+from ..ensembles.settings import Ensemble
+from ..training.config import Config
+from .answer import Answer, add, plain, table
+from .command import Command, File
+from .known import refuse_unknown
+from .options import called
+from .train import How
+from .trouble import STOPPED, asking
+
+if TYPE_CHECKING:
+    from ..ensembles.report import Report
+    from ..measures.estimate import Estimate
+
+NUMBERS, PAGE = "ensembles.json", "tradeoff.html"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is trained over, and what is told at the end."""
+
+    radii: list[float] = field(default_factory=list)
+    """train one ensemble a radius, and draw sharpness against diversity over them"""
+    sharpness: str = field(default="adaptive_worst_l2@0.5", metadata=called("MEASURE"))
+    """how sharp members are, on training rows: a measure by name"""
+    diversity: Literal["der", "variance", "kl", "disagreement"] = "der"  # SharpBalance paper, section 4.2
+    """what the plot has as diversity"""
+    average: Literal["logits", "probabilities"] = "logits"  # SharpBalance paper, section 2
+    """of what the ensemble takes the mean over members"""
+    plot: str | None = field(default=None, metadata=called("FILE"))
+    """the page with the plot; with --radii by default tradeoff.html in the folder of the ensembles"""
+
+
+def run(ensemble: Ensemble, told: Told, config: Config, how: How, file: File) -> Answer:
+    """Trains every ensemble that was asked for, and tells of all of them in one table."""
+    from ..measures.named import plan_of
+
+    with asking():
+        plan_of([told.sharpness])
+        plans = list(_plans(ensemble, told, config))
+    if how.dry_run:
+        return _dry(plans)
+    if told.radii or told.plot:
+        import plotly.graph_objects  # noqa: F401  asked for before anything takes time
+    from ..ensembles.report import report
+    from ..ensembles.train import train_ensemble
+    from ..training import Stopped
+
+    reports: list[Report] = []
+    for settings, each in plans:
+        try:
+            trained = train_ensemble(settings, each, how.progress)
+        except Stopped as stop:
+            code = STOPPED if "SIGINT" in str(stop) else stop.exit_code
+            done = {"out": str(_root(config)), "finished": False, "ensembles": [r.to_dict() for r in reports]}
+            return Answer(done, trouble=[f"steppe ensemble: {stop}"], code=code)
+        reports.append(report(trained, told.average, told.sharpness))
+    return _answer(reports, told, _root(config))
+
+
+def _root(config: Config) -> Path:
+    """The folder under which the ensembles of one command lie."""
+    from ..training.start import folder_of
+
+    return folder_of(replace(config, method="ensemble"))
+
+
+def _plans(ensemble: Ensemble, told: Told, config: Config) -> Iterator[tuple[Config, Ensemble]]:
+    """Every ensemble that is asked for, in a folder that says what it is."""
+    from ..ensembles.members import members_of
+
+    for name in dict.fromkeys(n.strip() for n in ensemble.strategy.split(",")):
+        strategy(name)
+        radii: Sequence[float | None] = told.radii or [config.rho]
+        for rho in radii:
+            inside = name + (f",rho={rho:g}" if told.radii else "")
+            made = replace(config, rho=rho, out=str(_root(config) / inside)), replace(ensemble, strategy=name)
+            for member in members_of(*made):
+                refuse_unknown(member)
+            yield made
+
+
+def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Answer:
+    from ..ensembles.members import exchanges, members_of
+
+    rows: list[dict[str, Any]] = []
+    shown = table("member", "method", "rho", "seed", "exchanges after", fold=("exchanges after",))
+    for config, ensemble in plans:
+        for m in members_of(config, ensemble):
+            after = exchanges(m)
+            row = {"out": m.out, "method": m.method, "rho": m.rho, "seed": m.seed, "exchanges_after": after}
+            rows.append({"strategy": ensemble.strategy, **row})
+            rho = "its own" if m.rho is None and m.method != "none" else "" if m.rho is None else m.rho
+            add(shown, m.out, m.method, rho, m.seed, ", ".join(f"epoch {e}" for e in after))
+    return Answer({"members": rows}, [shown, f"{len(rows)} members; nothing was trained or written"])
+
+
+def _answer(reports: Sequence[Report], told: Told, root: Path) -> Answer:
+    from ..ensembles.tradeoff import figure, slopes, write_html
+    from ..measures.slices import written
+
+    data: dict[str, Any] = {"out": str(root), "finished": True, "ensembles": [r.to_dict() for r in reports]}
+    lines: list[Any] = [_ensembles(reports), _members(reports, told.sharpness)]
+    lines += [_severities(reports)] if any(r.severities for r in reports) else []
+    if told.radii or told.plot:
+        page = Path(told.plot) if told.plot else root / PAGE
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_html(figure(reports, told.diversity, told.sharpness), page)
+        fitted = slopes(reports, told.diversity)
+        data |= {"plot": str(page), "slopes": {n: {"value": e.value, "stderr": e.stderr} for n, e in fitted.items()}}
+        lines += [
+            f"{name}: log {told.diversity} over log sharpness has slope {_number(e, '.3g')} ({e.n} ensembles)"
+            for name, e in fitted.items()
+        ]
+        lines.append(f"{page}: the plot")
+    with written(root / NUMBERS) as file:
+        file.write(json.dumps(plain(data), indent=1, allow_nan=False).encode())
+    return Answer(data, lines)
+
+
+COLUMNS = {  # of the table, with the scores that they show and how
+    "members %": ("member_accuracy", 100, ".2f"),
+    "ensemble %": ("accuracy", 100, ".2f"),
+    "EIR": ("eir", 1, ".3f"),
+    "DER": ("der", 1, ".3f"),
+    "variance": ("variance", 1, ".4f"),
+    "KL": ("kl", 1, ".3f"),
+    "NLL": ("nll", 1, ".3f"),
+    "ECE %": ("calibration_error", 100, ".2f"),
+}
+
+
+def _ensembles(reports: Sequence[Report]) -> Any:
+    shown = table("ensemble", *COLUMNS, "sharpness", right=(*COLUMNS, "sharpness"), fold=("ensemble",))
+    for r in reports:
+        cells = [_cell(r.scores.get(name), scale, form) for name, scale, form in COLUMNS.values()]
+        add(shown, r.path.name, *cells, _number(r.sharpness, ".3g"))
+    return shown
+
+
+def _members(reports: Sequence[Report], sharpness: str) -> Any:
+    heads = ("member", "accuracy %", "NLL", "ECE %", sharpness)
+    shown = table(*heads, right=heads[1:], fold=("member",))
+    for r in reports:
+        for m in r.members:
+            cells = (f"{100 * m['accuracy']:.2f}", f"{m['nll']:.4f}", f"{100 * m['calibration_error']:.2f}")
+            add(shown, m["run"], *cells, _number(m["sharpness"], ".4g"))
+    return shown
+
+
+def _severities(reports: Sequence[Report]) -> Any:
+    heads = list(COLUMNS)[:4]
+    shown = table("ensemble", "severity", *heads, right=("severity", *heads), fold=("ensemble",))
+    for r in reports:
+        for severity, scores in r.severities.items():
+            cells = [_cell(scores.get(COLUMNS[h][0]), *COLUMNS[h][1:]) for h in heads]
+            add(shown, r.path.name, severity, *cells)
+    return shown
+
+
+def _cell(e: Estimate | None, scale: float, form: str) -> str:
+    return "" if e is None else _number(replace(e, value=scale * e.value, stderr=scale * e.stderr), form)
+
+
+def _number(e: Estimate, form: str) -> str:
+    """A number with its error, if it has both."""
+    if not isfinite(e.value):
+        return "-"
+    return f"{e.value + 0.0 if round(e.value, 9) else 0.0:{form}}" + (
+        f" ± {e.stderr:.1g}" if isfinite(e.stderr) and e.stderr else ""
+    )
+
+
+COMMANDS = {
+    "ensemble": Command(
+        "ensemble",
+        "Train the members of an ensemble, and tell how good, how different and how sharp they are.",
+        (Ensemble, Told, Config, How, File),
+        run,
+        [
+            "steppe ensemble --data digits --members 3 --strategy sharpbalance --rho 0.2 --out runs/three",
+            f"steppe ensemble --strategy {','.join(STRATEGIES)} --epochs 30 --out runs/all",
+            "steppe ensemble --strategy deep+sam,sharpbalance --radii 0.02,0.05,0.1,0.2 --out runs/radii",
+        ],
+    )
+}

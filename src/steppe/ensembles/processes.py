@@ -1,0 +1,160 @@
+"""Members in processes of their own: one that is killed costs its member's part since the last checkpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from ..training.config import Config
+from ..training.folder import RUN
+from ..training.position import Position
+from ..training.runs import open_run
+from ..training.start import folder_of
+from ..training.stopping import Stopped, Wish, listening
+from .members import tell_scores
+from .settings import Ensemble
+
+TRIES = 3  # starts of a member whose process dies without having got further
+PAUSE = 0.2  # seconds between two looks at whether somebody wishes to stop
+
+
+@contextmanager
+def in_processes(ensemble: Ensemble, progress: bool | None) -> Iterator[Callable[[Sequence[Config], int | None], None]]:
+    """Several members at once, in processes that are started anew and stay until the ensemble is trained."""
+    cores = os.cpu_count() or 1
+    count = min(ensemble.processes or cores, ensemble.members)
+    idle: list[Worker] = []
+    with listening() as wish:
+
+        def reach(configs: Sequence[Config], until: int | None) -> None:
+            _reach(deque(_Task(c, until) for c in configs), count, idle, max(1, cores // count), wish)
+
+        try:
+            yield reach
+        finally:
+            for worker in idle:
+                worker.dismiss()
+
+
+@dataclass
+class _Task:
+    config: Config
+    until: int | None
+    deaths: int = 0
+    got: Position | None = None  # how far the run was at the last death
+
+
+class Worker:
+    """A process that trains one member at a time."""
+
+    def __init__(self, threads: int):
+        context = get_context("spawn")
+        self.pipe, there = context.Pipe()
+        self.process = context.Process(target=_work, args=(there, threads), daemon=True)
+        self.process.start()
+        there.close()
+
+    def answer(self) -> dict[str, str] | None:
+        """What it says of its task; None if it died."""
+        try:
+            said: dict[str, str] = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            return None
+        return said
+
+    def dismiss(self) -> None:
+        self.pipe.close()
+        self.process.join()
+
+
+def _reach(waiting: deque[_Task], count: int, idle: list[Worker], threads: int, wish: Wish) -> None:
+    busy: dict[Connection, tuple[Worker, _Task]] = {}
+    troubles: list[str] = []
+    paths = [folder_of(t.config) for t in waiting]
+    told = False
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < count and not wish.why:
+                worker, task = idle.pop() if idle else Worker(threads), waiting.popleft()
+                worker.pipe.send((task.config, task.until))
+                busy[worker.pipe] = worker, task
+            if wish.why and not told:
+                told = True
+                waiting.clear()
+                for worker, _ in busy.values():
+                    worker.process.terminate()
+            ready: Any = wait(list(busy), PAUSE)
+            for pipe in ready:
+                worker, task = busy.pop(pipe)
+                said = worker.answer()
+                if said is not None:
+                    idle.append(worker)
+                    troubles += [said["trouble"]] if said["trouble"] and not wish.why else []
+                elif not wish.why:
+                    troubles += _again(task, worker, waiting)
+    finally:
+        for worker, _ in busy.values():
+            worker.process.kill()
+    if wish.why:
+        raise Stopped(paths[0].parent, min(_place(p) for p in paths), wish.why)
+    if troubles:
+        raise RuntimeError("; ".join(troubles) + ". What the other members have reached is kept.")
+
+
+def _place(path: Path) -> Position:
+    """How far a member is, begun or not."""
+    return open_run(path).position if (path / RUN).exists() else Position()
+
+
+def _again(task: _Task, worker: Worker, waiting: deque[_Task]) -> list[str]:
+    """Gives a task to another process, unless it has died again and again at the same place."""
+    path = folder_of(task.config)
+    now = _place(path)
+    task.deaths = 1 if now != task.got else task.deaths + 1
+    task.got = now
+    if task.deaths < TRIES:
+        waiting.append(task)
+        return []
+    return [f"{path}: its process ended with exit code {worker.process.exitcode}, {TRIES} times at the same place"]
+
+
+def _work(pipe: Connection, threads: int) -> None:
+    """What a process does: members, one after the other, until nobody sends more."""
+    import torch
+
+    from ..training.entry import train
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one tells the others
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(min(threads, torch.get_num_threads()))
+    while True:
+        try:
+            config, until = pipe.recv()
+        except EOFError:
+            return
+        trouble = ""
+        try:
+            train(config, False, until)
+            if until is not None:
+                tell_scores(config, until)
+        except Exception as error:
+            trouble = str(error) or type(error).__name__
+        pipe.send({"trouble": trouble})
+
+
+def _end_with_parent() -> None:
+    """A process whose parent is gone stops training, with a checkpoint, and frees its member's folder."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,52 @@
+"""Training an ensemble: members go on together from one exchange of scores to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from ..training.config import Config
+from ..training.entry import train
+from ..training.problem import data_of
+from .members import Trained, exchange, exchanges, folder, keep, members_of, open_ensemble, tell_scores
+from .processes import in_processes
+from .settings import Ensemble, How
+from .stacked import stacked
+
+Reach = Callable[[Sequence[Config], int | None], None]
+"""Trains all members to the end of an epoch and has them write scores, or to the end of their runs."""
+Way = Callable[[Ensemble, bool | None], AbstractContextManager[Reach]]
+
+
+def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: bool | None = None) -> Trained:
+    """Trains all members, each in a folder of its own under the ensemble's, and returns them.
+
+    Whatever of them is there already is taken up: after a kill the same call goes on, and ends bitwise the same.
+    """
+    ensemble = ensemble or Ensemble()
+    configs = members_of(config, ensemble)
+    if not data_of(config).train.classes:
+        raise ValueError(f"{config.data} has numbers to predict: ensembles are of classifiers")
+    keep(config, ensemble)
+    with WAYS[ensemble.how](ensemble, progress) as reach:
+        for epoch in exchanges(configs[0]):
+            reach(configs, epoch)
+            exchange(configs, ensemble, epoch)
+        reach(configs, None)
+    return open_ensemble(folder(config, ensemble))
+
+
+@contextmanager
+def in_sequence(ensemble: Ensemble, progress: bool | None) -> Iterator[Reach]:
+    """One member after the other."""
+
+    def reach(configs: Sequence[Config], until: int | None) -> None:
+        for config in configs:
+            train(config, progress, until)
+            if until is not None:
+                tell_scores(config, until)
+
+    yield reach
+
+
+WAYS: Mapping[How, Way] = {"sequence": in_sequence, "processes": in_processes, "stacked": stacked}

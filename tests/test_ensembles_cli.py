@@ -1,0 +1,177 @@
+"""`steppe ensemble`: what it trains, prints and draws, against numbers from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.stats import linregress
+from torch.nn.functional import cross_entropy, linear, relu
+
+import steppe.ensembles.train
+from steppe.cli import main
+from steppe.cli.entry import command
+from steppe.cli.parsing import parse
+from steppe.data.corruptions import corrupted
+from steppe.data.named import load
+from steppe.measures import Objective, fisher_traces
+from steppe.training import open_run
+from steppe.training.position import Position
+from steppe.training.stopping import Stopped
+
+SMALL = ["--model-options", '{"width": 12, "depth": 1}', "--epochs", "2", "--batch-size", "40", "--lr", "0.2"]
+SMALL += ["--fraction", "0.2"]
+SMALL += ["--sharpness", "fisher_trace", "--measure-rows", "5000", "--method", "sam"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder to be in."""
+    found, before = tmp_path_factory.mktemp("ensembles"), Path.cwd()
+    os.chdir(found)
+    yield found
+    os.chdir(before)
+
+
+def answered(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert main(["ensemble", *SMALL, *words, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def members(out: str) -> list[Any]:
+    """Two-layer networks, spelled out."""
+    found = []
+    for i in range(3):
+        w = load_file(f"{out}/member-{i}/checkpoint.safetensors")
+        names = sorted((k for k in w if k.endswith("weight")), key=lambda k: w[k].shape[0] == 10)
+        layers = [(w[k], w[k.replace("weight", "bias")]) for k in names]
+        found.append(lambda x, layers=layers: linear(relu(linear(x.flatten(1), *layers[0])), *layers[1]))
+    return found
+
+
+def seen(inputs: torch.Tensor) -> torch.Tensor:
+    train = load("digits", "data").train.inputs[:240].double() / 255
+    return ((inputs.double() / 255 - train.mean()) / train.std(correction=0)).float()
+
+
+def test_an_ensemble_is_trained_and_told_of(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--strategy", "deep,sharpbalance", "--out", "runs/two", "--rho", "0.1"]
+    words += ["--corruptions", "fog,contrast", "--severities", "2,4"]
+    found = answered(capsys, *words)
+    assert found["finished"]
+    assert [e["strategy"] for e in found["ensembles"]] == ["deep", "sharpbalance"]
+    splits = load("digits", "data")
+    for each in found["ensembles"]:
+        models = members(each["path"])
+        scores, y = each["scores"], splits.test.targets
+        said = torch.stack([m(seen(splits.test.inputs)) for m in models])
+        wrong = (said.argmax(-1) != y).double().mean(1)
+        assert [m["accuracy"] for m in each["members"]] == pytest.approx((1 - wrong).tolist())
+        assert scores["member_accuracy"]["value"] == pytest.approx(1 - float(wrong.mean()))
+        assert scores["accuracy"]["value"] == pytest.approx(float((said.mean(0).argmax(-1) == y).double().mean()))
+        assert scores["nll"]["value"] == pytest.approx(float(cross_entropy(said.mean(0), y)), rel=1e-5)
+        assert set(each["severities"]) == {"2", "4"}
+        damaged = [corrupted(splits.test, name, 4) for name in ("fog", "contrast")]
+        right = [(m(seen(d.inputs)).argmax(-1) == y).double().mean() for m in models for d in damaged]
+        assert each["severities"]["4"]["member_accuracy"]["value"] == pytest.approx(float(torch.stack(right).mean()))
+    assert json.loads(Path("runs/two/ensembles.json").read_text()) == found
+    said = found["ensembles"][1]["matrices"]["disagreement"]
+    assert np.array(said).shape == (3, 3)
+    again = answered(capsys, *words, "--how", "stacked")
+    assert again == found  # finished: nothing was trained, and everything told again
+
+
+def test_sharpness_is_a_measure_of_every_member(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answered(capsys, "--strategy", "deep", "--out", "runs/sharp")["ensembles"][0]
+    train = load("digits", "data").train.rows(slice(240))
+    means = []
+    for m in found["members"]:
+        model = open_run(m["run"]).model()
+        traces = fisher_traces(Objective(model, cross_entropy, (seen(train.inputs), train.targets)), "rows")
+        means.append(float(traces.mean()))
+        assert m["sharpness"]["value"] == pytest.approx(means[-1], rel=1e-3)
+    assert found["sharpness"]["value"] == pytest.approx(np.mean(means), rel=1e-3)
+    assert found["sharpness"]["stderr"] == pytest.approx(np.std(means, ddof=1) / 3**0.5, rel=1e-2)
+
+
+def test_people_see_tables(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["ensemble", *SMALL, "--strategy", "deep", "--out", "runs/sharp"]) == 0
+    shown = capsys.readouterr()
+    assert not shown.err
+    head, *_ = shown.out.splitlines()
+    assert head.split()[:7] == ["ensemble", "members", "%", "ensemble", "%", "EIR", "DER"]
+    assert "runs/sharp/deep/member-2" in shown.out
+    assert "±" in shown.out
+
+
+def test_radii_make_a_plot_with_a_slope(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answered(capsys, "--strategy", "deep+sam", "--radii", "0.01,0.1,0.5", "--out", "runs/radii")
+    assert [e["rho"] for e in found["ensembles"]] == [0.01, 0.1, 0.5]
+    x = [e["sharpness"]["value"] for e in found["ensembles"]]
+    y = [e["scores"]["der"]["value"] for e in found["ensembles"]]
+    known = linregress(np.log(x), np.log(y))
+    assert found["slopes"]["deep+sam"]["value"] == pytest.approx(known.slope)
+    assert found["slopes"]["deep+sam"]["stderr"] == pytest.approx(known.stderr)
+    page = Path(found["plot"]).read_text()
+    assert "Plotly.newPlot" in page
+    assert not re.search(r'<(script|link)[^>]+(src|href)="http', page)  # opens without a network
+    assert "slope" in page
+
+
+def test_a_dry_run_writes_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(place.rglob("*"))
+    found = answered(capsys, "--strategy", "sam+,sharpbalance", "--dry-run", "--epochs", "6", "--exchange-every", "2")
+    assert sorted(place.rglob("*")) == before
+    rows = found["members"]
+    assert [r["rho"] for r in rows] == [0.05, 0.1, 0.2, None, None, None]
+    assert rows[3]["exchanges_after"] == [3, 5]
+    assert rows[5]["out"] == "runs/digits-mlp-ensemble-0/sharpbalance/member-2"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--strategy", "sharpbalence"], "Did you mean 'sharpbalance'"),
+        (["--sharpness", "lamda_max"], "Did you mean 'lambda_max'"),
+        (["--members", "1"], "2 members or more"),
+        (["--method", "samm"], "Did you mean 'sam'"),
+        (["--strategy", "sam+", "--members", "2"], "2 members and 3 member_radii"),
+        (["--exchange-at", "2"], "after epoch 2, and the run has 2"),
+        (["--share", "2"], "share is 2"),
+        (["--rest", "own"], "own-share"),
+        (["--members", "three"], "--members"),
+    ],
+)
+def test_wrong_questions_are_answered_at_once(
+    place: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["ensemble", *SMALL, "--out", "runs/none", *words]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert not shown.out
+    assert not Path("runs/none").exists()
+
+
+def test_a_stop_is_told(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any) -> None:
+        raise Stopped(Path("runs/x/member-1"), Position(3, 4), "SIGTERM")
+
+    monkeypatch.setattr(steppe.ensembles.train, "train_ensemble", stopped)
+    assert not answered(capsys, "--out", "runs/x", code=75)["finished"]
+
+
+def test_help_needs_no_torch_and_says_where_defaults_come_from() -> None:
+    page = parse(command("ensemble"), ["--help"])
+    assert isinstance(page, str)
+    assert "--exchange-at" in page

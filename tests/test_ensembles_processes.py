@@ -1,0 +1,190 @@
+"""Members in processes of their own: one that is killed is started again, and none outlives whoever started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from multiprocessing import Pipe
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from filelock import FileLock, Timeout
+from training_runs import assert_same_end, config
+
+import steppe.ensembles.processes as processes
+from steppe.ensembles import Ensemble, Trained, open_ensemble, train_ensemble
+from steppe.training import Config, Stopped
+
+LONG: dict[str, Any] = {"epochs": 30, "checkpoint_every": 0.01, "model": "training_runs:plain", "threads": 1}
+SETTINGS: dict[str, Any] = {"members": 2, "exchange_at": 15}
+
+
+def settings(out: Path, **changes: Any) -> Config:
+    return config(out, **(LONG | changes))
+
+
+def holder(member: Path) -> int | None:
+    """The process that trains in a folder."""
+    try:
+        return int((member / "run.holder").read_text().split()[1])
+    except (FileNotFoundError, IndexError):
+        return None
+
+
+def once_training(member: Path, act: Any) -> threading.Thread:
+    """Does something to the process that trains a member, as soon as it has written a checkpoint."""
+
+    def watch() -> None:
+        for _ in range(20_000):
+            if (member / "checkpoint.safetensors").exists() and (pid := holder(member)) is not None:
+                act(pid)
+                return
+            time.sleep(0.003)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def assert_same_members(a: Trained, b: Trained) -> None:
+    for mine, theirs in zip(a.runs, b.runs, strict=True):
+        assert_same_end(mine, theirs)
+
+
+def in_memory() -> Any:
+    """In memory where that is possible: these tests wait for a disk thousands of times."""
+    memory = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with in_memory() as found:
+        yield Path(found) / "ensemble"
+
+
+@pytest.fixture(scope="module")
+def straight() -> Iterator[Trained]:
+    with in_memory() as found:
+        yield train_ensemble(settings(Path(found)), Ensemble(**SETTINGS))
+
+
+def test_a_process_that_is_killed_costs_only_its_members_unfinished_part(straight: Trained, folder: Path) -> None:
+    """Bitwise as in sequence: threads are one here and there."""
+    killer = once_training(folder / "member-1", lambda pid: os.kill(pid, signal.SIGKILL))
+    found = train_ensemble(settings(folder), Ensemble(**SETTINGS, how="processes", processes=2))
+    killer.join()
+    assert_same_members(found, straight)
+    first, second = (run.about["starts"] for run in found.runs)
+    mine = {start["process"] for start in first} | {start["process"] for start in second}
+    assert os.getpid() not in mine
+    assert len(second) == len(first) + 1 == 3  # two parts of the run, and one more start
+    assert second[1]["at"] != "epoch 1, step 0"
+
+
+class Scripted:
+    """A worker without a process, which answers as it was told to, or dies."""
+
+    answers: ClassVar[list[str | None]] = []  # None: it dies
+
+    def __init__(self, threads: int):
+        self.pipe, self._there = Pipe()
+        self.process = SimpleNamespace(exitcode=-9, kill=lambda: None, terminate=lambda: None)
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self._there.recv()
+            except EOFError:
+                return
+            said = self.answers.pop(0)
+            if said is None:
+                self._there.close()
+                return
+            self._there.send({"trouble": said})
+
+    def answer(self) -> Any:
+        try:
+            return self.pipe.recv()
+        except EOFError:
+            return None
+
+    def dismiss(self) -> None:
+        self.pipe.close()
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        (["", ""], None),
+        ([None, "", None, ""], None),
+        (["too steep", ""], "too steep. What the other members have reached is kept"),
+        ([None, "", None, None], "exit code -9, 3 times at the same place"),
+    ],
+)
+def test_members_are_started_again_and_troubles_told_at_the_end(
+    answers: list[str | None], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "Worker", Scripted)
+    monkeypatch.setattr(Scripted, "answers", list(answers))
+    ensemble = Ensemble(members=2, how="processes", processes=1)
+    with processes.in_processes(ensemble, None) as reach:
+        configs = [settings(tmp_path / f"member-{i}") for i in range(2)]
+        if said is None:
+            reach(configs, None)
+        else:
+            with pytest.raises(RuntimeError, match=said):
+                reach(configs, None)
+    assert not Scripted.answers
+
+
+def test_a_signal_stops_all_and_the_same_call_goes_on(straight: Trained, folder: Path) -> None:
+    ensemble = Ensemble(**SETTINGS, how="processes", processes=1)
+    sender = once_training(folder / "member-0", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped, match="stopped by SIGTERM") as told:
+        train_ensemble(settings(folder), ensemble)
+    sender.join()
+    assert told.value.path == folder
+    assert_free(folder)
+    assert_same_members(train_ensemble(settings(folder), Ensemble(**SETTINGS)), straight)
+
+
+def test_processes_end_with_the_one_that_started_them(straight: Trained, folder: Path) -> None:
+    code = (
+        "from steppe.ensembles import Ensemble, train_ensemble; from steppe.training import Config\n"
+        f"if __name__ == '__main__': train_ensemble(Config(**{asdict(settings(folder))!r}), "
+        f"Ensemble(**{SETTINGS!r}, how='processes', processes=1))"
+    )
+    script = folder.with_suffix(".py")
+    script.write_text(code)
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen([sys.executable, str(script)], env=env) as first:
+        once_training(folder / "member-0", lambda _: first.kill()).join()
+    assert_free(folder)
+    assert not open_ensemble_finished(folder)
+    assert_same_members(train_ensemble(settings(folder), Ensemble(**SETTINGS)), straight)
+
+
+def open_ensemble_finished(path: Path) -> bool:
+    members = [path / f"member-{i}" for i in range(2)]
+    return all((m / "run.yaml").exists() for m in members) and all(r.finished for r in open_ensemble(path).runs)
+
+
+def assert_free(path: Path) -> None:
+    """Nobody trains in a folder any more, within a moment."""
+    for lock in path.glob("member-*/run.lock"):
+        try:
+            with FileLock(lock, timeout=20):
+                pass
+        except Timeout:
+            pytest.fail(f"{lock} is still held")
