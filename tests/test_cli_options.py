@@ -25,15 +25,26 @@ from steppe.training.config import Config
 ROOT = Path(__file__).parents[1]
 
 ALWAYS = "--json --debug"
+ENGINE = "--engine --address --workers --retries --again"
 ON = "--split --rows --batch --seed --device --weights --model --model-options --data --data-root --config"
-SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's script
-    "train": "--data --data-root --model --model-options --method --rho --method-options --optimizer --lr --momentum "
+RUN = (  # what a run takes
+    "--data --data-root --model --model-options --method --rho --method-options --optimizer --lr --momentum "
     "--nesterov --weight-decay --epochs --steps --batch-size --schedule --milestones --decay --warmup --fraction "
     "--per-class --label-noise --validation --held-out --augment --label-smoothing --sharp-rows --clip --ema --swa "
     "--precision --on-nonfinite --evaluate-every --corruptions --severities --measures --measure-every --measure-rows "
-    "--seed --device --threads --fsdp --checkpoint-every --loggers --out --progress --dry-run --config",
+    "--seed --data-seed --device --threads --fsdp --checkpoint-every --loggers --out --progress --dry-run --config"
+)
+SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's script
+    "train": RUN,
     "measure": f"RUN|CHECKPOINT --measures --out --dry-run {ON}",
     "landscape": f"RUN|CHECKPOINT --out --axes --directions --span --points --view {ON}",
+    "ensemble": "--members --strategy --member-radii --exchange-at --exchange-every --share --named --rest --how "
+    f"--processes --radii --sharpness --diversity --average --plot {RUN}",
+    "theory": "NAME --out --quick --seed --sizes",
+    "study run": f"STUDY --out {ENGINE} --progress --dry-run",
+    "study status": "STUDY --out",
+    "study report": "STUDY --out --page",
+    "study add-measure": f"MEASURE --study --out {ENGINE} --progress",
     "data get": "NAME --data-root --mirror",
     "data check": "PATH",
     "data list": "--data-root",
@@ -312,4 +323,4 @@ def test_lines_on_the_page_are_commands_that_exist() -> None:
         words = re.sub(r"--config \S+", "", line).split()
         name = next(n for n in (" ".join(words[:2]), words[0]) if n in COMMANDS)
         parse(command(name), words[len(name.split()) :])
-    assert {f"steppe {name}" for name in COMMANDS} <= set(re.findall(r"`(steppe [a-z ]+?)`", page))
+    assert {f"steppe {name}" for name in COMMANDS} <= set(re.findall(r"`(steppe [a-z -]+?)`", page))

@@ -19,6 +19,12 @@ COMMANDS: Mapping[str, str] = {  # in the order of the page, with the module tha
     "train": "train",
     "measure": "measure",
     "landscape": "landscape",
+    "ensemble": "ensemble",
+    "theory": "theory",
+    "study run": "study",
+    "study status": "study",
+    "study report": "study",
+    "study add-measure": "study",
     "data get": "data",
     "data check": "data",
     "data list": "data",
@@ -26,7 +32,10 @@ COMMANDS: Mapping[str, str] = {  # in the order of the page, with the module tha
     "models": "models",
     "doctor": "doctor",
 }
-GROUPS: Mapping[str, str] = {"data": "Data sets: get them, check them, list them."}
+GROUPS: Mapping[str, str] = {
+    "study": "Studies: does sharpness predict generalisation in a pool of runs?",
+    "data": "Data sets: get them, check them, list them.",
+}
 ABOUT = "steppe trains models towards flat minima and measures how flat they are."
 
 

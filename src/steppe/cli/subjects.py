@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..training.config import Config
-from .checkpoints import load_into, read
+from ..training.handed_in import load_into, read
 from .known import refuse_unknown
 from .options import called
 from .trouble import Misuse, asking

@@ -53,7 +53,7 @@ def figure(reports: Sequence[Report], diversity: str = "der", sharpness: str = "
     try:
         import plotly.graph_objects as go
     except ImportError as e:
-        raise ImportError('drawing needs plotly, which is not installed: pip install "steppe[plot]"') from e
+        raise ImportError("drawing needs plotly, which is not installed: pip install plotly") from e
     fig = go.Figure()
     for number, (name, fitted) in enumerate(slopes(reports, diversity).items()):
         mine = [r for r in reports if r.strategy == name]

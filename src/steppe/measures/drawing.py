@@ -28,7 +28,7 @@ def figure(drawn: Slice | Path, view: View = "contour") -> Any:
     try:
         import plotly.graph_objects as go
     except ImportError as e:
-        raise ImportError('drawing needs plotly, which is not installed: pip install "steppe[plot]"') from e
+        raise ImportError("drawing needs plotly, which is not installed: pip install plotly") from e
     shown = drawn.along if isinstance(drawn, Path) else drawn
     if shown.lowest is None:
         raise ValueError("there is nothing to draw: no point of the grid has a finite loss")

@@ -42,7 +42,6 @@ class SharpBalance:
             total = (yield Probe(rows=Chosen(normal, n), sync=False)).grad.mul_(len(normal) / n)
         if len(sharp):
             steep = yield from relayed(self.method.plan(site), restricted(Chosen(sharp, n), sync=False))
-            steep.mul_(len(sharp) / n)
-            total = steep if total is None else total.add_(steep)
+            total = steep if total is None else total.add_(steep.mul_(len(sharp) / n))
         assert total is not None
         return site.average_(total)

@@ -75,7 +75,7 @@ def _page(result: Result, name: str) -> str:
     try:
         import plotly.graph_objects as go
     except ImportError as e:
-        raise ImportError('drawing needs plotly, which is not installed: pip install "steppe[plot]"') from e
+        raise ImportError("drawing needs plotly, which is not installed: pip install plotly") from e
     page: str = go.Figure(result.figure).to_html(include_plotlyjs=True, full_html=True, div_id="figure")
     return page.replace("<head>", f"<head><title>{name}</title>", 1)
 

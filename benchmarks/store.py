@@ -1,0 +1,164 @@
+"""A study of 10 000 runs with 50 measures each is written, read and correlated in times that grow linearly.
+
+Synthetic runs: 50 estimates, 3 targets and 5 records of epochs each. `insert` is a plan of all cells and then one
+transaction a run, as workers write them; `open` checks the whole file; `states` is what a running study asks most;
+`table` reads everything into memory; `CSV` is one row a run; `correlate` is all measures against one target, with
+intervals and p-values, pooled, within four groups and in each. Times are those of the process on a core, so that other
+work of the machine does not count; `insert, wall` and the rates are by the clock. The bar: from one size to the next,
+each takes at most 1.6 times as long as the number of runs says. Above 300 runs in a pool or a group intervals come from
+the jackknife instead of resamples, so that `correlate` has its own steps.
+
+    PYTHONPATH=src python benchmarks/store.py [--sizes 1000 3000 10000] [--measures 50] [--repeats 2] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steppe.studies import Chance, Store, Table, correlations, export_table
+
+BAR = 1.6
+VERSIONS = {"steppe": "0.1.0", "torch": "2.13.0", "python": platform.python_version()}
+
+
+@dataclass(frozen=True)
+class Cell:
+    key: str
+    name: str
+    config: dict[str, Any]
+    groups: dict[str, Any]
+
+
+def cells(runs: int) -> list[Cell]:
+    made = []
+    for i in range(runs):
+        groups = {"augment": ["none", "flip"][i % 2], "mixup": [0, 0.5][i // 2 % 2]}
+        config = {"method": ["sam", "none", "asam"][i % 3], "lr": 10.0 ** -(i % 5), "seed": i, "epochs": 30, **groups}
+        made.append(Cell(f"{i:016x}", f"run {i}", config, groups))
+    return made
+
+
+def outcomes(runs: int, measures: int) -> list[dict[str, Any]]:
+    draws = np.random.default_rng(0)
+    values, errors = draws.normal(size=(runs, measures)), draws.uniform(0, 0.1, size=(runs, measures))
+    cost = {"losses": 20.0, "gradients": 20.0, "products": 0.0, "seconds": 1.25}
+    found = []
+    for row, error in zip(values.tolist(), errors.tolist(), strict=True):
+        estimates = {
+            f"measure_{j:02d}@0.05": {"value": v, "stderr": e, "n": 8, "kind": "lower bound", "cost": cost}
+            for j, (v, e) in enumerate(zip(row, error, strict=True))
+        }
+        targets = {"test_error": round(0.1 + 0.01 * row[0], 4), "gap": row[1], "corrupted_error": row[2]}
+        curves = [{"epoch": e, "train_loss": 1 / (e + 1), "test_error": 0.1} for e in range(5)]
+        found.append({"targets": targets, "measures": estimates, "curves": curves, "versions": VERSIONS})
+    return found
+
+
+def timed(work: Callable[..., Any], *args: Any, times: int = 1) -> tuple[float, Any]:
+    """Seconds of this process on a core, the best of so many times, and what the work gave."""
+    best = float("inf")
+    for _ in range(times):
+        start = time.process_time()
+        result = work(*args)
+        best = min(best, time.process_time() - start)
+    return best, result
+
+
+def written(path: Path, planned: list[Cell], found: list[dict[str, Any]]) -> None:
+    with Store.open(path) as store:
+        store.add(planned)
+        for cell, outcome in zip(planned, found, strict=True):
+            store.record(cell.key, **outcome)
+
+
+def states(path: Path) -> None:
+    with Store.join(path) as store:
+        store.states()
+
+
+def checked(path: Path) -> None:
+    Store.open(path).close()
+
+
+def correlated(table: Table) -> None:
+    correlations(table, targets=["test_error"], how=Chance(resamples=1000))
+
+
+def read(path: Path) -> Table:
+    with Store.join(path) as store:
+        return store.table()
+
+
+def measured(runs: int, measures: int, folder: Path, repeats: int) -> dict[str, float]:
+    """The best of so many times, in seconds, and the size of the file."""
+    planned, found = cells(runs), outcomes(runs, measures)
+    best: dict[str, float] = {}
+    for repeat in range(repeats):
+        path = folder / f"{runs}-{repeat}.sqlite"
+        start = time.perf_counter()
+        took = {"insert": timed(written, path, planned, found)[0]}
+        took["wall"] = time.perf_counter() - start
+        took["open"] = timed(checked, path, times=3)[0]
+        took["states"] = timed(states, path, times=10)[0]
+        took["table"], table = timed(read, path, times=2)
+        took["CSV"] = timed(export_table, table, folder / "table.csv")[0]
+        took["correlate"] = timed(correlated, table)[0]
+        assert len(table) == runs
+        assert len(table.measures) == measures
+        best = {name: min(seconds, best.get(name, seconds)) for name, seconds in took.items()}
+        size = path.stat().st_size
+        path.unlink()
+    return best | {"MB": size / 1e6}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 3000, 10_000])
+    parser.add_argument("--measures", type=int, default=50)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="also write the table there")
+    options = parser.parse_args()
+    sizes, measures = sorted(options.sizes), options.measures
+    with tempfile.TemporaryDirectory() as folder:
+        results = {size: measured(size, measures, Path(folder), options.repeats) for size in sizes}
+    named = ["insert", "wall", "open", "states", "table", "CSV", "correlate"]
+    columns = [("insert, wall" if name == "wall" else name) + ", s" for name in named]
+    head = ("runs", *columns, "runs/s", "estimates/s", "MB")
+    where = f"{platform.machine()}, {os.cpu_count()} cores, Linux" if os.name == "posix" else platform.platform()
+    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, numpy {np.__version__}"
+    about = f"{measures} measures a run, the best of {options.repeats} times"
+    lines = [
+        f"{datetime.date.today()}, {where}, {versions}; {about}",
+        "",
+        f"| {' | '.join(head)} |",
+        "|---" * len(head) + "|",
+    ]
+    for size, r in results.items():
+        rates = [f"{many / r['wall']:.0f}" for many in (size, size * measures)]
+        figures = [str(size), *(f"{r[name]:.3g}" for name in named), *rates, f"{r['MB']:.1f}"]
+        lines.append(f"| {' | '.join(figures)} |")
+    lines += ["", f"Growth against the number of runs (1 is linear, the bar is {BAR:g}):", ""]
+    for name in (n for n in named if n != "wall"):
+        steps = [(f"{a} to {b}", results[b][name] / results[a][name] / (b / a)) for a, b in pairwise(sizes)]
+        words = ", ".join(f"{step} {growth:.2f}" for step, growth in steps)
+        lines.append(f"- {name}: {words}: {'met' if all(g <= BAR for _, g in steps) else 'NOT MET'}")
+    print("\n".join(lines))
+    if options.out:
+        options.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

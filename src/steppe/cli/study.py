@@ -1,0 +1,224 @@
+"""`steppe study`: a pool of runs is trained, measured and correlated, and told of in a table and on a page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .answer import Answer, add, table
+from .command import Command
+from .files import _mapping, _text
+from .known import refuse_unknown
+from .options import called, many, one
+from .study_answer import answer, cells_table
+from .trouble import Misuse, asking
+
+if TYPE_CHECKING:
+    from ..studies.plan import Study
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class Which:
+    """Which study."""
+
+    study: str | None = field(default=None, metadata=one("STUDY"))
+    """a study's YAML file; without one, the digits study that comes with steppe"""
+    out: str | None = field(default=None, metadata=called("FOLDER"))
+    """the study's folder; by default what its file says, or studies/ and its name"""
+
+
+@dataclass(frozen=True)
+class How:
+    """Where cells are computed, and how that is followed."""
+
+    engine: str | None = field(default=None, metadata=called("ENGINE"))
+    """local (processes of this machine), serial, stacked (all small models at once on one device), or ray"""
+    address: str | None = field(default=None, metadata=called("ADDRESS"))
+    """of a Ray cluster"""
+    workers: int | None = None
+    """cells at a time; by default as many as there are cores, or GPUs"""
+    retries: int | None = None
+    """how often a cell is tried again whose worker was lost, before it is recorded as failed"""
+    again: bool = False
+    """compute once more what failed before"""
+    progress: bool | None = None
+    """a bar on a terminal, elsewhere a line a cell; by default the bar, and nothing elsewhere"""
+
+
+@dataclass(frozen=True)
+class Dry:
+    """Whether to run at all."""
+
+    dry_run: bool = False
+    """say which cells would be computed, and stop"""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where the report goes."""
+
+    page: str | None = field(default=None, metadata=called("FILE"))
+    """the HTML file; by default report.html in the study's folder"""
+
+
+@dataclass(frozen=True)
+class More:
+    """Which measures are added to which study."""
+
+    names: list[str] = field(default_factory=list, metadata=many("MEASURE"))
+    """measures by name, at a radius as in worst_linf@0.002; docs/measures.md has all"""
+    study: str | None = field(default=None, metadata=called("FILE"))
+    """a study's YAML file; without one, the digits study that comes with steppe"""
+    out: str | None = field(default=None, metadata=called("FOLDER"))
+    """the study's folder; by default what its file says, or studies/ and its name"""
+
+
+def run(which: Which, how: How, dry: Dry) -> Answer:
+    """Trains, measures, correlates and writes the report; what is there already stays."""
+    study = _study(which, how)
+    if dry.dry_run:
+        return _dry(study, how)
+    return _run(study, how, ())
+
+
+def add_measure(more: More, how: How) -> Answer:
+    """Measures something more of all runs of a study."""
+    if not more.names:
+        raise Misuse("say which measures to add: steppe study add-measure trace worst_linf@0.002 --study study.yaml")
+    return _run(_study(Which(more.study, more.out), how), how, more.names)
+
+
+def status(which: Which) -> Answer:
+    """How far a study is."""
+    from ..studies.run import being_run, look
+
+    study = _study(which)
+    cells, found = look(study)
+    alive = being_run(study)
+    runs = {r.key: r if alive or r.state != "running" else replace(r, state="open") for r in found.runs}
+    rows = [
+        {"key": c.key, "name": c.name, "state": runs[c.key].state if c.key in runs else "open"}
+        | ({"error": runs[c.key].error} if c.key in runs and runs[c.key].error else {})
+        for c in cells
+    ]
+    counts = Counter(row["state"] for row in rows)
+    told = ", ".join(f"{n} {state}" for state in ("done", "running", "failed", "open") if (n := counts[state]))
+    shown: list[Any] = [f"{study.folder}: {len(rows)} cells: {told}"]
+    bad = [row for row in rows if row["state"] in ("failed", "running")]
+    if bad:
+        shown.append(cells_table(bad))
+    old = len(runs) - sum(c.key in runs for c in cells)
+    shown += [f"{old} more in the store are not in the study as it is now"] if old else []
+    return Answer({"folder": study.folder, "counts": counts, "cells": rows, "not_in_study": old}, shown)
+
+
+def report(which: Which, page: Page) -> Answer:
+    """Writes the report once more, and prints the table."""
+    from ..studies.finding import finding
+    from ..studies.run import look, renote
+
+    study = _study(which)
+    renote(study)
+    found = finding(study, *look(study))
+    return answer(study, replace(found, report=_page(study, page.page)))
+
+
+def _run(study: Study, how: How, also: Sequence[str]) -> Answer:
+    from ..studies.run import run as run_study
+
+    with asking():
+        _refuse(study, also)
+    found = run_study(study, progress=how.progress, again=how.again, also=also)
+    if not found.stopped and found.done:
+        found = replace(found, report=_page(study, None))
+    return answer(study, found)
+
+
+def _study(which: Which, how: How | None = None) -> Study:
+    """The study of a file, with what flags say in the place of what the file says."""
+    from ..studies.embedded import digits
+    from ..studies.plan import Study
+
+    with asking():
+        if which.study is None:
+            study = digits()
+        else:
+            file = Path(which.study)
+            try:
+                study = Study.of(_mapping(which.study, _text(which.study)), file.stem)
+            except ValueError as error:
+                raise Misuse(str(error) if str(file) in str(error) else f"{file}: {error}") from error
+        if which.out is not None:
+            study = replace(study, out=which.out)
+        names = {"name": "engine", "address": "address", "workers": "workers", "retries": "retries"}
+        given = {key: value for key, flag in names.items() if (value := getattr(how, flag, None)) is not None}
+        return replace(study, engine=replace(study.engine, **given))
+
+
+def _refuse(study: Study, also: Sequence[str]) -> None:
+    """Looks up every name before anything is computed."""
+    from ..measures.named import plan_of
+    from ..studies.cell import cells
+    from ..training.config import Config
+
+    plan_of([*study.measures, *also])
+    seen = set()
+    for cell in cells(study):
+        config = Config(**cell.config)
+        told = repr((config.method, config.rho, config.method_options, config.model, config.model_options, config.data))
+        if told not in seen:
+            refuse_unknown(config)
+            seen.add(told)
+
+
+def _page(study: Study, out: str | None) -> Path:
+    from ..studies.report import write
+
+    return write(study.store, Path(out) if out is not None else study.folder / PAGE)
+
+
+def _dry(study: Study, how: How) -> Answer:
+    from ..studies.cell import cells
+    from ..studies.run import open_tasks
+    from ..studies.store import Store
+    from ..studies.table import Table
+
+    with asking():
+        _refuse(study, ())
+    planned, found, measures = cells(study), Table([]), list(study.measures)
+    if study.store.exists():
+        from ..studies.run import measures_of
+
+        with Store.reading(study.store) as store:
+            found, measures = store.table(), measures_of(study, store)
+    tasks = open_tasks(study, planned, found, measures, how.again)
+    rows = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
+    shown = table("cell", "run", "measures", fold=("run", "measures"))
+    for row in rows:
+        add(shown, row["key"], row["name"], ", ".join(row["measures"]))
+    words = f"{len(tasks)} of {len(planned)} cells would be computed in {study.folder}; nothing was"
+    return Answer({"folder": study.folder, "cells": rows, "planned": len(planned)}, [*([shown] * bool(rows)), words])
+
+
+COMMANDS = {
+    "study run": Command(
+        "study run", "Train a pool of runs, measure them, correlate, and write the report; the same command goes on.",
+        (Which, How, Dry), run, ["steppe study run", "steppe study run study.yaml --workers 4"],
+    ),
+    "study status": Command(
+        "study status", "Say how far a study is.", (Which,), status, ["steppe study status study.yaml"]
+    ),
+    "study report": Command(
+        "study report", "Print what a study says so far, and write its page.", (Which, Page), report,
+        ["steppe study report study.yaml --page report.html"],
+    ),
+    "study add-measure": Command(
+        "study add-measure", "Measure something more of all runs of a study.", (More, How), add_measure,
+        ["steppe study add-measure trace worst_linf@0.002 --study study.yaml"],
+    ),
+}  # fmt: skip

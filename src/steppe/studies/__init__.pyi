@@ -1,0 +1,14 @@
+from . import correlate as correlate
+from .correlate import Correlation as Correlation
+from .correlate import correlations as correlations
+from .export import export_table as export_table
+from .finding import Finding as Finding
+from .plan import Study as Study
+from .run import run as run
+from .store import Store as Store
+from .table import Column as Column
+from .table import Measured as Measured
+from .table import Run as Run
+from .table import Table as Table
+from .tau import Chance as Chance
+from .tau import Tau as Tau

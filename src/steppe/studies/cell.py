@@ -1,0 +1,124 @@
+"""The cells of a study: what each is, the key under which it is kept, and the task of computing it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Literal
+
+from ..training.config import Config
+from .plan import Study
+from .settings import OURS, config_of, plain, settings
+
+NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # where things lie and how often they are kept
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study, or one checkpoint of its pool."""
+
+    key: str  # of everything that its numbers follow from
+    name: str  # for people
+    config: Mapping[str, Any]
+    groups: Mapping[str, Any]
+    checkpoint: str | None = None  # a file of weights, or a run's folder, that was there before
+    known: Mapping[str, float] = field(default_factory=dict)  # targets that need not be computed
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a worker is given: a cell, where its run lies, and which measures and targets are still missing."""
+
+    cell: Cell
+    folder: str
+    measures: Sequence[str]
+    targets: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell; plain values, so that any engine can carry it."""
+
+    key: str
+    state: Literal["done", "failed", "stopped"]
+    targets: Mapping[str, float] = field(default_factory=dict)
+    target_errors: Mapping[str, float] = field(default_factory=dict)
+    measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)  # measures without a value, and why
+    meta: Mapping[str, float] = field(default_factory=dict)
+    curves: Sequence[Mapping[str, Any]] = ()  # records of the epochs
+    versions: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+    transient: bool = False  # it may go well another time: a lost worker, a full disk
+
+    @classmethod
+    def lost(cls, task: Task, why: str) -> Outcome:
+        """A task whose worker is gone."""
+        return cls(task.cell.key, "failed", error=why, transient=True)
+
+
+def cells(study: Study) -> list[Cell]:
+    """All cells of a study, in the order of its file; two with one configuration are one."""
+    if study.pool is not None:
+        from .pool import pooled
+
+        return pooled(study)
+    found: dict[str, Cell] = {}
+    points = list(_points(study))
+    varied = _varied(points)
+    for _, config in points:
+        made = plain(config)
+        key = key_of(made)
+        name = " ".join(_word(k, made[k]) for k in varied if made[k] not in (None, {}, [])) or f"seed={config.seed}"
+        found.setdefault(key, Cell(key, name, made, groups_of(study, made)))
+    return list(found.values())
+
+
+def _points(study: Study) -> Iterator[tuple[dict[str, Any], Config]]:
+    for draw in study.random if study.random is not None else [{}]:
+        for point in study.grid:
+            chosen = settings(point | draw, "grid")
+            yield chosen, config_of({**study.base, **chosen}, f"the run with {chosen}")
+
+
+def _varied(points: Sequence[tuple[dict[str, Any], Config]]) -> list[str]:
+    """The settings that differ between cells, in the order in which they come up."""
+    names = dict.fromkeys(name for point, _ in points for name in point)
+    return [n for n in names if len({json.dumps(getattr(c, n), sort_keys=True) for _, c in points}) > 1]
+
+
+def _word(name: str, value: Any) -> str:
+    if name == "method":
+        return str(value)
+    text = f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    return f"{name}={text}"
+
+
+def kept(cell: Cell) -> Cell:
+    """A cell as a store keeps it: without what its numbers do not follow from."""
+    return replace(cell, config={k: v for k, v in cell.config.items() if k not in (*NOT_IN_KEYS, *OURS)})
+
+
+def groups_of(study: Study, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a cell is compared within."""
+    found = {}
+    for path in study.groups:
+        value: Any = config
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        found[path] = value
+    return found
+
+
+def key_of(config: Mapping[str, Any]) -> str:
+    """A hash of what is not as by default in a configuration: a setting that steppe learns later changes no key."""
+    usual = asdict(Config())
+    said = {k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *OURS) and v != usual.get(k)}
+    return digest(said)
+
+
+def digest(of: Mapping[str, Any]) -> str:
+    """A short hash of a mapping of plain values."""
+    return blake2b(json.dumps(of, sort_keys=True).encode(), digest_size=8).hexdigest()

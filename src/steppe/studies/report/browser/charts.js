@@ -1,0 +1,74 @@
+// Charts: plotly's own JavaScript lies in the page compressed and is unpacked when the words are there.
+
+const charts = new Map(); // id -> function that draws it
+let plotly = null;
+
+async function unpackPlotly() {
+  const packed = Uint8Array.from(atob(byId("plotly").textContent), (c) => c.charCodeAt(0));
+  const text = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  const script = document.createElement("script"); // the page's policy knows its hash
+  script.textContent = text;
+  document.head.append(script);
+  plotly = window.Plotly;
+  if (!plotly) throw new Error("the page's charts could not be unpacked");
+  byId("plotly").textContent = "";
+}
+
+// Names a chart: make() gives { data, layout } or null where there is nothing to draw.
+function chart(id, make, after = null) {
+  charts.set(id, () => {
+    const place = byId(id);
+    if (!plotly || !place.offsetParent) return;
+    const made = make();
+    if (!made) { plotly.purge(place); place.style.height = ""; return; }
+    const config = { displaylogo: false, responsive: true, showTips: false,
+      modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]], toImageButtonOptions: { format: "svg", filename: id } };
+    const layout = dressed(made.layout);
+    place.style.height = `${layout.height}px`;
+    plotly.react(place, made.data, layout, config);
+    if (after && !place.dataset.listening) { place.dataset.listening = "yes"; after(place); }
+  });
+}
+
+const redraw = (id) => charts.get(id)?.();
+const redrawAll = () => { for (const draw of charts.values()) draw(); };
+
+function dressed(layout) {
+  const narrow = innerWidth < 640 && !paper;
+  const axis = { gridcolor: ink("line"), zerolinecolor: ink("zero"), linecolor: ink("line"), tickcolor: ink("line"),
+    tickfont: { color: ink("soft") }, automargin: true, ...(narrow ? { nticks: 5 } : {}) };
+  const dress = (value) => ({ ...axis, ...value, title: { text: value.words ? plain(value.words) : "", font: { color: ink("ink"), size: 14 }, standoff: 12 } });
+  const made = { height: narrow ? 380 : 480, ...layout };
+  for (const key of Object.keys(made)) if (/^[xy]axis\d*$/.test(key)) made[key] = dress(made[key]);
+  return {
+    margin: { l: 60, r: 18, t: 24, b: 56 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
+    font: { family: ink("text"), size: 13, color: ink("ink") }, hovermode: "closest", dragmode: narrow ? false : "zoom",
+    hoverlabel: { bgcolor: ink("card"), bordercolor: ink("line"), font: { color: ink("ink"), family: ink("text"), size: 13 }, align: "left" },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: ink("soft"), activecolor: ink("accent") },
+    ...made,
+  };
+}
+
+// Charts are drawn for paper, in light colours and as wide as it is, before the page is printed; and back after.
+function startPrinting(before, after) {
+  const begin = () => {
+    if (paper) return;
+    paper = true;
+    document.documentElement.dataset.theme = "light";
+    before();
+    redrawAll();
+    for (const id of charts.keys()) if (plotly && byId(id).layout) plotly.relayout(byId(id), { width: 680, autosize: false });
+  };
+  const end = () => {
+    if (!paper || printing.matches) return;
+    paper = false;
+    applyTheme();
+    after();
+    for (const id of charts.keys()) if (plotly && byId(id).layout) plotly.purge(byId(id));
+    for (const id of charts.keys()) delete byId(id).dataset.listening;
+    redrawAll();
+  };
+  addEventListener("beforeprint", begin);
+  addEventListener("afterprint", end);
+  printing.addEventListener("change", () => (printing.matches ? begin() : end()));
+}

@@ -1,0 +1,37 @@
+// One run in full, over the page.
+
+let openedFromTable = false;
+const precise = (x, significant = 6) => digits(x, significant);
+
+function showRun(i) {
+  openedFromTable = byId("runs-table").contains(document.activeElement);
+  const { runs, settings, targets, measures } = state.data;
+  state.selected = i;
+  const rows = (those) => el("table", {}, el("tbody", {}, ...those));
+  const pair = (name, ...value) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { class: "number" }, ...value));
+  const body = el("div", { class: "body" });
+  if (runs.errors[i]) body.append(el("p", {}, el("span", { class: "state failed" }, "failed"), " ", runs.errors[i]));
+  if (runs.admitted[i] === false) body.append(el("p", {}, stateWord(i), " by the study's admission rule: correlations are without this run."));
+  const filled = (title, list) => { if (list.length) body.append(el("h3", {}, title), rows(list)); };
+  filled("Settings that differ between runs", settings.map((s) => pair(s.name, word(s.values[i]))));
+  filled("Generalisation", targets.map((t) => pair(t.name, ...withError(t.values[i], t.errors[i], precise))));
+  filled("Measured", measures.map((m) => el("tr", {}, el("th", { scope: "row" }, m.name),
+    el("td", { class: "number", "data-value": m.values[i] }, ...withError(m.values[i], m.errors[i], precise)), el("td", { class: "quiet" }, m.how[m.which[i]] ?? ""))));
+  const close = el("button", { type: "button", onclick: () => byId("run").close() }, "Close");
+  const dialog = byId("run");
+  dialog.replaceChildren(el("div", { class: "head" }, el("h2", { id: "run-name" }, runs.names[i]), close), body);
+  drawRuns();
+  redraw("scatter-chart");
+  redraw("curves-chart");
+  dialog.showModal();
+  dialog.scrollTop = 0;
+}
+
+function startRun() {
+  const dialog = byId("run");
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  // the row that opened it was drawn anew meanwhile, so the browser cannot go back to it by itself
+  dialog.addEventListener("close", () => {
+    if (openedFromTable) byId("runs-table").querySelector(`tr[data-run="${state.selected}"]`)?.focus({ preventScroll: true });
+  });
+}

@@ -1,0 +1,61 @@
+// Puts the page together.
+
+function show(data) {
+  state.data = data;
+  state.selected = state.selected !== null && state.selected < data.runs.names.length ? state.selected : null;
+  const held = document.activeElement?.id;
+  drawTitle();
+  drawAnswers();
+  drawCorrelations();
+  drawFilters();
+  drawScatterControls();
+  drawHeatControls();
+  drawCurvesControls();
+  drawShapesControls();
+  drawMaking();
+  drawSections();
+  changed();
+  if (held && document.activeElement?.id !== held) byId(held)?.focus({ preventScroll: true });
+}
+
+const SECTIONS = { overview: "Overview", runs: "Runs", scatter: "Scatter", heat: "Heat maps", curves: "Curves", spectra: "Spectra", landscapes: "Landscapes", ensembles: "Ensembles", making: "Making" };
+
+function drawSections() {
+  for (const id of ["runs", "scatter"]) byId(id).hidden = !state.data.runs.names.length || (id === "scatter" && !quantities().length);
+  const links = Object.entries(SECTIONS).filter(([id]) => !byId(id).hidden).map(([id, name]) => el("a", { href: `#${id}` }, name));
+  if (byId("sections").children.length !== links.length) byId("sections").replaceChildren(...links);
+}
+
+function startSections() {
+  const mark = () => {
+    const here = Object.keys(SECTIONS).filter((id) => !byId(id).hidden && byId(id).getBoundingClientRect().top < 160).at(-1);
+    for (const link of byId("sections").children) link.setAttribute("aria-current", String(link.getAttribute("href") === `#${here}`));
+  };
+  addEventListener("scroll", mark, { passive: true });
+  mark();
+}
+
+function start() {
+  startTheme(() => { drawScatter(); drawCurves(); drawHeat(); redrawAll(); });
+  startRun();
+  startScatter();
+  startCurves();
+  startShapes();
+  startPrinting(drawRuns, drawRuns);
+  onChange(drawRuns);
+  onChange(() => { if (!byId("scatter").hidden) drawScatter(); });
+  onChange(drawHeat);
+  onChange(drawCurves);
+  onChange(drawShapes);
+  const data = JSON.parse(byId("data").textContent);
+  show(data);
+  startSections();
+  window.steppe = { tau, state, digits }; // for whoever opens the console, and for tests
+  const drawn = unpackPlotly().then(redrawAll).catch((error) => {
+    for (const id of charts.keys()) byId(id).replaceChildren(el("p", { class: "quiet" }, `No charts: ${error.message}. The tables are complete without them.`));
+  });
+  drawn.then(() => { document.documentElement.dataset.ready = "yes"; });
+  if (data.live) follow();
+}
+
+start();

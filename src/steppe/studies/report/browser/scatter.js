@@ -1,0 +1,184 @@
+// Any measure against any target, coloured and shaped by any setting, with tau in every group.
+
+const scatter = { x: null, y: null, colour: null, shape: null, group: null, logX: null, logY: false, errors: null, at: -1, points: [] };
+const GROUPS = "groups of the study";
+const BARS = 300; // runs up to which error bars help more than they hide
+
+function settingMenu(label, id, chosen, changedTo) {
+  return menu(label, id, [["", "nothing"], ...named("settings").map(([n]) => [`=${n}`, n])], chosen ? `=${chosen}` : "", (v) => changedTo(v ? v.slice(1) : null));
+}
+
+function drawScatterControls() {
+  const { settings, runs } = state.data;
+  const names = settings.map((s) => s.name);
+  const axes = [...quantities(), ...settings.filter((s) => s.values.some(isNumber)).map((s) => [`settings:${s.name}`, s.name])];
+  const measures = axes.filter(([v]) => v.startsWith("measures:"));
+  const targets = axes.filter(([v]) => v.startsWith("targets:"));
+  const first = scatter.x === null;
+  scatter.x = kept(scatter.x, axes, (measures[0] ?? axes[0])?.[0]);
+  scatter.y = kept(scatter.y, axes, (targets[0] ?? axes[0])?.[0]);
+  const hasGroups = new Set(runs.groups).size > 1;
+  if (first || (scatter.colour && !names.includes(scatter.colour))) scatter.colour = names.includes("method") ? "method" : names[0] ?? null;
+  if (first || (scatter.shape && !names.includes(scatter.shape))) scatter.shape = names.find((n) => n !== scatter.colour && n !== "seed" && levels(column("settings", n).values).length <= SHAPES.length) ?? null;
+  const groupings = [...(hasGroups ? [["groups", GROUPS]] : []), ["", "no groups"], ...names.map((n) => [`=${n}`, n])];
+  scatter.group = kept(scatter.group, groupings, hasGroups ? "groups" : scatter.colour ? `=${scatter.colour}` : "");
+  scatter.errors ??= runs.names.length <= BARS;
+  if (scatter.logX === null) scatter.logX = spreads(scatter.x);
+  const set = (key) => (value) => { scatter[key] = value; if (key === "x") { scatter.logX = spreads(value); byId("scatter-log-x").checked = scatter.logX; } drawScatter(); };
+  byId("scatter-controls").replaceChildren(
+    menu("Across", "scatter-x", axes, scatter.x, set("x")), menu("Up", "scatter-y", axes, scatter.y, set("y")),
+    settingMenu("Colour", "scatter-colour", scatter.colour, set("colour")), settingMenu("Shape", "scatter-shape", scatter.shape, set("shape")),
+    menu("τ within", "scatter-group", groupings, scatter.group, set("group")),
+    tick("log across", "scatter-log-x", scatter.logX, set("logX")), tick("log up", "scatter-log-y", scatter.logY, set("logY")), tick("errors", "scatter-errors", scatter.errors, set("errors")));
+}
+
+// Whether values span so much that equal steps would crowd them at one end.
+function spreads(key) {
+  const [low, high] = span(quantity(key)?.values ?? []);
+  return low > 0 && high / low > 30;
+}
+
+const groupOf = () => (scatter.group === "groups" ? state.data.runs.groups : scatter.group ? column("settings", scatter.group.slice(1)).values.map(word) : null);
+
+function runLines(i, x, y) {
+  const settings = state.data.settings.slice(0, 8).map((s) => `${s.name} ${word(s.values[i])}`);
+  const value = (c) => `${c.name} ${digits(c.values[i])}${isNumber(c.errors?.[i]) && c.errors[i] > 0 ? ` ± ${digits(c.errors[i], 2)}` : ""}`;
+  return [state.data.runs.names[i], value(x), value(y), ...settings];
+}
+
+// The runs that have a place on the axes, from left to right.
+function placed(x, y) {
+  const fits = (v, log) => isNumber(v) && (!log || v > 0);
+  return state.shown.filter((i) => fits(x.values[i], scatter.logX) && fits(y.values[i], scatter.logY)).sort((i, j) => x.values[i] - x.values[j]);
+}
+
+function scatterFigure() {
+  const x = quantity(scatter.x);
+  const y = quantity(scatter.y);
+  if (!x || !y) return null;
+  const colours = colouring(scatter.colour ? column("settings", scatter.colour) : null);
+  const shapes = shaping(scatter.shape ? column("settings", scatter.shape) : null);
+  const colourOf = (i) => colours.of(scatter.colour ? column("settings", scatter.colour).values[i] : null);
+  const shapeOf = (i) => shapes.of(scatter.shape ? column("settings", scatter.shape).values[i] : null)[0];
+  const byColour = grouped(scatter.points, colourOf);
+  // error bars have one colour a trace, so there is a trace for every colour
+  const data = [...byColour].map(([colour, those]) => ({
+    type: "scatter", mode: "markers", x: those.map((i) => x.values[i]), y: those.map((i) => y.values[i]), customdata: those,
+    text: those.map((i) => runLines(i, x, y).map(plain).map((t, k) => (k ? t : `<b>${t}</b>`)).join("<br>")), hovertemplate: "%{text}<extra></extra>",
+    error_x: bars(x, those, colour), error_y: bars(y, those, colour),
+    marker: { color: colour, symbol: those.map((i) => shapeOf(i) + (counts(i) ? "" : "-open")), size: those.map((i) => (i === state.selected ? 16 : 10)), opacity: those.map((i) => (counts(i) ? 0.9 : 0.45)),
+      line: { color: those.map((i) => (i === state.selected ? ink("ink") : counts(i) ? edge(colour) : colour)), width: those.map((i) => (i === state.selected ? 2.5 : 1)) } },
+  }));
+  const axis = (c, log) => ({ words: c.name, type: log ? "log" : "linear", zeroline: false, ...(log ? { dtick: undefined, exponentformat: "power" } : {}) });
+  return { data, layout: { xaxis: axis(x, scatter.logX), yaxis: axis(y, scatter.logY), uirevision: `${scatter.x} ${scatter.y} ${scatter.logX} ${scatter.logY}` } };
+}
+
+function bars(c, rows, colour) {
+  const visible = scatter.errors && c.errors?.some((e) => e > 0);
+  return { type: "data", array: visible ? rows.map((i) => c.errors[i] ?? 0) : [], visible: Boolean(visible), color: `${colour}70`, thickness: 1.2, width: 0 };
+}
+
+function grouped(items, key) {
+  const made = new Map();
+  for (const item of items) {
+    const k = key(item);
+    if (made.has(k)) made.get(k).push(item); else made.set(k, [item]);
+  }
+  return made;
+}
+
+function drawScatter() {
+  const x = quantity(scatter.x);
+  const y = quantity(scatter.y);
+  scatter.points = placed(x, y);
+  redraw("scatter-chart");
+  drawKey("scatter-key", scatter.colour, scatter.shape, (rows) => tau(rows.map((i) => quantity(scatter.x).values[i]), rows.map((i) => quantity(scatter.y).values[i])));
+  drawTaus();
+  const there = state.shown.filter((i) => isNumber(x?.values[i]) && isNumber(y?.values[i])).length;
+  const marks = [`${count(there, "run")} with both values.`];
+  if (scatter.points.length && scatter.points.length < there) marks.push(`${there - scatter.points.length} not above zero cannot be drawn on a log axis.`);
+  const out = scatter.points.filter((i) => !counts(i)).length;
+  if (out) marks.push(`${out === 1 ? "The hollow one does" : `The ${out} hollow ones do`} not count: left out by the admission rule, or not finished.`);
+  if (scatter.errors && [x, y].some((c) => c?.errors?.some((e) => e > 0))) marks.push("Bars are one standard error.");
+  const keys = "With the chart in focus, arrow keys walk from run to run and Enter opens one.";
+  byId("scatter-caption").replaceChildren(`${marks.join(" ")} `, el("span", { class: "screen-only" }, keys));
+}
+
+// Colours and shapes in words; beside each colour tau over the runs that have it.
+function drawKey(id, colourName, shapeName, tauOf = null) {
+  const parts = [];
+  const listed = (setting, found, mark) => el("ul", {}, ...found.map((v) => {
+    const rows = state.shown.filter((i) => counts(i) && word(setting.values[i]) === word(v));
+    const t = tauOf ? tauOf(rows) : null;
+    return el("li", {}, mark(v), el("span", { title: word(v) }, word(v)), el("span", { class: "tau", title: t ? `over ${count(t.n, "run")}` : null }, t && t.n > 2 ? `τ ${signed(t.tau)}` : ""));
+  }));
+  if (colourName) {
+    const setting = column("settings", colourName);
+    const colours = colouring(setting);
+    parts.push(el("div", {}, el("h3", {}, colourName), colours.scale
+      ? el("div", {}, el("div", { class: "ramp", style: `background: linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map((t) => ramp(t, true)).join(", ")})` }),
+        el("p", { class: "ramp-ends" }, el("span", {}, word(colours.scale[0])), el("span", {}, word(colours.scale[1]))))
+      : listed(setting, colours.levels, (v) => glyph(SHAPES[0][1], colours.of(v)))));
+  }
+  if (shapeName) {
+    const setting = column("settings", shapeName);
+    const shapes = shaping(setting);
+    parts.push(el("div", {}, el("h3", {}, shapeName), listed(setting, shapes.levels, (v) => glyph(shapes.of(v)[1], ink("soft")))));
+  }
+  byId(id).replaceChildren(...parts);
+}
+
+function drawTaus() {
+  const place = byId("scatter-taus");
+  const x = quantity(scatter.x);
+  const y = quantity(scatter.y);
+  if (!x || !y) return place.replaceChildren();
+  const groups = groupOf();
+  const of = (rows, within = null) => tau(rows.map((i) => x.values[i]), rows.map((i) => y.values[i]), within && rows.map((i) => within[i]));
+  // with an interval from Python where all runs are shown, and these are a measure, a target and the study's groups
+  const counted = state.shown.filter(counts);
+  const known = !filtered() ? state.data.correlations.find((c) => scatter.x === `measures:${c.measure}` && scatter.y === `targets:${c.target}`) : null;
+  const rows = [["all pairs", of(counted), known?.pooled]];
+  if (groups) {
+    rows.push(["pairs within a group", of(counted, groups), scatter.group === "groups" ? known?.within : null]);
+    for (const level of levels(groups)) rows.push([level, of(counted.filter((i) => groups[i] === level)), scatter.group === "groups" ? known?.by_group[level] : null]);
+  }
+  place.replaceChildren(
+    el("h3", {}, `τ of ${x.name} and ${y.name}, ${filtered() ? "over the runs shown" : "over all runs that count"}`),
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "τ by group" }, el("table", { id: "group-taus" },
+      el("thead", {}, el("tr", {}, ...["", "τ", "from −1 to 1", "pairs", "n"].map((h, k) => el("th", { scope: "col", class: k === 0 || k === 2 ? null : "number" }, h)))),
+      el("tbody", {}, ...rows.map(([name, t, full]) => el("tr", {}, el("th", { scope: "row" }, spoken(name)),
+        el("td", { class: "number", "data-value": t.tau }, signed(t.tau)),
+        el("td", { class: "interval-cell" }, isNumber(t.tau) ? intervalPicture({ tau: t.tau, low: full?.low, high: full?.high }) : ""),
+        el("td", { class: "number" }, t.pairs.toLocaleString("en")), el("td", { class: "number" }, t.n)))))),
+    ...(filtered() ? [el("p", { class: "quiet" }, "Intervals are there for all runs together only: clear the filters to see them.")] : []));
+  return undefined;
+}
+
+// The chart by keyboard and pointer: what is pointed at is told in words below it.
+function scatterListeners(place) {
+  const tell = (i) => { byId("scatter-readout").textContent = runLines(i, quantity(scatter.x), quantity(scatter.y)).map((t) => level(short(t, 120))).join(" · "); };
+  place.on("plotly_hover", (event) => tell(event.points[0].customdata));
+  place.on("plotly_click", (event) => showRun(event.points[0].customdata));
+}
+
+function startScatter() {
+  const place = byId("scatter-chart");
+  Object.assign(place, { tabIndex: 0 });
+  place.setAttribute("role", "application");
+  place.setAttribute("aria-label", "Scatter plot; arrow keys walk from run to run, Enter opens one");
+  place.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
+    if (step && scatter.points.length && plotly) {
+      event.preventDefault();
+      const n = scatter.points.length;
+      scatter.at = scatter.at < 0 ? (step > 0 ? 0 : n - 1) : (scatter.at + step + n) % n;
+      const run = scatter.points[scatter.at];
+      const curve = place.data.findIndex((t) => t.customdata.includes(run));
+      plotly.Fx.hover(place, [{ curveNumber: curve, pointNumber: place.data[curve].customdata.indexOf(run) }]);
+      byId("scatter-readout").textContent = runLines(run, quantity(scatter.x), quantity(scatter.y)).map((t) => level(short(t, 120))).join(" · ");
+    } else if (event.key === "Enter" && scatter.points[scatter.at] !== undefined) showRun(scatter.points[scatter.at]);
+    else if (event.key === "Escape" && plotly) { plotly.Fx.unhover(place); scatter.at = -1; }
+  });
+  chart("scatter-chart", scatterFigure, scatterListeners);
+}

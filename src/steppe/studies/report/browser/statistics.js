@@ -1,0 +1,36 @@
+// Numbers over the runs that are shown. Over all runs they come from Python, with intervals; tests hold the two equal.
+
+// Kendall's tau-a, Eq. 4 of Andriushchenko et al. 2023: a pair that is tied counts zero, and still counts as a pair.
+// With groups, only pairs within a group.
+function tau(x, y, groups = null) {
+  const rows = [];
+  for (let i = 0; i < x.length; i++) if (isNumber(x[i]) && isNumber(y[i])) rows.push(i);
+  let score = 0;
+  let pairs = 0;
+  for (let a = 1; a < rows.length; a++) {
+    const i = rows[a];
+    for (let b = 0; b < a; b++) {
+      const j = rows[b];
+      if (groups && groups[i] !== groups[j]) continue;
+      pairs += 1;
+      score += Math.sign(x[i] - x[j]) * Math.sign(y[i] - y[j]);
+    }
+  }
+  return { tau: pairs ? score / pairs : NaN, n: rows.length, pairs };
+}
+
+const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+
+function span(values) {
+  const there = values.filter(isNumber);
+  return there.length ? [there.reduce((a, b) => Math.min(a, b)), there.reduce((a, b) => Math.max(a, b))] : [NaN, NaN];
+}
+
+// Different values in the order that people expect: numbers by size, then words; nothing last.
+function levels(values) {
+  const seen = new Map();
+  for (const value of values) seen.set(word(value), value);
+  const number = (v) => (typeof v === "string" && v.trim() === "" ? NaN : Number(v ?? NaN));
+  const rank = (v) => (v === null ? 2 : Number.isNaN(number(v)) ? 1 : 0);
+  return [...seen.values()].sort((a, b) => rank(a) - rank(b) || (rank(a) === 0 ? number(a) - number(b) : word(a).localeCompare(word(b), "en", { numeric: true })));
+}

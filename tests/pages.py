@@ -1,0 +1,172 @@
+"""Studies that were never run, for pages that have to show them; and a browser to look at the pages with."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steppe.studies.store import Store
+from steppe.training.config import Config
+
+METHODS = ["none", "sam", "asam", "gsam", "trace-sam", "sa-sam"]
+MEASURES = ["adaptive_worst_linf@0.002", "worst_l2@0.25", "lambda_max", "trace", "avg_l2@0.05", "fisher_trace"]
+KINDS = ["lower bound", "lower bound", "lower bound", "unbiased", "unbiased", "exact"]
+HOSTILE = [
+    "<script>window.hacked = 1</script>",
+    '</script><img src=x onerror="window.hacked=1">',
+    "\"quoted\" & 'single' <b>bold</b> &lt;entity&gt;",
+    '=HYPERLINK("http://example.invalid")',
+    "мандариновый 模型 نموذج 🦔 " + "e\u0301" * 120,
+    "line\u2028separator\u2029 and \u202eturned",
+    "%{x} {{ 7 * 7 }} ${window.hacked = 1} $\\alpha$",
+]
+
+
+@dataclass(frozen=True)
+class Cell:
+    key: str
+    name: str
+    config: dict[str, Any]
+    groups: dict[str, Any] = field(default_factory=dict)
+
+
+def cells(n: int, *, hostile: bool = False) -> list[Cell]:
+    """n runs by six methods, learning rates, weight decays, augmentations and seeds."""
+    made = []
+    for i in range(n):
+        method = METHODS[i % 6]
+        lr = [0.05, 0.1, 0.2, 0.4][i // 6 % 4]
+        decay = [0.0, 5e-4, 2e-3][i // 24 % 3]
+        augment = [[], ["flip"]][(i // 6 + i) % 2]
+        rho = {"none": None, "sa-sam": None, "asam": 0.5}.get(method, 0.1)
+        config = asdict(Config(method=method, rho=rho, lr=lr, weight_decay=decay, augment=augment, seed=i // 72))
+        name = f"{method} lr={lr} decay={decay} {'+'.join(augment) or 'plain'} seed={i // 72}"
+        if hostile and i < len(HOSTILE):
+            name = HOSTILE[i]
+        if hostile and i == 1:
+            config["model"] = "<i>model</i>"
+        made.append(Cell(f"{i:08x}", name, config, {"augment": augment}))
+    return made
+
+
+def estimate(value: float, stderr: float, kind: str, n: int = 8) -> dict[str, Any]:
+    cost = {"losses": 0.0, "gradients": 20.0, "products": 0.0}
+    return {"value": value, "stderr": stderr, "n": n, "kind": kind, "cost": cost, "seconds": 0.31, "note": ""}
+
+
+def study(path: Path, n: int = 30, *, seed: int = 0, hostile: bool = False, left: int = 0, extras: bool = True) -> Path:
+    """A store of n runs with numbers that look like a study's; the last `left` runs are not there yet."""
+    draw = random.Random(seed)
+    planned = cells(n, hostile=hostile)
+    name = HOSTILE[1] if hostile else "Digits: six methods, four learning rates"
+    with Store.open(path) as store:
+        store.add(planned)
+        about = {"name": name, "measures": MEASURES, "targets": ["test_error", "gap"], "groups": ["augment"]}
+        store.note("study", about | {"admission": ["train_error <= 0.02"], "cells": {c.key: c.groups for c in planned}})
+        for i, cell in enumerate(planned[: n - left]):
+            if i == 11:
+                store.fail(cell.key, "ValueError: the loss is not finite after step 180: lower lr, which is 0.4")
+            else:
+                finish(store, cell, draw)
+        if extras:
+            attach(store, planned, draw)
+    return path
+
+
+def finish(store: Store, cell: Cell, draw: random.Random) -> None:
+    """One run's outcome: sharpness falls with the learning rate, and tells little of the error."""
+    config = cell.config
+    flat = {"none": 1.0, "sam": 0.62, "asam": 0.55, "gsam": 0.6, "trace-sam": 0.7, "sa-sam": 0.8}[config["method"]]
+    flip = bool(config["augment"])
+    sharp = flat * (config["lr"] / 0.1) ** -0.35 * math.exp(draw.gauss(0, 0.12)) * (0.8 if flip else 1)
+    error = 0.034 + 0.010 * flat - 0.007 * flip + draw.gauss(0, 0.003)
+    train = abs(draw.gauss(0, 0.004)) + (0.03 if cell.key.endswith("5") and draw.random() < 0.5 else 0)
+    scales = [0.02, 0.11, 18.0, 240.0, 0.004, 3.1]
+    measures = {
+        name: estimate(scale * sharp ** (1 + 0.2 * k) * math.exp(draw.gauss(0, 0.1)), 0.05 * scale * sharp, kind)
+        for k, (name, kind, scale) in enumerate(zip(MEASURES, KINDS, scales, strict=True))
+    }
+    if "exact" in KINDS:
+        measures["fisher_trace"]["stderr"] = 0.0
+    epochs = [
+        {
+            "epoch": e,
+            "lr": config["lr"] * 0.5 * (1 + math.cos(math.pi * e / 30)),
+            "train_loss": 2.3 * math.exp(-e / 5) + train + abs(draw.gauss(0, 0.01)),
+            "test_accuracy": 1 - error - 0.8 * math.exp(-e / 4),
+            "seconds": 0.2,
+        }
+        for e in range(1, 31)
+    ]
+    store.record(
+        cell.key,
+        targets={"test_error": error, "gap": error - train, "train_error": train},
+        target_errors={"test_error": math.sqrt(error * (1 - error) / 2000)},
+        measures=measures,
+        meta={"seconds": 4.2},
+        curves=epochs,
+        versions={"steppe": "0.1", "torch": "2.13.0", "python": "3.11.2"},
+    )
+
+
+def attach(store: Store, planned: list[Cell], draw: random.Random) -> None:
+    """Spectra, landscapes and ensembles, as a study may keep them."""
+    for k, cell in enumerate(planned[:4]):
+        x = [-2 + 0.25 * i for i in range(120)]
+        top = 12 + 4 * k
+        bumps = [(0.0, 0.4, 1.0), (top, 0.3, 1e-4), (top / 2, 0.5, 1e-3)]
+        density = [sum(w * math.exp(-(((v - c) / s) ** 2)) for c, s, w in bumps) for v in x]
+        store.note(f"spectrum/{cell.key}", {"x": x, "density": density, "error": [0.0] * len(x), "title": ""})
+        axis = [-1 + 0.1 * i for i in range(21)]
+        losses = [[0.02 + (1 + k) * a * a + 0.6 * b * b + 0.4 * a * b for b in axis] for a in axis]
+        plane = {"x": axis, "y": axis, "losses": losses, "names": ["random direction 1", "random direction 2"]}
+        store.note(f"landscape/{cell.key}", plane | {"title": "", "note": ""})
+    for kind, flat in (("plain", 1.0), ("SAM", 0.6), ("SharpBalance", 0.7)):
+        for m in range(3):
+            values = {"sharpness": flat + draw.gauss(0, 0.03), "diversity": 0.2 * flat + draw.gauss(0, 0.01)}
+            store.note(f"ensemble/{kind} {m}", {"name": f"{kind} {m}", "kind": kind, "members": 3, "values": values})
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Headless Chromium with nothing remembered and nothing of its own to fetch; a test without one is skipped.
+
+    With STEPPE_BROWSER=required a missing browser is a failure instead.
+    """
+    missing = _missing()
+    if missing:
+        if os.environ.get("STEPPE_BROWSER") == "required":
+            pytest.fail(f"STEPPE_BROWSER=required, and {missing}")
+        pytest.skip(f"the report was not looked at in a browser: {missing}")
+    from playwright.sync_api import sync_playwright
+
+    quiet = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=executable(), args=quiet)
+        try:
+            yield launched
+        finally:
+            launched.close()
+
+
+def executable() -> str | None:
+    """The browser that is there: the one named by STEPPE_BROWSER_PATH, or Chromium or Chrome."""
+    named = os.environ.get("STEPPE_BROWSER_PATH")
+    return named or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def _missing() -> str:
+    try:
+        import playwright  # noqa: F401
+    except ImportError:
+        return "playwright is not installed (pip install playwright)"
+    return "" if executable() else "there is no chromium (apt install chromium)"

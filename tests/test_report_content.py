@@ -1,0 +1,276 @@
+"""What the report says, before any browser: the store's numbers, the statistics of Python, and no markup from names."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pages import HOSTILE, MEASURES, cells, estimate, study
+
+from steppe.studies.correlate import correlations, strong, weak
+from steppe.studies.report import content, html, write
+from steppe.studies.report.contents import plain
+from steppe.studies.report.definitions import definition
+from steppe.studies.report.page import embedded
+from steppe.studies.store import Store
+from steppe.studies.table import Table
+
+MEGABYTE = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = study(tmp_path_factory.mktemp("study") / "study.sqlite", 30)
+    with Store.reading(path) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def made(store):
+    return content(store, full=False)
+
+
+def test_columns_are_the_stores(store, made) -> None:
+    table = store.table()
+    assert made["runs"]["names"] == [run.name for run in table.runs]
+    assert [m["name"] for m in made["measures"]] == MEASURES  # in the study's order, which is not the alphabet's
+    for kind, read in (("measures", table.measure), ("targets", table.target)):
+        for column in made[kind]:
+            expected = read(column["name"])
+            for found, values in ((column["values"], expected.values), (column["errors"], expected.errors)):
+                np.testing.assert_array_equal(np.array(found, dtype=float), values)  # bit for bit, None is nan
+    settings = {c["name"]: c["values"] for c in made["settings"]}
+    assert settings["lr"] == [run.config["lr"] for run in table.runs]
+    assert set(settings) == {"augment", "lr", "method", "rho", "weight_decay"}
+    assert dict(made["common"])["batch_size"] == 128
+
+
+def test_runs_that_count_are_done_and_keep_the_rule(store, made) -> None:
+    runs = store.table().runs
+    expected = [run.targets["train_error"] <= 0.02 if run.state == "done" else None for run in runs]
+    assert made["runs"]["admitted"] == expected
+    assert expected.count(False) > 0
+    assert expected.count(None) > 0  # or this test would say little
+
+
+def counted(store: Store) -> Table:
+    return store.table().where(lambda run: run.state == "done" and run.targets["train_error"] <= 0.02)
+
+
+def test_statistics_are_those_of_correlate(store) -> None:
+    """Of the runs that count; targets are the study's, in its order."""
+    found = content(store)
+    table = counted(store)
+    expected = correlations(table, targets=["test_error", "gap"])
+    assert [(c["measure"], c["target"]) for c in found["correlations"]] == [(c.measure, c.target) for c in expected]
+    for got, want in zip(found["correlations"], expected, strict=True):
+        assert want.within is not None
+        for one, tau in ((got["pooled"], want.pooled), (got["within"], want.within)):
+            assert [one[k] for k in ("tau", "tau_b", "low", "high", "adjusted", "n")] == pytest.approx(
+                [tau.tau, tau.tau_b, tau.low, tau.high, tau.adjusted, tau.n], nan_ok=True
+            )
+        assert {k: v["tau"] for k, v in got["by_group"].items()} == {k: t.tau for k, t in want.by_group.items()}
+    y = table.target("test_error").values
+    mine = [c for c in expected if c.target == "test_error"]
+    first, second, *_ = found["answers"]
+    best = max(mine, key=lambda c: c.pooled.tau)
+    assert best.measure in first["words"][0]
+    assert first["words"][0].endswith(strong(best.pooled, best.within).words)
+    answers = {c.measure: weak(table.measure(c.measure).values, y) for c in mine}
+    shown = max(answers, key=lambda name: answers[name].numbers["difference"])
+    assert second["words"][0].endswith(answers[shown].words)
+    for card, verdicts in (
+        (first, [strong(c.pooled, c.within).verdict for c in mine]),
+        (second, [a.verdict for a in answers.values()]),
+    ):
+        for verdict in set(verdicts):
+            assert verdict in card["verdict"].lower()
+
+
+def test_curves_keep_their_ends_and_their_shape(store, made) -> None:
+    assert set(made["curves"]["metrics"]) == {"lr", "train_loss", "test_accuracy"}  # not epoch, not seconds
+    records = store.curves(made["runs"]["keys"][0])
+    drawn = made["curves"]["runs"][0]
+    assert drawn["epoch"] == [r["epoch"] for r in records]
+    assert drawn["train_loss"] == pytest.approx([r["train_loss"] for r in records], rel=1e-4)
+    assert made["curves"]["runs"][11] is None  # it failed
+
+
+def test_long_curves_are_thinned(tmp_path: Path) -> None:
+    (cell,) = cells(1)
+    with Store.open(tmp_path / "s") as store:
+        store.add([cell])
+        store.record(cell.key, curves=[{"epoch": e, "loss": 1 / e} for e in range(1, 1001)])
+        drawn = content(store)["curves"]["runs"][0]
+    assert len(drawn["epoch"]) == 60
+    assert (drawn["epoch"][0], drawn["epoch"][-1]) == (1, 1000)
+    assert drawn["loss"] == pytest.approx([1 / e for e in drawn["epoch"]], rel=1e-4)
+
+
+def test_a_study_plans_what_is_shown(tmp_path: Path) -> None:
+    """A cell that the study no longer has stays in the store, and not on the page; groups are the plan's."""
+    planned = cells(3)
+    with Store.open(tmp_path / "s") as store:
+        store.add(planned)
+        store.note("study", {"name": "two of three", "cells": {planned[2].key: {"a": 1}, planned[0].key: {"a": 2}}})
+        made = content(store)
+    assert made["runs"]["keys"] == [planned[0].key, planned[2].key]
+    assert made["runs"]["groups"] == ["a=2", "a=1"]
+    assert made["title"] == "two of three"
+
+
+@pytest.mark.parametrize("runs", [0, 1, 2, 3])
+def test_a_study_that_has_hardly_begun_has_a_page(tmp_path: Path, runs: int) -> None:
+    with Store.open(tmp_path / "new" / "study.sqlite") as store:
+        store.add(cells(3))
+        for cell in cells(3)[:runs]:
+            store.record(cell.key, targets={"test_error": 0.1}, measures={"trace": estimate(1.0, 0.1, "unbiased")})
+    page = write(tmp_path / "new" / "study.sqlite", tmp_path / "deep" / "er" / "report.html")
+    text = page.read_text(encoding="utf-8")
+    assert "<title>new</title>" in text  # of its folder, for want of a name
+    assert [p.name for p in page.parent.iterdir()] == ["report.html"]  # nothing half-written is left
+
+
+def test_a_page_is_replaced_whole(tmp_path: Path, monkeypatch) -> None:
+    path = study(tmp_path / "study.sqlite", 3, extras=False)
+    out = tmp_path / "report.html"
+    out.write_text("before")
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        write(path, out)
+    assert out.read_text() == "before"
+    assert sorted(p.name for p in tmp_path.iterdir() if "tmp" in p.name) == []
+
+
+def test_no_store_no_page(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no store"):
+        write(tmp_path / "nothing.sqlite", tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Elements(HTMLParser):
+    """Elements of a page, with what stands in scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.titles: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data) -> None:
+        if self.tags and self.tags[-1][0] == "script":
+            self.scripts[-1] += data
+        elif self.tags and self.tags[-1][0] in ("title", "h1"):
+            self.titles.append(data.strip())
+
+
+def test_hostile_names_stay_in_the_data(tmp_path: Path) -> None:
+    """Whatever a study is called, the page has the same elements; and the data come out as they went in."""
+    harmless = study(tmp_path / "a.sqlite", 8, extras=False)
+    hostile = study(tmp_path / "b.sqlite", 8, extras=False, hostile=True)
+    pages = []
+    for path in (harmless, hostile):
+        with Store.reading(path) as store:
+            made = content(store, full=False)
+        pages.append(Elements(html(made)))
+    assert [tag for tag, _ in pages[0].tags] == [tag for tag, _ in pages[1].tags]
+    data = json.loads(pages[1].scripts[0])
+    assert data == made
+    assert data["runs"]["names"][: len(HOSTILE)] == HOSTILE
+    assert set(pages[1].titles) - {""} == {HOSTILE[1]}  # as text, in the title and the heading
+
+
+def test_embedded_json_has_no_markup_in_it() -> None:
+    text = embedded({"a": "".join(HOSTILE)})
+    assert not re.search("[<>&\u2028\u2029]", text)
+    assert json.loads(text) == {"a": "".join(HOSTILE)}
+
+
+def test_nothing_on_the_page_points_elsewhere(made) -> None:
+    """No address in an attribute, and a policy under which only the page's own scripts run."""
+    page = Elements(html(made))
+    for tag, attributes in page.tags:
+        assert not {"src", "srcset", "data", "action"} & set(attributes), tag
+        assert not any(name.startswith("on") for name in attributes), tag
+        assert (attributes.get("href") or "#").startswith("#"), tag
+    (policy,) = (a["content"] for tag, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    rules = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert "unsafe" not in rules["script-src"]
+    assert "connect-src" not in rules  # so that default-src holds
+    assert "http" not in policy
+
+
+def test_plain_values_hold_no_number_that_json_has_not() -> None:
+    made = plain({"a": [float("nan"), float("inf"), 1.5, True, None, ("x", 2)]})
+    assert made == {"a": [None, None, 1.5, True, None, ["x", 2]]}
+
+
+def test_a_page_of_200_runs_is_small(tmp_path: Path) -> None:
+    path = study(tmp_path / "study.sqlite", 200)
+    with Store.reading(path) as store:
+        text = html(content(store, full=False))
+    assert len(text.encode()) < 4 * MEGABYTE
+
+
+def test_every_named_measure_is_told_in_words() -> None:
+    from steppe.measures.named import MEASURES as known
+
+    assert [name for name in known if not definition(name)] == []
+    assert definition("adaptive_worst_linf_normalised@0.002") == (
+        "how much the loss can rise within a box around the weights, as far as ascent finds, of normalised logits, "
+        "in the scale of each weight, radius 0.002"
+    )
+    assert definition("mine") == ""
+
+
+def test_without_plotly_the_page_says_how_to_get_it(monkeypatch, made) -> None:
+    import sys
+
+    from steppe.studies.report import page
+
+    page._plotly.cache_clear()
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(ImportError, match="pip install"):
+        html(made)
+    page._plotly.cache_clear()
+
+
+def test_spectra_landscapes_and_ensembles_are_kept(tmp_path: Path) -> None:
+    """As measured, to five digits; what has no number is null; of a run that the study has not, nothing."""
+    from steppe.measures import Density
+    from steppe.measures.curvature.lanczos import Ritz
+    from steppe.measures.slices import blank
+    from steppe.studies.report import keep_ensemble, keep_landscape, keep_spectrum
+
+    one, other = cells(2)
+    turned = np.array([[np.sqrt(0.75), 0.5], [0.5, -np.sqrt(0.75)]])
+    density = Density([Ritz(np.array([0.0, 3.0]), turned, np.zeros(2))], 100)
+    plane = blank([[-1.0, 0.0, 1.0], [-2.0, 2.0]], ["a", "b"], (1.0, 1.0), [None, None])
+    plane.losses[:] = [[1, 2], [3, np.inf], [5, 6.1234567]]
+    with Store.open(tmp_path / "s") as store:
+        store.add([one, other])
+        store.note("study", {"name": "s", "cells": {other.key: {}}})
+        for key in (one.key, other.key):
+            keep_spectrum(store, key, density)
+            keep_landscape(store, key, plane)
+        keep_ensemble(store, "three", {"error": 0.1}, members=3, kind="sam")
+        made = content(store)
+    (spectrum,), (landscape,) = made["spectra"], made["landscapes"]
+    assert spectrum["run"] == landscape["run"] == 0  # the other one, which is the only one now
+    area = np.trapezoid(spectrum["density"], spectrum["x"])
+    assert area == pytest.approx(1.0, abs=0.05)
+    assert landscape["x"] == [-1.0, 0.0, 1.0]
+    assert landscape["losses"] == [[1.0, 2.0], [3.0, None], [5.0, 6.1235]]
+    assert "stopped" in landscape["note"]  # no point was marked as filled
+    assert made["ensembles"] == [{"name": "three", "kind": "sam", "members": 3, "values": {"error": 0.1}}]

@@ -1,0 +1,136 @@
+"""`steppe study`: from a file to a table, a page, JSON and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from filelock import FileLock
+from studies_cells import BASE
+
+from steppe.cli import main
+from steppe.cli.study import Which, _study
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return written({"grid": {"method": ["none", "sam"], "seed": [0, 1, 2]}, "groups": "method"})
+
+
+def written(given: dict[str, Any]) -> Path:
+    usual = {"base": BASE, "measures": ["loss", "grad_norm"], "engine": "serial"}
+    Path("mine.yaml").write_text(yaml.safe_dump(usual | given, sort_keys=False))
+    return Path("mine.yaml")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["study", *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = told(capsys, "run", str(file), "--dry-run")
+    assert (code, err) == (0, "")
+    assert "6 of 6 cells would be computed in studies/mine; nothing was" in out
+    assert not Path("studies").exists()
+
+    code, out, err = told(capsys, "run", str(file))
+    assert (code, err) == (0, "")  # quiet where nobody looks
+    assert "tau within method" in out
+    assert "6 runs count" in out
+    assert "The page: studies/mine/report.html" in out
+    assert Path("studies/mine/report.html").read_text(encoding="utf-8").startswith("<!")
+
+    code, out, err = told(capsys, "status", str(file), "--json")
+    assert json.loads(out)["counts"] == {"done": 6}
+
+    code, out, err = told(capsys, "add-measure", "fisher_trace", "--study", str(file), "--progress")
+    assert code == 0
+    assert err.splitlines()[-1].startswith("6 of 6: ")
+    assert "fisher_trace" in out
+
+    written({"grid": {"method": ["none", "sam"], "seed": [0, 1, 2]}, "targets": ["test_loss"]})
+    code, out, err = told(capsys, "report", str(file), "--json", "--page", "page.html")
+    found = json.loads(out)
+    assert (code, found["report"], found["done"]) == (0, "page.html", 6)
+    assert {h["correlation"]["target"] for h in found["held"]} == {"test_loss"}
+    assert [h["correlation"]["measure"] for h in found["held"]] == ["loss", "grad_norm", "fisher_trace"]
+    assert Path("page.html").exists()
+
+
+def test_a_driver_that_is_gone_leaves_nothing_running(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from steppe.studies.cell import cells
+    from steppe.studies.run import LOCK
+    from steppe.studies.store import Store
+
+    study = _study(Which(str(file)))
+    with Store.open(study.store) as store:
+        store.add(cells(study))
+        store.claim(cells(study)[0].key, "a process")
+    (study.folder / LOCK).touch()
+    assert "6 cells: 6 open" in told(capsys, "status", str(file))[1]
+    with FileLock(study.folder / LOCK):
+        assert "6 cells: 1 running, 5 open" in told(capsys, "status", str(file))[1]
+
+
+def test_what_failed_is_told_with_an_exit_code(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written({"grid": {"lr": [0.1, 1e30]}})
+    code, out, err = told(capsys, "run", str(file))
+    assert code == 1
+    assert "steppe study: lr=1e+30 failed: FloatingPointError" in err
+    code, out, err = told(capsys, "status", str(file))
+    assert "2 cells: 1 done, 1 failed" in out
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"grid": {"method": ["sma"]}}, "there is no method 'sma'. Did you mean 'sam'"),
+        ({"measures": ["tracee"]}, "there is no measure 'tracee'. Did you mean 'trace'"),
+        ({"base": {"data": "digit"}}, "there is no data set 'digit'. Did you mean 'digits'"),
+        ({"gird": {}}, "mine.yaml: there is no key of a study 'gird'. Did you mean 'grid'"),
+        ({"grid": {"method_options": [{"n": 2}], "method": ["sam"]}}, "there is no option of sam 'n'"),
+    ],
+)
+def test_wrong_names_are_answered_before_anything_is_done(
+    file: Path, capsys: pytest.CaptureFixture[str], given: dict[str, Any], said: str
+) -> None:
+    written(given)
+    code, _, err = told(capsys, "run", str(file))
+    assert code == 2
+    assert said in err
+    assert not Path("studies").exists()
+
+
+def test_what_is_not_there(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = told(capsys, "status", str(file))
+    assert code == 1
+    assert "there is no store at studies/mine/study.sqlite: `steppe study run` makes one" in err
+    code, _, err = told(capsys, "run", "other.yaml")
+    assert code == 1
+    assert "other.yaml" in err
+    code, _, err = told(capsys, "run", str(file), "--engine", "rya")
+    assert code == 2
+    assert "there is no engine 'rya'. Did you mean 'ray'" in err
+    code, _, err = told(capsys, "add-measure", "--study", str(file))
+    assert code == 2
+    assert "say which measures to add" in err
+    code, _, err = told(capsys, "add-measure", "trce", "--study", str(file))
+    assert code == 2
+    assert "Did you mean 'trace'" in err
+
+
+def test_the_embedded_study_needs_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = told(capsys, "run", "--dry-run", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["folder"] == "studies/digits"
+    assert len(found["cells"]) == found["planned"] >= 30

@@ -1,0 +1,310 @@
+"""Hypotheses in words, settings, the granulated coefficient and the worst environment: against sums written out."""
+
+from itertools import combinations, product
+from math import isnan, nan
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from steppe.studies import Chance, Measured, Run, Table
+from steppe.studies.correlate import Tau, effects, environments, granulated, kendall, strong, weak
+from steppe.studies.effects import effect
+from steppe.studies.neighbours import coded, neighbours
+from steppe.studies.table import Column
+
+QUICK = Chance(resamples=300, permutations=499)
+
+
+def tau(value, low, high, **more):
+    return Tau(value, value, low, high, 0.01, 40, errors="carried", **more)
+
+
+# --- the two hypotheses
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "word"),
+    [
+        (tau(0.7, 0.55, 0.8), "supported", "at 0.5 or above"),
+        (tau(0.3, 0.1, 0.45), "not supported", "positive, but not high"),
+        (tau(0.0, -0.2, 0.2), "not supported", "not even clearly positive"),
+        (tau(-0.4, -0.6, -0.1), "contradicted", "flatter runs are worse"),
+        (tau(0.5, 0.2, 0.7), "undecided", "may or may not be high"),
+        (tau(0.3, -0.2, 0.7), "undecided", "more runs are needed"),
+        (tau(1.0, nan, nan), "undecided", "no interval"),
+    ],
+)
+def test_the_strong_hypothesis_follows_where_the_interval_lies(found, verdict, word):
+    answer = strong(found)
+    assert answer.verdict == verdict
+    assert word in answer.words
+    assert f"{found.tau:+.2f}" in answer.words
+    assert "n = 40" in answer.words
+    assert answer.numbers["bar"] == 0.5
+    assert "ignores" not in answer.words
+
+
+def test_the_strong_hypothesis_tells_of_groups_and_of_errors_it_ignores():
+    answer = strong(Tau(0.7, 0.7, 0.6, 0.8, 0.01, 40), within=tau(0.1, -0.1, 0.3, groups=4))
+    assert "within 4 groups it is +0.10" in answer.words
+    assert "ignores errors" in answer.words
+
+
+def flattest(x, y, few):
+    """Means of the flattest few and of the rest, places at the border shared by the tied runs."""
+    inside = np.array([np.clip((few - (x < v).sum()) / (x == v).sum(), 0, 1) for v in x])
+    return (inside * y).sum() / few, ((1 - inside) * y).sum() / (len(x) - few)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=8, max_size=30))
+@settings(max_examples=40)
+def test_the_weak_hypothesis_compares_the_flattest_with_the_rest(rows):
+    x, y = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    answer = weak(x, y, how=Chance(resamples=20, permutations=20))
+    if not np.ptp(x):
+        assert "equally flat" in answer.words
+        return
+    few = max(int(np.ceil(0.1 * len(x))), 3)
+    flat, rest = flattest(x, y, few)
+    assert answer.numbers["k"] == few
+    assert answer.numbers["flattest"] == pytest.approx(flat)
+    assert answer.numbers["difference"] == pytest.approx(rest - flat)
+    again = weak(x[::-1], y[::-1], how=Chance(resamples=20, permutations=20))
+    assert again.numbers["flattest"] == pytest.approx(flat)
+
+
+def test_the_weak_hypothesis_says_which_way():
+    draws = np.random.default_rng(0)
+    x = draws.normal(size=80)
+    y = np.where(x < np.quantile(x, 0.1), 0.0, 1.0) + 0.1 * draws.normal(size=80)
+    better, worse = weak(x, y, how=QUICK), weak(x, -y, how=QUICK)
+    assert (better.verdict, worse.verdict) == ("supported", "contradicted")
+    assert better.numbers["low"] < better.numbers["difference"] < better.numbers["high"]
+    assert better.numbers["p"] == 1 / 500
+    assert worse.numbers["p"] == 1
+    assert "flattest 8 of 80" in better.words
+    assert weak(x, draws.normal(size=80), how=QUICK).verdict == "undecided"
+    assert weak(x, y, share=0.5, how=QUICK).numbers["k"] == 40
+    lost = weak(np.r_[x, nan], np.r_[y, 1], how=QUICK)
+    assert (lost.numbers["n"], lost.numbers["missing"]) == (80, 1)
+    assert weak([1, 2, 3], [1, 2, 3]).verdict == "undecided"
+    with pytest.raises(ValueError, match=r"0\.1 for 10 %"):
+        weak(x, y, share=10)
+
+
+@pytest.mark.parametrize("tau_", [0.0, 0.35])
+def test_the_weak_hypothesis_interval_covers(tau_):
+    """Of Gaussians the mean of y below the tenth percentile of x is -r phi(z) / 0.1."""
+    r, z, hits = np.sin(np.pi * tau_ / 2), stats.norm.ppf(0.1), 0
+    true = r * stats.norm.pdf(z) * (1 / 0.1 + 1 / 0.9)
+    for seed in range(200):
+        draws = np.random.default_rng(seed)
+        x = draws.normal(size=100)
+        y = r * x + np.sqrt(1 - r**2) * draws.normal(size=100)
+        numbers = weak(x, y, how=Chance(resamples=400, permutations=1, seed=seed)).numbers
+        hits += numbers["low"] <= true <= numbers["high"]
+    assert 176 <= hits <= 199
+
+
+def test_blind_picks_of_large_pools_are_those_of_shuffles():
+    draws = np.random.default_rng(1)
+    x, y = draws.normal(size=(2, 201))
+    y = y + 0.25 * x
+    limit = weak(x, y, share=0.1, how=QUICK).numbers["p"]
+    flat, rest = flattest(x, y, 21)
+    order = np.argsort(x)
+    picks = [draws.permutation(y)[order] for _ in range(3000)]
+    assert limit == pytest.approx(np.mean([p[21:].mean() - p[:21].mean() >= rest - flat for p in picks]), abs=0.02)
+    assert 0 < limit < 0.5
+
+
+# --- pairs that differ in one setting
+
+
+def grid(seed=0, seeds=2):
+    """A grid of three settings with repeats, a measure and a target with ties."""
+    draws = np.random.default_rng(seed)
+    cells = list(product([0.1, 0.01, 0.001], ["flip", "none"], [0, 1], range(seeds)))
+    columns = {name: [c[i] for c in cells] for i, name in enumerate(("lr", "augment", "mixup"))}
+    x, y = draws.integers(0, 8, size=(2, len(cells))).astype(float)
+    return x, y, columns
+
+
+def only_in(columns, axis):
+    """All pairs that differ in that setting and in no other, found by looking at every pair."""
+    n = len(columns[axis])
+    others = [c for c in columns if c != axis]
+    return [
+        (i, j)
+        for i, j in combinations(range(n), 2)
+        if columns[axis][i] != columns[axis][j] and all(columns[o][i] == columns[o][j] for o in others)
+    ]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("at_once", [1 << 20, 7])
+def test_neighbours_are_all_pairs_that_differ_in_one_setting(axis, at_once, monkeypatch):
+    monkeypatch.setattr("steppe.studies.neighbours._AT_ONCE", at_once)
+    _, _, columns = grid()
+    blocks = list(neighbours(coded(list(columns.values())), axis))
+    found = sorted(tuple(sorted(p)) for b in blocks for p in zip(b.first.tolist(), b.second.tolist(), strict=True))
+    assert found == only_in(columns, list(columns)[axis])
+    assert at_once > 7 or len(blocks) > 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_granulated_coefficient_is_the_mean_of_means_of_taus(seed):
+    x, y, columns = grid(seed, seeds=3)
+    rows = np.random.default_rng(seed).permutation(36)[:25]  # so that some comparisons have more pairs than others
+    x, y, columns = x[rows], y[rows], {name: [column[i] for i in rows] for name, column in columns.items()}
+    found = granulated(x, y, columns)
+    for axis in columns:
+        by_context = {}
+        for i, j in only_in(columns, axis):
+            context = tuple(columns[o][i] for o in columns if o != axis)
+            by_context.setdefault(context, []).append(np.sign(x[i] - x[j]) * np.sign(y[i] - y[j]))
+        assert found.psi[axis] == pytest.approx(np.mean([np.mean(v) for v in by_context.values()]))
+        assert found.contexts[axis] == len(by_context)
+        assert found.pairs[axis] == len(only_in(columns, axis))
+    assert found.value == pytest.approx(np.mean(list(found.psi.values())))
+
+
+def test_without_repeats_psi_is_the_mean_tau_of_the_settings_own_values():
+    x, y, columns = grid(3, seeds=1)
+    taus = []
+    for augment, mixup in product(["flip", "none"], [0, 1]):
+        rows = [i for i in range(12) if columns["augment"][i] == augment and columns["mixup"][i] == mixup]
+        taus.append(kendall(x[rows], y[rows], how=QUICK).tau)
+    assert granulated(x, y, columns).psi["lr"] == pytest.approx(np.mean(taus))
+
+
+def test_a_measure_that_only_follows_one_setting_is_found_out():
+    """It has a good tau over the pool because the learning rate matters most, and psi 0 or worse elsewhere."""
+    draws = np.random.default_rng(0)
+    _, _, columns = grid(seeds=3)
+    lr, mixup = np.array(columns["lr"]), np.array(columns["mixup"])
+    y = 10 * lr + 0.3 * mixup + 0.01 * draws.normal(size=len(lr))
+    x = 10 * lr - 0.3 * mixup + 0.01 * draws.normal(size=len(lr))
+    assert kendall(x, y, how=QUICK).tau > 0.2
+    psi = granulated(x, y, columns).psi
+    assert psi["lr"] > 0.9
+    assert psi["mixup"] == -1
+    found = environments(x, y, columns)
+    assert found.worst == 1
+    assert found.found[0].setting == "mixup"
+    assert found.found[0].values == (0, 1)
+    assert found.mean < 0.6
+    assert "mixup 0 to 1: sign error 1.00 over 54 pairs" in str(found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sign_errors_by_environment(seed):
+    x, y, columns = grid(seed)
+    found = environments(x, y, columns, resolution=1.0, fewest=1)
+    expected, unresolved = {}, 0
+    for axis in columns:
+        for i, j in only_in(columns, axis):
+            if abs(y[i] - y[j]) <= 1:
+                unresolved += 1
+                continue
+            wrong = (1 - np.sign(x[i] - x[j]) * np.sign(y[i] - y[j])) / 2
+            expected.setdefault((axis, frozenset((columns[axis][i], columns[axis][j]))), []).append(wrong)
+    assert found.unresolved == unresolved
+    got = {(e.setting, frozenset(e.values)): (e.sign_error, e.pairs) for e in found.found}
+    assert got == {k: (pytest.approx(np.mean(v)), len(v)) for k, v in expected.items()}
+    assert found.worst == max(np.mean(v) for v in expected.values())
+    few = environments(x, y, columns, resolution=1.0, fewest=8)
+    assert len(few.found) + few.too_few == len(found.found)
+    assert few.too_few == sum(len(v) < 8 for v in expected.values())
+
+
+def test_environments_leave_out_what_errors_of_the_target_explain():
+    y = np.array([0.0, 1.0, 0.0, 3.0])
+    columns = {"lr": [1, 2, 1, 2]}
+    found = environments(y, y, columns, resolution=np.full(4, 0.5), fewest=1)  # a pair needs 2 * 0.5 * sqrt(2)
+    assert found.found[0].pairs == 2
+    assert found.unresolved == 2
+
+
+def test_runs_without_a_neighbour_say_nothing():
+    x = np.arange(4.0)
+    columns = {"lr": [0.1, 0.2, 0.3, 0.4], "decay": [1, 2, 3, 4]}
+    none = granulated(x, x, columns)
+    assert isnan(none.value)
+    assert none.pairs == {"lr": 0, "decay": 0}
+    assert isnan(environments(x, x, columns).worst)
+    assert "no environment" in str(environments(x, x, columns))
+    lost = granulated(np.r_[x, nan], np.r_[x, 1.0], {"lr": [1, 2, 3, 4, 5]})
+    assert (lost.value, lost.missing, lost.pairs["lr"]) == (1, 1, 6)
+    with pytest.raises(ValueError, match="4 runs and 1 values"):
+        granulated(x, x, {"lr": [1]})
+
+
+# --- settings
+
+
+def runs(n=24):
+    draws = np.random.default_rng(0)
+    made = []
+    for i in range(n):
+        lr, augment = 10.0 ** -(i % 3), "flip" if i % 2 else "none"
+        config = {
+            "lr": lr,
+            "epochs": 3,
+            "method_options": {"n": i % 4},
+            "augment": [augment],
+            "rho": None if i < 4 else 0.1 * i,
+        }
+        measure = -np.log(lr) + 8 * (i % 2) + 0.1 * draws.normal()
+        made.append(Run(str(i), "", config, {"augment": augment}, "done", {"e": 0.1}, {"m": Measured(measure, 0.0)}))
+    return Table(made)
+
+
+def test_a_measure_that_tracks_the_learning_rate_is_seen_most_of_all_within_groups():
+    found = {e.setting: e for e in effects(runs(), how=QUICK)}
+    assert list(found) == ["lr", "method_options.n", "augment", "rho"]  # epochs are the same everywhere
+    lr = found["lr"]
+    assert lr.values == 3
+    assert lr.within.tau < lr.pooled.tau < 0
+    assert lr.within.tau_b < -0.8
+    assert found["augment"].pooled is None  # words have no order
+    assert found["augment"].share > 0.7
+    assert found["augment"].p == 1 / 500
+    assert found["rho"].n == 20
+    assert found["rho"].pooled.missing == 4
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from("abc")), min_size=6, max_size=30))
+@settings(max_examples=30)
+def test_the_share_between_values_is_the_statistic_of_kruskal_and_wallis(rows):
+    x = np.array([float(v) for v, _ in rows])
+    column = np.array([c for _, c in rows], dtype=object)
+    found = effect(Column("m", x, np.zeros(len(x))), "s", column, how=Chance(resamples=2, permutations=9))
+    parts = [x[column == c] for c in sorted(set(column))]
+    if len(parts) < 2 or not np.ptp(x):
+        assert isnan(found.share)
+        return
+    assert found.share == pytest.approx(stats.kruskal(*parts).statistic / (len(x) - 1))
+
+
+def test_the_share_of_a_large_pool_has_the_p_of_kruskal_and_wallis():
+    draws = np.random.default_rng(0)
+    x, column = draws.normal(size=300), np.array(list("abc") * 100, dtype=object)
+    found = effect(Column("m", x, np.zeros(300)), "s", column)
+    parts = [x[column == c] for c in "abc"]
+    assert found.p == pytest.approx(stats.kruskal(*parts).pvalue)
+
+
+def test_columns_of_a_table():
+    table = runs()
+    assert table.measures == ["m"]
+    assert table.targets == ["e"]
+    assert table.setting("method_options.n").tolist() == [i % 4 for i in range(24)]
+    assert table.setting("method_options.absent").tolist() == [None] * 24
+    assert set(table.labels()) == {"augment=flip", "augment=none"}
+    assert len(table.where(lambda run: run.config["lr"] == 1)) == 8
+    with pytest.raises(ValueError, match="no target 'f'"):
+        table.target("f")

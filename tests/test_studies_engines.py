@@ -1,0 +1,211 @@
+"""Engines: the same records from all of them, lost workers, and what is tried again."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import pytest
+from studies_cells import BASE, contents, tiny
+
+from steppe.studies.cell import Outcome, Task, cells
+from steppe.studies.engines import Engine, Local, Ray, Serial, Stacked, engine_of
+from steppe.studies.engines.engine import Tries
+from steppe.studies.plan import EngineSettings
+from steppe.studies.run import run
+from steppe.studies.store import Store
+from steppe.training.stopping import Wish
+
+LOCAL = Local(2, start="forkserver")  # as spawned, but torch is imported once for all workers
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("studies")
+
+
+@pytest.fixture(scope="module")
+def by_serial(folder: Path) -> dict[str, Any]:
+    study = tiny(folder / "serial")
+    assert run(study, Serial()).done == 4
+    return contents(study)
+
+
+def test_processes_give_the_records_of_one_process(folder: Path, by_serial: dict[str, Any]) -> None:
+    study = tiny(folder / "local")
+    assert run(study, LOCAL).done == 4
+    assert contents(study) == by_serial
+
+
+def test_stacked_runs_give_the_same_up_to_rounding(folder: Path, by_serial: dict[str, Any]) -> None:
+    study = tiny(folder / "stacked")
+    assert run(study, Stacked()).done == 4
+    found = contents(study)
+    assert found.keys() == by_serial.keys()
+    for key, one in by_serial.items():
+        if key == "versions":
+            continue
+        other = found[key]
+        for part in ("name", "config", "groups", "state", "failures", "error", "meta"):
+            assert other[part] == one[part]
+        assert other["targets"] == pytest.approx(one["targets"], rel=1e-4, abs=1e-5)
+        for name, (value, *_, kind, _, _) in one["measures"].items():
+            assert other["measures"][name][0] == pytest.approx(value, rel=1e-3)
+            assert other["measures"][name][3] == kind
+
+
+def test_stacked_runs_are_trained_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two stacks, for a stack has one model: 2 + 2 cells, and not one after the other."""
+    from steppe.ensembles import stacked
+
+    sizes = []
+    drive = stacked._drive
+    monkeypatch.setattr(stacked, "_drive", lambda begun, stack: sizes.append(len(begun)) or drive(begun, stack))
+    wide = {"width": 12, "depth": 1}
+    grid = {"model_options": [BASE["model_options"], wide], "lr": [0.1, 0.2]}
+    assert run(tiny(folder / "two stacks", grid=grid), Stacked()).done == 4
+    assert sizes == [2, 2]
+
+
+def test_one_that_diverges_leaves_its_stack(folder: Path) -> None:
+    study = tiny(folder / "diverging", grid={"lr": [0.1, 1e30], "seed": [0, 1]})
+    with pytest.warns(UserWarning, match="could not all be trained at once"):
+        found = run(study, Stacked())
+    assert found.done == 2
+    assert sorted(found.failures) == ["lr=1e+30 seed=0", "lr=1e+30 seed=1"]
+    assert all("not finite" in error for error in found.failures.values())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_ray_gives_the_records_of_one_process(folder: Path, by_serial: dict[str, Any]) -> None:
+    study = tiny(folder / "ray")
+    assert run(study, Ray(limit=2)).done == 4
+    assert contents(study) == by_serial
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+def test_ray_says_that_it_is_missing(folder: Path) -> None:
+    with pytest.raises(ImportError, match="pip install ray"):
+        run(tiny(folder / "no ray"), Ray())
+
+
+def test_a_killed_worker_costs_its_cell_and_the_cell_is_tried_again(folder: Path) -> None:
+    marks = folder / "marks"
+    marks.mkdir()
+    grid = {"model_options": [{"marks": str(marks), "times": 2}], "seed": [0, 1, 2]}
+    study = tiny(folder / "killed", base={**BASE, "model": "studies_cells:deadly"}, grid=grid)
+    found = run(study, replace(LOCAL, retries=2))
+    assert found.done == 3
+    assert not found.failures
+    assert len(list(marks.iterdir())) == 2
+
+
+def test_a_cell_that_kills_every_worker_is_recorded_and_the_others_go_on(folder: Path) -> None:
+    marks = folder / "more marks"
+    marks.mkdir()
+    both = [
+        {"model": "studies_cells:deadly", "model_options": {"marks": str(marks), "times": 99}},
+        {"model": "mlp", "model_options": BASE["model_options"]},
+    ]
+    study = tiny(folder / "deadly", grid={"net": both})
+    found = run(study, replace(LOCAL, retries=1))
+    assert found.done == 1
+    [error] = found.failures.values()
+    assert error == f"its worker ended with exit code {-signal.SIGKILL} (tried 2 times)"
+    assert len(list(marks.iterdir())) == 2
+    assert run(study, Serial()).failures == found.failures  # not again, unless asked
+    (folder / "more marks" / "x").touch()
+    healed = tiny(folder / "deadly", grid={"net": both})
+    for i in range(99):
+        (marks / f"died-{i}").touch()
+    assert run(healed, Serial(), again=True).done == 2
+
+
+@pytest.mark.parametrize(("retries", "done"), [(1, 0), (2, 1)])
+def test_want_of_space_may_pass(tmp_path: Path, retries: int, done: int) -> None:
+    marks = {"marks": str(tmp_path), "times": 2}
+    study = tiny(tmp_path / "full", base={**BASE, "model": "studies_cells:full", "model_options": marks}, grid={})
+    assert run(study, Serial(retries)).done == done
+
+
+def test_what_cannot_go_well_is_not_tried_again() -> None:
+    tries = Tries(5)
+    wrong = Outcome("k", "failed", error="ValueError: no")
+    assert tries.settled(wrong) is wrong
+    lost = replace(wrong, transient=True)
+    assert [tries.settled(lost) for _ in range(5)] == [None] * 5
+    last = tries.settled(lost)
+    assert last is not None
+    assert last.error == "ValueError: no (tried 6 times)"
+    assert tries.settled(replace(lost, key="other")) is None
+
+
+def test_a_wish_to_stop_is_heard_and_the_same_call_goes_on(folder: Path, by_serial: dict[str, Any]) -> None:
+    class Stopping:
+        """An engine in which somebody asks for the end after the first cell."""
+
+        workers = 1
+
+        def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Any = None) -> Iterator[Outcome]:
+            for number, outcome in enumerate(Serial().outcomes(tasks, wish)):
+                yield outcome
+                if number == 0:
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+    study = tiny(folder / "stopped")
+    engine: Engine = Stopping()
+    found = run(study, engine)
+    assert found.stopped == "SIGTERM"
+    assert found.done == 1
+    with Store.reading(study.store) as store:
+        assert sorted(store.states().values()) == ["done", "open", "open", "open"]
+    assert run(study, Serial()).done == 4
+    assert contents(study) == by_serial
+
+
+def test_stopped_workers_end_at_once(folder: Path) -> None:
+    long = tiny(folder / "long", base={**BASE, "epochs": 100_000, "evaluate_every": 1000}, grid={"seed": [0, 1, 2]})
+    timer = Timer(4.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    found = run(long, LOCAL)
+    assert found.stopped == "SIGTERM"
+    assert found.done == 0
+    assert not found.failures
+
+
+def test_engines_by_name() -> None:
+    assert isinstance(engine_of(EngineSettings("serial")), Serial)
+    assert engine_of(EngineSettings("stacked", workers=3)) == Stacked(3)
+    assert engine_of(EngineSettings("ray", address="a:1", retries=7)) == Ray("a:1", 7)
+    local = engine_of(EngineSettings(workers=3, retries=4), "cpu")
+    assert local == Local(3, 4, 0, "spawn")
+    assert engine_of(EngineSettings(), "cpu").workers == len(os.sched_getaffinity(0))
+
+
+def test_gpus_are_shared_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from steppe.studies.engines import local
+
+    monkeypatch.setattr(local, "_gpus", lambda: 3)
+    assert Local.of(None, 2, 2, None) == Local(6, 2, 3)
+    assert Local.of(None, 2, 2, "cpu").gpus == 0
+    monkeypatch.setattr(local, "_HELD", [])
+    assert [local._slot(tmp_path) for _ in range(3)] == [0, 1, 2]
+    local._HELD.pop(1).release()
+    assert local._slot(tmp_path) == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert local._visible(1) == "7"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert local._visible(1) == "1"
+
+
+def test_cells_are_plain_values(folder: Path) -> None:
+    import pickle
+
+    task = Task(cells(tiny(folder / "x"))[0], "folder", ["trace"], ["gap"])
+    assert pickle.loads(pickle.dumps(task)) == task

@@ -1,0 +1,250 @@
+"""Running studies: what is computed and what is not, what is kept, and what is said of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from filelock import FileLock
+from safetensors.torch import save_file
+from scipy.stats import kendalltau
+from studies_cells import BASE, contents, tiny
+from torch.nn.functional import cross_entropy
+
+from steppe.studies.cell import Outcome, Task, cells
+from steppe.studies.engines import Serial
+from steppe.studies.finding import admitted, finding, of_plan
+from steppe.studies.plan import Rule, Study
+from steppe.studies.run import LOCK, look, run
+from steppe.studies.store import Store
+from steppe.training import open_run
+from steppe.training.stopping import Wish
+
+
+class Counting:
+    """The serial engine, which remembers what it was given."""
+
+    workers = 1
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+
+    def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Any) -> Iterator[Outcome]:
+        self.tasks += tasks
+        yield from Serial().outcomes(tasks, wish, begun)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    study = tiny(tmp_path_factory.mktemp("studies") / "done")
+    assert run(study, Serial()).done == 4
+    return study
+
+
+def test_numbers_are_those_of_the_runs(done: Study) -> None:
+    """Errors from the weights on disk and arithmetic; measures from the measures themselves."""
+    from steppe import measure
+
+    for found in look(done)[1].runs:
+        trained = open_run(done.folder / "runs" / found.key)
+        assert trained.finished
+        model, splits, standard = trained.model(), trained.data(), trained.task.standard
+        wrong, loss = {}, {}
+        for part in ("train", "test"):
+            rows = getattr(splits, part)
+            with torch.no_grad():
+                output = model(standard(rows.inputs))
+            wrong[part] = float((output.argmax(1) != rows.targets).double().mean())
+            loss[part] = float(cross_entropy(output, rows.targets))
+        said = found.targets
+        assert said["train_error"] == pytest.approx(wrong["train"])
+        assert said["test_error"] == pytest.approx(wrong["test"])
+        assert said["gap"] == pytest.approx(wrong["test"] - wrong["train"])
+        assert said["loss_gap"] == pytest.approx(loss["test"] - loss["train"], abs=1e-6)
+        expected = sqrt(wrong["test"] * (1 - wrong["test"]) / len(splits.test))
+        assert found.target_errors["test_error"] == pytest.approx(expected)
+        rows = trained.objective().batches
+        alone = measure(model, cross_entropy, rows, "lambda_max", seed=trained.config.seed, progress=False)
+        assert found.measures["lambda_max"].value == pytest.approx(alone["lambda_max"].value, rel=1e-3)
+        assert [r["epoch"] for r in _curves(done, found.key)] == [1, 2]
+        assert found.meta["passes"] == sum(r["passes"] for r in trained.records)
+
+
+def _curves(study: Study, key: str) -> list[dict[str, Any]]:
+    with Store.reading(study.store) as store:
+        return store.curves(key)
+
+
+def test_the_same_call_again_computes_nothing(done: Study) -> None:
+    engine = Counting()
+    before = contents(done)
+    assert run(done, engine).done == 4
+    assert engine.tasks == []
+    assert contents(done) == before
+
+
+def test_new_cells_are_computed_alone_and_old_ones_are_left_out(tmp_path: Path) -> None:
+    study = tiny(tmp_path / "grows", grid={"seed": [0, 1]})
+    run(study, Serial())
+    grown, engine = tiny(tmp_path / "grows", grid={"seed": [1, 2]}), Counting()
+    found = run(grown, engine)
+    assert [t.cell.config["seed"] for t in engine.tasks] == [2]
+    assert (found.planned, found.done) == (2, 2)
+    planned, table = look(grown)
+    assert len(table.runs) == 3
+    assert [r.config["seed"] for r in of_plan(grown, planned, table).runs] == [1, 2]
+    moved, engine = tiny(tmp_path / "grows", base={**BASE, "data_root": "elsewhere"}, grid={"seed": [1]}), Counting()
+    assert run(moved, engine).done == 1
+    assert engine.tasks == []
+
+
+def test_a_setting_that_steppe_learns_later_leaves_cells_as_they_are(tmp_path: Path) -> None:
+    study, engine = tiny(tmp_path / "older", grid={"seed": [0]}, measures=["loss"]), Counting()
+    [cell] = cells(study)
+    with Store.open(study.store) as store:
+        store.add([replace(cell, config={k: v for k, v in cell.config.items() if k != "swa"})])
+        store.record(cell.key, targets={"test_error": 0.1, "gap": 0.1}, measures={"loss": {"value": 1.0}})
+    assert run(study, engine).done == 1
+    assert not engine.tasks
+
+
+def test_an_added_measure_is_measured_alone_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = tiny(tmp_path / "more", grid={"seed": [0]}, measures=["loss"])
+    run(study, Serial())
+    engine = Counting()
+    with monkeypatch.context() as patch:  # nothing is trained
+        patch.setattr("steppe.training.loop.Training._passes", None)
+        run(study, engine, also=["grad_norm"])
+    assert [list(t.measures) for t in engine.tasks] == [["grad_norm"]]
+    grown, engine = tiny(tmp_path / "more", grid={"seed": [0, 1]}, measures=["loss"]), Counting()
+    run(grown, engine)
+    assert [list(t.measures) for t in engine.tasks] == [["loss", "grad_norm"]]
+    with Store.reading(study.store) as store:
+        assert store.notes()["study"]["measures"] == ["loss", "grad_norm"]
+
+
+def test_a_cell_that_fails_is_told_and_tried_again_on_request(tmp_path: Path) -> None:
+    study = tiny(tmp_path / "fails", grid={"lr": [0.1, 1e30]})
+    found = run(study, Serial())
+    assert found.done == 1
+    [(name, error)] = found.failures.items()
+    assert name == "lr=1e+30"
+    assert error.startswith("FloatingPointError: ")
+    engine = Counting()
+    assert run(study, engine).failures == found.failures
+    assert not engine.tasks
+    run(study, engine, again=True)
+    assert [t.cell.name for t in engine.tasks] == ["lr=1e+30"]
+
+
+def test_a_measure_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def running(self, objective: Any, seed: int = 0) -> Iterator[Any]:
+            raise ArithmeticError("no number")
+            yield
+
+    from steppe.measures.named import MEASURES
+
+    monkeypatch.setitem(MEASURES, "broken", Broken())  # type: ignore[misc]
+    study, engine = tiny(tmp_path / "partly", grid={}, measures=["broken", "loss"]), Counting()
+    assert run(study, engine).done == 1
+    [found] = look(study)[1].runs
+    assert list(found.measures) == ["loss"]
+    assert found.failures == {"broken": "no number"}
+    run(study, engine)
+    assert len(engine.tasks) == 1  # not again, unless asked
+    run(study, engine, again=True)
+    assert list(engine.tasks[1].measures) == ["broken"]
+
+
+def test_two_drivers_do_not_meet(done: Study) -> None:
+    with FileLock(done.folder / LOCK), pytest.raises(RuntimeError, match="is being run by"):
+        run(done, Serial())
+
+
+def test_runs_count_by_the_rule_and_tau_is_scipys(tmp_path: Path) -> None:
+    """The words and numbers of a finding, from records made up here."""
+    study = tiny(tmp_path / "made", grid={"seed": list(range(12))}, targets=["test_error"])
+    study = replace(study, admission=(Rule.of("train_error <= 0.1"),))
+    planned, draws = cells(study), np.random.default_rng(2)
+    sharp, wrong = draws.permutation(12.0 + np.arange(12)), draws.permutation(np.arange(12) / 50)
+    with Store.open(study.store) as store:
+        store.add(planned)
+        for i, cell in enumerate(planned):
+            targets = {"test_error": wrong[i], "train_error": 0.2 if i < 2 else 0.05}
+            store.record(cell.key, targets=targets, measures={"trace": {"value": sharp[i], "stderr": 0.0}})
+    found = finding(study, *look(study))
+    assert (found.planned, found.done, found.admitted) == (12, 12, 10)
+    assert len(admitted(study, look(study)[1])) == 10
+    [held] = found.held
+    expected = kendalltau(sharp[2:], wrong[2:])
+    assert held.correlation.pooled.tau == pytest.approx(expected.statistic)
+    assert held.correlation.pooled.p == pytest.approx(expected.pvalue, abs=0.02)
+    assert "10 runs count (12 planned; those count that are done with train_error <= 0.1)" in found.words[0]
+    assert expected.pvalue > 0.1
+    assert "none of 1 measures predicts test_error" in found.words[1]
+
+
+@pytest.mark.parametrize(("sign", "says"), [(1, "have a lower test_error"), (-1, "have a HIGHER test_error")])
+def test_what_predicts_is_said_to(tmp_path: Path, sign: int, says: str) -> None:
+    study = tiny(tmp_path / "clear", grid={"seed": list(range(20))}, targets=["test_error"])
+    planned = cells(study)
+    with Store.open(study.store) as store:
+        store.add(planned)
+        for i, cell in enumerate(planned):
+            value = sign * (i + 2 * (i % 2))  # nearly in order: an interval needs resamples that differ
+            store.record(cell.key, targets={"test_error": i / 100}, measures={"trace": {"value": value}})
+    found = finding(study, *look(study))
+    assert f"flatter runs {says} by 1 of 1 measures (trace)" in found.words[1]
+    assert found.held[0].strong.verdict == ("supported" if sign == 1 else "contradicted")
+    json.dumps(found.to_dict(), default=str)
+
+
+def test_a_pool_of_checkpoints(tmp_path: Path, done: Study) -> None:
+    """Weights of trained runs as files with a table of errors: the same measures, and the errors that were given."""
+    runs = look(done)[1].runs
+    with (tmp_path / "errors.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["checkpoint", "test_error", "family"])
+        for i, one in enumerate(runs):
+            trained = open_run(done.folder / "runs" / one.key)
+            save_file(trained.weights(), tmp_path / f"{i}.safetensors")
+            rows.writerow([f"{i}.safetensors", 0.1 * i, "ab"[i % 2]])
+    given = {
+        "base": {**BASE, "seed": 0}, "pool": f"{tmp_path}/*.safetensors", "errors": str(tmp_path / "errors.csv"),
+        "measures": ["worst_l2@0.1"], "targets": ["test_error", "train_error"], "groups": ["family"],
+        "out": str(tmp_path / "pool"),
+    }  # fmt: skip
+    study = Study.of(given, "pool")
+    assert run(study, Serial()).done == 4
+    found = look(study)[1].runs
+    assert [r.targets["test_error"] for r in found] == pytest.approx([0.0, 0.1, 0.2, 0.3])  # as given
+    assert [r.targets["train_error"] for r in found] == pytest.approx([r.targets["train_error"] for r in runs])
+    assert all("test_error" not in r.target_errors for r in found)
+    assert [r.groups["family"] for r in found] == ["a", "b", "a", "b"]
+    for one, other in zip(found, runs, strict=True):
+        if other.config["seed"] == 0:
+            value = other.measures["worst_l2@0.1"].value
+            assert one.measures["worst_l2@0.1"].value == pytest.approx(value, rel=1e-6)
+    engine = Counting()
+    run(study, engine)
+    assert not engine.tasks
+
+
+def test_a_pool_of_runs_knows_its_errors(tmp_path: Path, done: Study) -> None:
+    given = {"pool": f"{done.folder}/runs/*", "measures": ["worst_l2@0.1"], "out": str(tmp_path / "pool")}
+    study = Study.of(given, "pool")
+    assert run(study, Serial()).done == 4
+    mine = {r.config["method"] + str(r.config["seed"]): r for r in look(study)[1].runs}
+    for other in look(done)[1].runs:
+        found = mine[other.config["method"] + str(other.config["seed"])]
+        assert found.targets == pytest.approx(other.targets)
+        assert found.measures["worst_l2@0.1"].value == pytest.approx(other.measures["worst_l2@0.1"].value)
