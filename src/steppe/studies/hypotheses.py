@@ -75,7 +75,8 @@ def weak(
     """Whether the flattest runs have a lower target on average than the rest, with an interval for the difference.
 
     Runs that are tied at the border share the places that are left. The interval is the percentile bootstrap over
-    runs, and each resample has its own flattest ones. p: how often as many runs picked blindly do as well or better.
+    runs, and each resample has its own flattest ones; where the effect is strong it covers less than it says in pools
+    of thirty runs. p: how often as many runs picked blindly do as well or better.
     """
     if not 0 < share < 1:
         raise ValueError(f"the flattest are a share of the runs between 0 and 1 (0.1 for 10 %), not {share}")

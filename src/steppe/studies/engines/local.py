@@ -72,8 +72,7 @@ class Local:
 class _Seat:
     """One worker's place: a pool of pebble's with one process, replaced whenever a worker is lost.
 
-    In a larger pool all workers share one pipe and its lock, and one that is killed with the lock, or in the middle of
-    a message, stops the others too.
+    A worker of a larger pool that is killed at a bad moment was seen to stop the whole pool (pebble 5.2).
     """
 
     def __init__(self, start: str, slots: str, gpus: int):
