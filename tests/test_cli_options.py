@@ -45,6 +45,7 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
     "study status": "STUDY --out",
     "study report": "STUDY --out --page",
     "study add-measure": f"MEASURE --study --out {ENGINE} --progress",
+    "report serve": "STUDY --out --port",
     "data get": "NAME --data-root --mirror",
     "data check": "PATH",
     "data list": "--data-root",

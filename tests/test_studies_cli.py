@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +139,24 @@ def test_the_embedded_study_needs_no_file(
     assert code == 0
     assert found["folder"] == "studies/digits"
     assert len(found["cells"]) == found["planned"] >= 30
+
+
+def test_a_page_is_served_to_this_machine_until_it_is_interrupted(tmp_path: Path) -> None:
+    """The address is told on stderr when it can be opened, and Ctrl-C ends it."""
+    from steppe.studies import Store
+
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    with Store.open(folder / "study.sqlite"):
+        pass
+    command = [sys.executable, "-m", "steppe", "report", "serve", "--out", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        try:
+            said = process.stderr.readline()
+            address = re.match(r"(http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)", said)
+            assert address, said
+            with urllib.request.urlopen(address[1], timeout=30) as page:
+                assert b"<html" in page.read()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)

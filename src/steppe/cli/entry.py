@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {  # in the order of the page, with the module tha
     "study status": "study",
     "study report": "study",
     "study add-measure": "study",
+    "report serve": "study",
     "data get": "data",
     "data check": "data",
     "data list": "data",
@@ -33,6 +34,7 @@ COMMANDS: Mapping[str, str] = {  # in the order of the page, with the module tha
     "doctor": "doctor",
 }
 GROUPS: Mapping[str, str] = {
+    "report": "The report of a study.",
     "study": "Studies: does sharpness predict generalisation in a pool of runs?",
     "data": "Data sets: get them, check them, list them.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -67,6 +68,14 @@ class Page:
 
 
 @dataclass(frozen=True)
+class Where:
+    """Where the page is shown."""
+
+    port: int = 8421
+    """on this machine alone; 0 takes any that is free"""
+
+
+@dataclass(frozen=True)
 class More:
     """Which measures are added to which study."""
 
@@ -126,6 +135,17 @@ def report(which: Which, page: Page) -> Answer:
     renote(study)
     found = finding(study, *look(study))
     return answer(study, replace(found, report=_page(study, page.page)))
+
+
+def serve(which: Which, where: Where) -> Answer:
+    """Shows the page of a study while it runs, to browsers on this machine, until Ctrl-C."""
+    from ..studies.report import serve as serve_page
+
+    study = _study(which)
+    if not study.store.exists():
+        raise FileNotFoundError(f"{study.folder} holds no study yet: `steppe study run` makes one")
+    serve_page(study.store, where.port, ready=lambda address: print(f"{address} (Ctrl-C ends it)", file=sys.stderr))
+    return Answer({"folder": study.folder}, [])
 
 
 def _run(study: Study, how: How, also: Sequence[str]) -> Answer:
@@ -216,6 +236,10 @@ COMMANDS = {
     "study report": Command(
         "study report", "Print what a study says so far, and write its page.", (Which, Page), report,
         ["steppe study report study.yaml --page report.html"],
+    ),
+    "report serve": Command(
+        "report serve", "Show a study's page on this machine, and follow it while it runs.", (Which, Where), serve,
+        ["steppe report serve study.yaml --port 0"],
     ),
     "study add-measure": Command(
         "study add-measure", "Measure something more of all runs of a study.", (More, How), add_measure,
