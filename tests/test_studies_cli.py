@@ -17,7 +17,7 @@ from filelock import FileLock
 from studies_cells import BASE
 
 from steppe.cli import main
-from steppe.cli.study import Which, _study
+from steppe.cli.study import Which, study_of
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_driver_that_is_gone_leaves_nothing_running(file: Path, capsys: pytest
     from steppe.studies.run import LOCK
     from steppe.studies.store import Store
 
-    study = _study(Which(str(file)))
+    study = study_of(Which(str(file)))
     with Store.open(study.store) as store:
         store.add(cells(study))
         store.claim(cells(study)[0].key, "a process")

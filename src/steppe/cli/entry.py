@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, str] = {  # in the order of the page, with the module tha
     "study status": "study",
     "study report": "study",
     "study add-measure": "study",
-    "report serve": "study",
+    "report serve": "report",
     "data get": "data",
     "data check": "data",
     "data list": "data",

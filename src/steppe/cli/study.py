@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -68,14 +67,6 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Where:
-    """Where the page is shown."""
-
-    port: int = 8421
-    """on this machine alone; 0 takes any that is free"""
-
-
-@dataclass(frozen=True)
 class More:
     """Which measures are added to which study."""
 
@@ -89,7 +80,7 @@ class More:
 
 def run(which: Which, how: How, dry: Dry) -> Answer:
     """Trains, measures, correlates and writes the report; what is there already stays."""
-    study = _study(which, how)
+    study = study_of(which, how)
     if dry.dry_run:
         return _dry(study, how)
     return _run(study, how, ())
@@ -99,14 +90,14 @@ def add_measure(more: More, how: How) -> Answer:
     """Measures something more of all runs of a study."""
     if not more.names:
         raise Misuse("say which measures to add: steppe study add-measure trace worst_linf@0.002 --study study.yaml")
-    return _run(_study(Which(more.study, more.out), how), how, more.names)
+    return _run(study_of(Which(more.study, more.out), how), how, more.names)
 
 
 def status(which: Which) -> Answer:
     """How far a study is."""
     from ..studies.run import being_run, look
 
-    study = _study(which)
+    study = study_of(which)
     cells, found = look(study)
     alive = being_run(study)
     runs = {r.key: r if alive or r.state != "running" else replace(r, state="open") for r in found.runs}
@@ -131,25 +122,13 @@ def report(which: Which, page: Page) -> Answer:
     from ..studies.finding import finding
     from ..studies.run import look, renote
 
-    study = _study(which)
+    study = study_of(which)
     renote(study)
     found = finding(study, *look(study))
     return answer(study, replace(found, report=_page(study, page.page)))
 
 
-def serve(which: Which, where: Where) -> Answer:
-    """Shows the page of a study while it runs, to browsers on this machine, until Ctrl-C."""
-    from ..studies.report import serve as serve_page
-
-    study = _study(which)
-    if not study.store.exists():
-        raise FileNotFoundError(f"{study.folder} holds no study yet: `steppe study run` makes one")
-    serve_page(study.store, where.port, ready=lambda address: print(f"{address} (Ctrl-C ends it)", file=sys.stderr))
-    return Answer({"folder": study.folder}, [])
-
-
 def _run(study: Study, how: How, also: Sequence[str]) -> Answer:
-    from ..studies.run import run as run_study
 
     with asking():
         _refuse(study, also)
@@ -159,7 +138,7 @@ def _run(study: Study, how: How, also: Sequence[str]) -> Answer:
     return answer(study, found)
 
 
-def _study(which: Which, how: How | None = None) -> Study:
+def study_of(which: Which, how: How | None = None) -> Study:
     """The study of a file, with what flags say in the place of what the file says."""
     from ..studies.embedded import digits
     from ..studies.plan import Study
@@ -236,10 +215,6 @@ COMMANDS = {
     "study report": Command(
         "study report", "Print what a study says so far, and write its page.", (Which, Page), report,
         ["steppe study report study.yaml --page report.html"],
-    ),
-    "report serve": Command(
-        "report serve", "Show a study's page on this machine, and follow it while it runs.", (Which, Where), serve,
-        ["steppe report serve study.yaml --port 0"],
     ),
     "study add-measure": Command(
         "study add-measure", "Measure something more of all runs of a study.", (More, How), add_measure,

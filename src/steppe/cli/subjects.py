@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..handed_in import load_into, read
 from ..training.config import Config
-from ..training.handed_in import load_into, read
 from .known import refuse_unknown
 from .options import called
 from .trouble import Misuse, asking

@@ -92,8 +92,8 @@ def _run(task: Task, config: Config) -> Found:
 
 def _checkpoint(task: Task, config: Config) -> Found:
     """A model that somebody else has trained."""
+    from ..handed_in import load_into, read
     from ..training import open_run
-    from ..training.handed_in import load_into, read
     from ..training.problem import data_of, model_of, task_of
 
     path = Path(str(task.cell.checkpoint))

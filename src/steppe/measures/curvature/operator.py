@@ -63,9 +63,8 @@ class Curvature:
         sums: list[Vector] = []
         for i, (batch, size) in enumerate(zip(o.batches, o.sizes, strict=True)):
             apply = self._local(i, batch).apply
-            parts = [self.space.vector(part) for part in self._apply(apply, moving)]
-            if size != o.rows:
-                parts = [part.mul_(size / o.rows) for part in parts]
+            # copies: autograd may give back a direction itself, or one number in every place
+            parts = [self.space.vector(part) * (size / o.rows) for part in self._apply(apply, moving)]
             sums = [total.add_(part) for total, part in zip(sums, parts, strict=True)] if sums else parts
             o.meter.products += len(vectors) * size
         sums = [o.workers.summed(total) for total in sums or [self.space.zeros() for _ in vectors]]

@@ -73,7 +73,7 @@ def _unwrapped(found: Any, path: Path) -> dict[str, Tensor]:
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
     """Puts a state dict into a model, whatever prefix its names have, or says what does not fit."""
-    from ..measures.states import matched
+    from .measures.states import matched
 
     state = _without_prefix(state, model)
     try:

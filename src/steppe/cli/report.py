@@ -1,0 +1,37 @@
+"""`steppe report`: a study's page, shown while the study runs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from .answer import Answer
+from .command import Command
+from .study import Which, study_of
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the page is shown."""
+
+    port: int = 8421
+    """on this machine alone; 0 takes any that is free"""
+
+
+def serve(which: Which, where: Where) -> Answer:
+    """Shows the page of a study while it runs, to browsers on this machine, until Ctrl-C."""
+    from ..studies.report import serve as serve_page
+
+    study = study_of(which)
+    if not study.store.exists():
+        raise FileNotFoundError(f"{study.folder} holds no study yet: `steppe study run` makes one")
+    serve_page(study.store, where.port, ready=lambda address: print(f"{address} (Ctrl-C ends it)", file=sys.stderr))
+    return Answer({"folder": study.folder}, [])
+
+
+COMMANDS = {
+    "report serve": Command(
+        "report serve", "Show a study's page on this machine, and follow it while it runs.", (Which, Where), serve,
+        ["steppe report serve study.yaml --port 0"],
+    ),
+}  # fmt: skip
