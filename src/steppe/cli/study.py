@@ -129,6 +129,7 @@ def report(which: Which, page: Page) -> Answer:
 
 
 def _run(study: Study, how: How, also: Sequence[str]) -> Answer:
+    from ..studies.run import run as run_study
 
     with asking():
         _refuse(study, also)
