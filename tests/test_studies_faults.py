@@ -82,16 +82,18 @@ def undisturbed(nursery: Nursery, folder: Path) -> tuple[dict[str, Any], float]:
 def test_drivers_that_are_killed(nursery: Nursery, folder: Path, undisturbed: tuple[dict[str, Any], float]) -> None:
     whole, seconds = undisturbed
     moments, kills, partly = random.Random(1), 0, 0
-    for number in range(FORKED):
+    for number in range(5 * FORKED):  # as often as it takes: how fast the machine is differs from start to start
         out = folder / f"driver-{number}"
-        while kills < FORKED and nursery.run(out, after=moments.uniform(0, seconds / 2))["ended"] == "killed":
+        while kills < FORKED or not partly:
+            if nursery.run(out, after=moments.uniform(0, seconds))["ended"] != "killed":
+                break
             kills += 1
             if study(out).store.exists():
                 with Store.reading(study(out).store) as store:
                     partly += list(store.states().values()).count("done") not in (0, 2 * SEEDS)
         nursery.run(out)
         assert contents(study(out)) == whole
-        if kills >= FORKED:
+        if kills >= FORKED and partly:
             break
     assert kills >= FORKED
     assert partly  # not all kills were before the first record
