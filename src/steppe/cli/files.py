@@ -16,7 +16,7 @@ NOT_IN_FILES = ("config", "json", "debug", "dry_run")  # how to run a command, n
 
 def read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
     """The options in a YAML file; a run's own run.yaml, which has them under `config`, is one too."""
-    found = _mapping(file, _text(file))
+    found = mapping_of(file, text_of(file))
     inner = found.get("config")
     if isinstance(inner, dict):
         found = inner
@@ -28,7 +28,7 @@ def read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
     return {key: found[spelled] for key, spelled in keys.items()}
 
 
-def _text(file: str) -> str:
+def text_of(file: str) -> str:
     path = Path(file)
     if path.is_dir():
         inside = path / "run.yaml"
@@ -44,7 +44,7 @@ def _text(file: str) -> str:
         raise Misuse(f"{file} is not a text in UTF-8: options are written in YAML") from error
 
 
-def _mapping(file: str, text: str) -> dict[Any, Any]:
+def mapping_of(file: str, text: str) -> dict[Any, Any]:
     import yaml
     from jsonargparse import get_loader
 

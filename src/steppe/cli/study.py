@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .answer import Answer, add, table
 from .command import Command
-from .files import _mapping, _text
+from .files import mapping_of, text_of
 from .known import refuse_unknown
 from .options import called, many, one
 from .study_answer import answer, cells_table
@@ -150,7 +150,7 @@ def study_of(which: Which, how: How | None = None) -> Study:
         else:
             file = Path(which.study)
             try:
-                study = Study.of(_mapping(which.study, _text(which.study)), file.stem)
+                study = Study.of(mapping_of(which.study, text_of(which.study)), file.stem)
             except ValueError as error:
                 raise Misuse(str(error) if str(file) in str(error) else f"{file}: {error}") from error
         if which.out is not None:

@@ -45,3 +45,26 @@ class SharpBalance:
             total = steep if total is None else total.add_(steep.mul_(len(sharp) / n))
         assert total is not None
         return site.average_(total)
+
+
+@dataclass(frozen=True)
+class OnSomeRows:
+    """A method where no rows are marked, and where some are, SharpBalance's step: the method on those, the rest plain.
+
+    Before the members of an ensemble have told one another anything no rows are marked, and steps cost what they cost.
+    """
+
+    method: Method
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        return self.method.slots
+
+    def options(self) -> Mapping[str, Any]:
+        return self.method.options()
+
+    def cost(self, step: int) -> int:
+        return SharpBalance(self.method).cost(step)
+
+    def plan(self, site: Site) -> Plan:
+        return self.method.plan(site) if site.mask is None else SharpBalance(self.method).plan(site)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from math import isfinite, sqrt
 from pathlib import Path
@@ -46,10 +45,11 @@ def _computed(task: Task) -> Outcome:
     from ..measures.named import plan_of
     from ..training.distributed import device_of
     from ..training.flatness import STOPPED, objective_of
+    from ..training.threads import threads
 
     start = perf_counter()
     config = Config(**task.cell.config)
-    with _threads(config.threads):
+    with threads(config.threads):
         model, splits, problem, curves, meta = _checkpoint(task, config) if task.cell.checkpoint else _run(task, config)
         device = device_of(config.device)
         model, splits = model.to(device).eval(), _moved(splits, device)
@@ -151,15 +151,3 @@ def _versions() -> dict[str, str]:
         "steppe": __version__, "torch": str(torch.__version__), "numpy": numpy.__version__,
         "python": platform.python_version(), "system": platform.platform(),
     }  # fmt: skip
-
-
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

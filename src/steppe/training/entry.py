@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -21,6 +20,7 @@ from .progress import watching
 from .runs import Run, open_run
 from .start import folder_of, prepare
 from .stopping import Wish, listening
+from .threads import threads
 
 
 def train(config: Config, progress: bool | None = None, until: int | None = None) -> Run:
@@ -45,7 +45,7 @@ def begin(
     plain(config)  # what no file can hold is refused before anything is made
     path, device = folder_of(config), device_of(config.device)
     stack.enter_context(random_numbers_kept())
-    stack.enter_context(_threads(config.threads))
+    stack.enter_context(threads(config.threads))
     workers = stack.enter_context(joined(device, config.fsdp))
     first = workers.rank == 0
     together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
@@ -87,14 +87,3 @@ def _loggers(stack: ExitStack, config: Config, path: Path) -> list[Logger]:
         stack.callback(made[-1].close)
         made[-1].log_params(plain(config))
     return made
-
-
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """So many threads of torch, and as many as before afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

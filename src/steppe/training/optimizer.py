@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -12,8 +10,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from ..optim.engine import SharpnessAware
 from ..optim.named import METHODS, build, method
 from ..optim.sa_sam import SASAM, SASGD
-from ..optim.sharpbalance import SharpBalance
-from ..probe import Method, Plan, Site
+from ..optim.sharpbalance import OnSomeRows, SharpBalance
 from .config import Config
 from .position import Course
 
@@ -37,29 +34,6 @@ def optimizer_of(config: Config, model: nn.Module, course: Course) -> SharpnessA
     chosen = method(config.method, **options)
     inner = chosen.method if isinstance(chosen, SharpBalance) else chosen
     return SharpnessAware(base, OnSomeRows(inner), **engine)
-
-
-@dataclass(frozen=True)
-class OnSomeRows:
-    """A method where no rows are marked, and where some are, SharpBalance's step: the method on those, the rest plain.
-
-    Before the members of an ensemble have told one another anything no rows are marked, and steps cost what they cost.
-    """
-
-    method: Method
-
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return self.method.slots
-
-    def options(self) -> Mapping[str, Any]:
-        return self.method.options()
-
-    def cost(self, step: int) -> int:
-        return SharpBalance(self.method).cost(step)
-
-    def plan(self, site: Site) -> Plan:
-        return self.method.plan(site) if site.mask is None else SharpBalance(self.method).plan(site)
 
 
 def sets_lr(opt: SharpnessAware) -> bool:
