@@ -236,11 +236,11 @@ def test_damaged_svhn(tmp_path: Path) -> None:
     for held, words in (
         ({"X": pixels}, "no variable 'y', only X"),
         ({"X": pixels[:31], "y": labels}, "should be bytes of shape (32, 32, 3, rows)"),
-        ({"X": pixels.astype(float), "y": labels}, "and is double"),
-        ({"X": pixels, "y": labels[:3]}, "4 images but labels of shape (3, 1)"),
+        ({"X": pixels.astype(float), "y": labels}, "and is float64"),
+        ({"X": pixels, "y": labels[:3]}, "4 images but 3 labels"),
         ({"X": pixels, "y": labels + 1}, "a label is not one of 1 to 10"),
         ({"X": pixels, "y": labels - 1}, "a label is not one of 1 to 10"),
-        ({"X": pixels, "y": np.array([["a"]] * 4, object)}, "a label is not one of 1 to 10"),
+        ({"X": pixels, "y": np.array([["a"]] * 4, object)}, "y should be an array of real numbers"),
     ):
         savemat(path, held)
         refused("svhn", tmp_path, "train_32x32.mat", words)
