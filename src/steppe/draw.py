@@ -17,6 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from .shards import distributed, local
+from .tape import current, from_host
 from .vector import Space, Vector
 
 BLOCK = 1 << 20
@@ -40,7 +41,7 @@ def seed_torch(seed: int) -> None:
 
 def permutation(n: int, *key: int) -> Tensor:
     """A random order of n rows, on the CPU."""
-    return torch.randperm(n, generator=Generator().manual_seed(seed_of(*key)))
+    return torch.randperm(n, generator=Generator().manual_seed(seed_of(*current(key))))
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,14 @@ class _Stream:
     fill: Fill
 
     def read(self, start: int, stop: int) -> Tensor:
-        out = torch.empty(stop - start, dtype=self.dtype, device=self.device)
-        generator = Generator(self.device)
+        memory = torch.empty(stop - start, dtype=self.dtype, device=self.device)
+        return from_host(memory, lambda out: self._read_into(out, start, stop))
+
+    def _read_into(self, out: Tensor, start: int, stop: int) -> None:
+        generator, key = Generator(self.device), current(self.key)
         for block in range(start // BLOCK, -(-stop // BLOCK)):
             low, high = block * BLOCK, min((block + 1) * BLOCK, self.total)
-            generator.manual_seed(seed_of(*self.key, block))
+            generator.manual_seed(seed_of(*key, block))
             if start <= low and high <= stop:
                 self.fill(out[low - start : high - start], generator)
             else:
@@ -109,7 +113,6 @@ class _Stream:
                 self.fill(entire, generator)
                 a, b = max(low, start), min(high, stop)
                 out[a - start : b - start] = entire[a - low : b - low]
-        return out
 
     def shard(self, p: Tensor, start: int) -> Tensor:
         """The entries of this rank's shard of `p`, whose first coordinate is `start`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -90,6 +90,13 @@ class Method(Protocol):
 
     def cost(self, step: int) -> int:
         """How many probes it makes at that step, on a batch with rows of every kind."""
+        ...
+
+    def pattern(self, step: int) -> Hashable:
+        """What is the same for steps that do the same work on other numbers, so that a recording of one serves them.
+
+        None for a step that no recording serves. Asked only from the second step on.
+        """
         ...
 
     def plan(self, site: Site) -> Plan: ...

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .draw import permutation
+from .tape import from_host, replaying
 
 
 class Rows(Protocol):
@@ -133,8 +134,20 @@ def select(rows: Rows, tensors: tuple[Any, ...]) -> tuple[Any, int]:
     if n == 0:
         raise ValueError("the batch is empty: there is no loss to take a gradient of")
     index = rows.index(n)
-    picked = tuple(t[index.to(t.device, non_blocking=True) if isinstance(index, Tensor) else index] for t in tensors)
+    there = {t.device: _on(t.device, rows, index, n) for t in tensors}
+    picked = tuple(t[there[t.device]] for t in tensors)
     return (picked[0] if len(picked) == 1 else picked), n
+
+
+def _on(device: torch.device, rows: Rows, index: Tensor | slice, n: int) -> Tensor | slice:
+    if not isinstance(index, Tensor) or index.device.type != "cpu":  # chosen on the device
+        return index
+
+    def fill(memory: Tensor) -> None:
+        chosen = rows.index(n) if replaying() else index
+        memory.copy_(torch.as_tensor(chosen), non_blocking=True)
+
+    return from_host(torch.empty(index.shape, dtype=index.dtype, device=device), fill)
 
 
 def positions(mask: Tensor, value: bool) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,9 @@ class AgnosticSAM:
 
     def cost(self, step: int) -> int:
         return 3 if self.simple else 4
+
+    def pattern(self, step: int) -> Hashable:
+        return True
 
     def plan(self, site: Site) -> Plan:
         train, rest = self._rows(site)

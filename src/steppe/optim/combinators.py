@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,6 +55,9 @@ class PerPart:
     def cost(self, step: int) -> int:
         return self.parts * self.method.cost(step)
 
+    def pattern(self, step: int) -> Hashable:
+        return self.method.pattern(step)
+
     def plan(self, site: Site) -> Plan:
         total = None
         batch = [0]
@@ -82,6 +85,9 @@ class PerWorker:
 
     def cost(self, step: int) -> int:
         return self.method.cost(step)
+
+    def pattern(self, step: int) -> Hashable:
+        return self.method.pattern(step)
 
     def plan(self, site: Site) -> Plan:
         refuse_memory(self.method, site)
@@ -116,6 +122,11 @@ class Every:
 
     def cost(self, step: int) -> int:
         return self._at(step).cost(step)
+
+    def pattern(self, step: int) -> Hashable:
+        chosen = self._at(step)
+        inner = chosen.pattern(step)
+        return None if inner is None else (chosen is self.method, inner)
 
     def plan(self, site: Site) -> Plan:
         return self._at(site.step).plan(site)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -15,11 +14,12 @@ from torch.optim import LBFGS, Optimizer
 from ..probe import Method
 from .gradients import Gradients
 from .ground import Ground, refuse_complex
-from .noise import Noise
+from .noise import Noise, SameNoise
+from .planned import Applying, Checked, Planned
 from .report import Report
 from .scaling import step_by
 from .site import STEP, OptimizerSite
-from .statistics import RunningStatistics, Saved
+from .statistics import RunningStatistics
 from .turn import Pass
 from .unreachable import warn_of_unreachable_statistics
 from .walk import Walk
@@ -28,21 +28,6 @@ KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise
 
 # the options that a wrapper put into its base's groups, so that the next one can tell them from the user's
 _GIVEN: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
-
-
-@dataclass
-class _Planned:
-    """A gradient that waits in `p.grad` to be applied."""
-
-    site: OptimizerSite
-    statistics: Saved  # as before the step
-    gradients: Gradients  # held: reading `p.grad` is quicker while somebody has it
-    health: Tensor | None  # not finite if any loss or gradient of the step was not
-
-    def after(self, earlier: _Planned) -> _Planned:
-        """The same, added to a gradient that waited already."""
-        health = None if self.health is None or earlier.health is None else self.health + earlier.health
-        return _Planned(self.site, earlier.statistics, self.gradients, health)
 
 
 class SharpnessAware(Optimizer):
@@ -103,10 +88,12 @@ class SharpnessAware(Optimizer):
     def _prepare(self) -> None:
         self._ground: Ground | None = None
         self._statistics = RunningStatistics(self.model)
-        self._planned: _Planned | None = None
+        self._planned: Planned | None = None
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._last: Report | None = None
         self._looked = False
+        self.applying: Applying | None = None  # in place of a look at every gradient, which waits for the device
+        self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
         super().__setstate__({})  # installs the hooks, touches no state
         self._set_default_options()
 
@@ -166,7 +153,7 @@ class SharpnessAware(Optimizer):
         scaler = self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
         unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None
         gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit)
-        noise = Noise(space.devices) if self.same_noise else None
+        noise = (self.noise or Noise)(space.devices) if self.same_noise else None
         site = OptimizerSite(self.base, space, excursion, replicas, self.seed, mask)
         report = Report() if self.record else None
         watch = self.on_nonfinite is not None or scaler is not None
@@ -180,7 +167,7 @@ class SharpnessAware(Optimizer):
         with torch.no_grad():
             health = self._diagnose(walk, site)
             gradients.deliver(direction, health)
-        planned = _Planned(site, walk.before, gradients, health if scaler is None else None)
+        planned = Planned(site, walk.before, gradients, health if scaler is None else None)
         self._planned = planned if earlier is None else planned.after(earlier)
         if report is not None:
             settings = {**self.param_groups[0], **site.settings}
@@ -207,22 +194,9 @@ class SharpnessAware(Optimizer):
         planned, self._planned = self._planned, None
         if planned is None:
             self._apply_unplanned()
-        elif self._healthy(planned):
-            with planned.site.settings_applied():
-                self.base.step()
-            planned.site.commit()
-
-    def _healthy(self, planned: _Planned) -> bool:
-        if planned.health is None or bool(torch.isfinite(planned.health)):
-            return True
-        self._statistics.restore(planned.statistics)
-        if self.on_nonfinite == "skip":
-            return False
-        raise FloatingPointError(
-            f"a loss or gradient of step {planned.site.step} is not finite. Weights, statistics and optimizer state "
-            "are as before the step. Lower the learning rate or rho, look at this batch, or skip such steps: "
-            "SharpnessAware(..., on_nonfinite='skip')."
-        )
+        else:
+            apply = self.applying or Checked(self.on_nonfinite)
+            apply(self.base, planned, self._statistics)
 
     def _apply_unplanned(self) -> None:
         if any(float(g.get("lr", 1)) for g in self.param_groups):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -37,6 +37,9 @@ class ESAM:
 
     def cost(self, step: int) -> int:
         return 2 if self.gamma == 1 else 3  # the third is a forward pass alone
+
+    def pattern(self, step: int) -> Hashable:
+        return None  # which tensors move is decided on the host
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,9 @@ class LookSAM:
 
     def cost(self, step: int) -> int:
         return 1 if step % self.k else 2
+
+    def pattern(self, step: int) -> Hashable:
+        return step % self.k == 0
 
     def plan(self, site: Site) -> Plan:
         here = (yield Probe()).grad

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,9 @@ class MomentumSAM:
 
     def cost(self, step: int) -> int:
         return 1
+
+    def pattern(self, step: int) -> Hashable:
+        return True
 
     def plan(self, site: Site) -> Plan:
         momentum = site.momentum()

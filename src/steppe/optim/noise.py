@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+
+class SameNoise(Protocol):
+    """Brings every pass of a step the noise of the first."""
+
+    def rewind(self) -> None: ...
+    def resume(self) -> None: ...
 
 
 class Noise:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,9 @@ class RSAM:
 
     def cost(self, step: int) -> int:
         return 2
+
+    def pattern(self, step: int) -> Hashable:
+        return True
 
     def plan(self, site: Site) -> Plan:
         noise = site.draw(0, site.weights).normal().mul_(FILTERS(site)).mul_(self.sigma)

@@ -72,15 +72,27 @@ class OptimizerSite:
         gaps = missing.tensors if missing is not None else self.space.zeros().tensors
         return self.space.vector([gap if t is None else local(t) for t, gap in zip(kept, gaps, strict=True)])
 
+    def refuse_where(self, flag: Tensor) -> None:
+        """Takes back what the plan wants kept where a flag on the device is set, without looking at it."""
+        for slot, new in self._remembered.items():
+            old = self.recall(slot)
+            if old is not None:
+                pairs = zip(old.chunks, new.chunks, strict=True)
+                self._remembered[slot] = Vector(self.space, [torch.where(flag, a, b) for a, b in pairs])
+        for name, value in self.settings.items():
+            self.settings[name] = torch.where(flag, self.option(name), value)
+
     @contextmanager
     def settings_applied(self) -> Iterator[None]:
         """The groups with the options that the plan set, for good unless the block fails."""
-        before = [{name: g[name] for name in self.settings if name in g} for g in self._base.param_groups]
+        before = [{name: _kept(g[name]) for name in self.settings if name in g} for g in self._base.param_groups]
         try:
             for group in self._base.param_groups:
                 for name, value in self.settings.items():
-                    # a float option costs one wait for the device; give the base a tensor lr to avoid it
-                    group[name] = value if isinstance(group.get(name), Tensor) else float(value)
+                    if isinstance(there := group.get(name), Tensor):
+                        there.copy_(value)  # in its own memory, which a recorded step reads again
+                    else:  # a float option costs one wait for the device; give the base a tensor lr to avoid it
+                        group[name] = float(value)
             yield
         except BaseException:
             for group, old in zip(self._base.param_groups, before, strict=True):
@@ -103,3 +115,7 @@ class OptimizerSite:
                     self._base.state[p][PREFIX + slot] = shard_like(p, x.clone())
         for group in self._base.param_groups:
             group[STEP] = self.step + steps
+
+
+def _kept(option: Any) -> Any:
+    return option.clone() if isinstance(option, Tensor) else option

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from math import cos, pi
 from typing import Any
@@ -36,6 +36,9 @@ class FisherSparseSAM:
     def cost(self, step: int) -> int:
         return 2 if step % self.every else 2 + self.samples
 
+    def pattern(self, step: int) -> Hashable:
+        return True if step % self.every else None  # a new mask is for the host to decide
+
     def plan(self, site: Site) -> Plan:
         here = yield Probe()
         mask = site.recall("mask")
@@ -65,6 +68,9 @@ class DynamicSparseSAM:
 
     def cost(self, step: int) -> int:
         return 2
+
+    def pattern(self, step: int) -> Hashable:
+        return True if step % self.every else None  # a new mask is for the host to decide
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..vector import Space, Vector, copy_
@@ -34,9 +35,15 @@ class RunningStatistics:
         self._space = Space([])
         self._learned = False  # until a first pass has shown what it moves, anything might
 
+    def tensors(self) -> list[Tensor]:
+        """The statistics themselves, in the order of their places."""
+        return [t for p in self._places() if (t := _at(p)) is not None]
+
+    def _places(self) -> list[Place]:
+        return [p for p in (self._moving if self._learned else self._moving + self._others) if _at(p) is not None]
+
     def save(self) -> Saved:
-        places = [p for p in (self._moving if self._learned else self._moving + self._others) if _at(p) is not None]
-        tensors = [t for p in places if (t := _at(p)) is not None]
+        places, tensors = self._places(), self.tensors()
         if len(tensors) != len(self._space.params) or not all(map(is_, tensors, self._space.params)):
             self._space = Space(tensors)
         alone = [k for k, c in enumerate(self._space.chunks) if not c.stacked]  # stacks are copies already
@@ -46,6 +53,12 @@ class RunningStatistics:
         for (buffers, name), tensor in zip(saved.places, saved.tensors, strict=True):
             buffers[name] = tensor
         copy_(saved.tensors, saved.values.tensors)
+
+    def restore_where(self, flag: Tensor, saved: Saved) -> None:
+        """Goes back to what was saved where a flag on the device is set, without looking at it."""
+        now = self._space.vector(saved.tensors)
+        pairs = zip(saved.values.chunks, now.chunks, strict=True)
+        copy_(saved.tensors, self._space.unpack([torch.where(flag, old, new) for old, new in pairs]))
 
     def marks(self) -> list[tuple[int, int]]:
         """A fingerprint of the other buffers, cheap enough to take every step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,9 @@ class UniversalSAM:
 
     def cost(self, step: int) -> int:
         return 1 + self.n * len(self.triple.laws)
+
+    def pattern(self, step: int) -> Hashable:
+        return True
 
     def plan(self, site: Site) -> Plan:
         rho = site.option("rho")

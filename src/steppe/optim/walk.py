@@ -13,7 +13,7 @@ from ..probe import Plan, Probe, Reading
 from ..vector import Vector
 from .excursion import Excursion
 from .gradients import Gradients
-from .noise import Noise
+from .noise import SameNoise
 from .replicas import Replicas
 from .report import Report
 from .statistics import RunningStatistics
@@ -29,7 +29,7 @@ class Walk:
     gradients: Gradients
     statistics: RunningStatistics
     replicas: Replicas
-    noise: Noise | None
+    noise: SameNoise | None
     scaler: Any
     report: Report | None
     watch: bool  # every loss and gradient goes into `health`

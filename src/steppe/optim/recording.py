@@ -1,0 +1,76 @@
+"""A step recorded once and replayed on other rows, numbers and noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..tape import Tape
+from ..vector import copy_
+from .engine import SharpnessAware
+from .noise import SameNoise
+
+Take = Callable[[Sequence[Tensor]], Tensor]  # takes a step on some rows and returns its first loss
+
+
+class RecordedNoise(SameNoise, Protocol):
+    """The same dropout masks in every pass of a recorded step, and new ones in every replay."""
+
+    def replay(self) -> None:
+        """All passes start where the global generator is now."""
+        ...
+
+
+class Recorder(Protocol):
+    """What records on a device: operations in the memory they use, to be run again there."""
+
+    def rehearsing(self) -> AbstractContextManager[None]:
+        """Within, operations run as when they are recorded, and waiting for the device is an error."""
+        ...
+
+    def noise(self, passes: int) -> RecordedNoise: ...
+
+    def record(self, work: Callable[[], Tensor], noise: RecordedNoise | None) -> tuple[Tensor, Callable[[], None]]:
+        """The memory of what the work returns, and a function that does the work again."""
+        ...
+
+
+class Recording:
+    """One step, with the memory that it reads and leaves."""
+
+    def __init__(self, opt: SharpnessAware, rows: Sequence[Tensor], take: Take, passes: int, recorder: Recorder):
+        device = opt.param_groups[0]["params"][0].device
+        self._rows = [torch.empty_like(t, device=device).copy_(t) for t in rows]
+        self._tape = Tape()
+        self._noise = recorder.noise(passes) if opt.same_noise else None
+        noise = self._noise
+        opt.noise = None if noise is None else lambda devices: noise
+        try:
+            with self._tape.recording():
+                self._loss, self._again = recorder.record(lambda: take(self._rows), noise)
+        finally:
+            opt.noise = None
+        self.report = opt._last
+        self._grads = [(p, p.grad) for g in opt.param_groups for p in g["params"]]
+
+    def replay(self, rows: Sequence[Tensor], step: int) -> Tensor:
+        """Takes the step anew; the loss that it returns is the caller's."""
+        if all(a.device == b.device for a, b in zip(rows, self._rows, strict=True)):
+            copy_(self._rows, rows)
+        else:
+            for memory, values in zip(self._rows, rows, strict=True):
+                memory.copy_(values, non_blocking=True)
+        self._tape.replay(step)
+        if self._noise is not None:
+            self._noise.replay()
+        self._again()
+        return self._loss.clone()
+
+    def show(self) -> None:
+        """Puts this step's gradients where people look for them."""
+        for p, grad in self._grads:
+            p.grad = grad

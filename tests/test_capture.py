@@ -1,0 +1,429 @@
+"""Captured steps are the eager ones: same weights, statistics, state and diagnostics.
+
+On a GPU by CUDA graphs; without one by a recorder that runs the same operations again in the same memory.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from again import Again
+from torch import nn
+
+import steppe
+from steppe.optim.capture import capture, passes_of
+from steppe.optim.captured import Captured
+from steppe.optim.guard import Guarded
+from steppe.optim.site import STEP
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+on_a_gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+
+RECORDED = [
+    "none", "sam", "asam", "sam-on", "gsam", "msam", "m-sam", "trace-sam", "frob-sam", "det-sam", "rsam",
+    "agnostic-sam", "agnostic-sam-simple", "sa-sam", "sa-sgd", "ssam-d",
+]  # fmt: skip
+READS_A_NUMBER = "adds a multiple that it reads, which waits for nothing on the CPU and cannot be recorded there"
+looksam = pytest.param("looksam", marks=pytest.mark.skipif(not CUDA, reason=READS_A_NUMBER))
+DRAWN_RHO = {"trace-sam", "frob-sam", "det-sam", "sa-sam", "sa-sgd"}  # rho or lr are float64 in the eager arithmetic
+
+
+class Net(nn.Module):
+    def __init__(self, dropout: float = 0.3):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.drop, self.out = nn.Dropout(dropout), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.out(self.drop(torch.relu(self.norm(self.conv(x))).mean((2, 3))))
+
+
+def loss_fn(model, x, y):
+    return nn.functional.cross_entropy(model(x), y)
+
+
+def batches(n: int, rows: int = 32, seed: int = 1):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(n):
+        x = torch.randn(rows, 3, 8, 8, generator=generator).to(DEVICE)
+        yield x, torch.randint(0, 4, (rows,), generator=generator).to(DEVICE)
+
+
+def made(name: str, base=torch.optim.SGD, net=None, options=None, **engine):
+    torch.manual_seed(0)
+    model = (net or Net()).to(DEVICE)
+    settings = {"momentum": 0.9, "weight_decay": 1e-3} if base is torch.optim.SGD else {}
+    options = options if options is not None else ({"every": 4, "steps": 20} if name == "ssam-d" else {})
+    inner = base(model.parameters(), lr=0.05, fused=True, **settings)
+    return model, steppe.build(name, inner, model=model, **options, **engine)
+
+
+def captured_by(opt, model, loss=None):
+    if CUDA:
+        return capture(opt, loss or loss_fn, model, next(batches(1)))
+    return Captured(opt, passes_of(opt, loss or loss_fn, model), model, Again())
+
+
+def eager(model, opt, x, y):
+    def closure(turn):
+        a, b = turn.rows(x, y)
+        loss = loss_fn(model, a, b)
+        turn.backward(loss)
+        return loss.detach()
+
+    return opt.step(closure)
+
+
+def both(name: str, steps: int = 12, schedule=None, base=torch.optim.SGD, net=None, **engine):
+    """The same steps eagerly and captured: everything that they leave."""
+    ends = []
+    for captured in (False, True):
+        model, opt = made(name, base, copy.deepcopy(net), **engine)
+        take = captured_by(opt, model) if captured else None
+        torch.manual_seed(7)
+        losses = []
+        for i, (x, y) in enumerate(batches(steps)):
+            if schedule is not None:
+                schedule(i, opt.param_groups)
+            losses.append(take(x, y) if take else eager(model, opt, x, y))
+        if take:
+            assert take.why is None
+            assert take._recordings
+        state = [t for s in opt.state_dict()["state"].values() for t in s.values() if torch.is_tensor(t)]
+        ends.append((torch.stack(losses), [*model.state_dict().values()], state, opt))
+    return ends
+
+
+def alike(ends, exactly: bool):
+    (a, b) = ends
+    for one, two in zip([a[0], *a[1], *a[2]], [b[0], *b[1], *b[2]], strict=True):
+        if exactly:
+            assert torch.equal(one, two.to(one.device))
+        else:
+            torch.testing.assert_close(one, two.to(one), rtol=2e-5, atol=1e-6)
+    assert a[3].param_groups[0][STEP] == b[3].param_groups[0][STEP]
+
+
+@pytest.fixture(autouse=True)
+def deterministic():
+    torch.backends.cudnn.deterministic = True
+    yield
+    torch.backends.cudnn.deterministic = False
+
+
+@pytest.mark.parametrize("name", [*RECORDED, looksam])
+def test_captured_steps_are_the_eager_steps(name):
+    alike(both(name), exactly=name not in DRAWN_RHO)
+
+
+@pytest.mark.parametrize("base", [torch.optim.Adam, torch.optim.AdamW])
+def test_adam_too(base):
+    alike(both("sam", base=base), exactly=False)
+
+
+@pytest.mark.parametrize("name", ["sam", looksam, "trace-sam"])
+def test_schedules_of_lr_and_rho_need_no_new_recording(name):
+    def schedule(i, groups):
+        for g in groups:
+            g["lr"], g["rho"] = 0.05 / (1 + i), 0.02 + 0.01 * i
+
+    ends = both(name, schedule=schedule)
+    alike(ends, exactly=name not in DRAWN_RHO)
+
+
+def test_torchs_own_schedulers_work():
+    ends = []
+    for captured in (False, True):
+        model, opt = made("sam")
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
+        take = captured_by(opt, model) if captured else None
+        torch.manual_seed(7)
+        for x, y in batches(8):
+            take(x, y) if take else eager(model, opt, x, y)
+            scheduler.step()
+        ends.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_groups_with_radii_of_their_own():
+    def split(captured: bool):
+        torch.manual_seed(0)
+        model = Net().to(DEVICE)
+        groups = [{"params": model.conv.parameters()}, {"params": [*model.norm.parameters(), *model.out.parameters()]}]
+        opt = steppe.sam(torch.optim.SGD(groups, lr=0.05, momentum=0.9, fused=True), model=model)
+        take = captured_by(opt, model) if captured else None
+        torch.manual_seed(7)
+        for i, (x, y) in enumerate(batches(12)):
+            if i == 6:  # they were one number, and are two now
+                opt.param_groups[1]["rho"] = 0.2
+            take(x, y) if take else eager(model, opt, x, y)
+        return [p.detach().clone() for p in model.parameters()]
+
+    for a, b in zip(split(False), split(True), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("same_noise", [True, False])
+def test_dropout_is_that_of_eager_steps(same_noise):
+    alike(both("sam", net=Net(0.5), same_noise=same_noise), exactly=True)
+
+
+@on_a_gpu
+def test_nothing_waits_for_the_gpu():
+    model, opt = made("sam", record=True)
+    take = captured_by(opt, model)
+    given = list(batches(12))
+    for x, y in given[:6]:
+        take(x, y)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for x, y in given[6:]:
+            take(x, y)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_diagnostics_are_those_of_eager_steps():
+    ends = both("asam", record=True)
+    assert ends[0][3].last.read() == pytest.approx(ends[1][3].last.read(), rel=1e-6)
+
+
+def test_gradients_are_left_where_people_look():
+    ends = both("sam", steps=10)
+    for a, b in zip(ends[0][3].param_groups[0]["params"], ends[1][3].param_groups[0]["params"], strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+@pytest.mark.parametrize(("name", "at"), [("sam", 1), ("sam", 2), ("sam", 7), ("sa-sam", 2), ("sa-sam", 7)])
+def test_a_step_that_is_not_finite_leaves_no_trace(name, at):
+    model, opt = made(name)
+    take = captured_by(opt, model)
+    given, before = list(batches(12)), None
+    with pytest.raises(FloatingPointError, match=f"step {at} is not finite"):
+        for i, (x, y) in enumerate(given):
+            if i == at:
+                before = copy.deepcopy((model.state_dict(), opt.state_dict()))
+            take(x * float("nan") if i == at else x, y)
+        take.settle()
+    weights, state = before
+    for name, t in model.state_dict().items():
+        assert torch.equal(t, weights[name]), name
+    after = opt.state_dict()
+    for i, slots in after["state"].items():
+        for slot, t in slots.items():
+            assert torch.equal(t, state["state"][i][slot]), slot
+    assert after["param_groups"] == state["param_groups"]
+    assert opt.param_groups[0][STEP] == at
+    take(*given[0])  # and it goes on
+    take.settle()
+    assert opt.param_groups[0][STEP] == at + 1
+
+
+def test_such_steps_are_skipped_on_request():
+    model, opt = made("sam", on_nonfinite="skip")
+    take = captured_by(opt, model)
+    for i, (x, y) in enumerate(batches(12)):
+        if i == 8:
+            before = [t.clone() for t in model.state_dict().values()]
+        take(x * float("inf") if i == 8 else x, y)
+        if i == 8:
+            assert all(torch.equal(a, b) for a, b in zip(before, model.state_dict().values(), strict=True))
+    assert take.skipped == 1
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_other_shapes_get_recordings_of_their_own():
+    def run(captured: bool):
+        model, opt = made("sam")
+        take = captured_by(opt, model) if captured else None
+        torch.manual_seed(7)
+        for epoch in range(4):
+            for x, y in [*batches(3, seed=epoch), *batches(1, rows=20, seed=epoch)]:
+                take(x, y) if take else eager(model, opt, x, y)
+        return [p.detach().clone() for p in model.parameters()], take
+
+    a, b = run(False), run(True)
+    assert all(torch.equal(p, q) for p, q in zip(a[0], b[0], strict=True))
+    assert len(b[1]._recordings) == 2
+
+
+def test_a_loaded_state_is_what_goes_on():
+    noise = torch.cuda if CUDA else torch
+    model, opt = made("sam")
+    take = captured_by(opt, model)
+    given = list(batches(10))
+    torch.manual_seed(7)
+    for x, y in given[:5]:
+        take(x, y)
+    saved = copy.deepcopy((model.state_dict(), opt.state_dict(), noise.get_rng_state()))
+    for x, y in given[5:]:
+        take(x, y)
+    wanted = [p.detach().clone() for p in model.parameters()]
+    model.load_state_dict(saved[0])
+    opt.load_state_dict(saved[1])
+    noise.set_rng_state(saved[2])
+    for x, y in given[5:]:
+        take(x, y)
+    assert all(torch.equal(a, b) for a, b in zip(wanted, model.parameters(), strict=True))
+
+
+def test_sa_sams_step_size_is_kept_as_a_number():
+    model, opt = made("sa-sam")
+    take = captured_by(opt, model)
+    for x, y in batches(6):
+        take(x, y)
+    kept = opt.state_dict()["param_groups"][0]
+    assert isinstance(kept["lr"], float)
+    assert isinstance(kept["theta"], float)
+    assert kept["lr"] != 0.05
+    for x, y in batches(3):
+        take(x, y)
+    assert float(opt.param_groups[0]["lr"]) != kept["lr"]
+
+
+def test_held_out_rows():
+    ends = []
+    for captured in (False, True):
+        model, opt = made("agnostic-sam", options={"share": None})
+        take = captured_by(opt, model) if captured else None
+        torch.manual_seed(7)
+        for (x, y), (u, v) in zip(batches(8), batches(8, seed=5), strict=True):
+            if take:
+                take(x, y, held_out=(u, v))
+                continue
+            for turn in opt.passes():
+                turn.backward(loss_fn(model, *((u, v) if turn.held_out else turn.rows(x, y))))
+            opt.step()
+        ends.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_what_cannot_be_captured_is_run_as_it_is_and_says_why():
+    def curious(model, x, y):
+        loss = loss_fn(model, x, y)
+        assert loss.item() >= 0
+        return loss
+
+    model, opt = made("sam")
+    take = captured_by(opt, model, curious)
+    torch.manual_seed(7)
+    with pytest.warns(UserWarning, match="not captured and run as they are"):
+        for x, y in batches(6):
+            take(x, y)
+    assert "synchronizing" in take.why
+    other, its = made("sam")
+    torch.manual_seed(7)
+    for x, y in batches(6):
+        eager(other, its, x, y)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), other.buffers(), strict=True))
+
+
+@on_a_gpu
+def test_methods_that_decide_on_the_host_say_so():
+    model, opt = made("esam", options={"gamma": 1.0})
+    with pytest.warns(UserWarning, match="ESAM decides something on the host"):
+        take = capture(opt, loss_fn, model, next(batches(1)))
+    for x, y in batches(4):
+        take(x, y)
+
+
+@pytest.mark.skipif(CUDA, reason="is about machines without one")
+def test_without_a_gpu_steps_are_eager_and_say_why():
+    model, opt = made("sam")
+    take = capture(opt, loss_fn, model, next(batches(1)))
+    assert "a graph is of one GPU" in take.why
+    other, its = made("sam")
+    for start in (lambda x, y: take(x, y), lambda x, y: eager(other, its, x, y)):
+        torch.manual_seed(7)
+        for x, y in batches(3):
+            start(x, y)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_every_other_step_has_a_recording_of_its_own():
+    sides = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        model = Net().to(DEVICE)
+        base = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, fused=True)
+        opt = steppe.SharpnessAware(base, steppe.Every(3, steppe.SAM(0.1)), model=model, record=True)
+        take = captured_by(opt, model) if captured else None
+        torch.manual_seed(7)
+        seen = []
+        for x, y in batches(14):
+            take(x, y) if take else eager(model, opt, x, y)
+            seen += [p.detach().clone() for p in model.parameters()] + [p.grad.clone() for p in model.parameters()]
+            seen.append(torch.tensor([*opt.last.read().values()]))
+        sides.append(seen)
+    for a, b in zip(*sides, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=0)
+    assert len(take._recordings) == 2
+
+
+def test_weights_and_statistics_that_are_others_now_are_not_those_of_a_recording():
+    ends = []
+    for captured in (False, True):
+        model, opt = made("sam")
+        take = captured_by(opt, model) if captured else None
+        torch.manual_seed(7)
+        for i, (x, y) in enumerate(batches(16)):
+            if i == 5:
+                model.norm.running_mean = model.norm.running_mean.clone()
+            if i == 10:
+                model.conv.requires_grad_(False)
+            take(x, y) if take else eager(model, opt, x, y)
+        ends.append([*model.state_dict().values()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_what_is_heard_late_has_done_no_harm(monkeypatch):
+    model, opt = made("sam")
+    take = captured_by(opt, model)
+    given = list(batches(12))
+    for x, y in given[:6]:
+        take(x, y)
+    before = copy.deepcopy(model.state_dict())
+    monkeypatch.setattr(Guarded, "heard", 0)
+    take(given[6][0] * float("nan"), given[6][1])
+    for x, y in given[7:]:
+        take(x, y)
+    with pytest.raises(FloatingPointError, match="step 6 is not finite"):
+        take.settle()
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+def test_batches_are_tensors_and_modes_do_not_clash():
+    model, opt = made("sam")
+    with pytest.raises(TypeError, match="made of tensors, not str"):
+        capture(opt, loss_fn, model, ("x", "y"))
+    with pytest.raises(ValueError, match="makes graphs of its own"):
+        capture(opt, loss_fn, model, next(batches(1)), compile="reduce-overhead")
+
+
+@on_a_gpu
+def test_compiled_models():
+    ends = []
+    for compiled in (False, True):
+        model, opt = made("sam", net=Net(0.0))
+        take = capture(opt, loss_fn, model, next(batches(1)), compile=compiled)
+        losses = [take(x, y) for x, y in batches(8)]
+        assert take.why is None
+        ends.append((torch.stack(losses), [t.float() for t in model.state_dict().values()]))
+    for a, b in zip([ends[0][0], *ends[0][1]], [ends[1][0], *ends[1][1]], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+@on_a_gpu
+def test_batches_from_the_cpu():
+    model, opt = made("sam")
+    take = captured_by(opt, model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        losses = torch.stack([take(x.cpu(), y.cpu()) for x, y in batches(8)])
+    assert losses.isfinite().all()
