@@ -132,6 +132,31 @@ def test_weights_that_do_not_move_are_harmless(method):
     assert sizes(followed) == pytest.approx([0.1, 0.1, 0.1 * sqrt(1.02)], rel=1e-12)
 
 
+@pytest.mark.parametrize("method", [SASAM, SASGD])
+@pytest.mark.parametrize("start", [1.0, 1e-25])
+def test_a_move_too_small_to_be_measured_does_not_end_the_run(method, start):
+    """The weights stand still in their precision while the gradients differ, or |dw|^2 is below the smallest float."""
+    w = torch.nn.Parameter(torch.full((2,), start))
+    opt = SharpnessAware(torch.optim.SGD([w], lr=1e-30), method())
+    calls = 0
+
+    def closure():
+        nonlocal calls
+        calls += 1
+        opt.zero_grad()
+        loss = 5e24 * w.square().sum() if start < 1 else (1 + 1e-3 * calls) * w.sum()  # noise between the two passes
+        loss.backward()
+        return loss
+
+    sizes = []
+    for _ in range(4):
+        opt.step(closure)
+        sizes.append(opt.param_groups[0]["lr"])
+    assert sizes[:2] == pytest.approx([1e-30, 1e-30])  # nothing was learnt of the slope
+    assert sizes[2] == pytest.approx(sqrt(1.02) * 1e-30)
+    assert all(size > 0 for size in sizes)
+
+
 class PartlyFrozen(Landscape):
     """A landscape whose gradient vanishes on frozen weights."""
 

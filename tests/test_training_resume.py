@@ -28,26 +28,26 @@ STEPS = 10  # two epochs of five
 
 def stopping_at(step: int, monkeypatch: pytest.MonkeyPatch, by: int = signal.SIGTERM) -> None:
     """A signal arrives in the middle of the step-th step."""
-    taken = loop.Training._step
+    taken = loop.Training._set_out
 
-    def with_signal(self: loop.Training, batch: Any) -> None:
+    def with_signal(self: loop.Training) -> int:
         if self.course.taken(self.position) == step:
             os.kill(os.getpid(), by)
-        taken(self, batch)
+        return taken(self)
 
-    monkeypatch.setattr(loop.Training, "_step", with_signal)
+    monkeypatch.setattr(loop.Training, "_set_out", with_signal)
 
 
 def crashing_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process dies in the step-th step: what is on disk is all that is left."""
-    taken = loop.Training._step
+    taken = loop.Training._set_out
 
-    def with_crash(self: loop.Training, batch: Any) -> None:
+    def with_crash(self: loop.Training) -> int:
         if self.course.taken(self.position) == step:
             raise ZeroDivisionError
-        taken(self, batch)
+        return taken(self)
 
-    monkeypatch.setattr(loop.Training, "_step", with_crash)
+    monkeypatch.setattr(loop.Training, "_set_out", with_crash)
 
 
 def stopped(settings: Config, step: int, by: int = signal.SIGTERM) -> Stopped:
@@ -141,18 +141,19 @@ def test_a_signal_in_the_last_step_of_an_epoch_stops_before_evaluation(tmp_path:
 
 
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def twice(self: loop.Training, batch: Any) -> None:
+    def twice(self: loop.Training) -> int:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
+        return 0
 
-    monkeypatch.setattr(loop.Training, "_step", twice)
+    monkeypatch.setattr(loop.Training, "_set_out", twice)
     with pytest.raises(KeyboardInterrupt):
         train(config(tmp_path))
 
 
 def test_a_finished_run_is_returned_as_it_is(whole: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir() if p.name != "run.lock"}
-    monkeypatch.setattr(loop.Training, "_step", lambda *_: pytest.fail("it trains again"))
+    monkeypatch.setattr(loop.Training, "_set_out", lambda *_: pytest.fail("it trains again"))
     again = train(whole.config)
     assert again.finished
     assert again.records == whole.records

@@ -21,6 +21,11 @@ def small(shape: tuple[int, ...], outputs: int, width: int = 8) -> nn.Module:
     )  # fmt: skip
 
 
+def steady(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """The same without a buffer that is replaced."""
+    return nn.Sequential(*(m for m in small(shape, outputs) if not isinstance(m, Centred)))
+
+
 class Centred(nn.Module):
     """A buffer that a forward pass replaces by another tensor, as users' own layers do."""
 

@@ -38,9 +38,14 @@ def capture(
     mode = compile if isinstance(compile, str) else None
     seen: Any = torch.compile(model, dynamic=False, mode=mode) if compile else model
 
+    return captured(opt, passes_of(opt, loss_fn, seen), model)
+
+
+def captured(opt: SharpnessAware, passes: Passes, model: nn.Module) -> Captured:
+    """Steps that are taken by a function, recorded as CUDA graphs where they can be."""
     why = obstacle(opt)
     device = opt.param_groups[0]["params"][0].device
-    return Captured(opt, passes_of(opt, loss_fn, seen), model, CudaGraphs(device) if why is None else why)
+    return Captured(opt, passes, model, CudaGraphs(device) if why is None else why)
 
 
 def passes_of(opt: SharpnessAware, loss_fn: Callable[..., Tensor], model: Any) -> Passes:

@@ -42,6 +42,7 @@ class Captured:
         self._shown: Recording | None = None  # whose gradients stand in `p.grad`
         self._dials: Dials | None = None
         self._ground: Any = None  # what all recordings stand on
+        self._moved = 0  # how often that has changed since the last one
         if not isinstance(recorder, str):
             self._recorder, self._guard = recorder, Guarded(self.device, stop=opt.on_nonfinite == "raise")
             opt.register_state_dict_pre_hook(lambda _: self.settle())
@@ -77,6 +78,11 @@ class Captured:
             self._dials.read()
 
     @property
+    def heard(self) -> int:
+        """How many recorded steps are known to have been refused; the device may be further."""
+        return self._guard.heard if self.why is None else 0
+
+    @property
     def skipped(self) -> int:
         """How many recorded steps were refused because a number was not finite; waits for the device."""
         return self._guard.counted()[1] if self.why is None else 0
@@ -91,6 +97,10 @@ class Captured:
         if self._dials is None or not self._dials.fits(opt.param_groups) or not _same(ground, self._ground):
             self._forget()
             self._dials, self._ground = Dials(opt.param_groups, LOOSE, self.device), ground
+            self._moved += 1
+            if self._moved > MOST:
+                self._give_up("the model puts other tensors in the place of its weights or statistics at every step")
+                return None
         shapes = tuple((t.shape, t.stride(), t.dtype) for t in rows)
         training = self._model.training if self._model is not None else None
         return (pattern, n, shapes, training, fixed(opt.param_groups, LOOSE), opt.record, opt.same_noise)
@@ -139,7 +149,7 @@ class Captured:
         finally:
             for group in opt.param_groups:  # nothing has run yet
                 group[STEP] = step
-        self._recordings[kind] = known
+        self._recordings[kind], self._moved = known, 0
         return known
 
     def _replayed(self, known: Recording, rows: Rows) -> Tensor:

@@ -19,6 +19,7 @@ class Guarded:
 
     def __init__(self, device: torch.device, *, stop: bool):
         self._stop = stop
+        self._last: Tensor | None = None  # whether the last step was refused
         self.sets: set[str] = set()  # the group options that steps have set
         self._taken, self._refused = torch.zeros(2, dtype=torch.int64, device=device).unbind()
         pinned = device.type == "cuda"
@@ -28,6 +29,7 @@ class Guarded:
     def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
         site = planned.site
         self.sets |= site.settings.keys()
+        self._last = None
         if planned.health is None:
             with site.settings_applied():
                 base.step()
@@ -39,10 +41,16 @@ class Guarded:
             with site.settings_applied():
                 _step_unless(base, refused)
             statistics.restore_where(refused, planned.statistics)
+            self._last = refused
             self._taken += ~refused
             self._refused += refused
             self._heard.copy_(self._refused, non_blocking=True)
         site.commit()
+
+    def undo_(self, values: Tensor, before: Tensor) -> None:
+        """Puts back what the last step changed elsewhere, if it was refused."""
+        if self._last is not None:
+            values.copy_(torch.where(self._last, before, values))
 
     @property
     def heard(self) -> int:

@@ -33,6 +33,9 @@ class Applying(Protocol):
     """Has the base optimizer take a planned step, unless that would do harm; a step that is refused leaves no trace."""
 
     def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None: ...
+    def undo_(self, values: Tensor, before: Tensor) -> None:
+        """Puts back what the last step changed elsewhere, if it was refused."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class Checked:
     """Looks whether everything is finite, which waits for the device, and raises or skips."""
 
     on_nonfinite: str | None
+
+    def undo_(self, values: Tensor, before: Tensor) -> None:
+        """A refused step raises, or shows in the number of steps taken."""
 
     def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
         if planned.health is None or bool(torch.isfinite(planned.health)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Hashable, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -33,6 +33,9 @@ class SASAM:
     def cost(self, step: int) -> int:
         return 3 if step else 2
 
+    def pattern(self, step: int) -> Hashable:
+        return step > 0
+
     def plan(self, site: Site) -> Plan:
         before = _step_size(site)
         here = yield Probe()
@@ -56,6 +59,9 @@ class SASGD:
 
     def cost(self, step: int) -> int:
         return 2 if step else 1
+
+    def pattern(self, step: int) -> Hashable:
+        return step > 0
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()
@@ -86,7 +92,10 @@ def _adapted(
     there = yield Probe(at=back)
     turned = (here.grad - there.grad).norm()
     theta = torch.as_tensor(site.option("theta"), dtype=lr.dtype, device=lr.device)
-    smooth = torch.where(turned > 0, moved / (damping * turned), inf)
+    ratio = moved / (damping * turned)
+    # Weights that stood still, or moved by less than a square can hold, say nothing of the slope around them: a ratio
+    # of 0 is rounding, and as a step size it would end the run where it is.
+    smooth = torch.where((turned > 0) & (ratio > 0), ratio, inf)
     growth = torch.where(lr > 0, (1 + delta * theta).sqrt() * lr, lr)  # a schedule may pass through 0
     now = torch.minimum(smooth, growth) + epsilon
     now = torch.where(torch.isinf(now), lr, now)  # no slope and no history: nothing to adapt to

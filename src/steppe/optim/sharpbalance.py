@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,9 @@ class SharpBalance:
     def cost(self, step: int) -> int:
         return 1 + self.method.cost(step)
 
+    def pattern(self, step: int) -> Hashable:
+        return None  # every batch has another number of sharp rows
+
     def plan(self, site: Site) -> Plan:
         if site.mask is None or not len(site.mask):
             raise ValueError(
@@ -36,15 +39,26 @@ class SharpBalance:
             )
         refuse_memory(self.method, site)
         n, sharp, normal = len(site.mask), positions(site.mask, True), positions(site.mask, False)
-        total = None
         # workers have different shares of sharp rows: each sums up its own batch, then they average
-        if len(normal):
-            total = (yield Probe(rows=Chosen(normal, n), sync=False)).grad.mul_(len(normal) / n)
-        if len(sharp):
-            steep = yield from relayed(self.method.plan(site), restricted(Chosen(sharp, n), sync=False))
-            total = steep if total is None else total.add_(steep.mul_(len(sharp) / n))
-        assert total is not None
-        return site.average_(total)
+        if not len(sharp):
+            return site.average_((yield Probe(rows=AllOf(n), sync=False)).grad)
+        if not len(normal):
+            return site.average_((yield from relayed(self.method.plan(site), restricted(AllOf(n), sync=False))))
+        plain = (yield Probe(rows=Chosen(normal, n), sync=False)).grad
+        steep = yield from relayed(self.method.plan(site), restricted(Chosen(sharp, n), sync=False))
+        return site.average_(steep.add_(plain, len(normal) / len(sharp)).mul_(len(sharp) / n))
+
+
+@dataclass(frozen=True)
+class AllOf:
+    """Every row of a batch of `of` rows, without a copy of them."""
+
+    of: int
+
+    def index(self, n: int) -> slice:
+        if n != self.of:
+            raise ValueError(f"rows were chosen for a batch of {self.of}, but this batch has {n} rows")
+        return slice(None)
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,9 @@ class OnSomeRows:
 
     def cost(self, step: int) -> int:
         return SharpBalance(self.method).cost(step)
+
+    def pattern(self, step: int) -> Hashable:
+        return self.method.pattern(step)  # where no rows are marked
 
     def plan(self, site: Site) -> Plan:
         return self.method.plan(site) if site.mask is None else SharpBalance(self.method).plan(site)

@@ -34,6 +34,7 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
         begun = begin(stack, config, wish, progress, until)
         if begun is not None:
             training, asking = begun
+            training.capture()
             follow(asking, training.seen)
         return open_run(folder_of(config))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,8 @@ from torch.nn.utils import clip_grad_norm_
 from ..data.dataset import Splits
 from ..draw import seed_of, seed_torch
 from ..measures.workers import Workers
+from ..optim.capture import captured
+from ..optim.captured import Captured
 from ..optim.site import STEP
 from . import records
 from .averages import averages_of
@@ -54,6 +56,17 @@ class Training:
         self.trainee = Trainee(model, optimizer_of(config, model, self.course), averages_of(config), workers)
         self.own_lr = sets_lr(self.trainee.opt)
         self.position, self._records = Position(), 0
+        self._captured: Captured | None = None
+
+    def capture(self) -> None:
+        """From now on steps are recorded and replayed, where they can be and this process sees to its own passes."""
+        if self.device.type == "cuda" and self.config.capture:
+            self._captured = captured(self.trainee.opt, self._alone, self.trainee.bare)
+
+    def _alone(self, rows: Sequence[Tensor], held_out: Sequence[Tensor] | None) -> Tensor:
+        held = None if held_out is None else (held_out[0], held_out[1])
+        follow(self._passes(Batch((rows[0], rows[1]), held, None)), self.seen)
+        return self.trainee.sums.totals[0]
 
     def go_back_to(self, done: Committed) -> None:
         """Takes up the state of a checkpoint."""
@@ -85,16 +98,26 @@ class Training:
         length = self.course.length(self.position.epoch)
         self._clock = perf_counter()
         for batch in islice(self.supply.epoch(self.position.epoch, self.position.step), length - self.position.step):
-            self._step(batch)
-            yield from self._passes(batch)
+            number = self._set_out()
+            if self._captured is None or batch.sharp is not None:
+                yield from self._passes(batch)
+            else:
+                self._replay(self._captured, batch)
+            if self._number != number:
+                self._average()
             self.position = self.position.stepped()
             self._watcher.stepped(self.position, self.trainee.sums)
             if self.workers.count == 1 or self.position.step % AGREE == 0 or self.position.step == length:
                 self._stop_or_save()
         self._count_time()
 
-    def _step(self, batch: Batch) -> None:
-        """Sets out on a step: its noise, its learning rate, and what its passes go by."""
+    @property
+    def _number(self) -> int:
+        """How many steps the engine has taken."""
+        return int(self.trainee.opt.param_groups[0][STEP])
+
+    def _set_out(self) -> int:
+        """Sets out on a step with its noise and its learning rate, and returns its number."""
         config, trainee, opt = self.config, self.trainee, self.trainee.opt
         step = self.course.taken(self.position)
         seed_torch(seed_of(config.seed, NOISE, step, self.workers.rank))  # dropout is a function of the step
@@ -103,13 +126,13 @@ class Training:
         if step == 0 or not self.own_lr:
             for group in opt.param_groups:
                 group["lr"] = learning_rate(config, step, self.course.steps)
-        self._turns = opt.passes(mask=batch.sharp)
+        return self._number
 
     def _passes(self, batch: Batch) -> Asking:
         """One step of the method: however many passes it asks for, and one of the base optimizer."""
         config, trainee, opt = self.config, self.trainee, self.trainee.opt
-        number, before, counted = opt.param_groups[0][STEP], trainee.sums.totals.clone(), 0
-        with closing(self._turns) as turns:
+        number, before, counted = self._number, trainee.sums.totals.clone(), 0
+        with closing(opt.passes(mask=batch.sharp)) as turns:
             for turn in turns:
                 x, y = turn.rows(*self._rows(batch, turn.held_out))
                 output, losses = yield x, y
@@ -122,12 +145,23 @@ class Training:
         if config.clip is not None:
             clip_grad_norm_([p for g in opt.param_groups for p in g["params"]], config.clip)
         opt.step()
-        if opt.param_groups[0][STEP] == number:  # the engine refused a step that was not finite
-            trainee.sums.totals, trainee.skipped = before, trainee.skipped + 1
-            return
-        for average in trainee.averages.values():
+        if self._number == number:  # the engine refused a step that was not finite
+            trainee.sums.totals.copy_(before)
+            trainee.skipped += 1
+        elif opt.applying is not None:  # it refuses them on the device, unseen
+            opt.applying.undo_(trainee.sums.totals, before)
+
+    def _replay(self, captured: Captured, batch: Batch) -> None:
+        """The same without the passes of a step that was recorded: Python counts them only when they are recorded."""
+        taken, refused = self.trainee.passes + self.trainee.opt.method.cost(self._number), captured.heard
+        captured(*batch.rows, held_out=batch.held_out)
+        self.trainee.passes = taken
+        self.trainee.skipped += captured.heard - refused
+
+    def _average(self) -> None:
+        for average in self.trainee.averages.values():
             if average.every_step:
-                average.take(trainee.tensors())
+                average.take(self.trainee.tensors())
 
     def _rows(self, batch: Batch, held_out: bool) -> Rows:
         if not held_out:

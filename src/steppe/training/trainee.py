@@ -15,6 +15,8 @@ from .averages import Average
 from .distributed import gathered, placed
 from .sums import Sums
 
+KERNELS = ("foreach", "fused", "capturable")  # how an optimizer of torch computes, not what
+
 
 class Trainee:
     """The model, its optimizer, its averages, and what the epoch under way has added up to."""
@@ -27,11 +29,12 @@ class Trainee:
         strange = [k for k, t in self.bare.state_dict().items() if not isinstance(t, Tensor)]
         if strange:
             raise TypeError(f"the model keeps {strange[0]}, which is no tensor, and a checkpoint keeps only those")
+        self.sums = Sums(next(self.bare.parameters()).device)
         self.start_epoch()
 
     def start_epoch(self) -> None:
-        device = next(self.bare.parameters()).device
-        self.sums, self.passes, self.skipped, self.seconds = Sums(device), 0, 0, 0.0
+        self.sums.totals.zero_()
+        self.passes, self.skipped, self.seconds = 0, 0, 0.0
 
     @property
     def _own(self) -> dict[str, Tensor]:
@@ -87,7 +90,10 @@ class Trainee:
             raise ValueError(f"the checkpoint is of another model: {', '.join(strange[:3])} is in one of them only")
         for k, t in own.items():
             local(t).copy_(local(placed(weights[k], t)))
+        kernels = [{k: g[k] for k in KERNELS if k in g} for g in self.opt.param_groups]
         self.opt.load_state_dict(self._placed(state["optimizer"]))
+        for group, own_kernels in zip(self.opt.param_groups, kernels, strict=True):
+            group.update(own_kernels)  # those of this machine, whatever the last one had
         for name, kept in state["averages"].items():
             average = self.averages[name]
             average.n = kept["n"]
