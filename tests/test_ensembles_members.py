@@ -204,15 +204,15 @@ def test_a_signal_stops_it_and_the_same_call_goes_on(
     how: str, sent: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight = trained(folder / "straight", how, model=PLAIN)
-    taken = loop.Training._step
+    taken = loop.Training._set_out
 
-    def with_signal(self: loop.Training, batch: Any) -> None:
+    def with_signal(self: loop.Training) -> int:
         if self.course.taken(self.position) == 7 and self.config.seed == 1:
             os.kill(os.getpid(), sent)
-        taken(self, batch)
+        return taken(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_step", with_signal)
+        patch.setattr(loop.Training, "_set_out", with_signal)
         with pytest.raises(Stopped):
             trained(folder / "stopped", how, model=PLAIN)
     halfway = open_ensemble(folder / "stopped")
@@ -249,15 +249,15 @@ def test_stacked_members_are_those_in_sequence(strategy: str, base: dict[str, An
 
 
 def test_a_stacked_member_that_fails_leaves_the_others_to_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = loop.Training._step
+    taken = loop.Training._set_out
 
-    def failing(self: loop.Training, batch: Any) -> None:
+    def failing(self: loop.Training) -> int:
         if self.config.seed == 1 and self.position.epoch == 1:
             raise FloatingPointError("too steep")
-        taken(self, batch)
+        return taken(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_step", failing)
+        patch.setattr(loop.Training, "_set_out", failing)
         with pytest.raises(FloatingPointError, match="too steep"):
             trained(folder, "stacked", {"strategy": "deep"}, model=PLAIN)
     found = open_ensemble(folder)

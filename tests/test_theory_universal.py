@@ -217,6 +217,18 @@ def test_where_the_determinants_objective_is_least() -> None:
     assert manifold.leaves(s, 0.1, rho) == 0 < manifold.leaves(s, 3.0, rho)
 
 
+@pytest.mark.parametrize("place", [(0.3, 0.02, -0.4), (-1.5, 1.0, 0.0), (1.5, -0.2, 2.0)])
+def test_the_valleys_gradient_is_autograds(place: tuple[float, float, float]) -> None:
+    valley = manifold.Valley(*place)
+    loss = valley()
+    wanted = torch.autograd.grad(loss, [valley.along, valley.across])
+    assert valley.read().item() == pytest.approx(loss.item(), rel=1e-14)
+    for p, grad in zip((valley.along, valley.across), wanted, strict=True):
+        assert p.grad is not None
+        assert p.grad.dtype == p.dtype
+        torch.testing.assert_close(p.grad, grad, rtol=1e-14, atol=1e-15)
+
+
 STEPS = {"trace": 200, "frobenius": 200, "determinant": 120, "determinant, small cube": 200}
 
 

@@ -1,9 +1,10 @@
 """All members at once on one device: their weights stacked, and every pass of all of them one forward and backward.
 
-Members stay runs with optimizers, methods, checkpoints and records of their own. What is shared is the model's work:
-members go pass by pass in step, and what they ask for is answered for all of them together by `torch.func`. The stack
-always has the same shape, whoever is in it: kernels sum in another order where shapes differ, and a member that was
-stopped at another step than the others has to end bitwise the same.
+Members stay runs with checkpoints and records of their own. They go pass by pass in step, and what they ask for is
+answered for all of them together by `torch.func`. Where the method allows it (`shareable`) their methods and optimizers
+are one too, on stacked weights; where not, only the model's work is shared. The stack always has the same shape,
+whoever is in it: kernels sum in another order where shapes differ, and a member that was stopped at another step than
+the others has to end bitwise the same.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ from ..training.loop import Asking, Seen, Training
 from ..training.stopping import listening
 from ..training.supply import Rows
 from .members import tell_scores
+from .padding import padded
 from .settings import Ensemble
+from .shareable import alike, shareable
+from .together import Together
+
+Begun = tuple[Training, Asking]
 
 
 @contextmanager
@@ -44,44 +50,73 @@ def stacked(ensemble: Ensemble, progress: bool | None) -> Iterator[Callable[[Seq
     yield reach
 
 
-def _drive(begun: Sequence[tuple[Training, Asking] | None], stack: ExitStack) -> None:
+def _drive(begun: Sequence[Begun | None], stack: ExitStack) -> None:
     """Trains all of them in step; one that fails or is stopped leaves the others to go on, and is told of then."""
-    live = {i: found for i, found in enumerate(begun) if found is not None}
-    for training, asking in live.values():
-        if training.workers.count > 1:
+    for found in begun:
+        if found is None:
+            continue
+        if found[0].workers.count > 1:
             raise ValueError("stacked members train in one process: leave torchrun, or take members in sequence")
-        stack.enter_context(closing(asking))
-    answers: dict[int, Any] = {}
+        stack.enter_context(closing(found[1]))
+    troubles = [error for group in _groups(begun) for error in _in_step(group)]
+    if troubles:
+        raise troubles[0]
+
+
+def _groups(begun: Sequence[Begun | None]) -> Sequence[Sequence[Begun | None]]:
+    """Runs that one plan and one optimizer can serve, and the rest of them; members of an ensemble are all alike."""
+    kinds: list[list[Begun]] = []
+    for found in begun:
+        if found is not None:
+            like = next((k for k in kinds if alike(k[0][0].config, found[0].config)), None)
+            kinds.append([found]) if like is None else like.append(found)
+    if len(kinds) < 2:
+        return [begun] if kinds else []
+    apart = [found for k in kinds if len(k) == 1 or not shareable(k[0][0]) for found in k]
+    return [k for k in kinds if k[0] not in apart] + ([apart] if apart else [])
+
+
+def _in_step(begun: Sequence[Begun | None]) -> list[Exception]:
+    """Trains a group of runs pass by pass, and returns what went wrong."""
+    live = {i: found for i, found in enumerate(begun) if found is not None}
+    first = next(iter(live.values()))[0]
+    same = all(alike(first.config, training.config) for training, _ in live.values())
+    trainings = [found[0] if found is not None else None for found in begun]
+    together = Together(trainings) if same and shareable(first) else None
+    asked: dict[int, Rows] = {}
+    answers: dict[int, Any] = dict.fromkeys(live)
     troubles: list[Exception] = []
     checked = False
     while True:
-        asked: dict[int, Rows] = {}
-        for i, (_, asking) in list(live.items()):
+        for i, answer in answers.items():
             try:
-                answer: Any = answers.get(i)
-                asked[i] = asking.send(answer)
+                asked[i] = live[i][1].send(answer)
             except StopIteration:
                 del live[i]
             except Exception as error:
                 troubles.append(error)
                 del live[i]
         if not asked:
-            break
-        first = next(iter(asked))
+            return troubles
         if not checked:
-            _refuse_movement(live[first][0].trainee.bare, asked[first][0])
+            _refuse_movement(first.trainee.bare, next(iter(asked.values()))[0])
             checked = True
-        there = [i if i in asked else first for i in range(len(begun))]  # an empty place is taken by another
-        found = _seen([live[i][0] for i in there], [asked[i] for i in there])
-        answers = {i: found[i] for i in asked}
-    if troubles:
-        raise troubles[0]
+        taken = {i: live[i][0].course.taken(live[i][0].position) for i in asked}
+        behind = [i for i in asked if taken[i] == min(taken.values())]  # the others wait for them
+        if together is not None:
+            part = min(together.seats[i].part for i in behind)
+            answers = together.answer(behind, {i: asked.pop(i) for i in behind if together.seats[i].part == part})
+        else:
+            there = [i if i in asked else next(iter(asked)) for i in range(len(begun))]  # a place is never empty
+            found = _seen([live[i][0] for i in there], [asked[i] for i in there])
+            answers = {i: found[i] for i in asked}
+            asked = {}
 
 
 def _seen(trainings: Sequence[Training], asked: Sequence[Rows]) -> list[Seen]:
     """What every model gives on its own rows, with the losses of the rows and their gradient."""
     models = [t.trainee.bare for t in trainings]
-    x, y, weights, sizes = _padded(asked, trainings[0].config.batch_size)
+    x, y, weights, sizes = padded(asked, max(t.config.batch_size for t in trainings))
     own = [dict(m.named_parameters()) for m in models]
     with torch.no_grad():
         stacks = {k: torch.stack([p[k] for p in own]) for k in own[0]}
@@ -100,21 +135,6 @@ def _seen(trainings: Sequence[Training], asked: Sequence[Rows]) -> list[Seen]:
         params = [own[i][k] for k in moving]
         found.append((output[i, :n].detach(), known(losses[i, :n].detach(), mine, *params)))
     return found
-
-
-def _padded(asked: Sequence[Rows], longest: int) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-    """Rows of all members in one tensor, and the weight of each in its member's mean: SharpBalance's parts differ in
-    length, and shorter ones repeat their last row, which counts nothing.
-    """
-    sizes = [len(x) for x, _ in asked]
-    places = torch.arange(longest)
-    index = [None if n == longest else places.clamp(max=n - 1) for n in sizes]
-    x, y = (
-        torch.stack([t if i is None else t[i.to(t.device)] for t, i in zip(ts, index, strict=True)])
-        for ts in zip(*asked, strict=True)
-    )
-    weights = torch.stack([(places < n) / n for n in sizes])
-    return x, y, weights.to(x.device), sizes
 
 
 class _Known(torch.autograd.Function):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 import torch
+from torch import Tensor
 
 from ..draw import Draw
 from ..triple import Triple, identity
@@ -30,7 +31,8 @@ class ZerothOrder(Measure):
             raise ValueError(f"differences of losses need a radius rho > 0, not {self.rho}")
         before = objective.spent()
         base, grad = objective.gradient()
-        rows: list[list[float]] = []
+        psis: list[Tensor] = []  # of blocks of draws
+        rows: list[list[float]] = []  # since the last block
         for i in range(self.n):
             row = []
             for k, law in enumerate(self.triple.laws):
@@ -40,8 +42,10 @@ class ZerothOrder(Measure):
                     raise NotFinite(f"the loss is {loss} at draw {i}, radius {self.rho}: measure at a smaller radius")
                 row.append((loss - base) / self.rho**2)
             rows.append(row)
-            if len(rows) % LOOK == 0 or len(rows) == self.n:
-                yield _estimate(self.triple, rows, objective.spent() - before)
+            if len(rows) == LOOK or i + 1 == self.n:
+                psis.append(self.triple.psis(torch.tensor(rows, dtype=torch.float64)))
+                rows = []
+                yield _estimate(self.triple, psis, objective.spent() - before)
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,9 @@ class SecondOrder(Measure):
         before = objective.spent()
         curvature = Curvature(objective)
         grad = curvature.gradient()
-        rows: list[list[float]] = []
-        while len(rows) < self.n:
-            block = range(len(rows), min(len(rows) + LOOK, self.n))
+        psis: list[Tensor] = []  # of blocks of draws
+        for first in range(0, self.n, LOOK):
+            block = range(first, min(first + LOOK, self.n))
             vectors = [
                 law(Draw(objective.space, (seed, objective.number, i, k), objective.weights, grad))
                 for i in block
@@ -65,13 +69,12 @@ class SecondOrder(Measure):
             ]
             images = curvature.products(vectors)
             forms = [float(v.dot(image)) / 2 for v, image in zip(vectors, images, strict=True)]
-            laws = len(self.triple.laws)
-            rows += [forms[j : j + laws] for j in range(0, len(forms), laws)]
-            yield _estimate(self.triple, rows, objective.spent() - before)
+            rows = torch.tensor(forms, dtype=torch.float64).view(len(block), len(self.triple.laws))
+            psis.append(self.triple.psis(rows))
+            yield _estimate(self.triple, psis, objective.spent() - before)
 
 
-def _estimate(triple: Triple, rows: list[list[float]], cost: Cost) -> Estimate:
+def _estimate(triple: Triple, psis: list[Tensor], cost: Cost) -> Estimate:
     """A triple in logs is measured as its logarithm, which alone fits into a number for networks."""
-    psis = triple.psis(torch.tensor(rows, dtype=torch.float64))
     kind: Kind = "unbiased" if triple.phi is identity and not triple.logs else "plug-in"
-    return summarise(psis, kind, triple.link, cost=cost, note="logarithm" if triple.logs else "")
+    return summarise(torch.cat(psis), kind, triple.link, cost=cost, note="logarithm" if triple.logs else "")

@@ -9,7 +9,7 @@ from typing import Any
 
 # Okabe and Ito's colours: told apart by people with any colour vision, and in grey
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#5F6368"
-CHARACTERS = 0.125  # of a caption, to a pixel of width
+CHARACTERS = 0.145  # of a caption, to a pixel of width
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def picture(title: str, caption: str, *row: Panel, height: int = 430) -> dict[st
         "template": "plotly_white", "width": width, "height": height + below, "font": {"size": 14},
         "title": {"text": title, "font": {"size": 18}, "x": 0.02},
         "margin": {"l": 80, "r": 30, "t": 130, "b": below},
-        "legend": {"orientation": "h", "x": 0, "y": 1.07, "yanchor": "bottom"},
+        "legend": {"orientation": "h", "x": 0, "y": 1.1, "yanchor": "bottom"},
         "annotations": [{
             "text": "<br>".join(words), "xref": "paper", "yref": "paper", "x": 0, "y": 0, "xanchor": "left",
             "yanchor": "top", "yshift": -56, "showarrow": False, "align": "left", "font": {"size": 13, "color": GREY},
@@ -87,7 +87,8 @@ def picture(title: str, caption: str, *row: Panel, height: int = 430) -> dict[st
 
 
 def _axis(title: str, logarithmic: bool) -> dict[str, Any]:
-    scale = {"type": "log", "exponentformat": "power", "dtick": 1} if logarithmic else {}
+    # plotly sets powers of ten larger than other numbers
+    scale = {"type": "log", "exponentformat": "power", "dtick": 1, "tickfont": {"size": 12}} if logarithmic else {}
     return {"title": {"text": title, "standoff": 8}, "ticks": "outside", "zeroline": False, **scale}
 
 

@@ -123,10 +123,11 @@ TITLES = {
 def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     panels = []
     colours = {"standard, p = 2": BLUE, "standard, p = inf": GREEN, "adaptive, p = 2": ORANGE}
-    colours |= {"adaptive, p = inf": VERMILLION, "standard": BLUE, "adaptive": ORANGE}
+    colours |= {"adaptive, p = inf": VERMILLION}
     for where, title in TITLES.items():
         traces = []
-        for name, values in data["ratios"][where].items():
+        for label, values in data["ratios"][where].items():
+            name = label if label in colours else f"{label}, p = 2"
             traces.append(line(name, data["radii"], values, colours[name], mode="lines+markers"))
         panels.append(
             Panel(

@@ -153,7 +153,7 @@ def sparse_regression(settings: Settings) -> Result:
         f"(d = {sizes.dimension}, {sizes.rows} rows, {'dense' if sizes.dense else 'sparse'} truth).",
         "Kendall's tau with the test loss: "
         + ", ".join(f"{name} {tau['test loss'][name]:+.2f}" for name in values if name != "test loss") + ".",
-        f"tr(D H D) / 4 is ||beta||_1 within {float((near - 1).abs().max()):.1%} "
+        f"tr(DHD) / 4 is ||beta||_1 within {float((near - 1).abs().max()):.1%} "
         "(a quarter, not the printed half: eq. 6 has no 1/2, and c is balanced).",
         f"tau between adaptive trace and adaptive lambda_max: {tau['tr, adaptive']['λ max, adaptive']:+.2f}; "
         f"between standard ones: {tau['tr']['λ max']:+.2f}.",

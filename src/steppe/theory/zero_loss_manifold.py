@@ -52,6 +52,17 @@ class Valley(nn.Module):
         loss: Tensor = (p + q * s + r * (s * s)) @ self.across.square()
         return loss
 
+    @torch.no_grad()
+    def read(self) -> Tensor:
+        """The loss, with its gradient left in the parameters: by formula, which takes a third of autograd's time."""
+        s, (y, z) = self.along.item(), self.across.tolist()
+        a, b = curvatures(s)
+        turned = (q + 2 * r * s for _, q, r in ACROSS)
+        along = sum(t * x * x for t, x in zip(turned, (y, z), strict=True)) / 2
+        self.along.grad = torch.tensor(along, dtype=torch.float64)
+        self.across.grad = torch.tensor([a * y, b * z], dtype=torch.float64)
+        return torch.tensor((a * y * y + b * z * z) / 2, dtype=torch.float64)
+
 
 def measures(s: float) -> dict[str, float]:
     """The three measures on the manifold at s; the determinant is the product of the non-zero eigenvalues."""
@@ -142,19 +153,13 @@ def walk(run: Run, start: float, steps: int, lr: float = 0.1, seed: int = 0) -> 
     """The place s and the loss after every step of training by this method, step sizes falling to a tenth."""
     model = Valley(start, 0.02, -0.02)
     base = torch.optim.SGD([{"params": [model.across]}, {"params": [model.along]}], lr=lr)
-    opt = SharpnessAware(base, run.method, model=model, seed=seed)
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss: Tensor = model()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
-
+    # nothing here draws in a pass, and a path that leaves the valley shows in its end
+    opt = SharpnessAware(base, run.method, model=model, seed=seed, same_noise=False, on_nonfinite=None)
     for step in range(steps):
         now = lr * 0.1 ** (step / steps)
         base.param_groups[0]["lr"], base.param_groups[1]["lr"] = now, now * run.faster
-        opt.step(closure)
-        yield model.along.item(), model().item()
+        opt.step(model.read)
+        yield model.along.item(), model.read().item()
 
 
 def end(path: Sequence[tuple[float, float]]) -> float:
