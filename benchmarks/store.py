@@ -3,10 +3,12 @@
 Synthetic runs: 50 estimates, 3 targets and 5 records of epochs each. `insert` is a plan of all cells and then one
 transaction a run, as workers write them; `open` checks the whole file; `states` is what a running study asks most;
 `table` reads everything into memory; `CSV` is one row a run; `correlate` is all measures against one target, with
-intervals and p-values, pooled, within four groups and in each. Times are those of the process on a core, so that other
-work of the machine does not count; `insert, wall` and the rates are by the clock. The bar: from one size to the next,
-each takes at most 1.6 times as long as the number of runs says. Above 300 runs in a pool or a group intervals come from
-the jackknife instead of resamples, so that `correlate` has its own steps.
+intervals and p-values, pooled, within four groups and in each; `report` is the whole page from the store, with all
+measures against all three targets, what they follow instead, and the worst environments; `page` is its size. Times are
+those of the process on a core, so that other work of the machine does not count; `insert, wall` and the rates are by
+the clock. The bar: from one size to the next, each takes at most 1.6 times as long as the number of runs says. Above
+300 runs in a pool or a group intervals come from the jackknife instead of resamples, so that `correlate` and `report`
+have their own steps.
 
     PYTHONPATH=src python benchmarks/store.py [--sizes 1000 3000 10000] [--measures 50] [--repeats 2] [--out FILE]
 """
@@ -29,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from steppe.studies import Chance, Store, Table, correlations, export_table
+from steppe.studies.report.page import write
 
 BAR = 1.6
 VERSIONS = {"steppe": "0.1.0", "torch": "2.13.0", "python": platform.python_version()}
@@ -116,12 +119,13 @@ def measured(runs: int, measures: int, folder: Path, repeats: int) -> dict[str, 
         took["table"], table = timed(read, path, times=2)
         took["CSV"] = timed(export_table, table, folder / "table.csv")[0]
         took["correlate"] = timed(correlated, table)[0]
+        took["report"], page = timed(write, path, folder / "report.html")
         assert len(table) == runs
         assert len(table.measures) == measures
         best = {name: min(seconds, best.get(name, seconds)) for name, seconds in took.items()}
         size = path.stat().st_size
         path.unlink()
-    return best | {"MB": size / 1e6}
+    return best | {"MB": size / 1e6, "page": page.stat().st_size / 1e6}
 
 
 def main() -> None:
@@ -134,12 +138,18 @@ def main() -> None:
     sizes, measures = sorted(options.sizes), options.measures
     with tempfile.TemporaryDirectory() as folder:
         results = {size: measured(size, measures, Path(folder), options.repeats) for size in sizes}
-    named = ["insert", "wall", "open", "states", "table", "CSV", "correlate"]
+    named = ["insert", "wall", "open", "states", "table", "CSV", "correlate", "report"]
     columns = [("insert, wall" if name == "wall" else name) + ", s" for name in named]
-    head = ("runs", *columns, "runs/s", "estimates/s", "MB")
-    where = f"{platform.machine()}, {os.cpu_count()} cores, Linux" if os.name == "posix" else platform.platform()
+    head = ("runs", *columns, "runs/s", "estimates/s", "store, MB", "page, MB")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    where = f"{'two' if cores == 2 else cores} CPU cores, {platform.machine()}, {platform.system()}"
     versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, numpy {np.__version__}"
-    about = f"{measures} measures a run, the best of {options.repeats} times"
+    load = (
+        f"; a load of {os.getloadavg()[0]:.0f} from all work of the machine at the end"
+        if hasattr(os, "getloadavg")
+        else ""
+    )
+    about = f"{measures} measures a run, the best of {options.repeats}{load}"
     lines = [
         f"{datetime.date.today()}, {where}, {versions}; {about}",
         "",
@@ -148,10 +158,10 @@ def main() -> None:
     ]
     for size, r in results.items():
         rates = [f"{many / r['wall']:.0f}" for many in (size, size * measures)]
-        figures = [str(size), *(f"{r[name]:.3g}" for name in named), *rates, f"{r['MB']:.1f}"]
+        figures = [str(size), *(f"{r[name]:.3g}" for name in named), *rates, f"{r['MB']:.1f}", f"{r['page']:.1f}"]
         lines.append(f"| {' | '.join(figures)} |")
     lines += ["", f"Growth against the number of runs (1 is linear, the bar is {BAR:g}):", ""]
-    for name in (n for n in named if n != "wall"):
+    for name in [*(n for n in named if n != "wall"), "page"]:
         steps = [(f"{a} to {b}", results[b][name] / results[a][name] / (b / a)) for a, b in pairwise(sizes)]
         words = ", ".join(f"{step} {growth:.2f}" for step, growth in steps)
         lines.append(f"- {name}: {words}: {'met' if all(g <= BAR for _, g in steps) else 'NOT MET'}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -70,7 +71,9 @@ def fork() -> None:
         if not pid:
             child(request["out"])
         if request["after"] is not None:
-            time.sleep(request["after"])
+            ended = os.pidfd_open(pid)  # one that is done earlier is not waited for
+            select.select([ended], [], [], request["after"])
+            os.close(ended)
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL

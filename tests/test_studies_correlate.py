@@ -15,7 +15,7 @@ from steppe.studies import Chance, Column, Measured, Run, Table, correlate
 from steppe.studies.correction import corrected
 from steppe.studies.correlate import benjamini_hochberg, holm, kendall
 from steppe.studies.kendall import inversions, pairs, scores, tau_a, tau_b
-from steppe.studies.resampling import _variance, chance, jackknife, resampled, taus_of
+from steppe.studies.resampling import _scores_of, _variance, chance, jackknife, resampled, some, taus_of
 
 QUICK = Chance(resamples=400, permutations=199)
 
@@ -85,13 +85,11 @@ def test_ties_count_zero_and_the_denominator_does_not_shrink():
     assert isnan(tau_a([1], [2]))
 
 
-@given(st.lists(st.lists(st.integers(0, 9), min_size=7, max_size=7), min_size=1, max_size=4))
-def test_inversions_of_every_entry(rows):
-    a = np.array(rows)
-    i = np.arange(7)
-    larger = a[:, :, None] > a[:, None, :]
-    expected = (larger & (i[:, None] < i)).sum(2) + (larger & (i[:, None] < i)).sum(1)
-    assert (inversions(a) == expected).all()
+@given(st.lists(st.integers(0, 60), max_size=80))
+def test_inversions_of_every_entry(values):
+    a, i = np.array(values, dtype=np.int64), np.arange(len(values))
+    crossed = (a[:, None] > a) & (i[:, None] < i)
+    assert (inversions(a) == crossed.sum(1) + crossed.sum(0)).all()
 
 
 def test_ten_thousand_runs_take_no_square_of_memory_or_time():
@@ -129,6 +127,20 @@ def test_p_is_scipys_where_nothing_is_tied(n, how):
     assert how in found.p_from
     expected = stats.kendalltau(x, y, method="exact" if n <= 150 else "asymptotic").pvalue
     assert found.p == pytest.approx(expected, rel=1e-6 if n != 30 else 0.1)
+
+
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=12), st.integers(0, 3))
+@settings(max_examples=30)
+def test_scores_of_shuffles_are_those_of_every_pair(x, levels):
+    x = np.sort(np.array(x))
+    y = np.random.default_rng(len(x)).integers(0, levels + 1, size=(7, len(x)))
+    assert _scores_of(x, y).tolist() == [signs(x, row).sum() // 2 for row in y]
+
+
+def test_scores_of_shuffles_outgrow_a_byte():
+    x, y = np.arange(700), np.random.default_rng(0).permutation(700)
+    assert _scores_of(x, np.stack([y, x]))[0] == signs(x, y).sum() // 2
+    assert _scores_of(x, np.stack([y, x]))[1] == 700 * 699 // 2
 
 
 def test_p_of_shuffles_is_never_zero():
@@ -173,13 +185,14 @@ def test_an_unknown_correction_is_refused():
 # --- intervals
 
 
-@pytest.mark.parametrize(("tau", "n"), [(0.0, 30), (0.3, 20), (0.7, 40)])
+@pytest.mark.parametrize(("tau", "n"), [(0.0, 30), (0.3, 20), (0.7, 40), (0.85, 15)])
 def test_a_95_percent_interval_covers_the_true_tau(tau, n):
+    """88 to 99 % of 200 pools; a strong tau of few runs has one on the wide side, which may cover all."""
     hits = 0
     for seed in range(200):
         found = kendall(*copula(tau, n, seed), how=Chance(resamples=300, permutations=9, seed=seed))
         hits += found.low <= tau <= found.high
-    assert 176 <= hits <= 198
+    assert 176 <= hits <= (198 if tau < 0.8 else 200)
 
 
 def test_intervals_within_groups_cover_what_holds_within():
@@ -208,7 +221,7 @@ def test_intervals_of_large_pools_cover_too_and_agree_with_the_bootstrap():
     y = np.round(y, 1)
     label = np.repeat([0, 1], [200, 300])
     spread = taus_of(resampled(label, 1000, 0), x, y, label).std()
-    assert jackknife(x, y, label) == pytest.approx(spread, rel=0.1)
+    assert jackknife(scores(x, y, label), label) == pytest.approx(spread, rel=0.1)
 
 
 @given(lists(least=4, most=9, levels=3))
@@ -282,6 +295,21 @@ def test_attenuation_is_what_a_dose_of_noise_does():
     after = 2 / np.pi * np.arcsin(np.sin(0.3 * np.pi) / np.sqrt(1 + 0.49))
     assert found.attenuation == pytest.approx(after - 0.6, abs=0.03)
     assert found.low <= found.tau <= found.high
+
+
+def test_what_errors_do_to_a_large_pool_is_found_from_some_of_its_runs():
+    """As from all of them: on average the same, and errors of more runs even out. Groups are picked from alike."""
+    x, y = copula(0.6, 4000, 2)
+    groups = np.repeat([0, 1, 2, 3], [100, 900, 1000, 2000])
+    draws = np.random.default_rng(0)
+    noisy = [kendall(x, y, groups, x_error=np.full(4000, 0.7), how=Chance(seed=seed)) for seed in range(10)]
+    found = noisy[0]
+    moved = [pairs(x + 0.7 * draws.normal(size=4000), y, groups).tau_a - found.tau for _ in range(30)]
+    assert found.attenuation == pytest.approx(np.mean(moved), abs=0.02)
+    assert np.mean([t.error_spread for t in noisy]) == pytest.approx(np.std(moved), rel=0.3)  # each of five redraws
+    rows = some(groups, 1000, draws)
+    assert np.bincount(groups[rows]).tolist() == [100, 250, 250, 250]
+    assert len(some(np.arange(4000) // 5, 1000, draws)) == 4000  # small groups are kept whole
 
 
 def test_intervals_with_errors_cover_the_tau_of_what_was_measured():
@@ -358,9 +386,8 @@ def test_a_table_without_groups_has_no_within():
     (row,) = correlate.correlations(table, how=QUICK)
     assert row.within is None
     assert row.by_group == {}
-    assert (
-        correlate.correlation(Column("m", np.arange(6.0), np.full(6, nan)), table.target("e"), how=QUICK) == row or True
-    )
+    alone = correlate.correlation(Column("m", np.arange(6.0), np.full(6, nan)), table.target("e"), how=QUICK)
+    assert repr(alone) == repr(row)  # with nan in it, which is not equal to itself
     with pytest.raises(ValueError, match="no measure 'n'"):
         correlate.correlations(table, ["n"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -80,19 +79,6 @@ def test_one_that_diverges_leaves_its_stack(folder: Path) -> None:
     assert found.done == 2
     assert sorted(found.failures) == ["lr=1e+30 seed=0", "lr=1e+30 seed=1"]
     assert all("not finite" in error for error in found.failures.values())
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-def test_ray_gives_the_records_of_one_process(folder: Path, by_serial: dict[str, Any]) -> None:
-    study = tiny(folder / "ray")
-    assert run(study, Ray(limit=2)).done == 4
-    assert contents(study) == by_serial
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_ray_says_that_it_is_missing(folder: Path) -> None:
-    with pytest.raises(ImportError, match="pip install ray"):
-        run(tiny(folder / "no ray"), Ray())
 
 
 def test_a_killed_worker_costs_its_cell_and_the_cell_is_tried_again(folder: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
@@ -22,6 +23,7 @@ from steppe.studies.store import Store
 
 WORKERS, DRIVERS, FORKED = 10, 3, 7  # kills: 20 in all
 PATIENCE = 240.0  # seconds for a study: machines that test may be busy
+ENDING = 60.0  # seconds for workers to end: they give themselves ten, and longer where they wait for a core
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
 
@@ -83,11 +85,14 @@ def test_drivers_that_are_killed(nursery: Nursery, folder: Path, undisturbed: tu
     whole, seconds = undisturbed
     moments, kills, partly = random.Random(1), 0, 0
     for number in range(5 * FORKED):  # as often as it takes: how fast the machine is differs from start to start
-        out = folder / f"driver-{number}"
+        out, fresh = folder / f"driver-{number}", True
         while kills < FORKED or not partly:
-            if nursery.run(out, after=moments.uniform(0, seconds))["ended"] != "killed":
+            most = seconds * max(1, kills / FORKED)  # later, where all kills so far were before the first record
+            answer = nursery.run(out, after=moments.uniform(0, most))
+            if answer["ended"] != "killed":
+                seconds = answer["seconds"] if fresh else seconds  # other work may have slowed the first measurement
                 break
-            kills += 1
+            kills, fresh = kills + 1, False
             if study(out).store.exists():
                 with Store.reading(study(out).store) as store:
                     partly += list(store.states().values()).count("done") not in (0, 2 * SEEDS)
@@ -123,8 +128,9 @@ def test_workers_and_drivers_that_are_killed(folder: Path, undisturbed: tuple[di
                     _gone(living)
                     driver = started("local", str(out))
                 elif living := _workers(driver.pid):
-                    os.kill(moments.choice(living), SIGKILL)
-                    workers += 1
+                    with suppress(ProcessLookupError):  # it may have ended since: then nobody was killed
+                        os.kill(moments.choice(living), SIGKILL)
+                        workers += 1
             assert driver.returncode == 0
         finally:
             driver.kill()
@@ -155,15 +161,17 @@ def _workers(driver: int) -> list[int]:
 
 
 def _parent(pid: int) -> int | None:
+    """None for a process that has ended, also if its parent has not asked how: an init of a container may never."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
     except OSError:
         return None
+    return None if state == "Z" else int(parent)
 
 
 def _gone(pids: list[int]) -> None:
     """Workers end by themselves when their driver is gone."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + ENDING
     while any(_parent(pid) is not None for pid in pids):
         assert time.monotonic() < end, "workers outlived their driver"
         time.sleep(0.05)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from math import nan
 from typing import Any
 
@@ -85,19 +87,22 @@ def _between(values: Floats, level: Ints, how: Chance) -> tuple[float, float]:
     if n < 3 or np.ptp(values) == 0 or level.max() == 0:
         return nan, nan
     from scipy.special import chdtrc
-    from scipy.stats import rankdata
 
-    centred = rankdata(values) - (n + 1) / 2  # tied values share their mean rank
-    size = np.bincount(level)
-    one_hot = np.eye(len(size))[level]
-
-    def shares(rows: Floats) -> Floats:
-        found: Floats = (((rows @ one_hot) ** 2) / size).sum(-1) / (centred**2).sum()
-        return found
-
-    share = float(shares(centred))
+    ranked, size = ranks(values), np.bincount(level)
+    ties = np.bincount(ranked)
+    centred = (np.cumsum(ties) - (ties - 1) / 2)[ranked] - (n + 1) / 2  # tied values share their mean rank
+    share = float((np.bincount(level, centred) ** 2 / size).sum() / (centred**2).sum())
     if n > SHUFFLED:  # the chi-squared limit of Kruskal and Wallis
         return share, float(chdtrc(len(size) - 1, (n - 1) * share))
-    draws = np.random.default_rng([how.seed, 5])
-    null = shares(draws.permuted(np.broadcast_to(centred, (how.permutations, n)), axis=1))
+    null = _shuffled_shares(np.sort(centred).tobytes(), tuple(size.tolist()), how.permutations, how.seed)
     return share, (1 + int((null >= share - 1e-12).sum())) / (1 + how.permutations)
+
+
+@lru_cache(maxsize=64)
+def _shuffled_shares(centred: bytes, size: tuple[int, ...], times: int, seed: int) -> Floats:
+    """Shares of shuffled ranks; they hang on the values through ties alone, so that most measures have the same."""
+    values = np.frombuffer(centred)
+    shuffled = np.random.default_rng([seed, 5]).permuted(np.broadcast_to(values, (times, len(values))), axis=1)
+    sums = np.add.reduceat(shuffled, [0, *accumulate(size[:-1])], axis=1)
+    found: Floats = (sums**2 / size).sum(1) / (values**2).sum()
+    return found

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .neighbours import coded, neighbours
+from .kendall import Floats, Ints, ranks, scores
+from .neighbours import coded, contexts_of
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,20 @@ def granulated(x: ArrayLike, y: ArrayLike, settings: Mapping[str, Sequence[Any] 
         if len(column) != len(a):
             raise ValueError(f"each run has one value of {name}: there are {len(a)} runs and {len(column)} values")
     a, b = a[there], b[there]
-    axes = coded([np.asarray(column, dtype=object)[there] for column in settings.values()])
+    axes = [codes[there] for codes in coded(settings.values())]
     psi, contexts, pairs = {}, {}, {}
     for axis, name in enumerate(settings):
-        score, count = np.zeros(len(a)), np.zeros(len(a))
-        for block in neighbours(axes, axis):
-            i, j = block.first, block.second
-            score += np.bincount(block.context, np.sign(a[i] - a[j]) * np.sign(b[i] - b[j]), minlength=len(a))
-            count += np.bincount(block.context, minlength=len(a))
+        context = contexts_of(axes, axis)
+        same = ranks(context * (int(axes[axis].max(initial=0)) + 1) + axes[axis])
+        # pairs with the same others, less those that have the same value of this setting too
+        score = _per(context, scores(a, b, context) - scores(a, b, same)) / 2
+        count = _per(context, np.bincount(context)[context] - np.bincount(same)[same]) / 2
         used = count > 0
         psi[name] = float((score[used] / count[used]).mean()) if used.any() else nan
         contexts[name], pairs[name] = int(used.sum()), int(count.sum())
     known = [v for v in psi.values() if not np.isnan(v)]
     return Granulated(float(np.mean(known)) if known else nan, psi, contexts, pairs, int((~there).sum()))
+
+
+def _per(context: Ints, of_runs: Ints) -> Floats:
+    return np.bincount(context, of_runs).astype(np.float64)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, isfinite, sqrt
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from .kendall import Floats
-from .resampling import SHUFFLED, resampled
+from .kendall import Floats, ranks
+from .resampling import SHUFFLED
 from .tau import Chance, Tau
 
 Verdict = Literal["supported", "not supported", "contradicted", "undecided"]
@@ -23,7 +24,6 @@ Verdict = Literal["supported", "not supported", "contradicted", "undecided"]
 # The paper names no number for "highly correlated"; it calls 0.30 low. At 0.5 three of four pairs are in order.
 HIGH = 0.5
 FLATTEST = 0.1  # the share of runs that counts as the flattest
-_ENTRIES = 2_000_000  # of a matrix of resamples, which large pools have fewer of
 FEWEST = 3  # runs on either side: the mean of fewer says nothing about others like them
 
 
@@ -74,9 +74,10 @@ def weak(
 ) -> Answer:
     """Whether the flattest runs have a lower target on average than the rest, with an interval for the difference.
 
-    Runs that are tied at the border share the places that are left. The interval is the percentile bootstrap over
-    runs, and each resample has its own flattest ones; where the effect is strong it covers less than it says in pools
-    of thirty runs. p: how often as many runs picked blindly do as well or better.
+    Runs that are tied at the border share the places that are left. The interval is Student's t, with what chance does
+    to the border in its error; in simulated pools of 20 runs and more its 95 % covered 90 to 97 %, also where the
+    effect is strong (targets with a long tail: 84 % at worst). p: how often as many runs picked blindly do as well or
+    better. A verdict needs both: an interval without zero, and a p as far in its tail.
     """
     if not 0 < share < 1:
         raise ValueError(f"the flattest are a share of the runs between 0 and 1 (0.1 for 10 %), not {share}")
@@ -87,15 +88,14 @@ def weak(
     if n - few < FEWEST or np.ptp(a) == 0:
         words = f"{n} runs with both values are too few" if n - few < FEWEST else "all runs are equally flat"
         return Answer("undecided", f"{words} to set the flattest apart from the rest.", {"n": float(n)})
-    flat, rest = (float(v[0]) for v in _sides(np.ones((1, n), dtype=np.float32), a, b, few))
-    times = min(how.resamples, max(200, _ENTRIES // n))
-    sides = _sides(resampled(np.zeros(n, dtype=np.int64), times, how.seed), a, b, few)
-    tail = (1 - how.level) / 2
-    low, high = (float(q) for q in np.quantile(sides[1] - sides[0], [tail, 1 - tail]))
+    flat, rest, half = _sides(a, b, few, how.level)
+    low, high = rest - flat - half, rest - flat + half
     p = _blindly(a, b, few, rest - flat, how)
     numbers = {"flattest": flat, "rest": rest, "difference": rest - flat, "low": low, "high": high, "p": p}
     numbers |= {"n": float(n), "k": float(few), "best": float(b.min()), "missing": float((~there).sum())}
-    verdict: Verdict = "supported" if low > 0 else "contradicted" if high < 0 else "undecided"
+    tail = (1 - how.level) / 2  # a few flat runs that are alike make a short interval: blind picks must agree with it
+    better, worse = low > 0 and p <= tail, high < 0 and p >= 1 - tail
+    verdict: Verdict = "supported" if better else "contradicted" if worse else "undecided"
     says = {
         "supported": "the flattest are better",
         "contradicted": "the flattest are worse",
@@ -110,17 +110,34 @@ def weak(
     return Answer(verdict, words, numbers)
 
 
-def _sides(weights: NDArray[np.float32], a: Floats, b: Floats, few: int) -> tuple[Floats, Floats]:
-    """For each row of weights the mean of b over the flattest `few` runs by a, and over the rest."""
-    order = np.argsort(a, kind="stable")
-    starts = np.flatnonzero(np.r_[True, np.diff(a[order]) > 0])
-    w = weights[:, order].astype(np.float64)
-    mass, total = (np.add.reduceat(v, starts, axis=1) for v in (w, w * b[order]))
-    before = np.cumsum(mass, axis=1) - mass
-    taken = np.clip(few - before, 0, mass)
-    part = np.divide(taken, mass, out=np.zeros_like(mass), where=mass > 0)
-    inside = (part * total).sum(1)
-    return inside / few, (total.sum(1) - inside) / (w.sum(1) - few)
+def _inside(a: Floats, few: int) -> Floats:
+    """How much of each run is among the flattest `few`: those tied at the border are in part."""
+    ranked = ranks(a)
+    size = np.bincount(ranked)
+    below = np.cumsum(size) - size
+    return np.clip((few - below[ranked]) / size[ranked], 0, 1)
+
+
+def _sides(a: Floats, b: Floats, few: int, level: float) -> tuple[float, float, float]:
+    """The means of b over the flattest `few` runs by a and over the rest, and half the interval of their difference.
+
+    In another pool other runs would be at the border, where the mean is m: the influence of a run on the difference
+    is (b - m) / (1 - share) in the rest and -(b - m) / share among the flattest, and the variance of that has three
+    parts. The first hangs on few runs, so that the quantile is Student's (degrees of freedom after Welch 1947).
+    """
+    from scipy.special import stdtrit
+
+    n, inside = len(b), _inside(a, few)
+    flat, rest = float(inside @ b / few), float((1 - inside) @ b / (n - few))
+    near = min(max(2, few // 2), few, n - few)  # runs on either side that say how good those at the border are
+    m = float((_inside(a, few + near) - _inside(a, few - near)) @ b / (2 * near))
+    odds = sqrt(few / (n - few))
+    first = float(inside @ (b - flat) ** 2 / (few - 1) / few)
+    second = float((1 - inside) @ (b - rest) ** 2 / (n - few - 1) / (n - few))
+    border = ((rest - m) * odds + (flat - m) / odds) ** 2 / n
+    whole, others = first + second + border, second + border
+    freedom = whole**2 / (first**2 / (few - 1) + others**2 / (n - few - 1)) if whole else 1.0
+    return flat, rest, float(stdtrit(freedom, (1 + level) / 2)) * sqrt(whole)
 
 
 def _blindly(a: Floats, b: Floats, few: int, difference: float, how: Chance) -> float:
@@ -131,9 +148,14 @@ def _blindly(a: Floats, b: Floats, few: int, difference: float, how: Chance) -> 
 
         spread = float(b.std(ddof=1)) * sqrt(n / (few * (n - few)))
         return float(ndtr(-difference / spread)) if spread else 1.0
-    shuffled = np.random.default_rng([how.seed, 4]).permuted(np.broadcast_to(b, (how.permutations, n)), axis=1)
-    below, equal = (a[:, None] > a).sum(1), (a[:, None] == a).sum(1)
-    inside = shuffled @ np.clip((few - below) / equal, 0, 1)  # a run that is tied at the border is in it in part
+    inside = _shuffled(b.tobytes(), how.permutations, how.seed) @ _inside(a, few)
     found = (b.sum() - inside) / (n - few) - inside / few
     room = 1e-12 * float(np.abs(b).max())  # sums in another order differ by rounding
     return (1 + int((found >= difference - room).sum())) / (1 + how.permutations)
+
+
+@lru_cache(maxsize=4)
+def _shuffled(values: bytes, times: int, seed: int) -> Floats:
+    """Shuffles of a target, which serve all measures."""
+    b = np.frombuffer(values)
+    return np.random.default_rng([seed, 4]).permuted(np.broadcast_to(b, (times, len(b))), axis=1)

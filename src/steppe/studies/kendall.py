@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_BITS = 4  # of a digit in which entries are compared: more make larger tables, fewer make more of them
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -55,23 +57,42 @@ def tau_b(x: ArrayLike, y: ArrayLike) -> float:
 
 def pairs(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Pairs:
     """The pairs of runs counted; with groups, only pairs whose runs are in the same group."""
-    total = Pairs(0, 0, 0, 0)
-    for rows, a, b in in_groups(x, y, groups):
-        n = len(rows)
-        total += Pairs(n * (n - 1) // 2, _tied(a), _tied(b), int(_scores(a, b).sum()) // 2)
-    return total
+    return pairs_and_scores(x, y, groups)[0]
 
 
 def scores(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Ints:
     """For each run, agreements less disagreements over the pairs that it is in; half their sum is a pool's score."""
-    found = np.zeros(len(np.asarray(x)), dtype=np.int64)
-    for rows, a, b in in_groups(x, y, groups):
-        found[rows] = _scores(a, b)
-    return found
+    return pairs_and_scores(x, y, groups)[1]
+
+
+def pairs_and_scores(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> tuple[Pairs, Ints]:
+    """Both; all groups are counted at once, however many there are."""
+    xs, ys, label = _checked(x, y, groups)
+    a, b = ranks(xs), ranks(ys)
+    of_b = b.max(initial=0) + 1
+    grouped_a, grouped_b = label * (a.max(initial=0) + 1) + a, label * of_b + b
+    order = np.argsort(
+        grouped_a * of_b + b, kind="stable"
+    )  # within a tie of a, b ascends: such pairs are no inversions
+    each = np.empty_like(a)
+    each[order] = -2 * inversions(grouped_b[order])  # nor do pairs of two groups, which ascend
+    others, tied_b = _others_equal(label), _others_equal(ranks(grouped_b))
+    tied_a, both = np.empty_like(a), np.empty_like(a)
+    for into, values in ((tied_a, grouped_a), (both, grouped_a * of_b + b)):
+        into[order] = _others_equal(_ranks_of_sorted(values[order]))
+    each += others - tied_a - tied_b + both
+    return Pairs(*(int(v.sum()) // 2 for v in (others, tied_a, tied_b, each))), each
 
 
 def in_groups(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None) -> list[tuple[Ints, Ints, Ints]]:
     """For each group, its rows and their two rankings, in which equal values have equal ranks."""
+    a, b, label = _checked(x, y, groups)
+    order = np.argsort(label, kind="stable")
+    everything = np.split(order, np.cumsum(np.bincount(label))[:-1]) if len(a) else []
+    return [(rows, ranks(a[rows]), ranks(b[rows])) for rows in everything]
+
+
+def _checked(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None) -> tuple[Floats, Floats, Ints]:
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(
@@ -79,15 +100,10 @@ def in_groups(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None) -> list[tupl
         )
     if np.isnan(a).any() or np.isnan(b).any():
         raise ValueError("a value is missing (nan): leave out the run, or use correlate.kendall, which does and counts")
-    if groups is None:
-        everything = [np.arange(len(a))]
-    else:
-        _, label = np.unique(np.asarray(groups), return_inverse=True)
-        if label.shape != a.shape:
-            raise ValueError(f"each run has one group: there are {len(a)} runs and {label.size} groups")
-        order = np.argsort(label, kind="stable")
-        everything = np.split(order, np.cumsum(np.bincount(label))[:-1]) if len(a) else []
-    return [(rows, ranks(a[rows]), ranks(b[rows])) for rows in everything]
+    label = np.zeros(len(a), dtype=np.int64) if groups is None else ranks(groups)
+    if label.shape != a.shape:
+        raise ValueError(f"each run has one group: there are {len(a)} runs and {label.size} groups")
+    return a, b, label
 
 
 def ranks(values: ArrayLike) -> Ints:
@@ -95,48 +111,36 @@ def ranks(values: ArrayLike) -> Ints:
     return np.unique(np.asarray(values), return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def inversions(rows: NDArray[Any]) -> Ints:
-    """For each entry of each row, how many later ones are smaller and earlier ones larger: a merge sort that counts.
+def inversions(values: NDArray[Any]) -> Ints:
+    """For each entry, how many later ones are smaller and earlier ones larger.
 
-    All rows and all blocks of a level are merged by one stable sort; numpy's merges sorted runs in linear time.
+    Entry i of a permutation with value v and s smaller ones before it has i - s larger ones before it and v - s smaller
+    ones behind it. s is summed over digits, from the highest: an earlier entry is smaller by the first digit in which
+    the two differ. With entries sorted by their higher digits, those that share them stand together.
     """
-    n = rows.shape[-1]
-    size = 1 << max(n - 1, 0).bit_length()
-    flat = rows.reshape(-1, n)
-    values: NDArray[Any] = np.full(
-        (len(flat), size), np.iinfo(np.int64).max
-    )  # what fills up is largest and last: in no inversion
-    values[:, :n] = flat
-    place: NDArray[Any] = np.broadcast_to(np.arange(size), values.shape)
-    counts: NDArray[Any] = np.zeros(values.shape, dtype=np.int64)
-    width = 1
-    while width < size:
-        blocks = (-1, 2 * width)
-        order = np.argsort(values.reshape(blocks), axis=-1, kind="stable")
-        left = order < width
-        crossed = np.where(left, np.cumsum(~left, -1), width - np.cumsum(left, -1))
-        values, place, counts = (
-            np.take_along_axis(those.reshape(blocks), order, -1) for those in (values, place, counts)
-        )
-        counts += crossed
-        values, place, counts = (those.reshape(-1, size) for those in (values, place, counts))
-        width *= 2
-    found = np.empty_like(counts)
-    np.put_along_axis(found, place, counts, -1)
-    return found[:, :n].reshape(rows.shape)
-
-
-def _scores(a: Ints, b: Ints) -> Ints:
-    order = np.lexsort((b, a))  # within a tie of a, b ascends: such pairs are no inversions
-    against = np.empty_like(a)
-    against[order] = inversions(b[order])
-    both = _others_equal(ranks(a * (b.max(initial=0) + 1) + b))
-    return len(a) - 1 - _others_equal(a) - _others_equal(b) + both - 2 * against
+    n = len(values)
+    place = np.argsort(values, kind="stable")  # of equal ones the earlier is the smaller: they are no inversion
+    v = np.empty(n, dtype=np.int64)
+    v[place] = np.arange(n)
+    before = np.zeros(n, dtype=np.int64)
+    place, left = np.arange(n), v
+    digits = np.arange(1 << _BITS)[:, None]
+    for shift in range((max(n - 1, 0).bit_length() - 1) // _BITS * _BITS, -1, -_BITS):
+        digit = (left >> shift) & (len(digits) - 1)
+        smaller = np.zeros((len(digits), n + 1), dtype=np.int32)  # [d, i]: of the first i entries, those with digit < d
+        np.cumsum(digit < digits, axis=1, out=smaller[:, 1:], dtype=np.int32)
+        start = left >> (shift + _BITS) << (shift + _BITS)  # as many entries have smaller higher digits
+        before[place] += smaller[digit, np.arange(n)] - smaller[digit, start]
+        if shift:
+            order = np.argsort(left >> shift, kind="stable")
+            left, place = left[order], place[order]
+    found: Ints = np.arange(n) + v - 2 * before
+    return found
 
 
 def _others_equal(ranked: Ints) -> Ints:
     return np.bincount(ranked)[ranked] - 1
 
 
-def _tied(ranked: Ints) -> int:
-    return int(_others_equal(ranked).sum()) // 2
+def _ranks_of_sorted(values: Ints) -> Ints:
+    return np.cumsum(np.diff(values, prepend=values[:1]) > 0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import nan
 from typing import Any, Literal
 
@@ -66,45 +68,75 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """The runs of a study, in the order in which they were planned."""
+    """The runs of a study, in the order in which they were planned; columns are made once, for reading only."""
 
     runs: list[Run]
 
     def __len__(self) -> int:
         return len(self.runs)
 
-    @property
+    @cached_property
     def measures(self) -> list[str]:
         """The measures that any run has."""
         return _names(run.measures for run in self.runs)
 
-    @property
+    @cached_property
     def targets(self) -> list[str]:
         """The generalisation targets that any run has."""
         return _names(run.targets for run in self.runs)
 
     def measure(self, name: str) -> Column:
         """A measure over all runs."""
-        self._refuse("measure", name, self.measures)
-        found = [run.measures.get(name, _NOTHING) for run in self.runs]
-        return Column(name, np.array([f.value for f in found]), np.array([f.stderr for f in found]))
+        if name not in self._measures:
+            self._refuse("measure", name, self.measures)
+            found = [run.measures.get(name, _NOTHING) for run in self.runs]
+            self._measures[name] = _column(name, [f.value for f in found], [f.stderr for f in found])
+        return self._measures[name]
 
     def target(self, name: str) -> Column:
         """A target over all runs."""
         self._refuse("target", name, self.targets)
-        values = np.array([run.targets.get(name, nan) for run in self.runs])
-        return Column(name, values, np.array([run.target_errors.get(name, nan) for run in self.runs]))
+        errors = [run.target_errors.get(name, nan) for run in self.runs]
+        return _column(name, [run.targets.get(name, nan) for run in self.runs], errors)
 
     def setting(self, path: str) -> NDArray[Any]:
         """A setting over all runs, as it stands in the configurations; None where a run has none."""
-        column = np.empty(len(self.runs), dtype=object)
-        column[:] = [_hashable(run.setting(path)) for run in self.runs]
-        return column
+        if path not in self._settings:
+            column = np.empty(len(self.runs), dtype=object)
+            column[:] = [_hashable(run.setting(path)) for run in self.runs]
+            column.flags.writeable = False
+            self._settings[path] = column
+        return self._settings[path]
 
     def settings(self) -> list[str]:
-        """The settings that are not the same in all runs, those inside another as `method_options.n`."""
-        paths = dict.fromkeys(path for run in self.runs for path in _paths(run.config))
-        return [path for path in paths if len(set(map(repr, self.setting(path)))) > 1]
+        """The settings that are not the same in all runs, those inside another as `method_options.n`.
+
+        A setting that a run does not have is None there, as for `setting`. An empty mapping is no value.
+        """
+        return self._differing[:]
+
+    @cached_property
+    def _measures(self) -> dict[str, Column]:
+        return {}
+
+    @cached_property
+    def _settings(self) -> dict[str, NDArray[Any]]:
+        return {}
+
+    @cached_property
+    def _differing(self) -> list[str]:
+        first: dict[str, Any] = {}
+        there: Counter[str] = Counter()
+        differ = set()
+        for run in self.runs:
+            for path, value in _leaves(run.config):
+                there[path] += 1
+                if path not in first:
+                    first[path] = value
+                elif value is not first[path] and path not in differ and repr(value) != repr(first[path]):
+                    differ.add(path)
+        n = len(self.runs)
+        return [p for p in first if p in differ or (there[p] < n and first[p] is not None)]
 
     def labels(self) -> NDArray[np.str_]:
         """Each run's group in words, `augment=flip, mixup=0`; empty where a study has no groups."""
@@ -126,12 +158,19 @@ def _names(of_runs: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for those in of_runs for name in those))
 
 
-def _paths(config: Mapping[str, Any], above: str = "") -> Iterable[str]:
+def _column(name: str, values: list[float], errors: list[float]) -> Column:
+    """Arrays that many share, and nobody writes to."""
+    column = Column(name, np.array(values, dtype=np.float64), np.array(errors, dtype=np.float64))
+    column.values.flags.writeable = column.errors.flags.writeable = False
+    return column
+
+
+def _leaves(config: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _paths(value, f"{above}{key}.")
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
         else:
-            yield f"{above}{key}"
+            yield f"{above}{key}", value
 
 
 def _hashable(value: Any) -> Any:

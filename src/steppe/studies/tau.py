@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, nan
+from math import isfinite, nan, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .kendall import Floats, Ints, pairs, ranks
-from .resampling import DENSE, chance, jackknife, resampled, taus_of
+from .kendall import Floats, Ints, pairs, pairs_and_scores, ranks
+from .resampling import DENSE, chance, jackknife, resampled, some, taus_of
 
+REDRAWN = 1000  # runs of a large pool whose values are redrawn: what errors do on average needs no more
 FEWEST = 5  # runs that an interval needs: resamples of fewer take a handful of values
 ERRORS_CARRIED, ERRORS_NONE, ERRORS_IGNORED = "carried", "exact values", "ignored"
 
@@ -96,7 +98,7 @@ def kendall(
     label = _labels(groups, there)
     errors = _errors(x_error, there), _errors(y_error, there)
     a, b = a[there], b[there]
-    counted = pairs(a, b, label)
+    counted, each = pairs_and_scores(a, b, label)
     groups_used = int((np.bincount(label) > 1).sum())
     tau = Tau(
         *(counted.tau_a, counted.tau_b, nan, nan, nan, len(a), int((~there).sum())),
@@ -107,7 +109,10 @@ def kendall(
         return replace(tau, interval="no interval: no two runs to compare")
     p, p_from = chance(counted.score, a, b, label, how.permutations, how.seed)
     tau = replace(tau, p=p, p_from=p_from, adjusted=p)
-    return _with_interval(tau, a, b, label, errors, how)
+    errors = np.nan_to_num(errors[0]), np.nan_to_num(errors[1])
+    if len(a) > DENSE:
+        return _by_jackknife(_moved(tau, a, b, label, errors, how), jackknife(each, label))
+    return _by_resampling(tau, a, b, label, errors, how)
 
 
 def _labels(groups: ArrayLike | None, there: NDArray[np.bool_]) -> Ints:
@@ -138,41 +143,66 @@ def _carried(errors: Floats) -> str:
     return ERRORS_CARRIED if errors.any() else ERRORS_NONE
 
 
-def _with_interval(tau: Tau, a: Floats, b: Floats, label: Ints, errors: tuple[Floats, Floats], how: Chance) -> Tau:
+def _redrawn(a: Floats, b: Floats, errors: tuple[Floats, Floats], draws: np.random.Generator) -> tuple[Floats, Floats]:
+    x, y = (v + e * draws.standard_normal(len(v)) for v, e in zip((a, b), errors, strict=True))
+    return x, y
+
+
+def _moving(tau: Tau, moved: Sequence[float], of: float, scale: float = 1.0) -> Tau:
+    """What redrawing did to a tau of `of`; `scale` is by how much less it does to the whole pool."""
+    spread = scale * float(np.std(moved, ddof=1)) if len(moved) > 1 else nan
+    return replace(tau, error_spread=spread, attenuation=float(np.mean(moved)) - of)
+
+
+def _unmoved(tau: Tau) -> Tau:
+    still = nan if tau.errors == ERRORS_IGNORED else 0.0
+    return replace(tau, error_spread=still, attenuation=still)
+
+
+def _any(errors: tuple[Floats, Floats]) -> bool:
+    return any(bool(e.any()) for e in errors)
+
+
+def _by_resampling(tau: Tau, a: Floats, b: Floats, label: Ints, errors: tuple[Floats, Floats], how: Chance) -> Tau:
     """The interval from resampled pools, each with values redrawn within their errors; and what redrawing does."""
-    weights = resampled(label, how.resamples, how.seed) if len(a) <= DENSE else None
-    if not any(np.nan_to_num(e).any() for e in errors):
-        taus = np.empty(0) if weights is None else taus_of(weights, a, b, label)
-        still = nan if tau.errors == ERRORS_IGNORED else 0.0
-        return _spanned(replace(tau, error_spread=still, attenuation=still), taus, a, b, label, how)
-    draws = np.random.default_rng([how.seed, 3])
-    moved, found = [], []
-    times = how.redraws if weights is not None else min(how.redraws, 5)  # of large pools errors hardly move tau
-    for part in np.array_split(np.arange(how.resamples), times):
-        x, y = (v + np.nan_to_num(e) * draws.standard_normal(len(v)) for v, e in zip((a, b), errors, strict=True))
-        if weights is None:
-            moved.append(pairs(x, y, label).tau_a)
-        else:  # the pool as it is, and resamples of it
-            as_it_is, *resamples = taus_of(np.vstack([np.ones_like(weights[:1]), weights[part]]), x, y, label)
-            moved.append(as_it_is)
-            found += resamples
-    shift = float(np.mean(moved)) - tau.tau
-    spread = float(np.std(moved, ddof=1)) if len(moved) > 1 else nan
-    tau = replace(tau, error_spread=spread, attenuation=shift)
-    return _spanned(tau, np.array(found) - shift, a, b, label, how)
-
-
-def _spanned(tau: Tau, taus: Floats, a: Floats, b: Floats, label: Ints, how: Chance) -> Tau:
-    tail = (1 - how.level) / 2
-    if len(a) > DENSE:
-        from scipy.special import ndtri
-
-        half = float(ndtri(1 - tail)) * float(np.hypot(jackknife(a, b, label), np.nan_to_num(tau.error_spread)))
-        low, high, words = tau.tau - half, tau.tau + half, "normal, with the jackknife's standard error"
+    weights, tail = resampled(label, how.resamples, how.seed), (1 - how.level) / 2
+    if not _any(errors):
+        tau, taus = _unmoved(tau), taus_of(weights, a, b, label)
     else:
-        taus = taus[np.isfinite(taus)]
-        if len(a) < FEWEST or not len(taus) or np.ptp(taus) == 0:
-            return replace(tau, interval="no interval: too few runs, or all resamples give the same tau")
-        low, high = np.quantile(taus, [tail, 1 - tail])
-        words = f"percentile bootstrap, {how.resamples} resamples of the runs"
+        draws, moved, found = np.random.default_rng([how.seed, 3]), [], []
+        for part in np.array_split(np.arange(how.resamples), how.redraws):  # the pool as it is, and resamples of it
+            x, y = _redrawn(a, b, errors, draws)
+            redrawn = taus_of(np.vstack([np.ones_like(weights[:1]), weights[part]]), x, y, label)
+            moved.append(float(redrawn[0]))
+            found.append(redrawn[1:])
+        tau = _moving(tau, moved, tau.tau)
+        taus = np.concatenate(found) - tau.attenuation
+    taus = taus[np.isfinite(taus)]
+    if len(a) < FEWEST or not len(taus) or np.ptp(taus) == 0:
+        return replace(tau, interval="no interval: too few runs, or all resamples give the same tau")
+    low, high = np.quantile(taus, [tail, 1 - tail])
+    return _spanned(tau, low, high, f"percentile bootstrap, {how.resamples} resamples of the runs")
+
+
+def _moved(tau: Tau, a: Floats, b: Floats, label: Ints, errors: tuple[Floats, Floats], how: Chance) -> Tau:
+    """What redrawing does to a large pool: its average from some of the runs, its spread as errors of more even out."""
+    if not _any(errors):
+        return _unmoved(tau)
+    draws = np.random.default_rng([how.seed, 3])
+    rows = some(label, REDRAWN, draws) if len(a) > REDRAWN else np.arange(len(a))
+    x, y, those, known = a[rows], b[rows], label[rows], (errors[0][rows], errors[1][rows])
+    before = tau.tau if len(rows) == len(a) else pairs(x, y, those).tau_a
+    redraws = (_redrawn(x, y, known, draws) for _ in range(min(how.redraws, 5)))
+    moved = [pairs(u, v, those).tau_a for u, v in redraws]
+    return _moving(tau, moved, before, scale=sqrt(len(rows) / len(a)))
+
+
+def _by_jackknife(tau: Tau, error: float) -> Tau:
+    from scipy.special import ndtri
+
+    half = float(ndtri((1 + tau.level) / 2)) * float(np.hypot(error, np.nan_to_num(tau.error_spread)))
+    return _spanned(tau, tau.tau - half, tau.tau + half, "normal, with the jackknife's standard error")
+
+
+def _spanned(tau: Tau, low: float, high: float, words: str) -> Tau:
     return replace(tau, low=float(max(low, -1)), high=float(min(high, 1)), interval=words)

@@ -24,4 +24,4 @@ def engine_of(settings: EngineSettings, device: str | None = None) -> Engine:
         case "ray":
             from .ray import Ray
 
-            return Ray(settings.address, settings.retries, settings.workers, settings.per_gpu)
+            return Ray(settings.address, settings.retries, settings.workers, settings.per_gpu, device)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from ...training.stopping import Wish
@@ -13,54 +17,137 @@ from ..cell import Outcome, Task
 from ..work import work
 from .engine import PAUSE, Begun, Tries
 
+GRACE = 10.0  # seconds for tasks that are cancelled to write a checkpoint
+# what Ray reads when it is imported: workers' messages are kept from our output (a lost one is an outcome), and with
+# the second it keeps to 127.0.0.1, as on systems where it makes no clusters
+QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
 
 @dataclass(frozen=True)
 class Ray:
-    """Tasks of a Ray cluster, a core or a part of a GPU each; Ray itself starts those anew whose node is lost."""
+    """Tasks of a Ray cluster, a core or a part of a GPU each; one whose worker or node is lost is given out again."""
 
     address: str | None = None
     retries: int = 2
     limit: int | None = None
     per_gpu: int = 1
+    device: str | None = None
 
     @property
     def workers(self) -> int:
-        ray = _ray()
-        if not ray.is_initialized():
-            ray.init(address=self.address, log_to_driver=False, include_dashboard=False)
-        have = ray.cluster_resources()
-        return self.limit or int(have.get("GPU", 0)) * self.per_gpu or int(have.get("CPU", 1)) or 1
+        with joined(self.address, self.limit) as ray:
+            return self._places(ray)[0]
 
     def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Begun = lambda task: None) -> Iterator[Outcome]:
-        ray, workers = _ray(), self.workers
-        gpus = 1 / self.per_gpu if ray.cluster_resources().get("GPU") else 0
-        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=self.retries)(work)
         tries, waiting = Tries(self.retries), deque(tasks)
         running: dict[Any, Task] = {}
+        here = os.getcwd(), list(sys.path)
+        with joined(self.address, self.limit) as ray:
+            places, share = self._places(ray)
+            # Ray's own retries would multiply with ours
+            remote = ray.remote(num_cpus=1, num_gpus=share, max_retries=0)(_work_from)
+            try:
+                while (waiting or running) and not wish.why:
+                    while waiting and len(running) < places:
+                        task = waiting.popleft()
+                        begun(task)
+                        running[remote.remote(*here, task)] = task
+                    for ref in ray.wait(list(running), num_returns=1, timeout=PAUSE)[0]:
+                        task = running.pop(ref)
+                        outcome = tries.settled(_outcome(ray, ref, task))
+                        if outcome is None:
+                            waiting.append(task)
+                        else:
+                            yield outcome
+            finally:
+                for ref in running:
+                    ray.cancel(ref)  # as an interrupt: a run writes a checkpoint
+                if running:
+                    ray.wait(list(running), num_returns=len(running), timeout=GRACE)
+
+    def _places(self, ray: Any) -> tuple[int, float]:
+        """How many tasks run at a time, and the part of a GPU that each has."""
+        have = ray.cluster_resources()
+        gpus = int(have.get("GPU", 0)) if self.device is None or self.device.startswith("cuda") else 0
+        return self.limit or gpus * self.per_gpu or int(have.get("CPU", 1)) or 1, 1 / self.per_gpu if gpus else 0
+
+
+@contextmanager
+def joined(address: str | None = None, cores: int | None = None) -> Iterator[Any]:
+    """Ray as this process has it already; otherwise that cluster, or a Ray of our own here, until the block ends.
+
+    Without an address, RAY_ADDRESS says where the cluster is, as for all programs that use Ray. A Ray of our own
+    listens on loopback only.
+    """
+    there = address or os.environ.get("RAY_ADDRESS") or "local"
+    ours: dict[str, Any] = {"include_dashboard": False, "num_cpus": cores} if there == "local" else {}
+    with _environment(QUIET | LOOPBACK if ours else QUIET):
+        ray = _ray()
+        if ray.is_initialized():
+            yield ray
+            return
         try:
-            while (waiting or running) and not wish.why:
-                while waiting and len(running) < workers:
-                    task = waiting.popleft()
-                    begun(task)
-                    running[remote.remote(task)] = task
-                for ref in ray.wait(list(running), num_returns=1, timeout=PAUSE)[0]:
-                    task = running.pop(ref)
-                    outcome = tries.settled(_outcome(ray, ref, task))
-                    if outcome is None:
-                        waiting.append(task)
-                    else:
-                        yield outcome
+            ray.init(address=there, log_to_driver=False, logging_level="ERROR", **ours)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ConnectionError(
+                f"no Ray cluster was found at {there}: {_briefly(error)}. `ray start --head` starts one and says its "
+                "address; without an address, cells are computed by a Ray of this machine"
+            ) from error
+        try:
+            if ours:
+                _refuse_others(ray.get_runtime_context().gcs_address)
+            yield ray
         finally:
-            for ref in running:
-                ray.cancel(ref)
+            ray.shutdown()
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _refuse_others(address: str) -> None:
+    """A Ray that others can reach runs whatever they send: only whoever starts it themselves may want that."""
+    if not address.startswith(("127.", "localhost:", "[::1]:")):
+        raise RuntimeError(
+            f"Ray would listen on {address}, for other machines too, because something imported it before the study "
+            "did. Import it later, set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before Python starts, or start a Ray "
+            "yourself (`ray start --head`) and give its address"
+        )
+
+
+def _work_from(folder: str, path: Sequence[str], task: Task) -> Outcome:
+    """Computes a cell from where the driver is, with the modules that it has, as far as this machine has them too."""
+    if Path(folder).is_dir():  # paths in a study may be relative to it
+        os.chdir(folder)
+    sys.path += [place for place in path if place not in sys.path]
+    return work(task)
 
 
 def _outcome(ray: Any, ref: Any, task: Task) -> Outcome:
+    """What a worker said, that it was lost, or that it could not even begin."""
     try:
         found: Outcome = ray.get(ref)
+    except ray.exceptions.RayTaskError as error:  # such as a node without steppe: another try is no better
+        cause = getattr(error, "cause", None) or error
+        return Outcome(task.cell.key, "failed", error=f"{type(cause).__name__}: {cause}")
     except ray.exceptions.RayError as error:
-        return Outcome.lost(task, f"its worker was lost: {error}")
+        return Outcome.lost(task, f"its worker was lost: {_briefly(error)}")
     return found
+
+
+def _briefly(error: BaseException) -> str:
+    """What Ray says in the first sentence; pages of advice follow."""
+    return str(error).strip().splitlines()[0].partition(". ")[0].rstrip(".") if str(error).strip() else repr(error)
 
 
 def _ray() -> Any:
