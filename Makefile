@@ -11,15 +11,15 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 .PHONY: help demo test lint bench bench-measures clean
 
 help:
-	@echo "make demo    train four methods on scikit-learn's digits and print a table"
+	@echo "make demo    a study of 36 small networks on digits: a table here, and a page in studies/digits"
 	@echo "make test    lint, types and all tests         (ARGS='-k sam' for some of them)"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make bench   time a step against the ideal and against pytorch_optimizer"
 	@echo "make bench-measures   time measures against PyHessian, curvlinops and the papers' procedure (ten minutes)"
-	@echo "make clean   remove .venv and everything else that these targets made"
+	@echo "make clean   remove .venv, what was built and caches; studies and data stay"
 
 demo: .venv/ready
-	@$(BIN)/python -m steppe.demo $(ARGS)
+	@$(BIN)/steppe study run $(ARGS)
 
 # two test processes on two cores: more threads in each would only get in their way
 test: export OMP_NUM_THREADS ?= 1

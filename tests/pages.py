@@ -71,7 +71,14 @@ def study(path: Path, n: int = 30, *, seed: int = 0, hostile: bool = False, left
     with Store.open(path) as store:
         store.add(planned)
         about = {"name": name, "measures": MEASURES, "targets": ["test_error", "gap"], "groups": ["augment"]}
-        store.note("study", about | {"admission": ["train_error <= 0.02"], "cells": {c.key: c.groups for c in planned}})
+        store.note(
+            "study",
+            about
+            | {
+                "admission": ["train_error <= 0.02"],
+                "cells": [[c.key, c.name, [c.groups["augment"]]] for c in planned],
+            },
+        )
         for i, cell in enumerate(planned[: n - left]):
             if i == 11:
                 store.fail(cell.key, "ValueError: the loss is not finite after step 180: lower lr, which is 0.4")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pages import HOSTILE, MEASURES, cells, estimate, study
+from pages import HOSTILE, MEASURES, Cell, cells, estimate, study
 
 from steppe.studies.correlate import correlations, strong, weak
 from steppe.studies.report import content, html, write
@@ -18,6 +19,7 @@ from steppe.studies.report.definitions import definition
 from steppe.studies.report.page import embedded
 from steppe.studies.store import Store
 from steppe.studies.table import Table
+from steppe.training.config import Config
 
 MEGABYTE = 1_000_000
 
@@ -46,7 +48,10 @@ def test_columns_are_the_stores(store, made) -> None:
     settings = {c["name"]: c["values"] for c in made["settings"]}
     assert settings["lr"] == [run.config["lr"] for run in table.runs]
     assert set(settings) == {"augment", "lr", "method", "rho", "weight_decay"}
-    assert dict(made["common"])["batch_size"] == 128
+    assert [c["name"] for c in made["settings"]][:2] == ["method", "augment"]  # then what groups are made of
+    shared = dict(made["common"])
+    assert shared["batch_size"] == 128
+    assert [n for n in asdict(Config()) if n in shared] == list(shared)  # as in a configuration, not by the alphabet
 
 
 def test_runs_that_count_are_done_and_keep_the_rule(store, made) -> None:
@@ -112,14 +117,16 @@ def test_long_curves_are_thinned(tmp_path: Path) -> None:
 
 
 def test_a_study_plans_what_is_shown(tmp_path: Path) -> None:
-    """A cell that the study no longer has stays in the store, and not on the page; groups are the plan's."""
+    """A cell that the study no longer has stays in the store, and not on the page; order and groups are the plan's."""
     planned = cells(3)
     with Store.open(tmp_path / "s") as store:
         store.add(planned)
-        store.note("study", {"name": "two of three", "cells": {planned[2].key: {"a": 1}, planned[0].key: {"a": 2}}})
+        cells_now = [[planned[2].key, "last", [1, "x"]], [planned[0].key, "first", [2, "y"]]]
+        store.note("study", {"name": "two of three", "groups": ["b", "a"], "cells": cells_now})
         made = content(store)
-    assert made["runs"]["keys"] == [planned[0].key, planned[2].key]
-    assert made["runs"]["groups"] == ["a=2", "a=1"]
+    assert made["runs"]["keys"] == [planned[2].key, planned[0].key]
+    assert made["runs"]["names"] == ["last", "first"]
+    assert made["runs"]["groups"] == ["b=1, a=x", "b=2, a=y"]
     assert made["title"] == "two of three"
 
 
@@ -260,7 +267,7 @@ def test_spectra_landscapes_and_ensembles_are_kept(tmp_path: Path) -> None:
     plane.losses[:] = [[1, 2], [3, np.inf], [5, 6.1234567]]
     with Store.open(tmp_path / "s") as store:
         store.add([one, other])
-        store.note("study", {"name": "s", "cells": {other.key: {}}})
+        store.note("study", {"name": "s", "cells": [[other.key, "other", []]]})
         for key in (one.key, other.key):
             keep_spectrum(store, key, density)
             keep_landscape(store, key, plane)
@@ -273,4 +280,60 @@ def test_spectra_landscapes_and_ensembles_are_kept(tmp_path: Path) -> None:
     assert landscape["x"] == [-1.0, 0.0, 1.0]
     assert landscape["losses"] == [[1.0, 2.0], [3.0, None], [5.0, 6.1235]]
     assert "stopped" in landscape["note"]  # no point was marked as filled
-    assert made["ensembles"] == [{"name": "three", "kind": "sam", "members": 3, "values": {"error": 0.1}}]
+    three = {"name": "three", "kind": "sam", "members": 3, "values": {"error": 0.1}, "errors": {}}
+    assert made["ensembles"] == [three]
+
+
+def test_runs_that_stand_out_come_first_and_say_how(tmp_path: Path) -> None:
+    """By the study's first target and measure, among runs that count; another run's picture has no such word."""
+    planned = cells(4)
+    with Store.open(tmp_path / "s") as store:
+        store.add(planned)
+        rule = {"targets": ["test_error"], "measures": ["trace"], "admission": ["train_error <= 0.1"]}
+        store.note("study", {"name": "s", "cells": [[c.key, c.name, []] for c in planned], **rule})
+        rows = zip(planned, [0.3, 0.1, 0.2, 0.0], [1.0, 2.0, 3.0, 9.0], [0, 0, 0, 1], strict=True)
+        for cell, error, sharp, train in rows:
+            targets = {"test_error": error, "train_error": float(train), "a": -error}
+            store.record(cell.key, targets=targets, measures={"trace": {"value": sharp}, "loss": {"value": -sharp}})
+            store.note(f"spectrum/{cell.key}", {"x": [0.0], "density": [1.0]})
+        found = content(store)["spectra"]
+    said = {"worst": 0, "flattest": 0, "best": 1, "sharpest": 2}
+    assert [(one["run"], one["roles"]) for one in found] == [
+        (1, ["best"]), (0, ["worst", "flattest"]), (2, ["sharpest"]), (3, [])
+    ]  # fmt: skip
+    assert all(run == next(one["run"] for one in found if word in one["roles"]) for word, run in said.items())
+
+
+def test_ensembles_are_named_placed_and_fitted(tmp_path: Path) -> None:
+    """Means over members against NumPy, slopes against numpy.polyfit; one that has grown takes the old one's place."""
+    config = asdict(Config())
+    planned = [
+        Cell(f"{rho}-{seed}", f"{rho} {seed}", config | {"method": "sam", "rho": rho, "seed": seed})
+        for rho in (0.2, 0.1, 0.4)
+        for seed in (0, 1, 2)
+    ]
+    draw = np.random.default_rng(0)
+    sharp, apart = draw.lognormal(size=(3, 3)), draw.lognormal(size=3)
+    with Store.open(tmp_path / "s") as store:
+        store.add(planned)
+        store.note("study", {"name": "s", "measures": ["trace"], "cells": [[c.key, c.name, []] for c in planned]})
+        for k, cell in enumerate(planned):
+            store.record(cell.key, targets={"test_error": 0.1}, measures={"trace": {"value": sharp[k // 3, k % 3]}})
+        for k in (2, 0, 1):
+            keys = [c.key for c in planned[3 * k : 3 * k + 3]]
+            scores = {"values": {"accuracy": 0.9, "disagreement": apart[k]}, "errors": {"disagreement": 0.01}}
+            store.note(f"ensemble/{k}", {"members": 3, "keys": keys, **scores})
+            store.note(f"ensemble/{k} before", {"members": 2, "keys": keys[:2], **scores})
+        store.note("ensemble/gone", {"members": 2, "keys": ["gone", planned[0].key], **scores})
+        made = content(store)
+    assert [e["name"] for e in made["ensembles"]] == ["rho=0.2", "rho=0.1", "rho=0.4"]  # all are of one method
+    for e, values, far in zip(made["ensembles"], sharp, apart, strict=True):
+        assert e["members"] == 3
+        assert e["values"] == pytest.approx({"trace": values.mean(), "disagreement": far, "accuracy": 0.9})
+        assert e["errors"] == pytest.approx({"trace": values.std(ddof=1) / np.sqrt(3), "disagreement": 0.01})
+    [fitted] = made["slopes"]
+    (beta, _), covariance = np.polyfit(np.log(sharp.mean(1)), np.log(apart), 1, cov="unscaled")
+    residual = np.log(apart) - np.polyval(np.polyfit(np.log(sharp.mean(1)), np.log(apart), 1), np.log(sharp.mean(1)))
+    assert (fitted["x"], fitted["y"], fitted["n"]) == ("trace", "disagreement", 3)
+    assert fitted["slope"] == pytest.approx(beta)
+    assert fitted["error"] == pytest.approx(np.sqrt(covariance[0, 0] * (residual**2).sum()))  # 3 - 2 degrees of freedom

@@ -8,8 +8,9 @@ import math
 from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
-from pages import HOSTILE, browser, study
+from pages import HOSTILE, browser, cells, study
 
 from steppe.studies.kendall import tau_a
 from steppe.studies.report import content, html
@@ -183,7 +184,7 @@ def test_tau_on_the_page_is_pythons(page, table) -> None:
 
 def test_groups_have_their_tau_and_interval(page) -> None:
     labels = page.locator("#group-taus tbody th").all_text_contents()
-    assert labels == ["all pairs", "pairs within a group", "augment=flip", "augment=none"]
+    assert labels == ["all pairs", "pairs within a group", "augment=none", "augment=flip"]  # as planned
     assert page.locator("#group-taus .span").count() == 4
     page.locator("#scatter-group").select_option("=lr")
     assert page.locator("#group-taus tbody th").all_text_contents()[2:] == ["0.05", "0.1", "0.2", "0.4"]
@@ -226,7 +227,7 @@ def test_heat_maps_are_means_of_the_store(page, table) -> None:
     page.locator("#heat-up").select_option("weight_decay")
     page.locator("#heat-panel").select_option("=method")
     panels = page.locator("#heat-panels .panel")
-    assert panels.locator("h3").all_text_contents() == sorted({run.config["method"] for run in table.runs})
+    assert panels.locator("h3").all_text_contents() == list(dict.fromkeys(run.config["method"] for run in table.runs))
     seen = 0
     for k in range(panels.count()):
         method = panels.nth(k).locator("h3").inner_text()
@@ -365,9 +366,10 @@ def test_words_are_readable(open_page, report, scheme) -> None:
         assert contrast(page, f'.panel td[data-value="{value}"]') >= 4.5
 
 
-def test_on_a_phone_nothing_sticks_out(open_page, report) -> None:
-    page = open_page(report, viewport={"width": 360, "height": 740}).page
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
+@pytest.mark.parametrize("width", [320, 360])
+def test_on_a_phone_nothing_sticks_out(open_page, report, width) -> None:
+    page = open_page(report, viewport={"width": width, "height": 740}).page
+    assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 def test_on_paper(open_page, report) -> None:
@@ -452,6 +454,71 @@ def test_landscapes_are_the_right_way_round(page) -> None:
     drawn = page.evaluate("document.getElementById('landscapes-chart').data[0]")
     x, y, loss = drawn["x"][3], drawn["y"][12], drawn["z"][12][3]
     assert loss == pytest.approx(0.02 + x * x + 0.6 * y * y + 0.4 * x * y)
+
+
+def test_two_landscapes_stand_side_by_side_on_one_scale(page) -> None:
+    page.locator("#landscape-run").select_option("3")
+    one, _, other, _ = page.evaluate("document.getElementById('landscapes-chart').data")
+    found = [[v for row in drawn["z"] for v in row] for drawn in (one, other)]
+    assert max(found[0]) > max(found[1])  # run 3 is the sharper one
+    for drawn in (one, other):
+        assert (drawn["zmin"], drawn["zmax"]) == pytest.approx((min(map(min, found)), max(map(max, found))))
+    page.locator("#landscape-beside").select_option("")
+    assert page.evaluate("document.getElementById('landscapes-chart').data.length") == 2
+
+
+def test_ensembles_have_their_errors_and_a_fitted_line(open_page, tmp_path) -> None:
+    """Bars are the errors that were kept; the line goes through the middle of the points, on logarithms."""
+    path = study(tmp_path / "study.sqlite", 6, extras=False)
+    x, y = [1.0, 2.0, 4.0, 9.0], [0.03, 0.05, 0.02, 0.07]
+    with Store.open(path) as store:
+        for k in range(4):
+            values = {"sharpness": x[k], "diversity": y[k]}
+            note = {"name": f"e{k}", "kind": "sam", "members": 3, "values": values, "errors": {"diversity": 0.01}}
+            store.note(f"ensemble/{k}", note)
+        text = html(content(store, full=False))
+    (tmp_path / "report.html").write_text(text, encoding="utf-8")
+    page = open_page(tmp_path / "report.html").page
+    points, line = page.evaluate("document.getElementById('ensembles-chart').data")
+    assert (points["x"], points["y"]) == (x, y)
+    assert points["error_y"]["array"] == [0.01] * 4
+    assert not points["error_x"]["visible"]
+    slope, level = np.polyfit(np.log(x), np.log(y), 1)
+    assert line["y"] == pytest.approx(np.exp(level + slope * np.log(line["x"])).tolist())
+    assert line["x"] == [1.0, 9.0]
+    assert f"slope sam {slope:.2f}" in page.locator("#ensembles-caption").inner_text().replace("\u2212", "-")
+
+
+def test_a_curve_of_one_point_is_seen(open_page, tmp_path) -> None:
+    """What is recorded once a run is no curve: the page begins with what is, and draws the other as points."""
+    path = tmp_path / "study.sqlite"
+    with Store.open(path) as store:
+        store.add(cells(2))
+        for cell in cells(2):
+            records = [{"epoch": e, "train_loss": 1 / e} for e in range(1, 6)]
+            records[-1]["test_loss"] = 0.5
+            store.record(cell.key, targets={"test_error": 0.1}, curves=records)
+        text = html(content(store, full=False))
+    (tmp_path / "report.html").write_text(text, encoding="utf-8")
+    page = open_page(tmp_path / "report.html").page
+    assert page.locator("#curves-metric").input_value() == "train_loss"
+    page.locator("#curves-metric").select_option("test_loss")
+    assert page.evaluate("document.getElementById('curves-chart').data.map(t => t.mode)") == ["markers"] * 2
+
+
+def test_words_are_in_the_studys_order_and_numbers_in_their_own(page, table) -> None:
+    methods = list(dict.fromkeys(run.config["method"] for run in table.runs))
+    assert methods != sorted(methods)  # or this test would say little
+    key = page.locator("#scatter-key div").first.locator("li").all_text_contents()
+    assert [text.split("τ")[0].strip() for text in key] == methods
+    lrs = page.locator('#filters select[data-setting="lr"] option').all_text_contents()[1:]
+    assert lrs == sorted(lrs, key=float)
+
+
+def test_numbers_are_rounded_as_python_does(page) -> None:
+    """The terminal and the page say the same of tau = 0.125, which lies in the middle."""
+    for x in (0.125, -0.125, 0.375, 0.005, 0.0449, -0.996, 0.0, 1.0):
+        assert page.evaluate("x => window.steppe.signed(x)", x).replace("\u2212", "-") == f"{x:+.2f}"
 
 
 def test_nothing_runs_that_the_page_did_not_bring(open_page, report) -> None:

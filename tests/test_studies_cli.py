@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -46,7 +47,8 @@ def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
 
     code, out, err = told(capsys, "run", str(file))
     assert (code, err) == (0, "")  # quiet where nobody looks
-    assert "tau within method" in out
+    assert "within method" in out
+    assert "test_error (n = 6)" in out
     assert "6 runs count" in out
     assert "The page: studies/mine/report.html" in out
     assert Path("studies/mine/report.html").read_text(encoding="utf-8").startswith("<!")
@@ -139,6 +141,49 @@ def test_the_embedded_study_needs_no_file(
     assert code == 0
     assert found["folder"] == "studies/digits"
     assert len(found["cells"]) == found["planned"] >= 30
+
+
+def test_make_demo_is_the_embedded_study() -> None:
+    """Its recipe is `steppe study run` without a file; what that plans is tested above."""
+    root = Path(__file__).parent.parent
+    plan = subprocess.run(
+        ["make", "--dry-run", "demo", "ARGS=--dry-run"], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert plan.stdout.splitlines()[-1].split() == [".venv/bin/steppe", "study", "run", "--dry-run"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_numbers_are_whole_in_a_narrow_terminal(tmp_path: Path, width: int) -> None:
+    """Names fold, numbers and verdicts do not."""
+    from rich.console import Console
+    from studies_cells import tiny
+
+    from steppe.cli.study_answer import answer
+    from steppe.studies.cell import cells
+    from steppe.studies.finding import finding
+    from steppe.studies.run import look
+    from steppe.studies.store import Store
+
+    name = "adaptive_worst_linf_normalised@0.01"
+    study = tiny(
+        tmp_path, grid={"lr": [0.1, 0.2], "seed": list(range(6))}, measures=[name], targets=["test_error"], groups="lr"
+    )
+    with Store.open(study.store) as store:
+        store.add(cells(study))
+        for i, cell in enumerate(cells(study)):
+            store.record(cell.key, targets={"test_error": i * i % 7 / 10}, measures={name: {"value": i * i * i % 11}})
+    found = finding(study, *look(study))
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(answer(study, found).shown[0])
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    [held] = found.held
+    tau = held.correlation.pooled
+    assert held.correlation.within is not None
+    numbers = [f"{tau.tau:+.2f}", f"{tau.low:+.2f} to {tau.high:+.2f}", f"{tau.adjusted:.2g}"]
+    for said in (*numbers, f"{held.correlation.within.tau:+.2f}", "undecided"):
+        assert f" {said} " in text.replace("\n", " \n")
+    assert "(n = 12)" in text
 
 
 def test_a_page_is_served_to_this_machine_until_it_is_interrupted(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def test_the_embedded_study_is_what_it_says() -> None:
     assert len({c.name for c in found}) == len(found)
     assert {c.config["data"] for c in found} == {"digits"}
     assert [str(r) for r in digits().admission] == ["train_error <= 0.01"]
+    assert all(digits().show.words())
+    assert len({c.config["rho"] for c in found if c.config["method"] == "sam"}) >= 3  # a trade-off over radii
 
 
 def test_a_grid_is_every_combination() -> None:
@@ -50,6 +52,18 @@ def test_a_grid_is_every_combination() -> None:
     said = {(c.config["method"], c.config["rho"], c.config["lr"], c.config["seed"]) for c in found}
     assert said == {(m, r, lr, s) for (m, r), lr, s in product([("none", None), ("sam", 0.2)], lrs, seeds)}
     assert len(found) == 12
+
+
+def test_names_tell_runs_apart_with_settings_of_an_axis_side_by_side() -> None:
+    options = [{"method": "sam", "rho": 0.1}, {"method": "frob-sam", "rho": 0.2, "method_options": {"strength": 0.1}}]
+    found = cells(study(grid={"method": ["none", *options], "lr": [0.1, 0.2]}))
+    assert [c.name for c in found[::2]] == ["none lr=0.1", "sam rho=0.1 lr=0.1", "frob-sam rho=0.2 lr=0.1"]
+    more = {"method": "frob-sam", "rho": 0.2, "method_options": {"strength": 0.3}}
+    named = [c.name for c in cells(study(grid={"method": [*options, more]}))]
+    assert named[1:] == [f'frob-sam rho=0.2 method_options={{"strength": {s}}}' for s in (0.1, 0.3)]
+    drawn = cells(study(random={"n": 2, "space": {"lr": {"uniform": [0.1, 0.2]}}}))
+    assert all(c.name == f"lr={c.config['lr']:.4g}" for c in drawn)
+    assert cells(study(base={"seed": 3}))[0].name == "seed=3"
 
 
 def test_settings_that_go_together_and_mappings_as_values() -> None:

@@ -184,24 +184,28 @@ def _page(study: Study, out: str | None) -> Path:
 
 def _dry(study: Study, how: How) -> Answer:
     from ..studies.cell import cells
+    from ..studies.finding import admitted, of_plan
+    from ..studies.pictures import open_pictures
     from ..studies.run import open_tasks
     from ..studies.store import Store
     from ..studies.table import Table
 
     with asking():
         _refuse(study, ())
-    planned, found, measures = cells(study), Table([]), list(study.measures)
+    planned, found, measures, notes = cells(study), Table([]), list(study.measures), {}
     if study.store.exists():
         from ..studies.run import measures_of
 
         with Store.reading(study.store) as store:
-            found, measures = store.table(), measures_of(study, store)
+            found, measures, notes = store.table(), measures_of(study, store), store.notes()
     tasks = open_tasks(study, planned, found, measures, how.again)
+    pictures = open_pictures(study, planned, admitted(study, of_plan(study, planned, found)), notes, how.again)
     rows = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     shown = table("cell", "run", "measures", fold=("run", "measures"))
     for row in rows:
         add(shown, row["key"], row["name"], ", ".join(row["measures"]))
-    words = f"{len(tasks)} of {len(planned)} cells would be computed in {study.folder}; nothing was"
+    drawn = f" and {len(pictures)} pictures made" if pictures and not tasks else ""  # of which runs, they will show
+    words = f"{len(tasks)} of {len(planned)} cells would be computed{drawn} in {study.folder}; nothing was"
     return Answer({"folder": study.folder, "cells": rows, "planned": len(planned)}, [*([shown] * bool(rows)), words])
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..studies.finding import Finding, Held
     from ..studies.plan import Study
 
+SAID = {"supported": "yes", "not supported": "no", "contradicted": "contrary"}  # verdicts in a narrow column
 LATER = 75  # EX_TEMPFAIL of sysexits.h, as for runs: the same command goes on
 
 
@@ -32,17 +33,21 @@ def answer(study: Study, found: Finding) -> Answer:
 
 
 def _table(study: Study, held: Sequence[Held]) -> Any:
+    """A part for each target. Numbers are whole in 80 columns: names fold first."""
     grouped = any(h.correlation.within is not None for h in held)
-    heads = ["target", "measure", "tau", "95 % interval", "p", "corrected p", "n"]
-    heads += [f"tau within {', '.join(study.groups)}"] if grouped else []
-    shown = table(*heads, "strong", "weak", right=("tau", "p", "corrected p", "n", heads[-1]))
-    before = ""
-    for h in held:
-        c, tau = h.correlation, h.correlation.pooled
-        cells = [c.measure, f"{tau.tau:+.2f}", _span(tau), _p(tau.p), _p(tau.adjusted), tau.n]
-        cells += [f"{c.within.tau:+.2f}" if c.within else ""] if grouped else []
-        add(shown, "" if c.target == before else c.target, *cells, h.strong.verdict, h.weak.verdict)
-        before = c.target
+    within = f"within {', '.join(study.groups)}"
+    heads = ["measure", "tau", "95 % interval", "corrected p", *([within] if grouped else []), "strong", "weak"]
+    shown = table(*heads, right=("tau", "corrected p", within), fold=("measure", "corrected p", within))
+    shown.padding = (0, 1, 0, 0)
+    for target in dict.fromkeys(h.correlation.target for h in held):
+        mine = [h for h in held if h.correlation.target == target]
+        n = sorted({h.correlation.pooled.n for h in mine})
+        add(shown, f"{target} (n = {n[0] if len(n) == 1 else f'{n[0]} to {n[-1]}'})")
+        for h in mine:
+            c, tau = h.correlation, h.correlation.pooled
+            cells = [f"  {c.measure}", f"{tau.tau:+.2f}", _span(tau), _p(tau.adjusted)]
+            cells += [f"{c.within.tau:+.2f}" if c.within else ""] if grouped else []
+            add(shown, *cells, SAID.get(h.strong.verdict, h.strong.verdict), SAID.get(h.weak.verdict, h.weak.verdict))
     return shown
 
 

@@ -6,7 +6,7 @@ import torch
 
 from .dataset import Dataset, Splits
 
-TRAINING_ROWS = 1200  # two thirds; the first half of them are the rows that `python -m steppe.demo` trains on
+TRAINING_ROWS = 1200  # two thirds; the first half of them are the rows of the study that comes with steppe
 
 
 def digits(training_rows: int = TRAINING_ROWS) -> Splits:

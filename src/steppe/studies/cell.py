@@ -29,12 +29,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker is given: a cell, where its run lies, and which measures and targets are still missing."""
+    """What a worker is given: a cell, where its run lies, and which measures, targets and pictures are missing."""
 
     cell: Cell
     folder: str
     measures: Sequence[str]
     targets: Sequence[str] = ()
+    pictures: Sequence[str] = ()  # by the names of their notes
+    members: Sequence[Task] = ()  # of the ensemble that is among the pictures
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Outcome:
     versions: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
     transient: bool = False  # it may go well another time: a lost worker, a full disk
+    pictures: Mapping[str, Any] = field(default_factory=dict)  # notes by name
 
     @classmethod
     def lost(cls, task: Task, why: str) -> Outcome:
@@ -65,28 +68,33 @@ def cells(study: Study) -> list[Cell]:
         from .pool import pooled
 
         return pooled(study)
-    found: dict[str, Cell] = {}
-    points = list(_points(study))
-    varied = _varied(points)
-    for _, config in points:
+    found: dict[str, dict[str, Any]] = {}
+    for config in _configs(study):
         made = plain(config)
-        key = key_of(made)
-        name = " ".join(_word(k, made[k]) for k in varied if made[k] not in (None, {}, [])) or f"seed={config.seed}"
-        found.setdefault(key, Cell(key, name, made, groups_of(study, made)))
-    return list(found.values())
+        found.setdefault(key_of(made), made)
+    names = _names(study, list(found.values()))
+    return [Cell(key, n, made, groups_of(study, made)) for (key, made), n in zip(found.items(), names, strict=True)]
 
 
-def _points(study: Study) -> Iterator[tuple[dict[str, Any], Config]]:
+def _configs(study: Study) -> Iterator[Config]:
     for draw in study.random if study.random is not None else [{}]:
         for point in study.grid:
             chosen = settings(point | draw, "grid")
-            yield chosen, config_of({**study.base, **chosen}, f"the run with {chosen}")
+            yield config_of({**study.base, **chosen}, f"the run with {chosen}")
 
 
-def _varied(points: Sequence[tuple[dict[str, Any], Config]]) -> list[str]:
-    """The settings that differ between cells, in the order in which they come up."""
-    names = dict.fromkeys(name for point, _ in points for name in point)
-    return [n for n in names if len({json.dumps(getattr(c, n), sort_keys=True) for _, c in points}) > 1]
+def _names(study: Study, configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is told of each run: the settings that differ, those of one axis of the grid side by side."""
+    axes = [name for axis in study.grid.axes.values() for value in axis for name in value]
+    drawn = study.random.space if study.random is not None else {}
+    varied = [n for n in dict.fromkeys([*axes, *drawn]) if len({json.dumps(c[n], sort_keys=True) for c in configs}) > 1]
+
+    def named(words: Sequence[str]) -> list[str]:
+        said = (" ".join(_word(k, c[k]) for k in words if c[k] not in (None, {}, [])) for c in configs)
+        return [name or f"seed={c['seed']}" for name, c in zip(said, configs, strict=True)]
+
+    short = named([n for n in varied if n != "method_options"])  # long, and often one set of options a method
+    return short if len(set(short)) == len(short) else named(varied)
 
 
 def _word(name: str, value: Any) -> str:

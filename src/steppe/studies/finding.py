@@ -124,9 +124,7 @@ def _answer(target: str, held: Sequence[Held]) -> str:
         says = f"measures disagree: {_names(up)} say that flatter is better, {_names(down)} that it is worse"
     else:
         says = f"none of {many} measures predicts {target}: no tau differs from zero beyond chance"
-    counts = [
-        f"{_count(held, kind, 'supported')} of {many} support the {kind} hypothesis" for kind in ("strong", "weak")
-    ]
+    counts = [_verdicts(held, kind) for kind in ("strong", "weak")]
     return f"{target}: {says} ({span}; {'; '.join(counts)})."
 
 
@@ -134,5 +132,9 @@ def _names(held: Sequence[Held]) -> str:
     return ", ".join(h.correlation.measure for h in held)
 
 
-def _count(held: Sequence[Held], kind: str, verdict: str) -> int:
-    return sum(getattr(h, kind).verdict == verdict for h in held)
+def _verdicts(held: Sequence[Held], kind: str) -> str:
+    """How many measures speak for a hypothesis, and against it where any does."""
+    verdicts = [getattr(h, kind).verdict for h in held]
+    against = verdicts.count("contradicted")
+    said = f"{verdicts.count('supported')} of {len(held)} support the {kind} hypothesis"
+    return said + (f" and {against} contradict{'s' if against == 1 else ''} it" if against else "")

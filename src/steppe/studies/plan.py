@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from ..names import unknown
 from .settings import settings, types
+from .show import Show
 from .space import Draws, Grid
 
 TARGETS = {
@@ -109,6 +110,8 @@ class Study:
     """settings whose values make the groups for correlation within groups"""
     admission: Sequence[Rule] = ()
     """bounds that a run has to keep to count, such as train_error <= 0.01"""
+    show: Show = field(default_factory=Show)
+    """pictures of some runs: spectrum, landscape, ensembles"""
     engine: EngineSettings = field(default_factory=EngineSettings)
     """where cells are computed"""
     out: str = ""
@@ -121,6 +124,10 @@ class Study:
     @property
     def store(self) -> Path:
         return self.folder / "study.sqlite"
+
+    def run_folder(self, key: str) -> str:
+        """Where the run of a cell lies."""
+        return str(self.folder / "runs" / key)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], name: str) -> Study:
@@ -150,6 +157,7 @@ class Study:
         found["groups"] = _groups(found.get("groups", []), own=bool(found.get("errors")))
         rules = found.get("admission", [])
         found["admission"] = tuple(Rule.of(rule) for rule in (rules if isinstance(rules, list) else [rules]))
+        found["show"] = Show.of(found.get("show", []))
         found["engine"] = _engine(found.get("engine", {}))
         made = cls(name, **found)
         made._refuse_missing()

@@ -14,7 +14,8 @@ from filelock import FileLock, Timeout
 
 from ..training.stopping import Wish, listening
 from .cell import Cell, Outcome, Task, cells, kept
-from .finding import Finding, finding
+from .finding import Finding, admitted, finding, of_plan
+from .pictures import open_pictures
 from .plan import TARGETS, Study
 from .store import Store
 from .table import Run, Table
@@ -51,16 +52,17 @@ def run(
         store.add(kept(c) for c in planned if c.key not in states)
         _note(store, study, planned, also)
         tasks = open_tasks(study, planned, store.table(), measures_of(study, store), again)
+        stopped = ""
         if tasks:
             engine = engine or _engine(study)
-            watch = stack.enter_context(watching(len(planned), len(planned) - len(tasks), progress))
-            try:
+            with watching(len(planned), len(planned) - len(tasks), progress) as watch:
                 stopped = _compute(store, tasks, engine, wish, watch)
-            finally:
-                store.release()
-        else:
-            stopped = ""
         table = store.table()
+        counted = admitted(study, of_plan(study, planned, table))  # of all of which the best one is now known
+        pictures = open_pictures(study, planned, counted, store.notes(), again) if not stopped else []
+        if pictures:
+            with watching(len(pictures), 0, progress, "pictures") as watch:
+                stopped = _compute(store, pictures, engine or _engine(study), wish, watch)
     return replace(finding(study, planned, table), stopped=stopped)
 
 
@@ -97,7 +99,7 @@ def open_tasks(
         targets = [t for t in wanted if t not in run.targets and t not in cell.known] if run.state != "done" else []
         unsaid = [t for t in cell.known if t not in run.targets]
         if lacking or unsaid or run.state != "done":
-            tasks.append(Task(cell, str(study.folder / "runs" / cell.key), lacking, targets))
+            tasks.append(Task(cell, study.run_folder(cell.key), lacking, targets))
     return tasks
 
 
@@ -110,11 +112,14 @@ def _compute(store: Store, tasks: Sequence[Task], engine: Engine, wish: Wish, wa
         if store.claim(task.cell.key, driver):
             watch(task.cell.name, "running")
 
-    for outcome in engine.outcomes(tasks, wish, begun):
-        if outcome.state == "stopped":
-            return wish.why or outcome.error
-        _keep(store, by_key[outcome.key], outcome)
-        watch(by_key[outcome.key].name, outcome.state)
+    try:
+        for outcome in engine.outcomes(tasks, wish, begun):
+            if outcome.state == "stopped":
+                return wish.why or outcome.error
+            _keep(store, by_key[outcome.key], outcome)
+            watch(by_key[outcome.key].name, outcome.state)
+    finally:
+        store.release()
     return wish.why
 
 
@@ -132,6 +137,8 @@ def _keep(store: Store, cell: Cell, outcome: Outcome) -> None:
         curves=outcome.curves,
         versions=outcome.versions,
     )
+    for name, value in outcome.pictures.items():
+        store.note(name, value)
 
 
 def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[str]) -> None:
@@ -146,7 +153,9 @@ def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[st
         "targets": list(study.targets),
         "groups": list(study.groups),
         "admission": [str(rule) for rule in study.admission],
-        "cells": {cell.key: dict(cell.groups) for cell in planned},
+        "show": study.show.words(),
+        # a list, and groups by their place in it: a store sorts what has names
+        "cells": [[cell.key, cell.name, [cell.groups.get(name) for name in study.groups]] for cell in planned],
     }
     if about != notes.get(ABOUT):
         store.note(ABOUT, about)

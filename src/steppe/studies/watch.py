@@ -10,7 +10,7 @@ Watch = Callable[[str, str], None]  # a cell's name and what became of it: runni
 
 
 @contextmanager
-def watching(total: int, done: int, progress: bool | None) -> Iterator[Watch]:
+def watching(total: int, done: int, progress: bool | None, what: str = "cells") -> Iterator[Watch]:
     """A bar on a terminal; where there is none a line a cell, if progress is True, and otherwise nothing."""
     counts = {"done": done, "failed": 0, "running": 0}
 
@@ -27,7 +27,9 @@ def watching(total: int, done: int, progress: bool | None) -> Iterator[Watch]:
         def line(name: str, state: str) -> None:
             count(name, state)
             if state != "running":
-                print(f"{counts['done'] + counts['failed']} of {total}: {name} {state}", file=sys.stderr, flush=True)
+                ended = counts["done"] + counts["failed"]
+                of = "" if what == "cells" else f" {what}"
+                print(f"{ended} of {total}{of}: {name} {state}", file=sys.stderr, flush=True)
 
         yield line
     else:
@@ -36,7 +38,7 @@ def watching(total: int, done: int, progress: bool | None) -> Iterator[Watch]:
 
         now = TextColumn("{task.fields[now]}", markup=False)
         columns = (
-            TextColumn("cells"),
+            TextColumn(what),
             BarColumn(),
             now,
             TimeElapsedColumn(),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..data.dataset import Splits
     from ..training.problem import Task as Problem
+    from .drawn import Member
 
 PATIENCE = 60.0  # seconds for another worker's process, whose driver is gone, to let go of a run's folder
 
@@ -46,11 +47,12 @@ def _computed(task: Task) -> Outcome:
     from ..training.distributed import device_of
     from ..training.flatness import STOPPED, objective_of
     from ..training.threads import threads
+    from .drawn import drawn
 
     start = perf_counter()
     config = Config(**task.cell.config)
     with threads(config.threads):
-        model, splits, problem, curves, meta = _checkpoint(task, config) if task.cell.checkpoint else _run(task, config)
+        model, splits, problem, curves, meta = _found(task, config)
         device = device_of(config.device)
         model, splits = model.to(device).eval(), _moved(splits, device)
         targets, errors = (
@@ -62,6 +64,10 @@ def _computed(task: Task) -> Outcome:
         results = measured(objective, plan_of(task.measures), config.seed, progress=False)
         if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
             return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
+        try:
+            pictures, failures = drawn(task, objective, _members(task)) if task.pictures else ({}, {})
+        except KeyboardInterrupt:
+            return Outcome(task.cell.key, "stopped", error="stopped while it was drawn")
     measures = {}
     for name, e in results.estimates.items():
         cost = asdict(e.cost)
@@ -69,10 +75,30 @@ def _computed(task: Task) -> Outcome:
         measures[name] = {k: getattr(e, k) for k in ("value", "stderr", "n", "kind", "note", "complete")}
         measures[name] |= {"cost": cost, "seconds": seconds}
     meta |= {"seconds": perf_counter() - start}
-    return Outcome(task.cell.key, "done", targets, errors, measures, dict(results.failures), meta, curves, _versions())
+    failures |= results.failures
+    return Outcome(
+        task.cell.key, "done", targets, errors, measures, failures, meta, curves, _versions(), pictures=pictures
+    )
 
 
 Found = tuple["nn.Module", "Splits", "Problem", "list[dict[str, Any]]", dict[str, float]]
+
+
+def _found(task: Task, config: Config) -> Found:
+    return _checkpoint(task, config) if task.cell.checkpoint else _run(task, config)
+
+
+def _members(task: Task) -> list[Member]:
+    """The models of an ensemble with the rows that they are tested on, where each is to be."""
+    from ..training.distributed import device_of
+
+    found = []
+    for one in task.members:
+        config = Config(**one.cell.config)
+        model, splits, problem, _, _ = _found(one, config)
+        device = device_of(config.device)
+        found.append((model.to(device).eval(), splits.test.to(device), problem))
+    return found
 
 
 def _run(task: Task, config: Config) -> Found:

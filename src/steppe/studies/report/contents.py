@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from math import isfinite, nan
 from typing import Any
 
+from ...training.config import Config
+from ..pictures import chosen
 from ..plan import TARGETS, Rule
 from ..store import Store
 from ..table import Measured, Run, Table
 from .attached import attached
 from .curves import curves
 from .definitions import definition
-from .findings import findings
+from .findings import SEED, findings
+from .together import together
 
 Content = dict[str, Any]
+PLACES = [f.name for f in fields(Config)]  # of settings, as people know them
+ASKED = ("targets", "measures", "groups", "admission", "show")  # what a study's note has to say beside its cells
 
 
 def content(store: Store, *, full: bool = True) -> Content:
@@ -29,7 +34,9 @@ def content(store: Store, *, full: bool = True) -> Content:
     rules = [Rule.of(rule) for rule in study.get("admission") or []]
     admitted = [all(rule.holds(_numbers(run)) for rule in rules) if run.state == "done" else None for run in table.runs]
     counted = Table([run for run, holds in zip(table.runs, admitted, strict=True) if holds])
-    settings = _settings(table)
+    settings = _settings(table, study.get("groups") or ())
+    targets, measures = (_first(study.get(k), getattr(table, k)) for k in ("targets", "measures"))
+    roles = chosen(counted, next(iter(targets), None), next(iter(measures), None))
     made: Content = {
         "title": str(study.get("name") or store.path.resolve().parent.name),
         "runs": {
@@ -42,11 +49,12 @@ def content(store: Store, *, full: bool = True) -> Content:
         },
         "settings": [{"name": name, "values": values} for name, values in settings.items()],
         "common": _common(table, settings),
-        "targets": [_target(table, name, study) for name in _first(study.get("targets"), table.targets)],
-        "measures": [_measure(table, name) for name in _first(study.get("measures"), table.measures)],
+        "targets": [_target(table, name, study) for name in targets],
+        "measures": [_measure(table, name) for name in measures],
         "curves": curves(store, table),
         "making": _making(store, table, study, rules, counted),
-        **attached(notes, {run.key: i for i, run in enumerate(table.runs)}),
+        **attached(notes, {run.key: i for i, run in enumerate(table.runs)}, roles),
+        **together(notes, table, settings, measures),
         **findings(counted, list(settings), study.get("targets"), full=full),
         "live": False,
     }
@@ -66,11 +74,19 @@ def plain(x: Any) -> Any:
 
 
 def _planned(table: Table, study: Mapping[str, Any]) -> Table:
-    """The runs that the study plans as it is now, with its groups; all of them if it does not say."""
+    """The runs that the study plans as it is now, in its order and with its groups; all if it does not say."""
     cells = study.get("cells")
-    if not isinstance(cells, Mapping):
+    if not isinstance(cells, list):
         return table
-    return Table([replace(run, groups=cells[run.key]) for run in table.runs if run.key in cells])
+    have = {run.key: run for run in table.runs}
+    groups = study.get("groups") or []
+    return Table(
+        [
+            replace(have[key], name=name, groups=dict(zip(groups, values, strict=True)))
+            for key, name, values in cells
+            if key in have
+        ]
+    )
 
 
 def _first(asked: Sequence[str] | None, there: Sequence[str]) -> list[str]:
@@ -82,9 +98,11 @@ def _numbers(run: Run) -> dict[str, float]:
     return {**run.meta, **{name: m.value for name, m in run.measures.items()}, **run.targets}
 
 
-def _settings(table: Table) -> dict[str, list[Any]]:
+def _settings(table: Table, groups: Sequence[str]) -> dict[str, list[Any]]:
     """What differs between runs, and what groups are made of beside settings: a pool's own columns."""
-    paths = sorted(table.settings(), key=lambda path: (path != "method", path == "seed"))  # what matters most is first
+    # what matters most is first, and otherwise the order of a configuration: a store sorts by name
+    rank = {"method": 0, **dict.fromkeys(groups, 1), SEED: 3}
+    paths = sorted(table.settings(), key=lambda path: (rank.get(path, 2), _place(path)))
     found = {path: table.setting(path).tolist() for path in paths if not any(p.startswith(f"{path}.") for p in paths)}
     for path in [p for p in found if "." in p and len({repr(v) for v in found[p] if v is not None}) < 2]:
         del found[path]  # an option that only one method has, and always the same: the method says it all
@@ -95,6 +113,11 @@ def _settings(table: Table) -> dict[str, list[Any]]:
     return found
 
 
+def _place(path: str) -> int:
+    name = path.partition(".")[0]
+    return PLACES.index(name) if name in PLACES else len(PLACES)
+
+
 def _word(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, tuple, Mapping)) else value
 
@@ -103,7 +126,8 @@ def _common(table: Table, settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The configuration as far as all runs share it."""
     differ = {name.split(".")[0] for name in settings}
     first = table.runs[0].config if table.runs else {}
-    return [(name, _word(value)) for name, value in first.items() if name not in differ and value not in (None, [], {})]
+    shared = {n: v for n, v in first.items() if n not in differ and v not in (None, [], {})}
+    return [(name, _word(shared[name])) for name in sorted(shared, key=_place)]
 
 
 def _target(table: Table, name: str, study: Mapping[str, Any]) -> Content:
@@ -169,7 +193,8 @@ def _making(
     ]
     sets = [", ".join(f"{name} {version}" for name, version in one.items()) for one in store.versions() if one]
     parts = [{"title": "Study", "rows": rows}]
-    asked = [(k, _word(v)) for k, v in study.items() if k not in ("cells", "name") and v not in (None, [], {}, "")]
+    asked = [(key, _word(study[key])) for key in ASKED if study.get(key)]
     parts.append({"title": "As it was asked for", "rows": asked})
-    parts.append({"title": "Computed with", "rows": [(f"versions {i}", said) for i, said in enumerate(sets, 1)]})
+    labels = [f"versions {i}" for i in range(1, len(sets) + 1)] if len(sets) > 1 else ["versions"] * len(sets)
+    parts.append({"title": "Computed with", "rows": list(zip(labels, sets, strict=True))})
     return parts

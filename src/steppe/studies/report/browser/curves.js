@@ -10,7 +10,8 @@ function drawCurvesControls() {
   const names = state.data.settings.map((s) => s.name);
   if (curves.metric === null) curves.colour = names.includes("method") ? "method" : names[0] ?? null;
   if (curves.colour && !names.includes(curves.colour)) curves.colour = null;
-  curves.metric = kept(curves.metric, metrics.map((m) => [m, m]), ["test_error", "test_loss", "test_accuracy"].find((m) => metrics.includes(m)));
+  const drawn = (m) => runs.some((run) => run?.[m]?.filter(isNumber).length > 1); // a curve has two points or more
+  curves.metric = kept(curves.metric, metrics.map((m) => [m, m]), ["test_error", "test_loss", "test_accuracy", ...metrics].find((m) => metrics.includes(m) && drawn(m)));
   curves.means ??= runs.filter(Boolean).length > LINES;
   const set = (key) => (v) => { curves[key] = v; drawCurves(); };
   byId("curves-controls").replaceChildren(
@@ -24,7 +25,7 @@ function curvesFigure() {
   const colours = colouring(setting);
   const of = (i) => (setting ? setting.values[i] : null);
   const shown = state.shown.filter((i) => state.data.curves.runs[i]?.[curves.metric]);
-  const line = (x, y, v, extra) => ({ type: "scatter", mode: x.length > 1 ? "lines" : "markers", x, y, connectgaps: true, line: { color: colours.of(v), width: 2 }, marker: { color: colours.of(v) }, ...extra });
+  const line = (x, y, v, extra) => ({ type: "scatter", mode: y.filter(isNumber).length > 1 ? "lines" : "markers", x, y, connectgaps: true, line: { color: colours.of(v), width: 2 }, marker: { color: colours.of(v) }, ...extra });
   let data;
   if (curves.means) {
     data = [...grouped(shown, (i) => word(of(i)))].map(([name, rows]) => {

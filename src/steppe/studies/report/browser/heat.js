@@ -57,7 +57,10 @@ function drawHeat() {
   const [low, high] = span(numbers);
   const place = (v) => (heat.log && v <= 0 ? 0 : high > low ? (scale(v) - scale(low)) / (scale(high) - scale(low)) : 0.5);
   const columns = levels(pick(across.values));
-  const rows = levels(pick(up.values)).reverse(); // up means larger
+  const found = levels(pick(up.values));
+  const upwards = found.some(isSize); // up means larger, and words are read downwards
+  const rows = upwards ? found.reverse() : found;
+  const label = Math.min(Math.max(...rows.map((y) => word(y).length), 4), 22);
   const panels = panel ? levels(pick(panel.values)) : [""];
   byId("heat-panels").replaceChildren(...panels.map((p) => {
     const of = (x, y) => means.get(JSON.stringify([panel ? word(p) : "", word(x), word(y)]));
@@ -70,8 +73,8 @@ function drawHeat() {
     const body = rows.filter((y) => columns.some((x) => of(x, y)) || !panel).map((y) => el("tr", {}, el("th", { scope: "row", title: word(y) }, word(y)), ...columns.map((x) => cell(x, y))));
     if (!body.length) return null;
     return el("div", { class: "panel" }, panel ? el("h3", {}, word(p)) : null,
-      el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span", { class: "visually-hidden" }, `${up.name} by ${across.name}`)), ...columns.map((x) => el("th", { scope: "col", title: word(x) }, word(x))))), el("tbody", {}, ...body)),
-      el("p", { class: "axis" }, `${across.name} across, ${up.name} up`));
+      el("table", { style: `--label: ${label}ch` }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span", { class: "visually-hidden" }, `${up.name} by ${across.name}`)), ...columns.map((x) => el("th", { scope: "col", title: word(x) }, word(x))))), el("tbody", {}, ...body)),
+      el("p", { class: "axis" }, `${across.name} across, ${up.name} ${upwards ? "up" : "down"}`));
   }).filter(Boolean));
   const most = Math.max(0, ...[...means.values()].map((m) => m.n));
   byId("heat-scale").replaceChildren(

@@ -50,7 +50,7 @@ function start() {
   const data = JSON.parse(byId("data").textContent);
   show(data);
   startSections();
-  window.steppe = { tau, state, digits }; // for whoever opens the console, and for tests
+  window.steppe = { tau, state, digits, signed }; // for whoever opens the console, and for tests
   const drawn = unpackPlotly().then(redrawAll).catch((error) => {
     for (const id of charts.keys()) byId(id).replaceChildren(el("p", { class: "quiet" }, `No charts: ${error.message}. The tables are complete without them.`));
   });

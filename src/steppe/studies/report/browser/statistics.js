@@ -26,11 +26,13 @@ function span(values) {
   return there.length ? [there.reduce((a, b) => Math.min(a, b)), there.reduce((a, b) => Math.max(a, b))] : [NaN, NaN];
 }
 
-// Different values in the order that people expect: numbers by size, then words; nothing last.
+// Different values in the order that people expect: numbers by size, then words as the study has them; nothing last.
 function levels(values) {
   const seen = new Map();
-  for (const value of values) seen.set(word(value), value);
-  const number = (v) => (typeof v === "string" && v.trim() === "" ? NaN : Number(v ?? NaN));
-  const rank = (v) => (v === null ? 2 : Number.isNaN(number(v)) ? 1 : 0);
-  return [...seen.values()].sort((a, b) => rank(a) - rank(b) || (rank(a) === 0 ? number(a) - number(b) : word(a).localeCompare(word(b), "en", { numeric: true })));
+  for (const value of values) if (!seen.has(word(value))) seen.set(word(value), value);
+  const rank = (v) => (v === null ? 2 : isSize(v) ? 0 : 1);
+  return [...seen.values()].sort((a, b) => rank(a) - rank(b) || (rank(a) === 0 ? Number(a) - Number(b) : 0));
 }
+
+// Whether a value has a place among numbers, also as a text.
+const isSize = (v) => v !== null && v !== undefined && !(typeof v === "string" && v.trim() === "") && !Number.isNaN(Number(v));

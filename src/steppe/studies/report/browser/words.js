@@ -37,7 +37,14 @@ function digits(x, significant = 4) {
 }
 
 const minus = (text) => text.replace(/-/g, "−");
-const signed = (x, places = 2) => (isNumber(x) ? minus((x >= 0 ? "+" : "") + x.toFixed(places)) : "–");
+const signed = (x, places = 2) => (isNumber(x) ? minus((x >= 0 ? "+" : "") + fixed(x, places)) : "–");
+
+// As Python rounds, so that the page and the terminal say the same: what lies exactly in the middle goes to the even
+// digit. Of binary numbers only odd multiples of 2^-(places + 1) do.
+function fixed(x, places) {
+  if (Math.abs((x * 2 ** (places + 1)) % 2) !== 1) return x.toFixed(places);
+  return ((2 * Math.round((x * 10 ** places) / 2)) / 10 ** places).toFixed(places);
+}
 
 function chanceWords(p) {
   if (!isNumber(p)) return "–";
