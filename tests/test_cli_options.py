@@ -31,9 +31,9 @@ RUN = (  # what a run takes
     "--data --data-root --model --model-options --method --rho --method-options --optimizer --lr --momentum "
     "--nesterov --weight-decay --epochs --steps --batch-size --schedule --milestones --decay --warmup --fraction "
     "--per-class --label-noise --validation --held-out --augment --label-smoothing --sharp-rows --clip --ema --swa "
-    "--precision --on-nonfinite --evaluate-every --corruptions --severities --measures --measure-every --measure-rows "
-    "--seed --data-seed --device --threads --capture --fsdp --checkpoint-every --loggers --out --progress --dry-run "
-    "--config"
+    "--swa-every --precision --on-nonfinite --evaluate-every --corruptions --severities --measures --measure-every "
+    "--measure-rows --seed --data-seed --device --threads --capture --fsdp --checkpoint-every --loggers --out --progress "
+    "--dry-run --config"
 )
 SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's script
     "train": RUN,

@@ -291,7 +291,7 @@ def test_strategies(folder: Path) -> None:
                 "deep+sam": {},
                 "sam+": {"rho": [0.05, 0.1, 0.2][i]},
                 "sharpbalance": {"sharp_rows": "exchanged@5"},
-                "eoa": {"method": "none", "rho": None, "swa": 0.75},
+                "eoa": {"method": "none", "rho": None, "swa": 0.75, "swa_every": "step"},
             }
             assert m == replace(base, seed=m.seed, out=m.out, **same, **changes[name])
     assert len({str(data_of(m).train.targets.tolist()) for m in made["deep"]}) == 1

@@ -110,6 +110,21 @@ def test_averages_are_those_of_the_weights_on_the_way(tmp_path: Path) -> None:
     assert len(ends) == 2
 
 
+def test_an_even_average_of_every_step_counts_those_after_its_start(tmp_path: Path) -> None:
+    settings = config(tmp_path, model="training_runs:plain", method="none", swa=0.45, swa_every="step")
+    late: list[dict[str, Tensor]] = []
+
+    def follow(model: nn.Module, number: int) -> None:
+        if number > 4.5:  # of ten
+            late.append({k: w.double() for k, w in model.state_dict().items()})
+
+    by_hand(settings, plain_step, follow)
+    run = train(settings)
+    assert len(late) == 6
+    for k in late[0]:
+        torch.testing.assert_close(run.weights("swa")[k].double(), torch.stack([w[k] for w in late]).mean(0))
+
+
 def test_swa_begins_where_it_is_told(tmp_path: Path) -> None:
     run = train(config(tmp_path, epochs=4, swa=0.5))
     assert ["swa_test_accuracy" in r for r in run.records] == [False, False, True, True]

@@ -50,7 +50,7 @@ def _balanced(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[s
 
 def _averaged(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[str, Any]:
     swa = START if config.swa is None and config.ema is None else config.swa
-    return {**_deep(config, ensemble, i, epochs), "swa": swa}
+    return {**_deep(config, ensemble, i, epochs), "swa": swa, "swa_every": "step"}
 
 
 @dataclass(frozen=True)

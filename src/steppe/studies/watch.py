@@ -13,11 +13,15 @@ Watch = Callable[[str, str], None]  # a cell's name and what became of it: runni
 def watching(total: int, done: int, progress: bool | None, what: str = "cells") -> Iterator[Watch]:
     """A bar on a terminal; where there is none a line a cell, if progress is True, and otherwise nothing."""
     counts = {"done": done, "failed": 0, "running": 0}
+    running: set[str] = set()  # by name: a cell whose worker was lost begins again
 
     def count(name: str, state: str) -> None:
-        counts[state] += 1
-        if state != "running":
-            counts["running"] -= 1
+        if state == "running":
+            running.add(name)
+        else:
+            running.discard(name)
+            counts[state] += 1
+        counts["running"] = len(running)
 
     shown = sys.stderr.isatty() if progress is None else progress
     if not shown:

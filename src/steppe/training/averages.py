@@ -68,7 +68,7 @@ def averages_of(config: Config) -> dict[str, Average]:
     if config.ema is not None:
         found["ema"] = Average(torch_has.get_ema_multi_avg_fn(config.ema), every_step=True)
     if config.swa is not None:
-        found["swa"] = Average(torch_has.get_swa_multi_avg_fn(), every_step=False, start=config.swa)
+        found["swa"] = Average(torch_has.get_swa_multi_avg_fn(), config.swa_every == "step", config.swa)
     return found
 
 

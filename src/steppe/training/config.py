@@ -78,7 +78,9 @@ class Config:
     ema: float | None = None
     """the decay of an exponential average of the weights and BatchNorm's statistics, evaluated beside them"""
     swa: float | None = None
-    """the fraction of the run after which the weights at the end of every epoch are averaged, evaluated beside them"""
+    """the fraction of the run after which weights are averaged evenly, evaluated beside them"""
+    swa_every: Literal["epoch", "step"] = "epoch"
+    """which weights that average counts: those at the end of every epoch, or of every step"""
 
     precision: Literal["float32", "bf16"] = "float32"
     """of the forward and backward passes; weights stay float32"""

@@ -103,9 +103,9 @@ class Training:
                 yield from self._passes(batch)
             else:
                 self._replay(self._captured, batch)
-            if self._number != number:
-                self._average()
             self.position = self.position.stepped()
+            if self._number != number:
+                self._average(self.course.taken(self.position), every_step=True)
             self._watcher.stepped(self.position, self.trainee.sums)
             if self.workers.count == 1 or self.position.step % AGREE == 0 or self.position.step == length:
                 self._stop_or_save()
@@ -158,9 +158,10 @@ class Training:
         self.trainee.passes = taken
         self.trainee.skipped += captured.heard - refused
 
-    def _average(self) -> None:
+    def _average(self, taken: int, every_step: bool) -> None:
+        """Counts the weights after so many steps in the averages that count them."""
         for average in self.trainee.averages.values():
-            if average.every_step:
+            if average.every_step == every_step and taken > average.start * self.course.steps:
                 average.take(self.trainee.tensors())
 
     def _rows(self, batch: Batch, held_out: bool) -> Rows:
@@ -180,10 +181,8 @@ class Training:
             raise Stopped(self.path, self.position, self._wish.why or "another process")
 
     def _end_epoch(self) -> None:
-        trainee, taken = self.trainee, self.course.taken(self.position)
-        for average in trainee.averages.values():
-            if not average.every_step and taken > average.start * self.course.steps:
-                average.take(trainee.tensors())
+        trainee = self.trainee
+        self._average(self.course.taken(self.position), every_step=False)
         record = record_of(trainee, self.position, self.course, self.config, self.splits, self.task)
         self._refuse_nonfinite()
         self.position = self.position.recorded()
