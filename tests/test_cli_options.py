@@ -32,8 +32,8 @@ RUN = (  # what a run takes
     "--nesterov --weight-decay --epochs --steps --batch-size --schedule --milestones --decay --warmup --fraction "
     "--per-class --label-noise --validation --held-out --augment --label-smoothing --sharp-rows --clip --ema --swa "
     "--swa-every --precision --on-nonfinite --evaluate-every --corruptions --severities --measures --measure-every "
-    "--measure-rows --seed --data-seed --device --threads --capture --fsdp --checkpoint-every --loggers --out --progress "
-    "--dry-run --config"
+    "--measure-rows --seed --data-seed --device --threads --capture --fsdp --checkpoint-every --loggers --out "
+    "--progress --dry-run --config"
 )
 SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's script
     "train": RUN,

@@ -564,7 +564,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.os, "replace", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="No space"):
         corrupted(dataset(), "fog", 1, cache=tmp_path)
     assert not list(tmp_path.iterdir())

@@ -108,7 +108,7 @@ def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Answer:
 
 def _answer(reports: Sequence[Report], told: Told, root: Path) -> Answer:
     from ..ensembles.tradeoff import figure, slopes, write_html
-    from ..measures.slices import written
+    from ..written import written
 
     data: dict[str, Any] = {"out": str(root), "finished": True, "ensembles": [r.to_dict() for r in reports]}
     lines: list[Any] = [_ensembles(reports), _members(reports, told.sharpness)]

@@ -78,7 +78,7 @@ def _between(objective: Objective, look: Look, on: On) -> Way:
 
 def _write(drawn: Slice | Way, look: Look) -> None:
     from ..measures.drawing import write_html
-    from ..measures.slices import written
+    from ..written import written
 
     place = Path(look.out)
     place.parent.mkdir(parents=True, exist_ok=True)

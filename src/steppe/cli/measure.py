@@ -145,7 +145,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def _write(path: Path, found: Found) -> None:
-    from ..measures.slices import written
+    from ..written import written
 
     if path.suffix == ".json":
         text = json.dumps(plain({"results": found.rows, "failures": found.failures}), indent=2, allow_nan=False)

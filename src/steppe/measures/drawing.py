@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..written import written
 from .paths import Path
-from .slices import Array, Slice, written
+from .slices import Array, Slice
 
 View = Literal["contour", "surface"]
 # Okabe and Ito's colours and cividis: told apart by people with any colour vision, and in grey

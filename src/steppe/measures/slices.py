@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
-from pathlib import Path as File
-from typing import IO, Any, cast
+from typing import Any, cast
 from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..written import written
 from .estimate import Cost
 
 Array = NDArray[np.float64]
@@ -105,16 +104,3 @@ def blank(
 
 def _plain(x: float) -> float | str:
     return x if isfinite(x) else str(x)
-
-
-@contextmanager
-def written(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file that takes its place when it is finished, so that nobody ever sees half of it."""
-    target = File(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with draft.open("wb") as file:
-            yield file
-        os.replace(draft, target)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -81,7 +81,7 @@ def _page(result: Result, name: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    from ..measures.slices import written
+    from ..written import written
 
     with written(path) as file:
         file.write(text.encode())

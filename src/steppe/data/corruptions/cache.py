@@ -6,10 +6,7 @@ a SHA-256 of what comes before, which NumPy does not read: a file that is cut of
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+
+from ...written import written
 
 LIBRARIES = ("numpy", "scipy", "torch", "pillow")  # another release may draw or round otherwise
 DIGEST = sha256().digest_size
@@ -74,16 +73,6 @@ def _write(path: Path, images: Tensor) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     body = BytesIO()
     np.save(body, images.numpy(), allow_pickle=False)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(body.getbuffer())
-            file.write(sha256(body.getbuffer()).digest())
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp's files are for their owner alone
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with written(path) as file:
+        file.write(body.getbuffer())
+        file.write(sha256(body.getbuffer()).digest())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from base64 import b64encode
 from datetime import UTC, datetime
 from functools import cache
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
+from ...written import written
 from ..store import Store
 from .contents import Content, content
 
@@ -29,12 +29,8 @@ def write(store: Path, out: Path) -> Path:
     with Store.reading(store) as opened:
         text = html(content(opened))
     out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(out)
-    finally:
-        fresh.unlink(missing_ok=True)
+    with written(out) as file:
+        file.write(text.encode())
     return out
 
 
