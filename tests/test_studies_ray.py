@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -44,7 +45,9 @@ def two_cores() -> Iterator[Any]:
 @needs_ray
 def test_ray(tmp_path: Path, capfd: Any) -> None:
     """One test of all that needs a cluster: it takes seconds to start, and each test process would start its own."""
+    before = signal.getsignal(signal.SIGTERM)
     with two_cores() as ray:
+        assert signal.getsignal(signal.SIGTERM) is before  # a study's own answer to it stays
         assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]  # and nowhere else
         assert Ray().workers == 2
         the_records_are_those_of_one_process(tmp_path, capfd)

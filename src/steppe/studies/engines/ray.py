@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 from ...training.stopping import Wish
@@ -88,7 +90,8 @@ def joined(address: str | None = None, cores: int | None = None) -> Iterator[Any
             yield ray
             return
         try:
-            ray.init(address=there, log_to_driver=False, logging_level="ERROR", **ours)
+            with _signals_kept():
+                ray.init(address=there, log_to_driver=False, logging_level="ERROR", **ours)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConnectionError(
                 f"no Ray cluster was found at {there}: {_briefly(error)}. `ray start --head` starts one and says its "
@@ -113,6 +116,17 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray answers SIGTERM by leaving at once, and a study by writing what it has: the study's answer stays."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if current_thread() is main_thread() and before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _refuse_others(address: str) -> None:
