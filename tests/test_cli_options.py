@@ -44,7 +44,7 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
     "theory": "NAME --out --quick --seed --sizes",
     "study run": f"STUDY --out {ENGINE} --progress --dry-run",
     "study status": "STUDY --out",
-    "study report": "STUDY --out --page",
+    "study report": "STUDY --out --page --export",
     "study add-measure": f"MEASURE --study --out {ENGINE} --progress",
     "report serve": "STUDY --out --port",
     "data get": "NAME --data-root --mirror",

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -118,15 +119,25 @@ def test_the_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], mon
     real = metadata.version
 
     def version(name: str) -> str:
-        if name in ("plotly", "safetensors"):
+        if name in ("ray", "safetensors"):
             raise metadata.PackageNotFoundError(name)
         return real(name)
 
     monkeypatch.setattr(metadata, "version", version)
     page = printed(capsys, "doctor", code=1)  # something that steppe needs is missing
-    assert re.search(r"plotly +missing +pages of `steppe landscape`: pip install plotly", page)
+    assert re.search(r"ray +missing +`steppe study run --engine ray`: pip install ray", page)
     assert re.search(r"safetensors +missing +steppe needs it: pip install safetensors", page)
-    assert set(answered(capsys, "doctor", code=1)["missing"]) == {"plotly", "safetensors"}
+    missing = answered(capsys, "doctor", code=1)["missing"]
+    assert missing.keys() - OPTIONAL.keys() == {"safetensors"}
+    assert "ray" in missing
+
+
+def test_the_doctor_looks_for_all_that_steppe_asks_for() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    assert [re.split(r"[\[>=]", line)[0] for line in project["dependencies"]] == list(NEEDED)
+    known = project["optional-dependencies"]
+    extras = {re.split(r"[\[>=]", line)[0] for name in ("parquet", "ray", "tensorboard") for line in known[name]}
+    assert extras == set(OPTIONAL)
 
 
 def test_data_sets_are_those_that_can_be_loaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -63,12 +64,14 @@ def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
     assert "fisher_trace" in out
 
     written({"grid": {"method": ["none", "sam"], "seed": [0, 1, 2]}, "targets": ["test_loss"]})
-    code, out, err = told(capsys, "report", str(file), "--json", "--page", "page.html")
+    code, out, err = told(capsys, "report", str(file), "--json", "--page", "page.html", "--export", "runs.csv")
     found = json.loads(out)
     assert (code, found["report"], found["done"]) == (0, "page.html", 6)
     assert {h["correlation"]["target"] for h in found["held"]} == {"test_loss"}
     assert [h["correlation"]["measure"] for h in found["held"]] == ["loss", "grad_norm", "fisher_trace"]
     assert Path("page.html").exists()
+    with Path("runs.csv").open(newline="") as table:
+        assert [float(row["measure.loss"]) > 0 for row in csv.DictReader(table)] == [True] * 6
 
 
 def test_a_driver_that_is_gone_leaves_nothing_running(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 from .answer import Answer, add, table
 from .command import Command
 
-NEEDED = ("torch", "numpy", "scipy", "rich", "jsonargparse", "PyYAML", "safetensors", "filelock")
+NEEDED = (
+    "torch", "numpy", "filelock", "jinja2", "jsonargparse", "pebble", "pillow", "plotly", "pyyaml", "rich",
+    "safetensors", "scikit-learn", "scipy",
+)  # fmt: skip
 OPTIONAL = {  # distribution: what it is for
-    "scikit-learn": "the digits data set and `make demo`",
-    "Pillow": "data sets of JPEG and PNG files: tiny-imagenet, folder:PATH",
-    "plotly": "pages of `steppe landscape`",
+    "pyarrow": "records of a study as .parquet",
+    "ray": "`steppe study run --engine ray`",
     "tensorboard": "`steppe train --loggers tensorboard`",
 }
 

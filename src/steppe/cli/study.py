@@ -64,6 +64,8 @@ class Page:
 
     page: str | None = field(default=None, metadata=called("FILE"))
     """the HTML file; by default report.html in the study's folder"""
+    export: str | None = field(default=None, metadata=called("FILE"))
+    """a .csv or .parquet file for what is known of every run, one row a run"""
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,16 @@ def status(which: Which) -> Answer:
 
 def report(which: Which, page: Page) -> Answer:
     """Writes the report once more, and prints the table."""
-    from ..studies.finding import finding
+    from ..studies.export import export_table
+    from ..studies.finding import finding, of_plan
     from ..studies.run import look, renote
 
     study = study_of(which)
     renote(study)
-    found = finding(study, *look(study))
+    cells, table = look(study)
+    found = finding(study, cells, table)
+    if page.export is not None:
+        export_table(of_plan(study, cells, table), page.export)
     return answer(study, replace(found, report=_page(study, page.page)))
 
 
@@ -219,7 +225,7 @@ COMMANDS = {
     ),
     "study report": Command(
         "study report", "Print what a study says so far, and write its page.", (Which, Page), report,
-        ["steppe study report study.yaml --page report.html"],
+        ["steppe study report study.yaml --page report.html", "steppe study report study.yaml --export runs.csv"],
     ),
     "study add-measure": Command(
         "study add-measure", "Measure something more of all runs of a study.", (More, How), add_measure,
