@@ -146,7 +146,7 @@ def test_a_page_is_replaced_whole(tmp_path: Path, monkeypatch) -> None:
     path = study(tmp_path / "study.sqlite", 3, extras=False)
     out = tmp_path / "report.html"
     out.write_text("before")
-    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
         write(path, out)
     assert out.read_text() == "before"
