@@ -10,7 +10,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
 from time import monotonic, sleep
@@ -38,7 +38,11 @@ def two_cores() -> Iterator[Any]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", uuid.uuid4().hex)
         patch.delenv("RAY_ADDRESS", raising=False)
-        with joined(cores=2) as ray:
+        with ExitStack() as stack:
+            try:
+                ray = stack.enter_context(joined(cores=2))
+            except ConnectionError as error:  # a machine's matter, such as shared memory that is closed to us
+                pytest.skip(f"Ray does not start on this machine: {error}")
             yield ray
 
 
