@@ -109,7 +109,7 @@ class Config:
     threads: int | None = None
     """CPU threads of torch; bitwise repetition needs the same number"""
     capture: bool = False
-    """on a GPU, take steps as recorded CUDA graphs, where they can be"""
+    """experimental: on a GPU, take steps as recorded CUDA graphs, where they can be"""
     fsdp: bool = False
     """shard the model over the processes instead of copying it"""
     checkpoint_every: float = 60.0
