@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 from oracles.curvature import hessian
-from studies_cells import tiny
+from studies_cells import Counting, tiny
 from torch.nn.functional import cross_entropy
 
 from steppe.measures import random_plane, slice_2d
-from steppe.studies.cell import Outcome, Task
 from steppe.studies.engines import Serial
 from steppe.studies.pictures import alike, chosen
 from steppe.studies.plan import Study
@@ -26,23 +24,9 @@ from steppe.studies.show import Show
 from steppe.studies.store import Store
 from steppe.studies.table import Measured, Run, Table
 from steppe.training import open_run
-from steppe.training.stopping import Wish
 
 ALL = {"spectrum": ["sharpest"], "landscape": ["best", "worst"], "ensembles": True}
 PREFIXES = ("spectrum/", "landscape/", "ensemble/")
-
-
-class Counting:
-    """The serial engine, which remembers what it was given."""
-
-    workers = 1
-
-    def __init__(self) -> None:
-        self.tasks: list[Task] = []
-
-    def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Any) -> Iterator[Outcome]:
-        self.tasks += tasks
-        yield from Serial().outcomes(tasks, wish, begun)
 
 
 def pictures(study: Study) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
@@ -16,30 +16,16 @@ import torch
 from filelock import FileLock
 from safetensors.torch import save_file
 from scipy.stats import kendalltau
-from studies_cells import BASE, contents, tiny
+from studies_cells import BASE, Counting, contents, tiny
 from torch.nn.functional import cross_entropy
 
-from steppe.studies.cell import Outcome, Task, cells
+from steppe.studies.cell import cells
 from steppe.studies.engines import Serial
 from steppe.studies.finding import admitted, finding, of_plan
 from steppe.studies.plan import Rule, Study
 from steppe.studies.run import LOCK, look, run
 from steppe.studies.store import Store
 from steppe.training import open_run
-from steppe.training.stopping import Wish
-
-
-class Counting:
-    """The serial engine, which remembers what it was given."""
-
-    workers = 1
-
-    def __init__(self) -> None:
-        self.tasks: list[Task] = []
-
-    def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Any) -> Iterator[Outcome]:
-        self.tasks += tasks
-        yield from Serial().outcomes(tasks, wish, begun)
 
 
 @pytest.fixture(scope="module")

@@ -134,7 +134,7 @@ def select(rows: Rows, tensors: tuple[Any, ...]) -> tuple[Any, int]:
     if n == 0:
         raise ValueError("the batch is empty: there is no loss to take a gradient of")
     index = rows.index(n)
-    there = {t.device: _on(t.device, rows, index, n) for t in tensors}
+    there = {device: _on(device, rows, index, n) for device in {t.device for t in tensors}}
     picked = tuple(t[there[t.device]] for t in tensors)
     return (picked[0] if len(picked) == 1 else picked), n
 

@@ -19,19 +19,17 @@ def obstacle(opt: SharpnessAware) -> str | None:
         return f"the weights are on {', '.join(sorted(map(str, devices)))}, and a graph is of one GPU"
     method = type(opt.method).__name__
     reasons = {
-        "several processes share the step, and their exchange is not recorded": _shared(opt),
+        "several processes share the step, and their exchange is not recorded": _distributed(),
         "a GradScaler decides on the host after every step; bfloat16 needs none": opt.scaler is not None,
         "the optimizer has step hooks, which a replay would not call": _hooked(opt),
-        f"{method} does not say which of its steps are alike: give it pattern(step)": not hasattr(
-            opt.method, "pattern"
-        ),
-        f"{method} decides something on the host at every step": not _ever(opt),
+        f"{method} does not say which steps are alike: give it pattern(step)": not hasattr(opt.method, "pattern"),
+        f"{method} decides something on the host at every step": _never_alike(opt),
     }
     found = next((reason for reason, holds in reasons.items() if holds), None)
     return found or made_capturable(opt.base, guarded=opt.on_nonfinite is not None)
 
 
-def _shared(opt: SharpnessAware) -> bool:
+def _distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
@@ -39,9 +37,10 @@ def _hooked(opt: SharpnessAware) -> bool:
     return any((o._optimizer_step_pre_hooks or o._optimizer_step_post_hooks) for o in (opt, opt.base))
 
 
-def _ever(opt: SharpnessAware) -> bool:
-    """Whether some step can be recorded."""
-    return any(opt.method.pattern(step) is not None for step in (1, 2)) if hasattr(opt.method, "pattern") else True
+def _never_alike(opt: SharpnessAware) -> bool:
+    """Whether no step can be recorded."""
+    pattern = getattr(opt.method, "pattern", lambda step: None)
+    return all(pattern(step) is None for step in (1, 2))
 
 
 def made_capturable(base: Optimizer, *, guarded: bool) -> str | None:

@@ -42,9 +42,10 @@ class Captured:
         self._shown: Recording | None = None  # whose gradients stand in `p.grad`
         self._dials: Dials | None = None
         self._ground: Any = None  # what all recordings stand on
-        self._moved = 0  # how often that has changed since the last one
+        self._shifts = 0  # how often that has changed since the last one
+        self._guard = Guarded(self.device, stop=opt.on_nonfinite == "raise")
         if not isinstance(recorder, str):
-            self._recorder, self._guard = recorder, Guarded(self.device, stop=opt.on_nonfinite == "raise")
+            self._recorder = recorder
             opt.register_state_dict_pre_hook(lambda _: self.settle())
         elif self.device.type == "cuda":
             self._say()
@@ -78,14 +79,9 @@ class Captured:
             self._dials.read()
 
     @property
-    def heard(self) -> int:
-        """How many recorded steps are known to have been refused; the device may be further."""
-        return self._guard.heard if self.why is None else 0
-
-    @property
     def skipped(self) -> int:
         """How many recorded steps were refused because a number was not finite; waits for the device."""
-        return self._guard.counted()[1] if self.why is None else 0
+        return self._guard.counted()
 
     def _kind(self, rows: Rows, n: int) -> Hashable:
         """What a recording must have in common with this step; None where no recording serves."""
@@ -97,8 +93,8 @@ class Captured:
         if self._dials is None or not self._dials.fits(opt.param_groups) or not _same(ground, self._ground):
             self._forget()
             self._dials, self._ground = Dials(opt.param_groups, LOOSE, self.device), ground
-            self._moved += 1
-            if self._moved > MOST:
+            self._shifts += 1
+            if self._shifts > MOST:
                 self._give_up("the model puts other tensors in the place of its weights or statistics at every step")
                 return None
         shapes = tuple((t.shape, t.stride(), t.dtype) for t in rows)
@@ -149,7 +145,7 @@ class Captured:
         finally:
             for group in opt.param_groups:  # nothing has run yet
                 group[STEP] = step
-        self._recordings[kind], self._moved = known, 0
+        self._recordings[kind], self._shifts = known, 0
         return known
 
     def _replayed(self, known: Recording, rows: Rows) -> Tensor:
@@ -179,9 +175,11 @@ class Captured:
 
     def _listen(self, wait: bool = False) -> None:
         """Raises what a recorded step met, with everything as it was before that step."""
-        if self.opt.on_nonfinite != "raise" or not (self._guard.counted()[1] if wait else self._guard.heard):
+        if self.opt.on_nonfinite != "raise" or not (wait or self._guard.heard):
             return
-        refused = self._guard.counted()[1]
+        refused = self._guard.counted()
+        if not refused:
+            return
         self._guard.forget()
         for group in self.opt.param_groups:
             group[STEP] -= refused

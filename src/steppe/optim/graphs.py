@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from .recording import RecordedNoise
 
 
-class Noise:
+class PassGenerators:
     """A generator for every pass of a recorded step, all set alike before a replay."""
 
     def __init__(self, device: torch.device, passes: int):
@@ -53,12 +53,12 @@ class CudaGraphs:
             torch.cuda.set_sync_debug_mode(before)
             here.wait_stream(self._stream)
 
-    def noise(self, passes: int) -> Noise:
-        return Noise(self._device, passes)
+    def noise(self, passes: int) -> PassGenerators:
+        return PassGenerators(self._device, passes)
 
     def record(self, work: Callable[[], Tensor], noise: RecordedNoise | None) -> tuple[Tensor, Callable[[], None]]:
         graph = torch.cuda.CUDAGraph()
-        for state in noise.others if isinstance(noise, Noise) else ():
+        for state in noise.others if isinstance(noise, PassGenerators) else ():
             graph.register_generator_state(state)
         try:
             # other threads, such as a loader's, may go on talking to the device meanwhile

@@ -11,7 +11,7 @@ from .statistics import RunningStatistics
 
 
 class Guarded:
-    """Applies steps whose numbers are finite and counts both kinds; needs a fused base, which obeys `found_inf`.
+    """Applies steps whose numbers are finite and counts the others; needs a fused base, which obeys `found_inf`.
 
     With `stop`, nothing moves any more after the first step that was refused, so that whoever hears of it later
     still finds everything as it was before that step.
@@ -21,7 +21,7 @@ class Guarded:
         self._stop = stop
         self._last: Tensor | None = None  # whether the last step was refused
         self.sets: set[str] = set()  # the group options that steps have set
-        self._taken, self._refused = torch.zeros(2, dtype=torch.int64, device=device).unbind()
+        self._refused = torch.zeros((), dtype=torch.int64, device=device)
         pinned = device.type == "cuda"
         self._heard = torch.zeros((), dtype=torch.int64, pin_memory=pinned)  # read without asking the device
 
@@ -42,7 +42,6 @@ class Guarded:
                 _step_unless(base, refused)
             statistics.restore_where(refused, planned.statistics)
             self._last = refused
-            self._taken += ~refused
             self._refused += refused
             self._heard.copy_(self._refused, non_blocking=True)
         site.commit()
@@ -57,13 +56,12 @@ class Guarded:
         """How many steps are known to have been refused; the device may be further."""
         return int(self._heard)
 
-    def counted(self) -> tuple[int, int]:
-        """How many steps were taken and refused; waits for the device."""
-        return int(self._taken), int(self._refused)
+    def counted(self) -> int:
+        """How many steps were refused; waits for the device."""
+        return int(self._refused)
 
     def forget(self) -> None:
         """Starts to count anew."""
-        self._taken.zero_()
         self._refused.zero_()
         self._heard.zero_()
 

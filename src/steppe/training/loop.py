@@ -57,6 +57,7 @@ class Training:
         self.own_lr = sets_lr(self.trainee.opt)
         self.position, self._records = Position(), 0
         self._captured: Captured | None = None
+        self._refused = 0  # of its steps, as far as they are counted
 
     def capture(self) -> None:
         """From now on steps are recorded and replayed, where they can be and this process sees to its own passes."""
@@ -153,10 +154,9 @@ class Training:
 
     def _replay(self, captured: Captured, batch: Batch) -> None:
         """The same without the passes of a step that was recorded: Python counts them only when they are recorded."""
-        taken, refused = self.trainee.passes + self.trainee.opt.method.cost(self._number), captured.heard
+        taken = self.trainee.passes + self.trainee.opt.method.cost(self._number)
         captured(*batch.rows, held_out=batch.held_out)
         self.trainee.passes = taken
-        self.trainee.skipped += captured.heard - refused
 
     def _average(self, taken: int, every_step: bool) -> None:
         """Counts the weights after so many steps in the averages that count them."""
@@ -213,9 +213,12 @@ class Training:
             raise FloatingPointError("a loss or a weight is not finite. Lower the learning rate or rho.")
 
     def _count_time(self) -> None:
-        """Adds the time since the last count to the epoch's, which goes on where it stopped."""
+        """Adds the time since the last count to the epoch's, and the steps that were refused unseen meanwhile."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+        if self._captured is not None:
+            refused = self._captured.skipped
+            self.trainee.skipped, self._refused = self.trainee.skipped + refused - self._refused, refused
         now = perf_counter()
         self.trainee.seconds += now - self._clock
         self._clock = now
