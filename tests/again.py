@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 
@@ -41,9 +41,7 @@ class Operations(TorchDispatchMode):
         results = list(out) if isinstance(out, (tuple, list)) and len(fresh) == len(out) else [out] * len(fresh)
         kept = [t for r, new in zip(results, fresh, strict=True) if new for t in tensors([r])]
         self.made |= {t.untyped_storage().data_ptr() for t in kept}
-        if "empty" in func.__name__:  # memory that others fill: until then, something that is an index too
-            out.zero_()
-        else:
+        if "empty" not in func.__name__:  # such memory is made once
             self.done.append((func, args, kwargs, kept, fresh, out))
         return out
 
@@ -65,7 +63,16 @@ class Operations(TorchDispatchMode):
                     memory.detach().copy_(values)
 
 
+class Zeroed(TorchDispatchMode):
+    """Memory that is to be filled later holds zeros until then, which can be an index too."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {})).zero_()
+
+
 class Noise:
+    generators = ()
+
     def __init__(self, recorder):
         self.recorder, self.start, self.after = recorder, None, None
 
@@ -97,25 +104,31 @@ class Again:
     """Records and replays on the CPU."""
 
     def __init__(self):
-        self.mode = None
+        self.mode, self._noise = None, None
+
+    @contextmanager
+    def outside(self):
+        with _disable_current_modes(), Zeroed():  # what is made there is nobody's result, and nobody's to make again
+            yield
 
     @contextmanager
     def rehearsing(self):
         yield
 
     def noise(self, passes):
-        return Noise(self)
+        self._noise = Noise(self)
+        return self._noise
 
-    def record(self, work, noise):
+    def record(self, work, noise=()):
         state = torch.get_rng_state()
-        if noise is not None:
-            noise.replay()
+        if self._noise is not None:
+            self._noise.replay()
         self.mode = mode = Operations()
         try:
             with mode:
                 result = work()
         finally:
-            self.mode = None
+            self.mode, self._noise = None, None
             mode.undo()
             torch.set_rng_state(state)
         return result, mode.again

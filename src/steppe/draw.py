@@ -98,8 +98,10 @@ class _Stream:
     fill: Fill
 
     def read(self, start: int, stop: int) -> Tensor:
-        memory = torch.empty(stop - start, dtype=self.dtype, device=self.device)
-        return from_host(memory, lambda out: self._read_into(out, start, stop))
+        return from_host(
+            lambda: torch.empty(stop - start, dtype=self.dtype, device=self.device),
+            lambda out: self._read_into(out, start, stop),
+        )
 
     def _read_into(self, out: Tensor, start: int, stop: int) -> None:
         generator, key = Generator(self.device), current(self.key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,7 +38,13 @@ class Elementwise:
     everywhere: bool = False  # True: |w| + eta on biases too, as the universal-SAM paper runs it
 
     def __call__(self, site: Surroundings) -> Vector:
-        return _per_chunk(site, self, lambda chunk, w: w.abs().add_(self.eta))
+        spared, weights = _spared(site, self), site.weights.chunks
+        ones = iter(_ones_like([w for w, s in zip(weights, spared, strict=True) if s]))
+        sizes = torch._foreach_abs(some) if (some := [w for w, s in zip(weights, spared, strict=True) if not s]) else ()
+        if sizes:
+            torch._foreach_add_(sizes, self.eta)
+        rest = iter(sizes)
+        return Vector(site.space, [next(ones if s else rest) for s in spared])
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,8 @@ class Filterwise:
     rows: bool = False  # treat a matrix's rows as filters too
 
     def __call__(self, site: Surroundings) -> Vector:
-        return _per_chunk(site, self, self._scale)
+        chunks = zip(_spared(site, self), site.space.chunks, site.weights.chunks, strict=True)
+        return Vector(site.space, [torch.ones_like(w) if s else self._scale(c, w) for s, c, w in chunks])
 
     def _scale(self, chunk: Chunk, w: Tensor) -> Tensor:
         ndim = len(chunk.shape)
@@ -88,17 +95,22 @@ class Given:
         return site.space.vector([x.detach().to(w) for x, w in zip(self.scales, places, strict=True)]).clone()
 
 
-def _per_chunk(
-    site: Surroundings, metric: Elementwise | Filterwise, scale: Callable[[Chunk, Tensor], Tensor]
-) -> Vector:
-    spared = not metric.everywhere
-    if spared:
-        _need_names(site.space, metric, "weight", f"{type(metric).__name__}(everywhere=True)")
-    chunks = zip(site.space.chunks, site.weights.chunks, strict=True)
-    return Vector(
-        site.space,
-        [torch.ones_like(w) if spared and not c.role.weight else scale(c, w) for c, w in chunks],
-    )
+def _spared(site: Surroundings, metric: Elementwise | Filterwise) -> list[bool]:
+    """Which chunks have scale 1, whatever their weights are."""
+    if metric.everywhere:
+        return [False] * len(site.space.chunks)
+    _need_names(site.space, metric, "weight", f"{type(metric).__name__}(everywhere=True)")
+    return [not c.role.weight for c in site.space.chunks]
+
+
+def _ones_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Ones in the shapes of these tensors, all of a kind made at once."""
+    if len({(t.dtype, t.device) for t in tensors}) != 1:
+        return [torch.ones_like(t) for t in tensors]
+    flat = tensors[0].new_ones(sum(t.numel() for t in tensors))
+    return [
+        part.view(t.shape) for part, t in zip(flat.split_with_sizes([t.numel() for t in tensors]), tensors, strict=True)
+    ]
 
 
 def _need_names(space: Space, metric: object, what: str, otherwise: str) -> None:

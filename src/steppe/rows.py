@@ -147,7 +147,7 @@ def _on(device: torch.device, rows: Rows, index: Tensor | slice, n: int) -> Tens
         chosen = rows.index(n) if replaying() else index
         memory.copy_(torch.as_tensor(chosen), non_blocking=True)
 
-    return from_host(torch.empty(index.shape, dtype=index.dtype, device=device), fill)
+    return from_host(lambda: torch.empty(index.shape, dtype=index.dtype, device=device), fill)
 
 
 def positions(mask: Tensor, value: bool) -> Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +20,7 @@ _replayed: int | None = None  # the step whose values are being filled in
 class Tape:
     """The memory that a recorded step reads, and how to fill it for another step."""
 
+    outside: Callable[[], AbstractContextManager[Any]]  # where memory is made that a recorded step does not write to
     _filled: list[tuple[Tensor, Fill]] = field(default_factory=list)
 
     @contextmanager
@@ -42,12 +44,15 @@ class Tape:
             _replayed = None
 
 
-def from_host(memory: Tensor, fill: Fill) -> Tensor:
-    """`memory`, filled now, or, where a step is recorded, before each of its replays."""
+def from_host(make: Callable[[], Tensor], fill: Fill) -> Tensor:
+    """Memory that is made and filled now, or, where a step is recorded, before each of its replays."""
     if _recording is None:
+        memory = make()
         fill(memory)
-    else:
-        _recording._filled.append((memory, fill))
+        return memory
+    with _recording.outside():
+        memory = make()
+    _recording._filled.append((memory, fill))
     return memory
 
 

@@ -19,7 +19,7 @@ from .chunk import Chunk
 from .roles import Role
 from .shards import local, over_ranks, sharding_of
 
-STACK_BELOW = 1 << 14  # elements: a larger tensor costs more to copy than one more kernel costs to launch
+STACK_BELOW = 1 << 14  # elements: a larger tensor costs more to copy than one more operation costs to call
 
 
 class Space:
@@ -30,7 +30,8 @@ class Space:
         kinds: dict[Hashable, list[int]] = {}
         for i, p in enumerate(self.params):
             group, role = groups[i] if groups else 0, roles[i] if roles else Role()
-            alone = i if p.numel() > STACK_BELOW else -1
+            # on a GPU, foreach takes many tensors in one kernel, and putting them together would be one more
+            alone = i if p.numel() > STACK_BELOW or p.device.type == "cuda" else -1
             key = (str(p.device), p.dtype, p.shape, local(p).shape, group, role, sharding_of(p), alone)
             kinds.setdefault(key, []).append(i)
         # ordered by device, so that each device's coordinates are one range (see draw.py)
@@ -127,17 +128,8 @@ class Vector:
         """Frees the memory, whoever else holds this vector."""
         self._chunks = self._tensors = self._length = None
 
-    def unaliased(self, aliased: Sequence[int]) -> Vector:
-        """The same entries with the chunks named, whose memory others share, copied to memory of their own."""
-        chunks = list(self.chunks)
-        fresh = [torch.empty_like(chunks[k]) for k in aliased]
-        copy_(fresh, [chunks[k] for k in aliased])
-        for k, x in zip(aliased, fresh, strict=True):
-            chunks[k] = x
-        return Vector(self.space, chunks)
-
     def clone(self) -> Vector:
-        return Vector(self.space, [x.clone() for x in self.chunks])
+        return Vector(self.space, copies(self.chunks))
 
     def mul_(self, factor: Any) -> Vector:
         """Multiplies by a number, a 0-dim tensor, one number a chunk, or another vector entry by entry."""
@@ -201,16 +193,42 @@ class Vector:
 
     def dot(self, other: Vector) -> Tensor:
         """The inner product over all entries on all ranks, accumulated in float32 or better."""
-        precision = self.space.precision
-        pairs = zip(self.chunks, other.chunks, strict=True)
-        return self.space.total(
-            [torch.dot(x.reshape(-1).to(precision), y.reshape(-1).to(precision)) for x, y in pairs], torch.sum
-        )
+        space, pairs = self.space, list(zip(self.chunks, other.chunks, strict=True))
+        if not space.sharded:
+            pairs = _fewer(pairs)
+        return space.total([torch.dot(*_flat(x, y, space.precision)) for x, y in pairs], torch.sum)
 
     def _by_device(self, chunks: list[Tensor], number: Tensor) -> list[tuple[list[Tensor], Tensor]]:
         if len(self.space.devices) == 1 or number.device.type == "cpu":
             return [(chunks, number)]
         return [([x for x in chunks if x.device == d], number.to(d, non_blocking=True)) for d in self.space.devices]
+
+
+def _flat(x: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The entries of two tensors in one order, without a copy where both lie in memory in the same one."""
+    if x.ndim == 4 and x.stride() == y.stride() and x.is_contiguous(memory_format=torch.channels_last):
+        x, y = x.permute(0, 2, 3, 1), y.permute(0, 2, 3, 1)
+    return x.reshape(-1).to(dtype), y.reshape(-1).to(dtype)
+
+
+def _fewer(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """The same pairs, small ones of a kind put together: an operation on each would cost more than that."""
+    large = [(x, y) for x, y in pairs if x.numel() > STACK_BELOW]
+    kinds: dict[Hashable, list[tuple[Tensor, Tensor]]] = {}
+    for x, y in pairs:
+        if x.numel() <= STACK_BELOW:
+            kinds.setdefault((x.device, x.dtype, y.dtype), []).append((x.reshape(-1), y.reshape(-1)))
+    joined = [tuple(torch.cat(ts) for ts in zip(*alike, strict=True)) for alike in kinds.values()]
+    return large + joined  # type: ignore[operator]
+
+
+def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """A copy of every tensor, bitwise, made at once where torch can."""
+    if tensors and hasattr(torch, "_foreach_clone"):  # not in torch 2.6
+        return list(torch._foreach_clone(list(tensors)))
+    fresh = [torch.empty_like(x) for x in tensors]
+    copy_(fresh, tensors)
+    return fresh
 
 
 def copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

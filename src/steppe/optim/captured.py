@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from .dials import Dials, fixed
 from .engine import SharpnessAware
 from .guard import Guarded
 from .planned import nonfinite
-from .recording import Recorder, Recording
+from .recording import Recording, StepRecorder
 from .site import STEP
 
 EAGER = 2  # steps of a kind before it is recorded: lazily made handles and state have to be there
@@ -33,7 +34,7 @@ class Captured:
     `why` says what keeps it from being recorded, and is None where nothing does.
     """
 
-    def __init__(self, opt: SharpnessAware, passes: Passes, model: nn.Module | None, recorder: Recorder | str):
+    def __init__(self, opt: SharpnessAware, passes: Passes, model: nn.Module | None, recorder: StepRecorder | str):
         self.opt, self._passes, self._model = opt, passes, model
         self.device = opt.param_groups[0]["params"][0].device
         self.why = recorder if isinstance(recorder, str) else None
@@ -46,7 +47,8 @@ class Captured:
         self._guard = Guarded(self.device, stop=opt.on_nonfinite == "raise")
         if not isinstance(recorder, str):
             self._recorder = recorder
-            opt.register_state_dict_pre_hook(lambda _: self.settle())
+            me = weakref.ref(self)  # an optimizer that outlives this step does not keep its graphs
+            opt.register_state_dict_pre_hook(lambda _: None if (step := me()) is None else step.settle())
         elif self.device.type == "cuda":
             self._say()
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..contiguous import stack_of
-from ..vector import Space, Vector, add_, copy_
+from ..vector import Space, Vector, add_, copies, copy_
 
 
 class Stage:
@@ -27,6 +27,13 @@ class Stage:
         self.views = [view for buffer in self.buffers for view in buffer.unbind(0)]
         self._settled = [space.params[i] for k in self.stacks for i in space.chunks[k].members]
         self._addresses = [p.data_ptr() for p in self._settled]
+
+    def keep(self, here: Vector) -> Vector:
+        """A copy of the weights; what is scattered is one already."""
+        chunks = here.chunks
+        fresh = copies([chunks[k] for k in self.whole])
+        kept = dict(enumerate(chunks)) | dict(zip(self.whole, fresh, strict=True))
+        return Vector(here.space, [kept[k] for k in range(len(kept))])
 
     def stands(self) -> bool:
         """Whether the stacks are still the parameters' own memory."""
@@ -65,7 +72,7 @@ class Excursion:
             return
         stage, moves = self._stage, displacement.chunks
         if self._origin is None:
-            self._origin = self._here.unaliased(stage.whole)
+            self._origin = stage.keep(self._here)
         home = self._origin.chunks
         if self._away:
             copy_(self._whole, [home[k] for k in stage.whole])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,9 +20,9 @@ class Noise:
     """The state of torch's global generators at the start of a step."""
 
     def __init__(self, devices: Sequence[torch.device]):
-        self._devices = [torch.device("cpu"), *(d for d in devices if d.type != "cpu")]
+        self._generators = [torch.default_generator, *(_generator(d) for d in devices if d.type != "cpu")]
         self._start = self._states()
-        self._after_first: list[Tensor] | None = None
+        self._after_first: list[Tensor | int] | None = None
 
     def rewind(self) -> None:
         """After a pass: the next one starts from the same noise."""
@@ -35,15 +35,16 @@ class Noise:
         if self._after_first is not None:
             self._set(self._after_first)
 
-    def _states(self) -> list[Tensor]:
-        return [
-            torch.get_rng_state() if d.type == "cpu" else torch.get_device_module(d).get_rng_state(d)
-            for d in self._devices
-        ]
+    def _states(self) -> list[Tensor | int]:
+        return [g.get_offset() if g.device.type == "cuda" else g.get_state() for g in self._generators]
 
-    def _set(self, states: list[Tensor]) -> None:
-        for d, state in zip(self._devices, states, strict=True):
-            if d.type == "cpu":
-                torch.set_rng_state(state)
+    def _set(self, states: list[Tensor | int]) -> None:
+        for g, state in zip(self._generators, states, strict=True):
+            if isinstance(state, int):  # how far a counter has come: its key stays the same within a step
+                g.set_offset(state)
             else:
-                torch.get_device_module(d).set_rng_state(state, d)
+                g.set_state(state)
+
+
+def _generator(device: torch.device) -> Any:
+    return torch.get_device_module(device).default_generators[device.index or 0]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from ..graphs import Recorder
 from ..tape import Tape
 from ..vector import copy_
 from .engine import SharpnessAware
@@ -20,38 +20,36 @@ Take = Callable[[Sequence[Tensor]], Tensor]  # takes a step on some rows and ret
 class RecordedNoise(SameNoise, Protocol):
     """The same dropout masks in every pass of a recorded step, and new ones in every replay."""
 
+    @property
+    def generators(self) -> Sequence[Generator]:
+        """What the recording has to know of."""
+        ...
+
     def replay(self) -> None:
         """All passes start where the global generator is now."""
         ...
 
 
-class Recorder(Protocol):
-    """What records on a device: operations in the memory they use, to be run again there."""
-
-    def rehearsing(self) -> AbstractContextManager[None]:
-        """Within, operations run as when they are recorded, and waiting for the device is an error."""
-        ...
+class StepRecorder(Recorder, Protocol):
+    """What records steps."""
 
     def noise(self, passes: int) -> RecordedNoise: ...
-
-    def record(self, work: Callable[[], Tensor], noise: RecordedNoise | None) -> tuple[Tensor, Callable[[], None]]:
-        """The memory of what the work returns, and a function that does the work again."""
-        ...
 
 
 class Recording:
     """One step, with the memory that it reads and leaves."""
 
-    def __init__(self, opt: SharpnessAware, rows: Sequence[Tensor], take: Take, passes: int, recorder: Recorder):
+    def __init__(self, opt: SharpnessAware, rows: Sequence[Tensor], take: Take, passes: int, recorder: StepRecorder):
         device = opt.param_groups[0]["params"][0].device
         self._rows = [torch.empty_like(t, device=device).copy_(t) for t in rows]
-        self._tape = Tape()
+        self._tape = Tape(recorder.outside)
         self._noise = recorder.noise(passes) if opt.same_noise else None
         noise = self._noise
         opt.noise = None if noise is None else lambda devices: noise
         try:
             with self._tape.recording():
-                self._loss, self._again = recorder.record(lambda: take(self._rows), noise)
+                generators = () if noise is None else noise.generators
+                self._loss, self._again = recorder.record(lambda: take(self._rows), generators)
         finally:
             opt.noise = None
         self.report = opt._last

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..vector import Space, Vector, copy_
+from ..vector import copy_
 
 Place = tuple[dict[str, Any], str]  # a module's buffers, and a name among them
 
@@ -22,7 +21,7 @@ class Saved:
 
     places: list[Place]
     tensors: list[Tensor]
-    values: Vector
+    values: list[Tensor]  # all that is of one kind, end to end
 
 
 class RunningStatistics:
@@ -32,7 +31,6 @@ class RunningStatistics:
         places = [(m._buffers, name) for m in (model.modules() if model is not None else ()) for name in m._buffers]
         self._moving = [p for p in places if p[1].startswith(RUNNING)]
         self._others = [p for p in places if not p[1].startswith(RUNNING)]
-        self._space = Space([])
         self._learned = False  # until a first pass has shown what it moves, anything might
 
     def tensors(self) -> list[Tensor]:
@@ -44,21 +42,17 @@ class RunningStatistics:
 
     def save(self) -> Saved:
         places, tensors = self._places(), self.tensors()
-        if len(tensors) != len(self._space.params) or not all(map(is_, tensors, self._space.params)):
-            self._space = Space(tensors)
-        alone = [k for k, c in enumerate(self._space.chunks) if not c.stacked]  # stacks are copies already
-        return Saved(places, tensors, self._space.vector(tensors).unaliased(alone))
+        return Saved(places, tensors, _end_to_end(tensors))
 
     def restore(self, saved: Saved) -> None:
         for (buffers, name), tensor in zip(saved.places, saved.tensors, strict=True):
             buffers[name] = tensor
-        copy_(saved.tensors, saved.values.tensors)
+        _put_back(saved.tensors, saved.values)
 
     def restore_where(self, flag: Tensor, saved: Saved) -> None:
         """Goes back to what was saved where a flag on the device is set, without looking at it."""
-        now = self._space.vector(saved.tensors)
-        pairs = zip(saved.values.chunks, now.chunks, strict=True)
-        copy_(saved.tensors, self._space.unpack([torch.where(flag, old, new) for old, new in pairs]))
+        pairs = zip(saved.values, _end_to_end(saved.tensors), strict=True)
+        _put_back(saved.tensors, [torch.where(flag, old, new) for old, new in pairs])
 
     def marks(self) -> list[tuple[int, int]]:
         """A fingerprint of the other buffers, cheap enough to take every step."""
@@ -71,6 +65,24 @@ class RunningStatistics:
         if any(moved):
             self._moving += [p for p, yes in zip(self._others, moved, strict=True) if yes]
             self._others = [p for p, yes in zip(self._others, moved, strict=True) if not yes]
+
+
+def _kinds(tensors: list[Tensor]) -> list[list[Tensor]]:
+    """The tensors by device and type: foreach takes them in one kernel only if they are alike."""
+    kinds: dict[Any, list[Tensor]] = {}
+    for t in tensors:
+        kinds.setdefault((t.device, t.dtype), []).append(t)
+    return list(kinds.values())
+
+
+def _end_to_end(tensors: list[Tensor]) -> list[Tensor]:
+    return [torch.cat([t.reshape(-1) for t in alike]) for alike in _kinds(tensors)]
+
+
+def _put_back(tensors: list[Tensor], values: list[Tensor]) -> None:
+    for alike, flat in zip(_kinds(tensors), values, strict=True):
+        parts = flat.split_with_sizes([t.numel() for t in alike])
+        copy_(alike, [x if t.ndim == 1 else x.view(t.shape) for x, t in zip(parts, alike, strict=True)])
 
 
 def _at(place: Place) -> Tensor | None:

@@ -1,0 +1,76 @@
+"""Work on a GPU recorded as a CUDA graph, all of whose kernels are launched at once when it is done again."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Generator
+
+R = TypeVar("R")
+
+
+class Recorder(Protocol):
+    """What records on a device: operations in the memory they use, to be run again there."""
+
+    def rehearsing(self) -> AbstractContextManager[None]:
+        """Within, operations run as when they are recorded, and waiting for the device is an error."""
+        ...
+
+    def outside(self) -> AbstractContextManager[Any]:
+        """Within, memory is made that no recorded operation writes to unless it was told to."""
+        ...
+
+    def record(self, work: Callable[[], R], noise: Sequence[Generator] = ()) -> tuple[R, Callable[[], None]]:
+        """What the work returns, in memory of its own, and a function that does the work again."""
+        ...
+
+
+class CudaGraphs:
+    """Records on a stream of its own; all graphs share one pool of memory, for no two run at once."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._elsewhere: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[None]:
+        here, before = torch.cuda.current_stream(self._device), torch.cuda.get_sync_debug_mode()
+        self._stream.wait_stream(here)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+            here.wait_stream(self._stream)
+
+    def outside(self) -> AbstractContextManager[Any]:
+        # what is made on the stream that is recorded may lie where an earlier recorded operation had its scratch
+        return torch.cuda.stream(self._elsewhere)
+
+    def record(self, work: Callable[[], R], noise: Sequence[Generator] = ()) -> tuple[R, Callable[[], None]]:
+        graph = torch.cuda.CUDAGraph()
+        default: Any = torch.cuda.default_generators[self._device.index or 0]
+        first = default.graphsafe_get_state()
+        for generator in noise:
+            graph.register_generator_state(generator)
+        collecting = gc.isenabled()
+        gc.disable()  # a graph that is destroyed meanwhile ends the recording of this one
+        try:
+            # other threads, such as a loader's, may go on talking to the device meanwhile
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+                result = work()
+        except BaseException:
+            default.graphsafe_set_state(first)
+            default.graphsafe_set_state(default.clone_state())  # the first still takes itself for recorded
+            raise
+        finally:
+            if collecting:
+                gc.enable()
+        return result, graph.replay
