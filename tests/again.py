@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
@@ -63,13 +63,6 @@ class Operations(TorchDispatchMode):
                     memory.detach().copy_(values)
 
 
-class Zeroed(TorchDispatchMode):
-    """Memory that is to be filled later holds zeros until then, which can be an index too."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {})).zero_()
-
-
 class Noise:
     generators = ()
 
@@ -105,11 +98,6 @@ class Again:
 
     def __init__(self):
         self.mode, self._noise = None, None
-
-    @contextmanager
-    def outside(self):
-        with _disable_current_modes(), Zeroed():  # what is made there is nobody's result, and nobody's to make again
-            yield
 
     @contextmanager
     def rehearsing(self):

@@ -408,9 +408,9 @@ def test_batches_are_tensors_and_modes_do_not_clash():
 
 @on_a_gpu
 def test_compiled_models():
-    ends = []
+    net, ends = Net(0.0), []
     for compiled in (False, True):
-        model, opt = made("sam", net=Net(0.0))
+        model, opt = made("sam", net=copy.deepcopy(net))
         take = capture(opt, loss_fn, model, next(batches(1)), compile=compiled)
         losses = [take(x, y) for x, y in batches(8)]
         assert take.why is None

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Generator
@@ -20,10 +21,6 @@ class Recorder(Protocol):
         """Within, operations run as when they are recorded, and waiting for the device is an error."""
         ...
 
-    def outside(self) -> AbstractContextManager[Any]:
-        """Within, memory is made that no recorded operation writes to unless it was told to."""
-        ...
-
     def record(self, work: Callable[[], R], noise: Sequence[Generator] = ()) -> tuple[R, Callable[[], None]]:
         """What the work returns, in memory of its own, and a function that does the work again."""
         ...
@@ -35,8 +32,8 @@ class CudaGraphs:
     def __init__(self, device: torch.device):
         self._device = device
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._elsewhere: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: WeakSet[Any] = WeakSet()
+        self._pool: Any = None
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
@@ -50,11 +47,9 @@ class CudaGraphs:
             torch.cuda.set_sync_debug_mode(before)
             here.wait_stream(self._stream)
 
-    def outside(self) -> AbstractContextManager[Any]:
-        # what is made on the stream that is recorded may lie where an earlier recorded operation had its scratch
-        return torch.cuda.stream(self._elsewhere)
-
     def record(self, work: Callable[[], R], noise: Sequence[Generator] = ()) -> tuple[R, Callable[[], None]]:
+        if not self._graphs:  # a pool goes with the last graph that uses it
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         default: Any = torch.cuda.default_generators[self._device.index or 0]
         first = default.graphsafe_get_state()
@@ -73,4 +68,5 @@ class CudaGraphs:
         finally:
             if collecting:
                 gc.enable()
+        self._graphs.add(graph)
         return result, graph.replay

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .graphs import CudaGraphs, Recorder
-from .vector import copy_
+from .vector import copies, copy_
 
 EAGER = 2  # calls before one is recorded: the first makes handles and plans, the second is the rehearsal
 MOST = 4  # recordings, each of which keeps the memory of all that is computed
@@ -40,7 +40,7 @@ class Replays:
         self.why: str | None = None  # nothing is recorded
 
     def __call__(self, key: Hashable, function: Function, *given: Tensor) -> Sequence[Tensor]:
-        """`function(*given)`; a later call may overwrite what this one returns."""
+        """`function(*given)`, in memory that is the caller's."""
         recorder = self._recorder_on(given[0].device)
         if recorder is None:
             return function(*given)
@@ -60,7 +60,7 @@ class Replays:
         known = self._recordings[kind]
         copy_(known.given, given)
         known.again()
-        return known.found
+        return copies(known.found)
 
     def _recorder_on(self, device: torch.device) -> Recorder | None:
         if self.why is None and self._recorder is None and device.type == "cuda":

@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
 Key = tuple[int, ...]  # of a random draw: a seed, the number of the step, and what else tells draws apart
+Make = Callable[[], Tensor]
 Fill = Callable[[Tensor], object]
 
-_recording: Tape | None = None
+_running: Tape | None = None
 _replayed: int | None = None  # the step whose values are being filled in
 
 
 @dataclass
 class Tape:
-    """The memory that a recorded step reads, and how to fill it for another step."""
+    """The memory that a recorded step reads, and how to fill it for another step.
 
-    outside: Callable[[], AbstractContextManager[Any]]  # where memory is made that a recorded step does not write to
+    The memory is made in a rehearsal: what is made while a step is recorded may lie where an earlier operation of the
+    step has its scratch, and would be overwritten in every replay.
+    """
+
     _filled: list[tuple[Tensor, Fill]] = field(default_factory=list)
+    _recorded: int | None = None  # how many of them a recording has taken up; None in a rehearsal
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Values from the host are noted within, not computed."""
-        global _recording  # noqa: PLW0603
-        _recording = self
+    def rehearsing(self) -> Iterator[None]:
+        """Memory for values from the host is made and filled within, and kept."""
+        global _running  # noqa: PLW0603
+        self._filled, self._recorded, _running = [], None, self
         try:
             yield
         finally:
-            _recording = None
+            _running = None
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Values from the host are noted within, not computed: they are to come into the rehearsal's memory."""
+        global _running  # noqa: PLW0603
+        self._recorded, _running = 0, self
+        try:
+            yield
+        finally:
+            _running = None
 
     def replay(self, step: int) -> None:
         """Fills in the values of a step."""
@@ -43,16 +57,26 @@ class Tape:
         finally:
             _replayed = None
 
-
-def from_host(make: Callable[[], Tensor], fill: Fill) -> Tensor:
-    """Memory that is made and filled now, or, where a step is recorded, before each of its replays."""
-    if _recording is None:
-        memory = make()
-        fill(memory)
+    def _given(self, make: Make, fill: Fill) -> Tensor:
+        if self._recorded is None:
+            memory = make()
+            fill(memory)
+            self._filled.append((memory, fill))
+            return memory
+        if self._recorded == len(self._filled):
+            raise RuntimeError("the step asks the host for more values than it did in its rehearsal")
+        memory, _ = self._filled[self._recorded]
+        self._filled[self._recorded] = (memory, fill)
+        self._recorded += 1
         return memory
-    with _recording.outside():
-        memory = make()
-    _recording._filled.append((memory, fill))
+
+
+def from_host(make: Make, fill: Fill) -> Tensor:
+    """Memory that is made and filled now, or, where a step is recorded, filled before each of its replays."""
+    if _running is not None:
+        return _running._given(make, fill)
+    memory = make()
+    fill(memory)
     return memory
 
 

@@ -86,7 +86,8 @@ class Space:
         if not parts:
             return torch.zeros((), dtype=self.precision)
         dtype = self.precision if parts[0].is_floating_point() else parts[0].dtype
-        numbers = [x.to(self.device, dtype) for x in parts]
+        settled = len(self.devices) == 1 and parts[0].dtype is dtype  # parts are of one type, where their chunks are
+        numbers = list(parts) if settled else [x.to(self.device, dtype) for x in parts]
         if self._meshes:
             return over_ranks(numbers, [c.sharding for c in self.chunks], combine, op)
         return combine(torch.stack(numbers))
@@ -223,9 +224,9 @@ def _fewer(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
 
 
 def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """A copy of every tensor, bitwise, made at once where torch can."""
-    if tensors and hasattr(torch, "_foreach_clone"):  # not in torch 2.6
-        return list(torch._foreach_clone(list(tensors)))
+    """A copy of every tensor, bitwise."""
+    if tensors and tensors[0].device.type == "cuda":  # one call; memory asked for one by one takes the host longer
+        return list(torch._foreach_mul(list(tensors), 1))
     fresh = [torch.empty_like(x) for x in tensors]
     copy_(fresh, tensors)
     return fresh

@@ -12,9 +12,11 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from ..tape import Tape
 from .dials import Dials, fixed
 from .engine import SharpnessAware
 from .guard import Guarded
+from .noise import Noise
 from .planned import nonfinite
 from .recording import Recording, StepRecorder
 from .site import STEP
@@ -39,6 +41,7 @@ class Captured:
         self.device = opt.param_groups[0]["params"][0].device
         self.why = recorder if isinstance(recorder, str) else None
         self._seen: Counter[Hashable] = Counter()
+        self._tapes: dict[Hashable, Tape] = {}  # of rehearsals
         self._recordings: dict[Hashable, Recording] = {}
         self._shown: Recording | None = None  # whose gradients stand in `p.grad`
         self._dials: Dials | None = None
@@ -68,7 +71,7 @@ class Captured:
             if self._seen[kind] < EAGER or len(self._recordings) >= MOST:
                 return self._plain(batch, held_out)
             if self._seen[kind] == EAGER:
-                return self._rehearsed(batch, held_out)
+                return self._rehearsed(kind, batch, held_out)
             known = self._recorded(kind, rows, n)
             if known is None:
                 return self._plain(batch, held_out)
@@ -112,19 +115,22 @@ class Captured:
         loss = self._passes([t.to(self.device, non_blocking=True) for t in batch], _moved(held_out, self.device))
         return loss.clone()
 
-    def _rehearsed(self, batch: Rows, held_out: Rows | None) -> Tensor:
+    def _rehearsed(self, kind: Hashable, batch: Rows, held_out: Rows | None) -> Tensor:
         """A step as it will be recorded, where anything that waits for the device is an error."""
         batch, held_out = [t.to(self.device) for t in batch], _moved(held_out, self.device)
         assert self._dials is not None
         self._dials.turn()
-        self._shown = None
+        self._shown, noise = None, Noise([self.device])
+        self._tapes[kind] = tape = Tape()
         try:
-            with self._recorder.rehearsing(), self._on_device():
+            with self._recorder.rehearsing(), tape.rehearsing(), self._on_device():
                 loss = self._passes(batch, held_out)
         except RuntimeError as error:
             if "synchronizing" not in str(error):
                 raise
             self._give_up(f"something in the loss or the model waits for the GPU: {error}")
+        if self.why is not None:  # only now: the error kept what this pass computed alive
+            noise.rewind()
             return self._plain(batch, held_out)
         self._dials.leave(self._guard.sets)
         return loss.clone()
@@ -138,7 +144,7 @@ class Captured:
 
         try:
             with self._on_device():
-                known = Recording(opt, rows, take, opt.method.cost(step), self._recorder)
+                known = Recording(opt, rows, take, self._tapes.pop(kind), self._recorder)
         except RuntimeError as error:
             self._give_up(f"recording failed: {error}")
             for p, grad in grads:
@@ -188,7 +194,7 @@ class Captured:
         raise nonfinite(self.opt.param_groups[0][STEP])
 
     def _forget(self) -> None:
-        self._recordings, self._shown, self._dials, self._ground = {}, None, None, None
+        self._tapes, self._recordings, self._shown, self._dials, self._ground = {}, {}, None, None, None
         self._seen.clear()
 
     def _give_up(self, why: str) -> None:

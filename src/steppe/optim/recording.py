@@ -13,6 +13,7 @@ from ..tape import Tape
 from ..vector import copy_
 from .engine import SharpnessAware
 from .noise import SameNoise
+from .site import STEP
 
 Take = Callable[[Sequence[Tensor]], Tensor]  # takes a step on some rows and returns its first loss
 
@@ -39,10 +40,11 @@ class StepRecorder(Recorder, Protocol):
 class Recording:
     """One step, with the memory that it reads and leaves."""
 
-    def __init__(self, opt: SharpnessAware, rows: Sequence[Tensor], take: Take, passes: int, recorder: StepRecorder):
+    def __init__(self, opt: SharpnessAware, rows: Sequence[Tensor], take: Take, tape: Tape, recorder: StepRecorder):
         device = opt.param_groups[0]["params"][0].device
+        passes = opt.method.cost(opt.param_groups[0][STEP])
         self._rows = [torch.empty_like(t, device=device).copy_(t) for t in rows]
-        self._tape = Tape(recorder.outside)
+        self._tape = tape
         self._noise = recorder.noise(passes) if opt.same_noise else None
         noise = self._noise
         opt.noise = None if noise is None else lambda devices: noise

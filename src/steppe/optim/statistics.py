@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
@@ -15,13 +16,32 @@ Place = tuple[dict[str, Any], str]  # a module's buffers, and a name among them
 RUNNING = ("running_", "num_batches")  # how normalisation layers name their statistics
 
 
+class Tensors:
+    """The tensors at some places, and their entries by device and type: foreach takes in one kernel what is alike."""
+
+    def __init__(self, places: list[Place], tensors: list[Tensor]):
+        self.places, self.tensors = places, tensors
+        kinds: dict[Any, list[Tensor]] = {}
+        for t in tensors:
+            kinds.setdefault((t.device, t.dtype), []).append(t.detach())
+        self.alike = [(own, [t.numel() for t in own]) for own in kinds.values()]
+
+    def values(self) -> list[Tensor]:
+        """What they hold: all that is alike end to end."""
+        return [torch.cat([t.reshape(-1) for t in alike]) for alike, _ in self.alike]
+
+    def set(self, values: list[Tensor]) -> None:
+        for (alike, sizes), flat in zip(self.alike, values, strict=True):
+            parts = flat.split_with_sizes(sizes)
+            copy_(alike, [x if t.ndim == 1 else x.view(t.shape) for x, t in zip(parts, alike, strict=True)])
+
+
 @dataclass(frozen=True)
 class Saved:
     """The tensors that stood at some places, and what they held."""
 
-    places: list[Place]
-    tensors: list[Tensor]
-    values: list[Tensor]  # all that is of one kind, end to end
+    at: Tensors
+    values: list[Tensor]
 
 
 class RunningStatistics:
@@ -32,27 +52,34 @@ class RunningStatistics:
         self._moving = [p for p in places if p[1].startswith(RUNNING)]
         self._others = [p for p in places if not p[1].startswith(RUNNING)]
         self._learned = False  # until a first pass has shown what it moves, anything might
+        self._known = Tensors([], [])
 
     def tensors(self) -> list[Tensor]:
         """The statistics themselves, in the order of their places."""
-        return [t for p in self._places() if (t := _at(p)) is not None]
+        return self._now().tensors
 
-    def _places(self) -> list[Place]:
-        return [p for p in (self._moving if self._learned else self._moving + self._others) if _at(p) is not None]
+    def _now(self) -> Tensors:
+        places = self._moving if self._learned else self._moving + self._others
+        found = [buffers.get(name) for buffers, name in places]
+        tensors = [t for t in found if t is not None]
+        known = self._known.tensors
+        if len(tensors) != len(known) or not all(map(is_, tensors, known)):
+            self._known = Tensors([p for p, t in zip(places, found, strict=True) if t is not None], tensors)
+        return self._known
 
     def save(self) -> Saved:
-        places, tensors = self._places(), self.tensors()
-        return Saved(places, tensors, _end_to_end(tensors))
+        now = self._now()
+        return Saved(now, now.values())
 
     def restore(self, saved: Saved) -> None:
-        for (buffers, name), tensor in zip(saved.places, saved.tensors, strict=True):
+        for (buffers, name), tensor in zip(saved.at.places, saved.at.tensors, strict=True):
             buffers[name] = tensor
-        _put_back(saved.tensors, saved.values)
+        saved.at.set(saved.values)
 
     def restore_where(self, flag: Tensor, saved: Saved) -> None:
         """Goes back to what was saved where a flag on the device is set, without looking at it."""
-        pairs = zip(saved.values, _end_to_end(saved.tensors), strict=True)
-        _put_back(saved.tensors, [torch.where(flag, old, new) for old, new in pairs])
+        pairs = zip(saved.values, saved.at.values(), strict=True)
+        saved.at.set([torch.where(flag, old, new) for old, new in pairs])
 
     def marks(self) -> list[tuple[int, int]]:
         """A fingerprint of the other buffers, cheap enough to take every step."""
@@ -65,24 +92,6 @@ class RunningStatistics:
         if any(moved):
             self._moving += [p for p, yes in zip(self._others, moved, strict=True) if yes]
             self._others = [p for p, yes in zip(self._others, moved, strict=True) if not yes]
-
-
-def _kinds(tensors: list[Tensor]) -> list[list[Tensor]]:
-    """The tensors by device and type: foreach takes them in one kernel only if they are alike."""
-    kinds: dict[Any, list[Tensor]] = {}
-    for t in tensors:
-        kinds.setdefault((t.device, t.dtype), []).append(t)
-    return list(kinds.values())
-
-
-def _end_to_end(tensors: list[Tensor]) -> list[Tensor]:
-    return [torch.cat([t.reshape(-1) for t in alike]) for alike in _kinds(tensors)]
-
-
-def _put_back(tensors: list[Tensor], values: list[Tensor]) -> None:
-    for alike, flat in zip(_kinds(tensors), values, strict=True):
-        parts = flat.split_with_sizes([t.numel() for t in alike])
-        copy_(alike, [x if t.ndim == 1 else x.view(t.shape) for x, t in zip(parts, alike, strict=True)])
 
 
 def _at(place: Place) -> Tensor | None:
