@@ -14,7 +14,8 @@ from again import Again
 from torch import nn
 
 import steppe
-from steppe.optim.capture import capture, passes_of
+from steppe import capture
+from steppe.optim.capture import passes_of
 from steppe.optim.captured import Captured
 from steppe.optim.guard import Guarded
 from steppe.optim.site import STEP

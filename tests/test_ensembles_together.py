@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_ensembles_members import PLAIN, assert_same_members, in_memory, trained
+from torch import Tensor, nn
 from training_runs import config, timeless
 
 import steppe
@@ -72,11 +73,29 @@ def test_vectors_of_all_members_are_those_of_each(what: str, seed: int, number: 
             torch.testing.assert_close(one, found[i])
 
 
+class Fixed(nn.Module):
+    """A frozen weight and a buffer, other ones in every member."""
+
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(inputs, 8), nn.Linear(8, outputs)
+        self.inner.bias.requires_grad_(False)
+        self.register_buffer("scale", 1 + torch.rand(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(torch.tanh(self.inner(x.flatten(1)) * self.scale))
+
+
+def fixed(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return Fixed(torch.Size(shape).numel(), outputs)
+
+
 KINDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("sam+", {"member_radii": [0.01, 0.5, 2.0]}, {"method": "sam", "optimizer": "adam", "lr": 0.02}),
     ("deep+sam", {}, {"method": "gsam", "rho": 0.5}),
     ("deep+sam", {}, {"method": "asam", "rho": 2.0, "method_options": {"steps": 2, "decay_in_ascent": True}}),
     ("deep+sam", {}, {"method": "sam", "rho": 0.1, "method_options": {"p": float("inf")}, "weight_decay": 0.1}),
+    ("deep+sam", {}, {"method": "sam", "model": "test_ensembles_together:fixed"}),
     ("sharpbalance", {"share": 0.04}, {"method": "sam", "rho": 0.5}),  # batches without a sharp row
     ("sharpbalance", {"share": 0.9}, {"method": "sam", "rho": 0.5, "optimizer": "adamw", "lr": 0.02}),  # all sharp
 ]

@@ -13,6 +13,7 @@ from .metric import Filterwise as Filterwise
 from .metric import Given as Given
 from .metric import NormLayersOnly as NormLayersOnly
 from .optim.agnostic import AgnosticSAM as AgnosticSAM
+from .optim.capture import capture as capture
 from .optim.combinators import Every as Every
 from .optim.combinators import PerPart as PerPart
 from .optim.combinators import PerWorker as PerWorker

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .chunk import Chunk
+from .many import magnitudes
 from .shards import completed
 from .vector import Space, Vector
 
@@ -40,10 +41,7 @@ class Elementwise:
     def __call__(self, site: Surroundings) -> Vector:
         spared, weights = _spared(site, self), site.weights.chunks
         ones = iter(_ones_like([w for w, s in zip(weights, spared, strict=True) if s]))
-        sizes = torch._foreach_abs(some) if (some := [w for w, s in zip(weights, spared, strict=True) if not s]) else ()
-        if sizes:
-            torch._foreach_add_(sizes, self.eta)
-        rest = iter(sizes)
+        rest = iter(magnitudes([w for w, s in zip(weights, spared, strict=True) if not s], self.eta))
         return Vector(site.space, [next(ones if s else rest) for s in spared])
 
 

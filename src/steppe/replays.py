@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from .graphs import CudaGraphs, Recorder
-from .vector import copies, copy_
+from .many import copies, copy_
 
 EAGER = 2  # calls before one is recorded: the first makes handles and plans, the second is the rehearsal
-MOST = 4  # recordings, each of which keeps the memory of all that is computed
+MOST = 8  # recordings, each of which keeps the memory of all that is computed
 
 Function = Callable[..., Sequence[Tensor]]
 
@@ -56,6 +56,7 @@ class Replays:
                 self._recordings[kind] = _recorded(recorder, function, given)
             except RuntimeError as error:  # the function itself may be what fails: then it does so again
                 self.why = str(error)
+                self._recordings.clear()  # memory may be what is missing
                 return function(*given)
         known = self._recordings[kind]
         copy_(known.given, given)

@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .chunk import Chunk
+from .inner import dot, joined
+from .many import copies
 from .roles import Role
 from .shards import local, over_ranks, sharding_of
 
@@ -196,61 +198,10 @@ class Vector:
         """The inner product over all entries on all ranks, accumulated in float32 or better."""
         space, pairs = self.space, list(zip(self.chunks, other.chunks, strict=True))
         if not space.sharded:
-            pairs = _fewer(pairs)
-        return space.total([torch.dot(*_flat(x, y, space.precision)) for x, y in pairs], torch.sum)
+            pairs = joined(pairs, STACK_BELOW)
+        return space.total([dot(x, y, space.precision) for x, y in pairs], torch.sum)
 
     def _by_device(self, chunks: list[Tensor], number: Tensor) -> list[tuple[list[Tensor], Tensor]]:
         if len(self.space.devices) == 1 or number.device.type == "cpu":
             return [(chunks, number)]
         return [([x for x in chunks if x.device == d], number.to(d, non_blocking=True)) for d in self.space.devices]
-
-
-def _flat(x: Tensor, y: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The entries of two tensors in one order, without a copy where both lie in memory in the same one."""
-    if x.ndim == 4 and x.stride() == y.stride() and x.is_contiguous(memory_format=torch.channels_last):
-        x, y = x.permute(0, 2, 3, 1), y.permute(0, 2, 3, 1)
-    return x.reshape(-1).to(dtype), y.reshape(-1).to(dtype)
-
-
-def _fewer(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """The same pairs, small ones of a kind put together: an operation on each would cost more than that."""
-    large = [(x, y) for x, y in pairs if x.numel() > STACK_BELOW]
-    kinds: dict[Hashable, list[tuple[Tensor, Tensor]]] = {}
-    for x, y in pairs:
-        if x.numel() <= STACK_BELOW:
-            kinds.setdefault((x.device, x.dtype, y.dtype), []).append((x.reshape(-1), y.reshape(-1)))
-    joined = [tuple(torch.cat(ts) for ts in zip(*alike, strict=True)) for alike in kinds.values()]
-    return large + joined  # type: ignore[operator]
-
-
-def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """A copy of every tensor, bitwise."""
-    if tensors and tensors[0].device.type == "cuda":  # one call; memory asked for one by one takes the host longer
-        return list(torch._foreach_mul(list(tensors), 1))
-    fresh = [torch.empty_like(x) for x in tensors]
-    copy_(fresh, tensors)
-    return fresh
-
-
-def copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copies every source into its target, bitwise."""
-    if targets:
-        torch._foreach_copy_(list(targets), list(sources))
-
-
-def add_(targets: Sequence[Tensor], increments: Sequence[Tensor]) -> None:
-    """Adds every increment to its target."""
-    if targets:
-        torch._foreach_add_(list(targets), list(increments))
-
-
-def scale_(targets: Sequence[Tensor], factor: Tensor) -> None:
-    """Multiplies every target by a 0-dim tensor."""
-    if targets:
-        torch._foreach_mul_(list(targets), factor)
-
-
-def zero_(targets: Sequence[Tensor]) -> None:
-    """Sets every target to zero."""
-    if targets:
-        torch._foreach_zero_(list(targets))

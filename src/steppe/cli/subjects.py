@@ -32,6 +32,8 @@ class On:
     """rows a batch; it is the m of m-sharpness"""
     seed: int = 0
     """of random directions and draws"""
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    """of passes: the others round, and are faster on a GPU"""
     device: str | None = field(default=None, metadata=called("DEVICE"))
     """by default a GPU where there is one"""
     weights: Literal["last", "ema", "swa"] = "last"
@@ -66,7 +68,8 @@ class Subject:
 
         device = device_of(on.device)
         dataset = (self.splits.train if on.split == "train" else self.splits.test).to(device)
-        return replace(objective_of(self.model.to(device), self.task, dataset, on.rows), m=on.batch)
+        asked = objective_of(self.model.to(device), self.task, dataset, on.rows)
+        return replace(asked, m=on.batch, precision=on.precision)
 
 
 def config_of(where: str, on: On) -> Config:

@@ -104,7 +104,9 @@ class AllMembers:
     def option(self, name: str) -> Any:
         """A group option: its one value, or one a member."""
         values = [g[name] for g in self._groups]
-        return values[0] if all(v == values[0] for v in values) else torch.tensor(values).to(self.weights.rows)
+        if all(v == values[0] for v in values):
+            return values[0]
+        return torch.tensor(values).to(self.weights.rows, non_blocking=True)
 
 
 def _wide(x: Any) -> Any:

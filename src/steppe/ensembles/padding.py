@@ -14,13 +14,12 @@ def padded(asked: Sequence[Rows], longest: int) -> tuple[Tensor, Tensor, Tensor,
     """Rows of all members in one tensor, and the weight of each in its member's mean: SharpBalance's parts differ in
     length, and shorter ones repeat their last row, which counts nothing.
     """
-    sizes = [len(x) for x, _ in asked]
-    places = torch.arange(longest)
+    sizes, device = [len(x) for x, _ in asked], asked[0][0].device
+    places = torch.arange(longest, device=device)
     index = [None if n == longest else places.clamp(max=n - 1) for n in sizes]
     x, y = (
-        torch.stack([t if i is None else t[i.to(t.device)] for t, i in zip(ts, index, strict=True)])
+        torch.stack([t if i is None else t[i] for t, i in zip(ts, index, strict=True)])
         for ts in zip(*asked, strict=True)
     )
-    lengths = torch.tensor(sizes).unsqueeze(1)
-    weights = (places < lengths) / lengths
-    return x, y, weights.to(x.device), sizes
+    lengths = torch.tensor(sizes).unsqueeze(1).to(device, non_blocking=True)  # no pass waits for the device
+    return x, y, (places < lengths) / lengths, sizes

@@ -24,7 +24,9 @@ class Turn:
         self.probe, self._chosen = probe, chosen
 
     def rows(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tensors if self._chosen is None else tuple(t[self._chosen.to(t.device)] for t in tensors)
+        if self._chosen is None:
+            return tensors
+        return tuple(t[self._chosen.to(t.device, non_blocking=True)] for t in tensors)
 
     def backward(self, losses: Tensor) -> None:
         pass

@@ -12,18 +12,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
 
 from ..chunk import Chunk
+from ..many import copy_
 from ..optim.sam import Plain
 from ..probe import Plan, Reading
+from ..replays import Replays
 from ..roles import roles_of
-from ..training.evaluate import autocast
 from ..training.loop import Seen, Training
 from ..training.supply import Rows
 from ..training.trainee import Trainee
+from .counts import Counts
 from .memberwise import AllMembers, Places, Vectors
 from .padding import padded
+from .pass_of_all import PassOfAll
 from .seat import BY_METHOD, Seat
 from .shareable import method_of
 
@@ -32,25 +34,33 @@ class Together:
     """All members in the rows of one tensor; a place that nobody has holds another's weights, and nobody looks at it.
 
     Members that are ahead of the others, or have failed, keep their rows as they are while the others step.
+    `replays`: what records and replays their passes; by default what their configuration asks for.
     """
 
-    def __init__(self, trainings: Sequence[Training | None]):
+    def __init__(self, trainings: Sequence[Training | None], replays: Replays | None = None):
         self._first = first = next(t for t in trainings if t is not None)
-        self._method, self._model = method_of(first.trainee.opt), first.trainee.bare
+        self._method, model = method_of(first.trainee.opt), first.trainee.bare
         models = [(t or first).trainee.bare for t in trainings]
         tensors = [dict(m.named_parameters()) | dict(m.named_buffers()) for m in models]
-        self._names = [k for k, p in self._model.named_parameters() if p.requires_grad]
-        roles, own = roles_of(self._model, first.trainee.opt.param_groups), tensors[0]
+        self._names = [k for k, p in model.named_parameters() if p.requires_grad]
+        roles, own = roles_of(model, first.trainee.opt.param_groups), tensors[0]
         chunks = [Chunk((i,), 0, roles[id(own[k])], None, own[k].shape) for i, k in enumerate(self._names)]
         self._places = Places(chunks)
         with torch.no_grad():
-            self._still = {k: torch.stack([t[k] for t in tensors]) for k in own if k not in self._names}
+            still = {k: torch.stack([t[k] for t in tensors]) for k in own if k not in self._names}
             self._rows = torch.nn.Parameter(torch.stack([_row(t[k] for k in self._names) for t in tensors]))
+        self._pass = PassOfAll(first, self._names, self._places, still, replays)
+        self._counts = {i: Counts(t.trainee.sums) for i, t in enumerate(trainings) if t is not None}
         self.seats = {i: self._seated(t, i) for i, t in enumerate(trainings) if t is not None}
         self._base = self._one_for_all()
         self._members: list[int] = []  # of the step under way
         self._held: dict[int, Seen] = {}  # answers for the end of the step
         self._plan: Plan | None = None
+
+    @property
+    def replays(self) -> Replays | None:
+        """What has recorded the passes; None where nothing is recorded."""
+        return self._pass.replays
 
     def _seated(self, training: Training, i: int) -> Seat:
         """Has a member look into its row."""
@@ -59,9 +69,10 @@ class Together:
         for name, part in zip(self._names, self._places.cut(self._rows.detach()), strict=True):
             own[name].data = part[i]
         seat = Seat(before.opt)
-        stand_in: Any = seat  # does what the loop asks of its optimizer
-        training.trainee = now = Trainee(before.model, stand_in, before.averages, before.workers)
-        now.sums, now.passes, now.skipped, now.seconds = before.sums, before.passes, before.skipped, before.seconds
+        optimizer: Any = seat  # does what the loop asks of its optimizer
+        sums: Any = self._counts[i]
+        training.trainee = now = Trainee(before.model, optimizer, before.averages, before.workers)
+        now.sums, now.passes, now.skipped, now.seconds = sums, before.passes, before.skipped, before.seconds
         return seat
 
     def _one_for_all(self) -> Any:
@@ -104,19 +115,16 @@ class Together:
         some = next(iter(asked))
         if self._plan is None:
             self._start(members, some)
-        config, rows = self._first.config, [asked.get(i, asked[some]) for i in range(len(self._rows))]
-        x, y, weights, sizes = padded(rows, config.batch_size)
+        rows = [asked.get(i, asked[some]) for i in range(len(self._rows))]
+        x, y, weights, sizes = padded(rows, self._first.config.batch_size)
         here = self._rows.detach()
         at: Any = self._probe.at
-        point = (here if at is None else here + at.rows).requires_grad_()
-        stacks = dict(zip(self._names, self._places.cut(point), strict=True)) | self._still
-        with autocast(config, self._first.device):
-            output = vmap(lambda w, inputs: functional_call(self._model, w, (inputs,)))(stacks, x)
-        losses = self._first.loss(output.flatten(0, 1), y.flatten(0, 1)).view(weights.shape)
-        means = (losses * weights).sum(1)
-        (grad,) = torch.autograd.grad(means.sum(), point)
-        found = {i: (output[i, : sizes[i]].detach(), losses[i, : sizes[i]].detach()) for i in asked}
-        return self._went_on(Vectors(self._places, grad), means.detach(), found)
+        passed = self._pass(here if at is None else here + at.rows, x, y, weights)
+        found = {i: (passed.output[i, : sizes[i]], passed.losses[i, : sizes[i]]) for i in asked}
+        if passed.counts is not None:
+            for i in asked:
+                self._counts[i].last = passed.counts[i]
+        return self._went_on(Vectors(self._places, passed.grad), passed.means, found)
 
     def _start(self, members: Sequence[int], some: int) -> None:
         """Sets out on a part of a step."""
@@ -134,8 +142,11 @@ class Together:
         """Takes the plan to its next pass, or ends the part, and after the last one the step."""
         assert self._plan is not None
         if self._first.config.on_nonfinite == "raise":
-            mine = torch.tensor([i in found for i in range(len(means))], device=means.device)
-            self._health = torch.where(mine, self._health + means + grad.norm(), self._health)
+            seen = self._health + means + grad.norm()
+            if len(found) < len(means):
+                mine = torch.tensor([i in found for i in range(len(means))]).to(means.device, non_blocking=True)
+                seen = torch.where(mine, seen, self._health)
+            self._health = seen
         gradient: Any = grad
         try:
             self._probe = self._plan.send(Reading(gradient, means, lambda x: x))
@@ -159,8 +170,8 @@ class Together:
         """Counts what a part of the step came to by its rows' share of each batch."""
         shares = [s.shares[s.part] if i in found else 0.0 for i, s in self._seats_in_order()]
         if min(shares) < 1:
-            column = torch.tensor(shares).to(direction).unsqueeze(1)
-            direction = torch.where(column > 0, column * direction, 0.0)  # nobody's rows may be anything
+            column = torch.tensor(shares).to(direction, non_blocking=True).unsqueeze(1)
+            direction = (column * direction).masked_fill(column <= 0, 0.0)  # nobody's rows may be anything
         self._total = direction if self._total is None else self._total + direction
 
     def _seats_in_order(self) -> list[tuple[int, Seat]]:
@@ -183,14 +194,15 @@ class Together:
         for name, t in self._states(some)[0].items():
             if not t.ndim:
                 state[name].copy_(t)
-        others = [i for i in range(len(self._rows)) if i not in self._members]
-        kept = [(t, t[others].clone()) for t in (self._rows, *state.values()) if others and t.ndim]
+        others = torch.tensor([i for i in range(len(self._rows)) if i not in self._members], dtype=torch.int64)
+        there = others.to(self._rows.device, non_blocking=True) if len(others) else others
+        kept = [(t, t[there]) for t in (self._rows, *state.values()) if len(others) and t.ndim]
         self._base.param_groups[0]["lr"] = some.param_groups[0]["lr"]
         self._rows.grad = self._total
         self._base.step()
         self._rows.grad = None
         for t, rows in kept:
-            t[others] = rows
+            t[there] = rows
         if fresh:
             self._look_into(self._base)
         self._count_steps()
@@ -198,9 +210,9 @@ class Together:
     def _count_steps(self) -> None:
         for name, t in self._base.state[self._rows].items():
             if isinstance(t, Tensor) and not t.ndim:
-                for i in self._members:
-                    for p in self.seats[i].param_groups[0]["params"]:
-                        self.seats[i].opt.state[p][name].copy_(t)
+                seats = [self.seats[i] for i in self._members]
+                own = [s.opt.state[p][name] for s in seats for p in s.param_groups[0]["params"]]
+                copy_(own, [t] * len(own))
 
 
 def _row(tensors: Any) -> Tensor:

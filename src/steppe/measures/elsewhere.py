@@ -14,6 +14,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from .precision import Precision, computing_in
+
 Statistics = Literal["running", "batch"]  # what normalisation layers use: eval mode, or the batch as in training
 R = TypeVar("R")
 
@@ -33,7 +35,11 @@ def bare(model: nn.Module) -> nn.Module:
 
 
 def elsewhere(
-    model: nn.Module, weights: Mapping[str, Tensor], task: Callable[[nn.Module], R], statistics: Statistics = "running"
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    task: Callable[[nn.Module], R],
+    statistics: Statistics = "running",
+    precision: Precision = "float32",
 ) -> R:
     """`task(model)` with other weights in place of the model's own.
 
@@ -46,7 +52,7 @@ def elsewhere(
             held[f"model.{key}"] = weights.get(key, m.weight.detach()).clone()
     # a forward pass may write into buffers
     held |= {f"model.{name}": b.clone() for name, b in model.named_buffers()}
-    with undisturbed(model, statistics):
+    with undisturbed(model, statistics), computing_in(precision, {w.device.type for w in weights.values()}):
         return functional_call(_Holder(model), held, (task,))  # type: ignore[no-any-return]
 
 
@@ -86,13 +92,14 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
     if key in _UNDISTURBED:
         yield
         return
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    devices = {p.device.type for p in model.parameters()}
     wanted = {m: statistics == "batch" and "running_mean" in m._buffers for m in model.modules()}
     changed = [m for m, training in wanted.items() if m.training != training]
     with ExitStack() as stack:
         stack.enter_context(random_numbers_kept())
-        if devices and any(isinstance(m, nn.RNNBase) for m in wanted):  # cuDNN's have no backward pass in eval mode
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        stack.enter_context(computing_in("float32", devices))  # also what is made of losses and gradients
+        if "cuda" in devices and any(isinstance(m, nn.RNNBase) for m in wanted):
+            stack.enter_context(_without_cudnn())
         recurrent = [(m, m._flat_weights, m._flat_weight_refs) for m in wanted if isinstance(m, nn.RNNBase)]
         plain = [(vars(m), k, x) for m in wanted for k, x in vars(m).items() if isinstance(x, Tensor)]
         try:
@@ -113,6 +120,17 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
                 m.training = not wanted[m]
             if not _UNDISTURBED:
                 torch.backends.mha.set_fastpath_enabled(_FAST_PATH.pop())
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """Recurrent layers of cuDNN have no backward pass in eval mode; its own context would switch TF32 on as well."""
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def ghost_squares(objective: Objective, batch: Batch) -> Tensor:
         return torch.stack([taps.found.get(name, none).double() for name in objective.params], 1) * scale.unsqueeze(1)
 
     try:
-        return elsewhere(objective.model, weights, task, objective.statistics)
+        return elsewhere(objective.model, weights, task, objective.statistics, objective.precision)
     except (RuntimeError, NotImplementedError) as error:
         raise Unsuitable(f"the model does not run with watched layers: {first_line(error)}; {INSTEAD}") from error
 

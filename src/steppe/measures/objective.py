@@ -6,22 +6,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..draw import Draw
+from ..many import sums
 from ..probe import Method, Probe, Reading, follow
+from ..replays import Replays
 from ..roles import roles_of
 from ..rows import select, whole
 from ..shards import distributed
 from ..vector import Space, Vector
 from .batches import Batch, batches_of, moved, rows_of
-from .elsewhere import Statistics, bare, elsewhere, owned
+from .elsewhere import Statistics, bare, elsewhere
 from .estimate import Cost, Meter
 from .first_step import FirstStep
-from .steady import refuse_constant, refuse_unsteady
+from .passes import one_pass
+from .precision import Precision
+from .steady import refuse_unsteady
 from .workers import Workers
 
 
@@ -53,10 +57,12 @@ class Objective:
     m: int | None = None  # cut the data anew into batches of m rows
     only: Sequence[str] | None = None  # patterns of names, such as "layer4.*": the parameters that may move
     statistics: Statistics = "running"  # of normalisation layers: "batch" is training mode for them alone
+    precision: Precision = "float32"  # or "tf32" or "bf16" (autocast): of the passes, whatever is set around them
     group: Any = None  # a process group whose workers share the batches
     first: int = 0  # the number of the first batch, and how far apart the others are: what draws depend on
     stride: int = 1
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
+    replays: Replays = field(default_factory=Replays, compare=False, repr=False)
     trusted: InitVar[bool] = False  # the loss was found to be a function already
     _steady: bool = field(default=False, init=False, compare=False, repr=False)
 
@@ -150,25 +156,15 @@ class Objective:
         device = self.space.device
         for i, batch in enumerate(self.batches):
             number = self.first + i * self.stride
-            yield (
-                number,
-                replace(
-                    self,
-                    batches=[moved(batch, device)],
-                    m=None,
-                    group=None,
-                    first=number,
-                    stride=1,
-                    trusted=True,
-                ),
-            )
+            alone = [moved(batch, device)]
+            yield number, replace(self, batches=alone, m=None, group=None, first=number, stride=1, trusted=True)
 
     def read(self, probe: Probe) -> Reading:
         """Answers a probe by evaluating the model's function at other weights."""
         self.check()
         moves = probe.at.tensors if probe.at is not None else None
         with torch.no_grad():
-            places = [w + d for w, d in zip(self.params.values(), moves, strict=True)] if moves else self.here()
+            places = sums(self.here(), moves) if moves else self.here()
         total = torch.zeros((), dtype=torch.float64, device=self.space.device)
         grad: Vector | None = None
         each: list[Tensor] = []
@@ -177,7 +173,7 @@ class Objective:
             share = rows / (self.rows if probe.rows is whole else rows)
             total += losses.double().mean().to(total.device) * share
             each += [losses.reshape(-1)] if losses.ndim else []
-            if grads is not None:
+            if probe.grad:
                 part = self.space.vector(grads)
                 part = part if share == 1 else part * share
                 grad = part if grad is None else grad.add_(part)
@@ -192,29 +188,17 @@ class Objective:
         """The weights themselves, sharing their memory and none of their history."""
         return [p.detach() for p in self.params.values()]
 
-    def _pass(self, places: Sequence[Tensor], batch: Batch, probe: Probe) -> tuple[Tensor, Any, int]:
+    def _pass(self, places: Sequence[Tensor], batch: Batch, probe: Probe) -> tuple[Tensor, list[Tensor], int]:
         batch = moved(batch, self.space.device)
         if probe.rows is not whole:
             if len(self.batches) > 1:
                 raise ValueError(f"a probe of some rows needs an objective of one batch, not {len(self.batches)}")
             batch, _ = select(probe.rows, batch)
-        leaves = [p.detach().requires_grad_(probe.grad) for p in places]
-
-        def task(model: nn.Module) -> tuple[Tensor, Any, int]:
-            losses = self.loss_fn(*self.forward(model, batch))
-            if not probe.grad:
-                return losses, None, rows_of(batch)
-            refuse_constant(self, losses)
-            grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True)
-            refuse_constant(self, losses, grads)
-            return losses.detach(), owned(grads, leaves), rows_of(batch)
-
-        with torch.set_grad_enabled(probe.grad):
-            return cast(tuple[Tensor, Any, int], self.evaluate(leaves, task))
+        return *one_pass(self, places, batch, gradient=probe.grad), rows_of(batch)
 
     def evaluate(self, places: Sequence[Tensor], task: Callable[[nn.Module], Any]) -> Any:
         """`task(model)` with these weights in place of the model's own."""
-        return elsewhere(self.model, dict(zip(self.params, places, strict=True)), task, self.statistics)
+        return elsewhere(self.model, dict(zip(self.params, places, strict=True)), task, self.statistics, self.precision)
 
     def check(self) -> None:
         """Refuses a loss that is not a function of the weights, once, on all workers if on one."""

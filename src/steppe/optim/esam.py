@@ -11,9 +11,10 @@ import torch
 
 from ..ball import Ascent, ball
 from ..draw import seed_of
+from ..many import zero_
 from ..probe import Plan, Probe, Reading, Site
 from ..rows import Chosen, Rows, whole
-from ..vector import Vector, zero_
+from ..vector import Vector
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..contiguous import stack_of
-from ..vector import Space, Vector, add_, copies, copy_
+from ..many import add_, copies, copy_
+from ..vector import Space, Vector
 
 
 class Stage:

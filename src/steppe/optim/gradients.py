@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..many import scale_
 from ..shards import local, shard_like
-from ..vector import Space, Vector, scale_
+from ..vector import Space, Vector
 
 
 class Gradients:

@@ -9,8 +9,8 @@ import torch
 from torch import Generator, Tensor
 
 from ..graphs import Recorder
+from ..many import copy_
 from ..tape import Tape
-from ..vector import copy_
 from .engine import SharpnessAware
 from .noise import SameNoise
 from .site import STEP

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..draw import Draw
+from ..many import copy_
 from ..shards import local, shard_like
-from ..vector import Space, Vector, copy_
+from ..vector import Space, Vector
 from .excursion import Excursion
 from .replicas import Replicas
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..vector import copy_
+from ..many import copy_
 
 Place = tuple[dict[str, Any], str]  # a module's buffers, and a name among them
 

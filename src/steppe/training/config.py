@@ -108,8 +108,8 @@ class Config:
     """by default a GPU where there is one"""
     threads: int | None = None
     """CPU threads of torch; bitwise repetition needs the same number"""
-    capture: bool = False
-    """experimental: on a GPU, take steps as recorded CUDA graphs, where they can be"""
+    capture: bool = True
+    """on a GPU, take steps as recorded CUDA graphs, where they can be"""
     fsdp: bool = False
     """shard the model over the processes instead of copying it"""
     checkpoint_every: float = 60.0

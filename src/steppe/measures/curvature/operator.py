@@ -17,11 +17,13 @@ from ...metric import Metric
 from ...vector import Space, Vector
 from ..batches import Batch, moved
 from ..objective import Objective
+from ..passes import replayed
+from .ahead import AHEAD
 from .forms import Apply, Form, Local, hessian
+from .trial import AT_ONCE, TOLERANCE, Bench, Gpu, Products, Trial
 
 GRAPH = 3  # times the tensors that a forward pass saves: what a gradient's graph keeps (measured: 2 to 3)
 SHARE = 0.25  # of the free memory that kept graphs may take unless told otherwise
-AT_ONCE = 8  # directions in one backward pass where that is faster: more gained little (curvature benchmarks)
 
 
 @dataclass
@@ -29,13 +31,15 @@ class Curvature:
     """The operator v -> D C D v: C is a form of the mean loss at the weights, D the scale of a metric.
 
     The graph of every batch's gradient is kept where memory allows: a product then costs about 1.5 to 2.4
-    gradients instead of 2.6 to 3.7.
+    gradients instead of 2.6 to 3.7. On a GPU several products are made in forward mode, without graphs, if a trial
+    finds that right and faster.
     """
 
     objective: Objective
     form: Form = hessian
     metric: Metric | None = None  # Elementwise(0, everywhere=True): H * |w||w|', the adaptive Hessian
     memory: float | None = None  # bytes that kept graphs may take; None: a quarter of what is free
+    bench: Bench | None = None  # on which forward mode is tried for several products; None: only on a GPU
     _kept: dict[int, Local] = field(default_factory=dict, repr=False)
 
     @property
@@ -62,9 +66,8 @@ class Curvature:
         moving = [v if self.scale is None else v * self.scale for v in vectors]
         sums: list[Vector] = []
         for i, (batch, size) in enumerate(zip(o.batches, o.sizes, strict=True)):
-            apply = self._local(i, batch).apply
             # copies: autograd may give back a direction itself, or one number in every place
-            parts = [self.space.vector(part) * (size / o.rows) for part in self._apply(apply, moving)]
+            parts = [self.space.vector(part) * (size / o.rows) for part in self._parts(i, batch, moving)]
             sums = [total.add_(part) for total, part in zip(sums, parts, strict=True)] if sums else parts
             o.meter.products += len(vectors) * size
         sums = [o.workers.summed(total) for total in sums or [self.space.zeros() for _ in vectors]]
@@ -80,6 +83,36 @@ class Curvature:
         total = o.workers.summed(total)
         return total if self.scale is None else total.mul_(self.scale)
 
+    def _parts(self, i: int, batch: Batch, vectors: Sequence[Vector]) -> Products:
+        o = self.objective
+
+        def behind(some: Sequence[Vector]) -> Products:
+            return self._apply(self._local(i, batch).apply, some)
+
+        def ahead(some: Sequence[Vector]) -> Products:
+            there, columns, make = moved(batch, o.space.device), _columns(some), AHEAD[self.form]
+            if not trial.light(len(some)):
+                return _rows(make(o, there, columns))
+            return _rows(replayed(o, self.form, lambda columns, rows: make(o, rows, columns), columns, there))
+
+        if not self._trials:
+            return behind(vectors)
+        trial = self._trials[len(vectors) > 1]
+        parts, more = trial.products(ahead, behind, vectors)
+        o.meter.products += more * o.sizes[i]
+        return parts
+
+    @cached_property
+    def _trials(self) -> dict[bool, Trial]:
+        """For one vector and for several; none on a CPU, so that digits there depend on no clock."""
+        o = self.objective
+        bench = Gpu(o.space.device) if self.bench is None and o.space.device.type == "cuda" else self.bench
+        if bench is None or self.form not in AHEAD:
+            return {}
+        double = o.space.precision is torch.float64 and o.precision != "bf16"
+        tolerance = TOLERANCE["float64" if double else o.precision]
+        return {False: Trial(bench, tolerance, at_once=1), True: Trial(bench, tolerance)}
+
     def _apply(self, apply: Apply, vectors: Sequence[Vector]) -> list[list[Tensor]]:
         if len(vectors) == 1 or not self._vectorises:
             return [apply(v.tensors) for v in vectors]
@@ -92,11 +125,8 @@ class Curvature:
     def _stacked(self, apply: Apply, vectors: Sequence[Vector]) -> list[list[Tensor]]:
         results: list[list[Tensor]] = []
         for start in range(0, len(vectors), AT_ONCE):
-            columns = [
-                torch.stack(ts) for ts in zip(*(v.tensors for v in vectors[start : start + AT_ONCE]), strict=True)
-            ]
-            stacked = apply(columns, True)
-            results += [list(ts) for ts in zip(*stacked, strict=True)]
+            stacked = apply(_columns(vectors[start : start + AT_ONCE]), True)
+            results += _rows(stacked)
         return results
 
     @cached_property
@@ -123,6 +153,15 @@ class Curvature:
             return 1
         memory = SHARE * _free_memory(o.space.device) if self.memory is None else self.memory
         return int(memory // (GRAPH * _saved_bytes(o) + 1))
+
+
+def _rows(columns: Sequence[Tensor]) -> Products:
+    return [list(ts) for ts in zip(*columns, strict=True)]
+
+
+def _columns(vectors: Sequence[Vector]) -> list[Tensor]:
+    """One stack of directions a parameter."""
+    return [torch.stack(ts) for ts in zip(*(v.tensors for v in vectors), strict=True)]
 
 
 def _saved_bytes(objective: Objective) -> int:

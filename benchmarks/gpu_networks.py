@@ -1,0 +1,156 @@
+"""Networks and data of the GPU benchmarks: ResNet-18 fresh or trained a little, and stand-ins for missing packages."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from types import ModuleType
+
+import torch
+from gpu_timing import Asked
+from measures import conv_net
+from step_overhead import resnet18
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, interpolate
+
+import steppe
+from steppe.data.augment import augmentation
+from steppe.data.dataset import Dataset
+from steppe.data.feed import Feed
+from steppe.data.pixels import Standard
+from steppe.nn.named import build
+from steppe.optim.capture import capture
+
+STEPS, BATCH = 300, 128  # of training
+ROWS = 12_800  # of the synthetic task
+WRONG = 0.1  # of its labels, so that no loss is zero: a network that fits everything has no curvature left
+
+
+def side(asked: Asked) -> int:
+    return 8 if asked.quick else 32
+
+
+def images(asked: Asked, rows: int) -> tuple[Tensor, Tensor]:
+    """Random images with random labels."""
+    x = torch.randn(rows, 3, side(asked), side(asked), device=asked.device)
+    return x.contiguous(memory_format=torch.channels_last), torch.randint(0, 10, (rows,), device=asked.device)
+
+
+def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    with torch.autocast(x.device.type, torch.bfloat16):
+        return cross_entropy(model(x), y)
+
+
+def fresh(asked: Asked, width: int, fused: bool | None = None) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = (conv_net if asked.quick else resnet18)(width).to(asked.device).to(memory_format=torch.channels_last)
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, fused=fused)
+
+
+def channels_last_resnet18(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:
+    """For configurations: the package's ResNet-18 with its weights in the order that tensor cores want."""
+    return build("resnet18", shape, outputs, width=width).to(memory_format=torch.channels_last)
+
+
+def small_conv(shape: tuple[int, ...], outputs: int, width: int = 32) -> nn.Module:
+    """For configurations: four convolutions without norm layers, which can be stacked."""
+    layers: list[nn.Module] = []
+    before = shape[0]
+    for i in range(4):
+        after = width << min(i, 2)
+        layers += [nn.Conv2d(before, after, 3, 2 if i else 1, 1), nn.ReLU()]
+        before = after
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network in eval mode and rows it was trained on, without augmentation."""
+
+    model: nn.Module
+    rows: tuple[Tensor, Tensor]
+    about: str
+
+    def batches(self, count: int, size: int) -> list[tuple[Tensor, Tensor]]:
+        x, y = self.rows
+        return [(x[i * size : (i + 1) * size], y[i * size : (i + 1) * size]) for i in range(count)]
+
+
+@lru_cache
+def trained(width: int, asked: Asked, most: int = 1024) -> Trained:
+    """ResNet-18 after some captured SAM steps, on CIFAR-10 where it is at hand."""
+    data, named = task(asked)
+    steps, size = (4, 16) if asked.quick else (STEPS, BATCH)
+    model, base = fresh(asked, width)
+    opt = steppe.build("sam", base, model=model)
+    standard = Standard.of(data)
+    feed = Feed(data, size, 0, augmentation(("crop", "flip"), 10) if named else None, standard)
+    take, number = None, 0
+    while number < steps:
+        for x, y in feed.epoch(number // len(feed)):
+            for group in opt.param_groups:
+                group["lr"] = 0.1 * (1 - number / steps)
+            take = take or capture(opt, loss_fn, model, (x, y))
+            loss = take(x, y)
+            number += 1
+            if number == steps:
+                break
+    rows = data.rows(slice(most))
+    model = model.eval().to(memory_format=torch.contiguous_format)
+    for p in model.parameters():
+        p.grad = None
+    size = sum(p.numel() for p in model.parameters()) / 1e6
+    where = named or "Gaussian class means with a tenth of the labels wrong"
+    about = (
+        f"{'A small ResNet' if asked.quick else 'ResNet-18'} of width {width} ({size:.2f} M parameters) after {steps} "
+        f"{'captured ' if take.why is None else ''}SAM steps of {feed.batch_size} rows on {where}, last loss "
+        f"{float(loss):.3f}"
+    )
+    return Trained(model, (standard(rows.inputs).contiguous(), rows.targets), about)
+
+
+@lru_cache
+def task(asked: Asked) -> tuple[Dataset, str]:
+    """Rows to train on, and their name if they are real ones."""
+    if asked.data is not None:
+        from steppe.data.named import load
+
+        return load("cifar10", asked.data).train.to(asked.device), "CIFAR-10"
+    draws = torch.Generator().manual_seed(0)
+    rows = 64 if asked.quick else ROWS
+    means = interpolate(torch.randn(10, 3, 4, 4, generator=draws), (side(asked), side(asked)), mode="bilinear")
+    labels = torch.randint(0, 10, (rows,), generator=draws)
+    x = 0.5 * means[labels] + torch.randn(rows, *means.shape[1:], generator=draws)
+    wrong = torch.rand(rows, generator=draws) < WRONG
+    labels = torch.where(wrong, torch.randint(0, 10, (rows,), generator=draws), labels)
+    return Dataset("class means", x, labels, tuple("0123456789")).to(asked.device), ""
+
+
+@lru_cache
+def stand_in_for_missing() -> str:
+    """Lets training be imported where it cannot write files as it does elsewhere; returns what is different then.
+
+    Checkpoints take their bytes from torch.save instead of safetensors; nothing here reads them again.
+    """
+    missing = [name for name in ("safetensors", "yaml", "filelock") if name not in sys.modules and not find_spec(name)]
+    for name in missing:
+        sys.modules[name] = ModuleType(name)
+    if "safetensors" in missing:
+        sys.modules["safetensors.torch"] = inner = ModuleType("safetensors.torch")
+        sys.modules["safetensors"].SafetensorError = type("SafetensorError", (Exception,), {})  # type: ignore[attr-defined]
+        sys.modules["safetensors"].safe_open = sys.modules["safetensors"].torch = inner.load = None  # type: ignore[attr-defined]
+        inner.save = _saved  # type: ignore[attr-defined]
+    if "filelock" in missing:
+        sys.modules["filelock"].FileLock = sys.modules["filelock"].Timeout = type("Absent", (Exception,), {})  # type: ignore[attr-defined]
+    if not missing:
+        return ""
+    return f"Not installed here: {', '.join(missing)}; checkpoints, where written, are bytes of torch.save."
+
+
+def _saved(tensors: dict[str, Tensor], metadata: object = None) -> bytes:
+    out = io.BytesIO()
+    torch.save((tensors, metadata), out)
+    return out.getvalue()

@@ -1,0 +1,256 @@
+"""The GPU benchmarks run, and what they compute beside times is what they say."""
+
+import importlib
+import random
+from dataclasses import replace
+from itertools import islice
+from math import comb
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from oracles.curvature import hessian, mean_loss, trace
+from problems import flat_weights
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def part(monkeypatch):
+    """Imports a module of the benchmarks, and leaves random numbers as they were."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    before = random.getstate()
+    with torch.random.fork_rng():
+        yield importlib.import_module
+    random.setstate(before)
+
+
+@pytest.fixture
+def classifier():
+    """A float64 network of ReLUs and BatchNorm in eval mode, and two batches of one size."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    model = model.double().eval()
+    return model, [(torch.randn(20, 4, dtype=torch.float64), torch.randint(0, 3, (20,))) for _ in range(2)]
+
+
+SHOWN = {
+    "steps": (
+        "copied loop (reimplemented)",
+        "| steppe sam, captured (plain: the weights are on cpu",
+        "Roofline",
+        "agnostic-sam | 4 | 7 + 3 + 3 + 7",
+    ),
+    "curvature": ("graph not kept", "| steppe, 2 directions |", "| trace | PyHessian's procedure (reimplemented) |"),
+    "measures": ("vmap(grad)", "| steppe, Auto-PGD of 3 steps |", "published search"),
+    "ensembles": ("one after the other, captured", "| 2 | stacked |", "refused: members with this model"),
+    "epochs": ("training loop, captured (plain:", "copied loop (reimplemented)", "SGD, eager loop", "200 epochs"),
+}
+
+
+def passes_are_those_that_methods_take(text):
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    sizes = {cells[0]: cells[2] for cells in lines if len(cells) == 5}
+    assert sizes["none"] == "10"
+    assert sizes["sam"] == sizes["asam"] == sizes["gsam"] == "10 + 10"
+    assert sizes["frob-sam"] == "10 + 10 + 10"
+    assert sizes["agnostic-sam"] == "7 + 3 + 3 + 7"
+    flops = {cells[1]: float(cells[2]) for cells in lines if cells[0] == "2, 10"}
+    single = flops["SGD, eager"]
+    assert flops["steppe sam, captured"] == flops["SAM, the copied loop (reimplemented)"]
+    assert flops["steppe sam, captured"] == pytest.approx(2 * single, rel=1e-3)
+    assert flops["steppe frob-sam, captured"] == pytest.approx(3 * single, rel=1e-3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what is shown is what a CPU gives")
+@pytest.mark.parametrize("theme", SHOWN)
+def test_every_theme_runs_and_writes_its_page(part, theme, tmp_path, capsys):
+    assert part("gpu").main([theme, "--quick", "--out", str(tmp_path)]) == 0
+    (page,) = tmp_path.iterdir()
+    text = page.read_text()
+    assert page.name.startswith(f"{theme}_cpu_20")
+    assert text.startswith(f"# {theme.capitalize()} on a GPU\n")
+    assert torch.__version__ in text
+    assert [shown for shown in SHOWN[theme] if shown not in text] == []
+    assert text in capsys.readouterr().out
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) > 4
+    columns = [line.count("|") for line in rows]  # every table's own number, below its head
+    heads = [i for i, line in enumerate(rows) if line.startswith("|---")]
+    for start, end in zip(heads, [*(h - 1 for h in heads[1:]), len(rows)], strict=True):
+        assert set(columns[start - 1 : end]) == {columns[start]}
+    if theme == "steps":
+        passes_are_those_that_methods_take(text)
+
+
+def test_a_theme_that_fails_does_not_stop_the_others(part, tmp_path, capsys, monkeypatch):
+    def fail(asked):
+        raise OSError("planted")
+
+    monkeypatch.setattr(part("gpu_epochs"), "report", fail)
+    monkeypatch.setattr(part("gpu_ensembles"), "QUICK", {"mlp": ("mlp", {"depth": 1, "width": 4})})
+    assert part("gpu").main(["epochs", "ensembles", "--quick", "--out", str(tmp_path)]) == 1
+    assert [file.name.split("_")[0] for file in tmp_path.iterdir()] == ["ensembles"]
+    assert "OSError: planted" in capsys.readouterr().err
+
+
+def test_a_run_without_a_gpu_is_refused_unless_it_is_quick(part, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for arguments, said in (([], "--quick"), (["step", "--quick"], "no theme 'step'")):
+        with pytest.raises(SystemExit):
+            part("gpu").main(arguments)
+        assert said in capsys.readouterr().err
+
+
+def test_a_step_is_compared_with_the_mean_of_its_neighbours(part):
+    told = []
+    clock = iter([10.0, 15.0, 20.0, 4.0, 3.0, 2.0])
+    pair = part("gpu_timing").Paired()
+
+    def time(work):
+        told.append(work())
+        return next(clock)
+
+    for _ in range(2):
+        pair.add(lambda: "own", lambda: "ideal", time)
+    assert told == ["ideal", "own", "ideal"] * 2
+    assert pair.ratios == [1.0, 1.0]
+    assert pair.own == [15.0, 3.0]
+
+
+@given(st.integers(1, 60))
+def test_the_interval_of_a_median_is_the_narrowest_that_is_sure(n):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        low, high = importlib.import_module("gpu_timing").interval([float(i) for i in range(n, 0, -1)])
+    assert low + high == n + 1  # as far from either end
+
+    def sure(k):  # the chance that the median lies between the k-th smallest and the k-th largest
+        return 1 - 2 * sum(comb(n, i) for i in range(k)) / 2**n
+
+    assert low == 1 or sure(int(low)) >= 0.95
+    assert low >= (n + 1) // 2 or sure(int(low) + 1) < 0.95
+
+
+def test_an_interval_from_few_values_is_all_of_them(part):
+    assert part("gpu_timing").interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
+
+
+def test_rounds_end_when_the_time_is_up_but_not_before_three(part, monkeypatch):
+    timing = part("gpu_timing")
+    now = iter(range(100))
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: float(next(now)))
+    asked = timing.Asked(device="cpu")
+    assert len([*asked.within(20, 0.5)]) == 3
+    assert len([*asked.within(20, 5.5)]) == 8
+    assert len([*asked.within(4, 1e9)]) == 4
+    assert len([*replace(asked, rounds=6).within(20, 1e9)]) == 6
+
+
+def test_floors_of_a_roof(part):
+    timing = part("gpu_timing")
+    # 2 TFLOP at 1000 TFLOP/s are 2 ms; 12 GB at 4000 GB/s are 3 ms
+    assert timing.Load(2e12, 12e9).floors(timing.Ceiling(1000.0, 4000.0)) == pytest.approx((2.0, 3.0))
+
+
+def test_bytes_of_a_step(part):
+    steps = part("gpu_steps")
+    # SGD: weights read twice, gradient written; saved tensors written and read; five times the weights by momentum
+    assert steps.least_bytes(100, 1000, passes=1, shares=1) == 300 + 2000 + 500
+    assert steps.least_bytes(100, 1000, passes=4, shares=2.0) == 1200 + 4000 + 500
+
+
+def test_saved_bytes_are_counted_once_and_without_weights(part, monkeypatch):
+    steps, asked = part("gpu_steps"), part("gpu_timing").Asked(quick=True, device="cpu")
+    model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 4, bias=False))
+    monkeypatch.setattr(steps, "fresh", lambda asked, width: (model, None))
+    monkeypatch.setattr(steps, "images", lambda asked, rows: (torch.randn(rows, 6), None))
+    monkeypatch.setattr(steps, "loss_fn", lambda model, x, y: model(x).square().sum())
+    weights, saved = steps.saved_bytes(asked, 0, 3)
+    # the input; tanh's output, which its own backward and the next layer's both want; the output, for the square
+    assert (weights, saved) == (4 * (30 + 20), 4 * (3 * 6 + 3 * 5 + 3 * 4))
+
+
+def test_sam_as_copied_is_sam(part):
+    import steppe
+
+    torch.manual_seed(0)
+    models = [nn.Linear(3, 2) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    x, y = torch.randn(5, 3), torch.randint(0, 2, (5,))
+    bases = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in models]
+    copied, ours = part("gpu_peers").Loop(models[0].parameters(), bases[0]), steppe.build("sam", bases[1], rho=0.05)
+
+    def closure():
+        bases[1].zero_grad()
+        loss = cross_entropy(models[1](x), y)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        copied.step(lambda: cross_entropy(models[0](x), y))
+        ours.step(closure)
+    torch.testing.assert_close(models[0].weight, models[1].weight)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_peers_products_and_estimates_are_those_of_the_hessian(part, classifier, count):
+    peers, (model, batches) = part("gpu_peers"), classifier
+    batches = batches[:count]
+    dense = hessian(mean_loss(model, cross_entropy, batches), flat_weights(model))
+    v = [torch.randn_like(p) for p in model.parameters()]
+    wanted = dense @ torch.cat([t.flatten() for t in v])
+    for make in (peers.kept_graphs, peers.anew, peers.pyhessian):
+        found = torch.cat([t.flatten() for t in make(model, batches)(v)])
+        torch.testing.assert_close(found, wanted)
+    product = peers.pyhessian(model, batches)
+    values = torch.linalg.eigvalsh(dense)
+    largest = values[values.abs().argmax()]
+    *_, last = islice(peers.power_iteration(model, product), 80)
+    assert last == pytest.approx(float(largest), rel=1e-2)
+    draws = np.array([*islice(peers.hutchinson(model, product), 64)])
+    assert abs(draws.mean() - float(dense.trace())) < 4 * draws.std() / 8
+
+
+def test_the_trace_without_probes_is_that_of_the_dense_hessian(part, classifier):
+    model, batches = classifier
+    net = part("gpu_networks").Trained(model, batches[0], "")
+    dense = hessian(mean_loss(model, cross_entropy, batches), flat_weights(model))
+    assert part("gpu_curvature").exact_trace(net, batches) == pytest.approx(trace(dense), rel=1e-8)
+
+
+def test_power_iteration_stops_where_its_rule_says(part):
+    stopped = part("gpu_peers").stopped
+    assert stopped([1.0, 2.0, 2.1, 2.1001], 0.1) == 3
+    assert stopped([1.0, 2.0, 2.1, 2.1001], 1e-3) == 4
+    assert stopped([1.0, 2.0], 1e-3) is None
+    assert stopped([1.0], 1.0) is None
+
+
+def test_the_loosest_tolerance_that_every_run_is_right_with(part):
+    loosest = part("gpu_curvature").loosest
+    early = [5.0, 5.004, 9.0, 9.99, 9.9995, 9.9996]  # rests for a moment, far from the truth
+    good = [9.0, 9.99, 9.995, 9.9999, 10.0, 10.0]
+    assert loosest([good], 10.0, 1e-3) == (1e-3, 3)
+    assert loosest([good, early, good], 10.0, 1e-3) == (3e-4, 5)
+    assert loosest([[1.0, 2.0, 3.0]], 10.0, 1e-3) == (None, 3)
+
+
+def test_missing_products_are_counted_and_the_graph_is_not_multiplied(part):
+    assert part("gpu_curvature").extrapolated(built=2.0, probing=3.0, ran=6, most=60) == 32.0
+
+
+def test_stretches_of_a_run_are_timed_after_the_warm_up(part, monkeypatch):
+    ensembles, timing = part("gpu_ensembles"), part("gpu_timing")
+    marks = ensembles.Marks(timing.Asked(device="cpu"), steps=2, marks=2, warm=3)
+    monkeypatch.setattr(ensembles.time, "perf_counter", lambda: float(marks.taken**2))
+    with pytest.raises(ensembles.Enough):
+        for _ in range(100):
+            marks.stepped(None, None)
+    assert marks.taken == 7
+    assert marks.seconds() == [25.0 - 9.0, 49.0 - 25.0]
