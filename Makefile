@@ -1,5 +1,5 @@
-# Every target builds .venv by itself; a second call finds it ready. Needs Python 3.11 or newer as `python3`,
-# or name another one: make test PYTHON=python3.12
+# Every target but bench-gpu builds .venv by itself; a second call finds it ready. Needs Python 3.11 or newer as
+# `python3`, or name another one: make test PYTHON=python3.12
 
 PYTHON ?= python3
 ARGS ?=
@@ -8,7 +8,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-measures clean
+.PHONY: help demo test lint bench bench-measures bench-gpu clean
 
 help:
 	@echo "make demo    a study of 36 small networks on digits: a table here, and a page in studies/digits"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint    ruff and mypy alone"
 	@echo "make bench   time a step against the ideal and against pytorch_optimizer"
 	@echo "make bench-measures   time measures against PyHessian, curvlinops and the papers' procedure (ten minutes)"
+	@echo "make bench-gpu   time steps, curvature, measures, ensembles and epochs on a GPU, by the torch that is there"
 	@echo "make clean   remove .venv, what was built and caches; studies and data stay"
 
 demo: .venv/ready
@@ -36,6 +37,10 @@ bench: .venv/ready-to-bench
 
 bench-measures: .venv/ready
 	$(BIN)/python benchmarks/measures.py $(ARGS)
+
+# from source and without .venv: a machine with a GPU has the torch that fits it, and may have no network
+bench-gpu:
+	PYTHONPATH=src $(PYTHON) benchmarks/gpu.py $(ARGS)
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/gpu.py [THEME ...] [--rounds N] [--out DIR] [--data DIR] [--compile] [--full]
                                             [--quick]
 
-Each theme writes <theme>_<device>_<date>.md when it is done; one that fails does not stop the others. Nothing but
+Each theme writes <theme>_<device>_<date>.md as it goes; one that fails does not stop the others. Nothing but
 torch, numpy and scipy is needed. Without a GPU, `--quick` runs tiny sizes on the CPU and says only that it runs.
 """
 
@@ -26,8 +26,8 @@ THEMES = ("steps", "curvature", "measures", "ensembles", "epochs")
 RESULTS = Path(__file__).parent / "results"
 
 
-def run(theme: str, asked: Asked, out: Path | None) -> bool:
-    """Whether the theme came to its end; how long it took is said, and its page is written at once."""
+def run(theme: str, asked: Asked) -> bool:
+    """Whether the theme came to its end."""
     start = time.perf_counter()
     random.seed(0)
     torch.manual_seed(0)
@@ -37,9 +37,9 @@ def run(theme: str, asked: Asked, out: Path | None) -> bool:
         if asked.gpu:
             gc.freeze()  # memory is collected often: what exists by now is not looked through again and again
         page = module.report(asked)
-        page.end(time.perf_counter() - start)
-        if out is not None:
-            print(page.write(out), file=sys.stderr, flush=True)
+        page.end()
+        if page.file is not None:
+            print(page.file, file=sys.stderr, flush=True)
     except Exception:
         traceback.print_exc()
         print(f"{theme} failed after {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
@@ -57,7 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("themes", nargs="*", metavar="THEME", help=f"of {', '.join(THEMES)}; all by default")
     parser.add_argument("--rounds", type=int, help="at most, instead of each theme's own number; at least three count")
     parser.add_argument("--out", type=Path, help="where pages go: benchmarks/results, with --quick nowhere")
-    parser.add_argument("--data", type=Path, help="a folder with CIFAR-10 as published, for networks that are trained")
+    parser.add_argument(
+        "--data", type=Path, help="where CIFAR-10 lies, for networks that are trained; one of its files does"
+    )
     parser.add_argument("--compile", action="store_true", help="also steps that are compiled and captured")
     parser.add_argument("--full", action="store_true", help="also what takes minutes: curvature of four large batches")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: a smoke run")
@@ -67,11 +69,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"there is no theme {unknown[0]!r}: take some of {', '.join(THEMES)}")
     if not chosen.quick and not torch.cuda.is_available():
         parser.error("there is no GPU here: --quick runs tiny sizes on the CPU")
-    asked = Asked(chosen.rounds, chosen.quick, chosen.compile, chosen.full, chosen.data)
     out = chosen.out or (None if chosen.quick else RESULTS)
+    asked = Asked(chosen.rounds, chosen.quick, chosen.compile, chosen.full, chosen.data, out)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a step is not captured is in the table
-        good = [run(theme, asked, out) for theme in chosen.themes or THEMES]
+        good = [run(theme, asked) for theme in chosen.themes or THEMES]
     return 0 if all(good) else 1
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from itertools import islice
+from math import inf
 
 import torch
 from gpu_networks import Trained, trained
@@ -20,23 +21,30 @@ from torch.nn.functional import cross_entropy
 
 from steppe import Objective
 from steppe.measures import Curvature, Eigenvalue, Measure, Sweep, Trace, fisher_traces
+from steppe.measures.curvature.trial import WARM
+from steppe.vector import Vector
 
 Batches = Sequence[tuple[Tensor, Tensor]]
 
 ABOUT = """
-ResNet-18 after a few hundred SAM steps, eval mode, batches of 256, float32 without TF32 unless a row says otherwise.
-Peers are reimplemented from their procedure. Equal accuracy is what a set-up finds to be needed: the loosest tolerance
-of PyHessian's power iteration whose true error is 1e-3, and as many probes as their own spread asks for at a standard
-error of 2 %. Products of a peer cost the same each, so at most a few of them run and their time is multiplied by what
-is missing. The true eigenvalue is that of a long Lanczos run, the true trace that of the Gauss-Newton matrix, which for
-a network of ReLUs is the Hessian's: the mean over rows of sum_c p_c ||grad log p_c||^2, without random probes.
+ResNet-18 after some hundred SAM steps, eval mode, batches of 256 of the rows it was trained on, float32 without TF32
+unless a row says otherwise. Peers are reimplemented from their procedure. Equal accuracy is what a set-up finds to be
+needed: the loosest tolerance of PyHessian's power iteration whose true error is 1e-3, and as many probes as their own
+spread asks for at a standard error of 2 %. Products of a peer cost the same each, so at most a few of them run and
+their time is multiplied by what is missing. The true eigenvalue is that of a long Lanczos run, the true trace that of
+the Gauss-Newton matrix, which for a network of ReLUs is the Hessian's: the mean over rows of
+sum_c p_c ||grad log p_c||^2, without random probes. Time is limited: n is less than three where three took too long.
 """
 PRODUCTS, AHEAD = 2.0, {"lambda_max": 3.0, "trace": 3.0}  # the bars
 ACCURACY = {"lambda_max": 1e-3, "trace": 0.02}
-BATCH, DIRECTIONS, CAP, MOST, PROBES, SEEDS = 256, 8, 6, 40, 16, 2
+TITLES = {"lambda_max": "lambda_max at 1e-3", "trace": "The trace at 2 %"}
+BATCH, DIRECTIONS, CAP, MOST, PROBES, SEEDS, TOP = 256, 8, 6, 60, 12, 2, 5
 TOLERANCES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5)  # the first is PyHessian's own
-SETTINGS = ((64, 1), (16, 1), (16, 4))  # width, batches
-SECONDS = 20.0  # a setting, beside its set-up
+# when tables end at the latest, in seconds since the first one was begun: what one leaves over is the next one's
+PRODUCTS_END = {16: 15.0, 64: 42.0}  # by width
+SETTINGS = {(16, 1): (51.0, 59.0), (16, 4): (74.0, 88.0), (64, 1): (108.0, 147.0)}  # width, batches: lambda_max, trace
+FULL = {(64, 4): (inf, inf)}
+SETTLING = WARM + 4  # calls after which an operator has found its way
 OURS, PEER = "steppe", "PyHessian's procedure (reimplemented)"
 PRECISIONS = ("tf32", "bf16")
 
@@ -45,10 +53,11 @@ def report(asked: Asked) -> Page:
     page = Page("curvature", ABOUT, asked)
     if asked.gpu:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    for width in (2,) if asked.quick else (64, 16):
-        _products(page, asked, width)
-    for width, count in ((2, 2),) if asked.quick else (*SETTINGS, *([(64, 4)] if asked.full else [])):
-        _questions(page, asked, width, count)
+    for width, end in {2: inf}.items() if asked.quick else PRODUCTS_END.items():
+        _products(page, asked, width, end)
+    settings = {(2, 2): (inf, inf)} if asked.quick else SETTINGS | (FULL if asked.full else {})
+    for (width, count), ends in settings.items():
+        _questions(page, asked, width, count, ends)
     return page
 
 
@@ -74,7 +83,7 @@ class Lazily:
 # -- products ---------------------------------------------------------------------------------------------------------
 
 
-def _products(page: Page, asked: Asked, width: int) -> None:
+def _products(page: Page, asked: Asked, width: int, end: float) -> None:
     size, many = (8, 2) if asked.quick else (BATCH, DIRECTIONS)
     net = trained(width, asked)
     batches = net.batches(1, size)
@@ -83,30 +92,42 @@ def _products(page: Page, asked: Asked, width: int) -> None:
     exact.check()
     probes = [exact.draw(-1, i).signs() for i in range(many)]
     v = probes[0].tensors
-    operator, kept = Curvature(exact), Lazily(lambda: kept_graphs(net.model, batches))
+    several, single = (Curvature(objective(net, batches, trusted=True)) for _ in range(2))
+    kept = Lazily(lambda: kept_graphs(net.model, batches))
 
     def gradient() -> None:
         torch.autograd.grad(cross_entropy(net.model(batches[0][0]), batches[0][1]), params)
+
+    def made_anew() -> None:
+        Curvature(objective(net, batches, trusted=True)).products(probes)
 
     again = anew(net.model, batches)
     works: dict[str, tuple[Callable[[], object], int]] = {
         "one gradient": (gradient, 1),
         "double backward, graph not kept": (lambda: again(v), 1),
         "double backward, graph kept": (lambda: kept(v), 1),
-        f"steppe, {many} directions": (lambda: operator.products(probes), many),
-        f"steppe, {many} directions, operator made anew": (lambda: Curvature(exact).products(probes), many),
-        "steppe, 1 direction": (lambda: operator.products(probes[:1]), 1),
+        f"steppe, {many} directions": (lambda: several.products(probes), many),
+        f"steppe, {many} directions, operator made anew": (made_anew, many),
+        "steppe, 1 direction": (lambda: single.products(probes[:1]), 1),
     }
-    truth, errors = operator.products(probes), {}
-    operator = Curvature(exact)
-    for name in precisions():
-        other = Curvature(objective(net, batches, name))
-        works[f"steppe, {many} directions, {name}"] = (lambda other=other: other.products(probes), many)
+    settling = {f"steppe, {many} directions": (several, probes), "steppe, 1 direction": (single, probes[:1])}
+    truth, errors = Curvature(exact).products(probes), {}
+    rounded = {f"steppe, {many} directions, {name}": Curvature(objective(net, batches, name)) for name in precisions()}
+    for name, other in rounded.items():
+        works[name], settling[name] = (partial(other.products, probes), many), (other, probes)
+
+    def begin(name: str) -> None:
+        if name in settling:
+            settle(*settling[name])
+        works[name][0]()
+
+    peaks = {name: asked.peak(partial(begin, name)) for name in works}
+    for name, other in rounded.items():
         off = [float((a - b).norm() / b.norm()) for a, b in zip(other.products(probes), truth, strict=True)]
-        errors[f"steppe, {many} directions, {name}"] = f"{max(off):.1e}"
-    peaks = {name: asked.peak(work) for name, (work, _) in works.items()}
-    found = interleaved(asked, {name: work for name, (work, _) in works.items()}, 9, 8.0, warm=1)
-    each = {name: [t / works[name][1] for t in times] for name, times in found.items()}
+        errors[name] = f"{max(off):.1e}"
+    alone = {name: work for name, (work, _) in works.items()}
+    measured = interleaved(asked, alone, 5, 7.0, warm=0, left=page.left(end))
+    each = {name: [t / works[name][1] for t in times] for name, times in measured.items()}
     slow = "double backward, graph not kept"
     rows = [
         (
@@ -122,19 +143,37 @@ def _products(page: Page, asked: Asked, width: int) -> None:
     ]
     heads = ("product", "ms each", "n", "in gradients", "double backward, not kept / this", "peak MiB", "error")
     page.table(f"Products with the Hessian, width {width}, batch {size}", heads, rows)
-    page.say(f"{net.about}. Several directions at once went {_way(operator)}.", "")
+    page.say(
+        f"{net.about}. Several directions went {way(several, True)}, one direction went {way(single, False)}; "
+        "operators had found their ways before they were timed, except those that were made anew.",
+        "",
+    )
     faster = statistics.median(ratios(each[slow], each[f"steppe, {many} directions"]))
     what = f"throughput of products / double backward without kept graph, width {width}"
     page.bar(what, f"at least {PRODUCTS}", f"{faster:.2f}", faster >= PRODUCTS)
     asked.free()
 
 
-def _way(operator: Curvature) -> str:
-    """How products with several directions were made, as found at run time."""
-    trial = operator._trials.get(True)
-    if trial is None or not trial.ahead:
-        return "backward through a kept graph" + ("" if trial is None else ": forward mode was tried and not taken")
-    return f"forward over reverse, {trial.chunk} in a pass"
+def settle(operator: Curvature, vectors: Sequence[Vector]) -> None:
+    """Asks an operator as often as it takes to find out which way is the faster."""
+    trial = operator._trials.get(len(vectors) > 1)
+    for _ in range(SETTLING):
+        if trial is None or trial.ahead is not None:
+            return
+        operator.products(vectors)
+
+
+def way(operator: Curvature, several: bool) -> str:
+    """How products with several directions or with one were made, as found at run time."""
+    trial = operator._trials.get(several)
+    if trial is None:
+        return "backward through a kept graph (forward mode is tried on a GPU only)"
+    if trial.ahead is False:
+        return "backward through a kept graph (forward mode was tried and not taken)"
+    if not trial._seen:
+        return "no way yet (none was asked for)"
+    found = f"forward over reverse, {trial.chunk} in a pass"
+    return found if trial.ahead else f"{found} so far (which way is the faster is not decided yet)"
 
 
 # -- questions --------------------------------------------------------------------------------------------------------
@@ -145,6 +184,7 @@ class Needs:
     """What is true, and how much work equal accuracy takes PyHessian's procedure."""
 
     truth: Mapping[str, float]
+    top: Sequence[float]  # the largest eigenvalues: the nearer the second is to the first, the slower is iteration
     tol: float | None  # None: none of the tolerances is enough within the iterations that were tried
     iterations: int
     probes: int
@@ -182,24 +222,28 @@ def loosest(runs: Sequence[Sequence[float]], truth: float, accuracy: float) -> t
 def needs(asked: Asked, net: Trained, batches: Batches) -> Needs:
     most, probes, seeds = (3, 3, 1) if asked.quick else (MOST, PROBES, SEEDS)
     known = objective(net, batches)
-    truth = {
-        "lambda_max": Eigenvalue(rtol=0.1 if asked.quick else 1e-4).estimate(known).value,
-        "trace": exact_trace(net, batches),
-    }
-    product, runs = kept_graphs(net.model, batches), []
-    for seed in range(seeds):
-        torch.manual_seed(1000 + seed)
-        runs.append(_until(power_iteration(net.model, product), min(TOLERANCES), most))
+    sweep = Sweep(Curvature(known))
+    wanted, close, long = (2, 0.1, 3) if asked.quick else (TOP, 1e-4, 200)
+    for _ in sweep.eigenvalues(rtol=close, most=long):
+        pass
+    top = [pair.value for pair in sweep.pairs(wanted, rtol=0.05, most=long)]
+    truth = {"lambda_max": top[0], "trace": exact_trace(net, batches)}
+    product = kept_graphs(net.model, batches)
+    torch.manual_seed(1000)
+    iterations = [power_iteration(net.model, product) for _ in range(seeds)]
+    runs = until_near(iterations, truth["lambda_max"], ACCURACY["lambda_max"], most)
     draws = torch.tensor([*islice(hutchinson(net.model, product), probes)])
-    tol, iterations = loosest(runs, truth["lambda_max"], ACCURACY["lambda_max"])
-    return Needs(truth, tol, iterations, max(needed(draws, truth["trace"], ACCURACY["trace"]), 1))
+    tol, count = loosest(runs, truth["lambda_max"], ACCURACY["lambda_max"])
+    return Needs(truth, top, tol, count, max(needed(draws, truth["trace"], ACCURACY["trace"]), 1))
 
 
-def _until(values: Iterator[float], tol: float, most: int) -> list[float]:
-    found: list[float] = []
-    for value in islice(values, most):
-        found.append(value)
-        if stopped(found[-2:], tol) is not None:
+def until_near(runs: Sequence[Iterator[float]], truth: float, accuracy: float, most: int) -> list[list[float]]:
+    """What runs of the power iteration find until a tolerance is enough for all of them."""
+    found: list[list[float]] = [[] for _ in runs]
+    for _ in range(most):
+        for values, run in zip(found, runs, strict=True):
+            values.append(next(run))
+        if loosest(found, truth, accuracy)[0] is not None:
             break
     return found
 
@@ -250,62 +294,57 @@ def extrapolated(built: float, probing: float, ran: int, most: int) -> float:
     return built + probing * most / ran
 
 
-def _questions(page: Page, asked: Asked, width: int, count: int) -> None:
+def _questions(page: Page, asked: Asked, width: int, count: int, ends: Sequence[float]) -> None:
     net = trained(width, asked)
     batches = net.batches(count, 8 if asked.quick else BATCH)
+    where = f"width {width}, {count} x {len(batches[0][0])} rows"
     need = needs(asked, net, batches)
     asked.free()
+    graphs = "keeps the graph of its one batch" if count == 1 else "builds every batch's graph for every product"
+    page.say(
+        f"{where.capitalize()}: the largest eigenvalues are {', '.join(f'{value:.4g}' for value in need.top)}, the "
+        f"trace is {need.truth['trace']:.5g}. Equal accuracy takes PyHessian's procedure, which {graphs}, {need}; "
+        f"at most {CAP} of each ran in a round. {net.about}.",
+        "",
+    )
     ours = {"lambda_max": Eigenvalue(rtol=1e-3), "trace": Trace(rtol=0.02)}
     if asked.quick:
         ours = {"lambda_max": Eigenvalue(rtol=0.5), "trace": Trace(rtol=0.5, most=12, by=partial(Sweep, deflate=2))}
     theirs = {"lambda_max": (power_iteration, need.iterations), "trace": (hutchinson, need.probes)}
-    contenders: dict[tuple[str, str], Callable[[int], Run]] = {}
-    for kind, question in ours.items():
-        for precision in (None, *(precisions() if (width, count) == SETTINGS[0] else ())):
-            name = OURS if precision is None else f"{OURS}, {precision}"
-            contenders[kind, name] = partial(_ours, asked, question, net, batches, precision)
-        contenders[kind, PEER] = lambda seed, kind=kind: _peers(asked, net, batches, *theirs[kind])
-    found: dict[tuple[str, str], dict[int, Run]] = {key: {} for key in contenders}
-    clock = Clock(asked)
-    for i in asked.within(LEAST, SECONDS):
-        for key in random.sample(sorted(contenders), len(contenders)):
-            if i and key[1] not in (OURS, PEER) and clock() > SECONDS / 2:
-                continue  # one run tells its error
-            torch.manual_seed(i)
-            found[key][i] = contenders[key](i)
-            asked.free()
-    _answers(page, need, found, list(ours), f"width {width}, {count} x {len(batches[0][0])} rows")
+    for (kind, question), end in zip(ours.items(), ends, strict=True):
+        contenders: dict[str, Callable[[int], Run]] = {
+            OURS: partial(_ours, asked, question, net, batches, None),
+            PEER: lambda seed, kind=kind: _peers(asked, net, batches, *theirs[kind]),
+        }
+        for precision in precisions() if kind == "lambda_max" and (count == 1 or asked.quick) else ():
+            contenders[f"{OURS}, {precision}"] = partial(_ours, asked, question, net, batches, precision)
+        found: dict[str, list[Run]] = {name: [] for name in contenders}
+        for i in asked.within(LEAST, inf, page.left(end)):
+            for name in random.sample(sorted(contenders), len(contenders)):
+                torch.manual_seed(i)
+                found[name].append(contenders[name](i))
+                asked.free()
+        _answers(page, kind, need.truth[kind], found, where)
 
 
-def _answers(
-    page: Page, need: Needs, found: Mapping[tuple[str, str], Mapping[int, Run]], kinds: Sequence[str], where: str
-) -> None:
+def _answers(page: Page, kind: str, truth: float, found: Mapping[str, Sequence[Run]], where: str) -> None:
     rows = []
-    for kind in kinds:
-        base, truth = found[kind, OURS], need.truth[kind]
-        for (of, name), runs in found.items():
-            if of != kind:
-                continue
-            slower = [run.seconds / base[i].seconds for i, run in runs.items()]
-            worst = max(abs(run.value / truth - 1) for run in runs.values())
-            products = statistics.median(run.products for run in runs.values())
-            error = f"{worst:.1e}" if all(run.whole for run in runs.values()) else "as set up"
-            seconds = spread([run.seconds for run in runs.values()], ".3f")
-            rows.append((kind, name, seconds, len(runs), spread(slower), f"{products:.4g}", error))
-            if name == PEER:
-                ahead, wanted = statistics.median(slower), AHEAD[kind]
-                what = f"{kind}: PyHessian's procedure / steppe, {where}"
-                page.bar(what, f"at least {wanted}", f"{ahead:.2f}", ahead >= wanted)
-            if name == OURS:
-                # a standard error is no bound: of 100 runs one or two miss by three of them
-                allowed = ACCURACY[kind] * (3 if kind == "trace" else 1)
-                what = f"{kind}: largest error of steppe, {where}"
-                page.bar(what, f"at most {allowed:g}", f"{worst:.1e}", worst <= allowed)
-    heads = ("question", "tool", "s at equal accuracy", "n", "this / steppe", "products", "largest error")
-    page.table(f"lambda_max at 1e-3 and the trace at 2 %, {where}", heads, rows)
-    graphs = "keeps the graph of its one batch" if ", 1 x" in where else "builds every batch's graph for every product"
-    page.say(
-        f"True values: lambda_max {need.truth['lambda_max']:.5g}, trace {need.truth['trace']:.5g}. Equal accuracy "
-        f"takes PyHessian's procedure, which {graphs}, {need}; at most {CAP} of each ran in a round.",
-        "",
-    )
+    base = [run.seconds for run in found[OURS]]
+    for name, runs in found.items():
+        seconds = [run.seconds for run in runs]
+        slower = ratios(seconds, base)
+        worst = max(abs(run.value / truth - 1) for run in runs)
+        products = statistics.median(run.products for run in runs)
+        error = f"{worst:.1e}" if all(run.whole for run in runs) else "as set up"
+        rows.append((name, spread(seconds, ".3f"), len(runs), spread(slower), f"{products:.4g}", error))
+        if name == PEER:
+            ahead, wanted = statistics.median(slower), AHEAD[kind]
+            what = f"{kind}: PyHessian's procedure / steppe, {where}"
+            page.bar(what, f"at least {wanted}", f"{ahead:.2f}", ahead >= wanted)
+        if name == OURS:
+            # a standard error is no bound: of 100 runs one or two miss by three of them
+            allowed = ACCURACY[kind] * (3 if kind == "trace" else 1)
+            what = f"{kind}: largest error of steppe, {where}"
+            page.bar(what, f"at most {allowed:g}", f"{worst:.1e}", worst <= allowed)
+    heads = ("tool", "s at equal accuracy", "n", "this / steppe", "products", "largest error")
+    page.table(f"{TITLES[kind]}, {where}", heads, rows)

@@ -8,8 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from gpu_networks import stand_in_for_missing
@@ -18,12 +21,15 @@ from gpu_timing import Asked, Page, spread
 ABOUT = """
 Members of an ensemble with SAM in bf16, batches of 128 images of CIFAR's size that are on the device, everything that a
 step costs included. One after the other, eager and captured: a member's throughput does not depend on how many
-there are, so one is timed. Stacked: all members' weights are one tensor, and each pass is one for all of them. Models x
-images / s counts a batch of every member at every step. Each number is of a few steps on end,
-after a warm-up; n counts such stretches.
+there are, so one is timed. Stacked: all members' weights are one tensor, and each pass is one for all of them; where
+they have convolutions, a recorded pass has a branch a member instead, and grouped convolutions are beside it to
+compare. Models x images / s counts a batch of every member at every step. Each number is of a few steps on end, after a
+warm-up; n counts such stretches.
 """
 MEMBERS = (4, 10)
 WARM, STEPS, MARKS = 8, 10, 3
+SECONDS, END = 18.0, 56.0  # a model's rounds, and all of it
+STACKED, BRANCHES, GROUPED = "stacked", "stacked, a branch a member", "stacked, grouped convolutions"
 MODELS = {
     "mlp of 3 x 512 on 3072 inputs": ("mlp", {"depth": 3, "width": 512}),
     "four convolutions of width 32, no norm layers": ("gpu_networks:small_conv", {"width": 32}),
@@ -72,25 +78,15 @@ def report(asked: Asked) -> Page:
     note = stand_in_for_missing()
     if note:
         page.say(note, "")
-    rows = []
-    for name, model in (QUICK if asked.quick else MODELS).items():
-        rows += _model(page, asked, name, *model)
-    heads = (
-        "model",
-        "members",
-        "how",
-        "models x images / s",
-        "n",
-        "/ one after the other, eager",
-        "/ ... captured",
-        "peak MiB",
-    )
-    page.table("Throughput of training", heads, rows)
+    models = QUICK if asked.quick else MODELS
+    for i, (name, model) in enumerate(models.items(), 1):
+        _model(page, asked, name, *model, page.left(END * i / len(models)))
     return page
 
 
-def _model(page: Page, asked: Asked, name: str, model: str, options: dict[str, int]) -> list[tuple[object, ...]]:
+def _model(page: Page, asked: Asked, name: str, model: str, options: dict[str, int], left: float) -> None:
     from steppe.data.dataset import Splits
+    from steppe.ensembles import pass_of_all
     from steppe.ensembles import stacked as at_once
     from steppe.measures.workers import Workers
     from steppe.training import Config
@@ -118,9 +114,10 @@ def _model(page: Page, asked: Asked, name: str, model: str, options: dict[str, i
         _ended(lambda: follow(asking, training.seen))
         return [size * steps / s for s in watch.seconds()]
 
-    def together(members: int) -> list[float]:
+    def together(members: int, branches: bool) -> list[float]:
         runs = [begun(replace(base, seed=i, capture=True)) for i in range(members)]
         with ExitStack() as stack:
+            stack.enter_context(patch.object(pass_of_all, "side_by_side", lambda model: branches))
             _ended(lambda: at_once._drive([(training, asking) for training, asking, _ in runs], stack))
         return [members * size * steps / s for s in runs[0][2].seconds()]
 
@@ -129,12 +126,16 @@ def _model(page: Page, asked: Asked, name: str, model: str, options: dict[str, i
     ways: dict[tuple[object, str], Callable[[], list[float]]] = {
         ("any", eager): lambda: alone(False),
         ("any", captured): lambda: alone(True),
-        **{(k, "stacked"): (lambda k=k: together(k)) for k in members},
     }
+    stacked = {STACKED: False}
+    if asked.gpu and pass_of_all.side_by_side(begun(base)[0].trainee.bare):
+        stacked = {BRANCHES: True, GROUPED: False}
+    for k, (how, branches) in product(members, stacked.items()):
+        ways[k, how] = partial(together, k, branches)
     found: dict[tuple[object, str], list[float]] = {key: [] for key in ways}
     refused: dict[tuple[object, str], str] = {}
     peaks: dict[tuple[object, str], float] = {}
-    for _ in asked.within(3, 20.0):
+    for _ in asked.within(3, SECONDS, left):
         for key in random.sample(list(ways), len(ways)):
             if key not in refused:
                 try:
@@ -145,16 +146,25 @@ def _model(page: Page, asked: Asked, name: str, model: str, options: dict[str, i
     rows: list[tuple[object, ...]] = []
     for (count, how), speeds in found.items():
         if (count, how) in refused:
-            rows.append((name, count, how, f"refused: {refused[count, how]}", 0, "", "", ""))
+            rows.append((count, how, f"refused: {refused[count, how]}", 0, "", "", ""))
             continue
         shares = [f"{statistics.median(speeds) / ideal[h]:.2f}" for h in (eager, captured)]
-        rows.append((name, count, how, spread(speeds, ",.0f"), len(speeds), *shares, f"{peaks[count, how]:.0f}"))
-        if how == "stacked":
-            won = statistics.median(speeds) > ideal[captured]
-            page.say(
-                f"- {name}, {count} members: {'stacked is' if won else 'captured one after the other is'} faster.", ""
-            )
-    return rows
+        rows.append((count, how, spread(speeds, ",.0f"), len(speeds), *shares, f"{peaks[count, how]:.0f}"))
+    heads = (
+        "members",
+        "how",
+        "models x images / s",
+        "n",
+        "/ one after the other, eager",
+        "/ ... captured",
+        "peak MiB",
+    )
+    page.table(f"Throughput of training: {name}", heads, rows)
+    for k in members:
+        speeds = {how: found[n, how] for n, how in found if n in (k, "any") and found[n, how]}
+        best = max(speeds, key=lambda how: statistics.median(speeds[how]))
+        page.say(f"- {k} members: {best} is the fastest.")
+    page.say("")
 
 
 def _ended(work: Callable[[], object]) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from gpu_networks import fresh, images, loss_fn
 from gpu_peers import Loop
-from gpu_timing import Asked, Ceiling, Load, Page, Paired, Work, ratios, spread, surely
+from gpu_timing import LEAST, Asked, Ceiling, Load, Page, Paired, Work, between, ratios, spread, surely
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
@@ -22,13 +25,20 @@ from steppe import capture
 ABOUT = """
 A SAM step on CIFAR's ResNet-18, bf16 autocast, channels last, base SGD with momentum and weight decay. Eager steps are
 timed each between two neighbours of their ideal, two passes and one base step and nothing else, in random order, and
-compared with the mean of the two, because the host's time varies by 15 %. Other ratios are of times in the same round.
-Memory is what a contender holds at its peak beyond what was there before it was built, its graph included.
+compared with the mean of the two, because the host's time varies by 15 %. Captured steps hardly vary, and take part in
+few of the rounds: ratios to them are to their median, other ratios are of times in the same round. Memory is what a
+contender holds at its peak beyond what was there before it was built, its graph included. Building a contender takes
+its first steps: kernels are chosen, compiled and captured by then.
 """
 SHAPES = ((64, 128), (64, 512), (16, 128))  # width, batch
-TIMES = 4  # steps that are timed together, queued up as in training
-ROUNDS, SECONDS = 25, 18.0  # a shape
+# Steps that are timed together, queued up as in training: with large batches the device is behind the host, and what
+# is left of its queue at the end must not count much. Times of the host vary less within a few steps.
+TIMES, TIMES_EAGER = 4, {128: 2}
+ROUNDS, SECONDS = 60, 27.0  # a shape; about as many make the interval of a ratio 1 % to either side
+SELDOM, FUSED = 7, 3  # captured steps run in every so many of the rounds, a fused base in every so many
+END = 128.0  # seconds
 METHODS = {"none": {}, "sam": {}, "asam": {"rho": 0.5}, "frob-sam": {"n": 2}, "agnostic-sam": {}, "gsam": {}}
+COMPILED = ("none", "sam")
 COPIED, SGD, TWO = "SAM, the copied loop (reimplemented)", "SGD, eager", "two passes and one step, eager"
 EAGER = "steppe sam, eager"
 FASTER = {(64, 128): 2.2, (64, 512): 1.8, (16, 128): 5.0}  # captured SAM than the copied loop
@@ -55,6 +65,7 @@ class Contender:
     sizes: tuple[int, ...]  # rows of its passes
     flops: float
     memory: float  # MiB
+    seconds: float  # until it was itself
     why: str | None = None  # it is not captured
 
 
@@ -73,12 +84,13 @@ def built(
         for _ in range(1 if asked.quick else 5):
             step()
 
+    start = time.perf_counter()
     peak = asked.peak(begin)
     step, why, sizes, flops = held[0]
-    return Contender(step, sizes, flops, peak, why())
+    return Contender(step, sizes, flops, peak, time.perf_counter() - start, why())
 
 
-def contenders(asked: Asked, width: int, batch: int) -> dict[str, Contender]:
+def contenders(page: Page, asked: Asked, width: int, batch: int) -> dict[str, Contender]:
     x, y = images(asked, batch)
 
     def plain(passes: int, fused: bool | None = None):
@@ -134,17 +146,24 @@ def contenders(asked: Asked, width: int, batch: int) -> dict[str, Contender]:
         f"{EAGER}, non-finite not looked at": eager(on_nonfinite=None),
         **{f"steppe {name}, captured": captured(name, **options) for name, options in METHODS.items()},
     }
-    if asked.compiled:
-        ways |= {f"steppe {name}, compiled and captured": captured(name, compiled=True) for name in ("none", "sam")}
-    # what counts operations would keep the first call from being compiled
-    found = {name: built(asked, make, count="compiled" not in name) for name, make in ways.items()}
+    found = {name: built(asked, make) for name, make in ways.items()}
     for rows in sorted(set(found["steppe agnostic-sam, captured"].sizes)):
         found[alone(rows)] = built(asked, captured("none", rows))
+    for name in COMPILED if asked.compiled else ():
+        try:  # what counts operations would keep the first call from being compiled
+            found[compiled_too(name)] = built(asked, captured(name, compiled=True), count=False)
+        except Exception as error:  # a compiler or what it needs is not everywhere
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            page.say(f"Width {width}, batch {batch}: {name} could not be compiled: {said[:200]}", "")
     return found
 
 
 def _eager() -> None:
     return None
+
+
+def compiled_too(method: str) -> str:
+    return f"steppe {method}, compiled and captured"
 
 
 def alone(rows: int) -> str:
@@ -158,21 +177,32 @@ def ideal_of(name: str) -> str | None:
     return f"{TWO}, fused base" if name.endswith("fused base") else TWO
 
 
-def measured(asked: Asked, found: dict[str, Contender]) -> tuple[dict[str, list[float]], dict[str, Paired]]:
+def measured(
+    asked: Asked, found: dict[str, Contender], batch: int, left: float
+) -> tuple[dict[str, list[float]], dict[str, Paired]]:
     """Milliseconds a step of everybody, and the ratios of eager steps to their ideals."""
     paired = {name: Paired() for name in found if ideal_of(name)}
-    times: dict[str, list[float]] = {name: [] for name in found if not name.startswith(TWO)}
-    together = 1 if asked.quick else TIMES
-    for _ in asked.within(ROUNDS, SECONDS):
-        for name in random.sample(sorted(times), len(times)):
-            ideal = ideal_of(name)
-            if ideal is None:
-                times[name].append(asked.ms(found[name].step, together))
-            else:
-                paired[name].add(found[name].step, found[ideal].step, lambda work: asked.ms(work, together))
+    times: dict[str, list[float]] = {name: [] for name in found if not name.startswith(TWO) and name not in paired}
+    together, eagerly = (1, 1) if asked.quick else (TIMES, TIMES_EAGER.get(batch, TIMES))
+    fused = f"{TWO}, fused base"
+
+    def time_between(ideal: str) -> None:
+        pairs = [(pair, found[name].step) for name, pair in paired.items() if ideal_of(name) == ideal]
+        between(random.sample(pairs, len(pairs)), found[ideal].step, lambda work: asked.ms(work, eagerly))
+
+    def time_one(name: str) -> None:
+        times[name].append(asked.ms(found[name].step, together))
+
+    for i in asked.within(ROUNDS, SECONDS, left):
+        works = [partial(time_between, TWO), partial(time_one, SGD)]
+        if i < LEAST or i % FUSED == 0:
+            works.append(partial(time_between, fused))
+        if i < LEAST or i % SELDOM == 0:
+            works += [partial(time_one, name) for name in times if name != SGD]
+        for work in random.sample(works, len(works)):
+            work()
     times |= {name: pair.own for name, pair in paired.items()}
-    ideals = {ideal_of(name): pair.ideal for name, pair in paired.items() if name in (EAGER, f"{EAGER}, fused base")}
-    return times | ideals, paired
+    return times | {TWO: paired[EAGER].ideal, fused: paired[f"{EAGER}, fused base"].ideal}, paired
 
 
 def saved_bytes(asked: Asked, width: int, batch: int) -> tuple[int, int]:
@@ -208,14 +238,16 @@ def report(asked: Asked) -> Page:
     ceiling = Ceiling.measured(asked)
     rooms = []
     for width, batch in ((2, 10),) if asked.quick else SHAPES:
-        found = contenders(asked, width, batch)
-        times, paired = measured(asked, found)
+        found = contenders(page, asked, width, batch)
+        times, paired = measured(asked, found, batch, math.inf if asked.compiled else page.left(END))
         _times(page, width, batch, found, times)
         _overhead(page, width, batch, paired)
         _passes(page, width, batch, found, times)
         _bars(page, width, batch, times, paired)
         rooms += _roof(asked, ceiling, width, batch, found, times)
         del found
+        if asked.compiled:
+            torch.compiler.reset()  # what was compiled for one shape would be looked through for the next
         asked.free()
     _roofline(page, ceiling, rooms)
     return page
@@ -227,8 +259,9 @@ def _times(page: Page, width: int, batch: int, found: dict[str, Contender], time
         own = times[name]
         faster, more = ratios(times[COPIED], own), ratios(own, times["steppe none, captured"])
         shown = name + (f" (plain: {contender.why})" if contender.why else "")
-        rows.append((shown, spread(own), len(own), spread(faster), spread(more, ".3f"), f"{contender.memory:.0f}"))
-    heads = ("step", "ms", "n", "copied loop / this", "this / captured none", "peak MiB")
+        built = f"{contender.memory:.0f}", f"{contender.seconds:.1f}"
+        rows.append((shown, spread(own), len(own), spread(faster), spread(more, ".3f"), *built))
+    heads = ("step", "ms", "n", "copied loop / this", "this / captured none", "peak MiB", "s to build")
     page.table(f"Width {width}, batch {batch}", heads, rows)
 
 
@@ -238,47 +271,57 @@ def _overhead(page: Page, width: int, batch: int, paired: dict[str, Paired]) -> 
 
 
 def _passes(page: Page, width: int, batch: int, found: dict[str, Contender], times: dict[str, list[float]]) -> None:
-    """Captured steps over what their passes take, by two ways to count."""
+    """Captured steps over what their passes take, by three ways to count."""
     single = times["steppe none, captured"]
     rows = []
     for method in METHODS:
         name = f"steppe {method}, captured"
         sizes, own = found[name].sizes, times[name]
-        whole = ratios(own, [t * sum(sizes) / batch for t in single])
+        whole = ratios(own, [t * len(sizes) for t in single])
+        share = ratios(own, [t * sum(sizes) / batch for t in single])
         parts = [single if size == batch else times[alone(size)] for size in sizes]
         each = ratios(own, [sum(ts) for ts in zip(*parts, strict=True)])
-        rows.append((method, len(sizes), " + ".join(map(str, sizes)), spread(whole, ".3f"), spread(each, ".3f")))
+        counts = (spread(values, ".3f") for values in (whole, share, each))
+        rows.append((method, len(sizes), " + ".join(map(str, sizes)), *counts))
         if method in ("asam", "frob-sam", "agnostic-sam"):
-            for count, values in (("by their share of rows", whole), ("each captured at its size", each)):
-                if count.startswith("by") or set(sizes) != {batch}:
-                    middle = statistics.median(values)
-                    what = f"captured {method} / passes {count}, width {width}, batch {batch}"
-                    page.bar(what, f"at most {ALLOWED}", f"{middle:.3f}", middle <= ALLOWED)
+            bars = {f"{len(sizes)} captured passes on the whole batch": whole}
+            if set(sizes) != {batch}:
+                bars["its passes, each captured at its own size"] = each
+            for count, values in bars.items():
+                middle = statistics.median(values)
+                what = f"captured {method} / {count}, width {width}, batch {batch}"
+                page.bar(what, f"at most {ALLOWED}", f"{middle:.3f}", middle <= ALLOWED)
     heads = (
         "method",
         "passes",
         "rows of each",
-        "time / passes by their share of rows",
+        "time / passes x captured none",
+        "... by their share of rows",
         "... each captured at its size",
     )
     page.table(f"Width {width}, batch {batch}: captured steps and their passes", heads, rows)
     page.say(
         "A single pass is the captured step of the method none: one pass and one base update. Passes are those that",
-        "the step was seen to take. By their share of rows: a pass on part of the batch counts as that part of a pass",
-        "on all of it, as if time were proportional to rows. Each at its size: a pass on part of the batch counts what",
-        "a captured step of none takes on so many rows, which on a few rows is more than their share.",
+        "the step was seen to take, and each counts as one on the whole batch. By their share of rows: a pass on part",
+        "of the batch counts as that part of it, as if time were proportional to rows. Each at its size: a pass on",
+        "part of the batch counts what a captured step of none takes on so many rows, on a few more than their share.",
         "",
     )
 
 
 def _bars(page: Page, width: int, batch: int, times: dict[str, list[float]], paired: dict[str, Paired]) -> None:
-    shape, sam = f"width {width}, batch {batch}", times["steppe sam, captured"]
+    shape = f"width {width}, batch {batch}"
+    ways = [name for name in ("steppe sam, captured", compiled_too("sam")) if name in times]
+    way = min(ways, key=lambda name: statistics.median(times[name]))
+    sam, called = times[way], way.removeprefix("steppe sam, ")
+    if len(ways) > 1:
+        page.say(f"The bars count the faster of captured and compiled and captured SAM, which here is {called}.", "")
     if (width, batch) in FASTER:
         wanted, faster = FASTER[width, batch], statistics.median(ratios(times[COPIED], sam))
-        page.bar(f"copied loop / captured SAM, {shape}", f"at least {wanted}", f"{faster:.2f}", faster >= wanted)
+        page.bar(f"copied loop / SAM {called}, {shape}", f"at least {wanted}", f"{faster:.2f}", faster >= wanted)
     if batch == 128:
         over = statistics.median(ratios(sam, times[SGD]))
-        page.bar(f"captured SAM / eager SGD, {shape}", "at most 1", f"{over:.3f}", over <= 1)
+        page.bar(f"SAM {called} / eager SGD, {shape}", "at most 1", f"{over:.3f}", over <= 1)
     for name in (EAGER, f"{EAGER}, non-finite not looked at"):
         own = paired[name].ratios
         met = statistics.median(own) <= OVERHEAD

@@ -17,6 +17,8 @@ import torch
 from feeding import timed
 from measures import quartiles
 
+from steppe.written import written
+
 Work = Callable[[], object]
 LEAST = 3  # rounds, however long they take
 
@@ -29,7 +31,8 @@ class Asked:
     quick: bool = False
     compiled: bool = False
     full: bool = False
-    data: Path | None = None  # where CIFAR-10 lies
+    data: Path | None = None  # where CIFAR-10 lies, or some of its files
+    out: Path | None = None  # where pages go
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
 
     @property
@@ -71,11 +74,17 @@ class Asked:
             gc.collect()
             torch.cuda.empty_cache()
 
-    def within(self, rounds: int, seconds: float) -> Iterator[int]:
-        """Rounds: those asked for instead of `rounds`, but no more than fit into the seconds, and at least three."""
-        start = time.perf_counter()
+    def within(self, rounds: int, seconds: float, left: float = math.inf) -> Iterator[int]:
+        """Rounds: those asked for instead of `rounds`, but no more than fit into the seconds, and at least three.
+
+        Where three take longer than all the time that is `left`, as many as fit into it, and at least one.
+        """
+        start = before = time.perf_counter()
+        longest = 0.0
         for i in range(1 if self.quick else self.rounds or rounds):
-            if i >= LEAST and time.perf_counter() - start > seconds:
+            now = time.perf_counter()
+            longest, before = max(longest, now - before), now
+            if (i >= LEAST and now - start > seconds) or (i and now - start + longest > left):
                 return
             yield i
 
@@ -84,14 +93,20 @@ class Asked:
 
 
 def interleaved(
-    asked: Asked, works: Mapping[str, Work], rounds: int, seconds: float, times: int = 1, warm: int = 2
+    asked: Asked,
+    works: Mapping[str, Work],
+    rounds: int,
+    seconds: float,
+    times: int = 1,
+    warm: int = 2,
+    left: float = math.inf,
 ) -> dict[str, list[float]]:
     """Milliseconds a call of everybody, round by round in random order, after calls that warm up."""
     for work in () if asked.quick else works.values():
         for _ in range(warm):
             work()
     found: dict[str, list[float]] = {name: [] for name in works}
-    for _ in asked.within(rounds, seconds):
+    for _ in asked.within(rounds, seconds, left):
         for name in random.sample(sorted(works), len(works)):
             found[name].append(asked.ms(works[name], times))
     return found
@@ -108,15 +123,23 @@ class Paired:
     def ratios(self) -> list[float]:
         return [a / b for a, b in zip(self.own, self.ideal, strict=True)]
 
-    def add(self, own: Work, ideal: Work, clock: Callable[[Work], float]) -> None:
-        """Times a step between two neighbours of its ideal, with whose mean it is compared."""
-        before, took, after = clock(ideal), clock(own), clock(ideal)
-        self.own.append(took)
-        self.ideal.append((before + after) / 2)
+
+def between(pairs: Sequence[tuple[Paired, Work]], ideal: Work, clock: Callable[[Work], float]) -> None:
+    """Times steps one after the other, each between two neighbours of their ideal, with whose mean it is compared."""
+    before = clock(ideal)
+    for pair, own in pairs:
+        took, after = clock(own), clock(ideal)
+        pair.own.append(took)
+        pair.ideal.append((before + after) / 2)
+        before = after
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Ratios of times in the same round."""
+    """Ratios of times in the same round; where one ran in fewer rounds, as the steadier one does, of its median."""
+    if len(over) > len(under):
+        under = [statistics.median(under)] * len(over)
+    elif len(over) < len(under):
+        over = [statistics.median(over)] * len(under)
     return [a / b for a, b in zip(over, under, strict=True)]
 
 
@@ -183,11 +206,15 @@ def surely(values: Sequence[float], form: str = ".3f") -> str:
 
 
 class Page:
-    """A theme's results, said as they come and kept for the file."""
+    """A theme's results, said as they come, and in the file from then on: nothing is lost when time is up."""
 
     def __init__(self, theme: str, about: str, asked: Asked):
-        self.theme, self.asked, self.lines, self.bars = theme, asked, [], []
-        command = f"PYTHONPATH=src python benchmarks/gpu.py {theme}{' --quick' if asked.quick else ''}"
+        self.theme, self.asked, self.lines, self.bars, self.ended = theme, asked, [], [], False
+        self._start = time.perf_counter()
+        given = {"--quick": asked.quick, "--compile": asked.compiled, "--full": asked.full, "--data DIR": asked.data}
+        command = " ".join(
+            ["PYTHONPATH=src python benchmarks/gpu.py", theme, *(name for name, value in given.items() if value)]
+        )
         self.say(
             f"# {theme.capitalize()} on a GPU",
             "",
@@ -200,24 +227,43 @@ class Page:
         if asked.quick:
             self.say("A smoke run with tiny sizes: its times and its bars say nothing.", "")
 
+    @property
+    def file(self) -> Path | None:
+        if self.asked.out is None:
+            return None
+        return self.asked.out / f"{self.theme}_{self.asked.short}_{datetime.date.today()}.md"
+
+    def left(self, end: float) -> float:
+        """Seconds until so many have gone since the page was begun."""
+        return end - (time.perf_counter() - self._start)
+
     def say(self, *lines: str) -> None:
         self.lines += lines
         print("\n".join(lines), flush=True)
+        self._write()
 
     def table(self, title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        body = [f"| {' | '.join(map(str, row))} |" for row in rows]
-        self.say(f"### {title}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *body, "")
+        self.say(*_table(title, heads, rows))
 
     def bar(self, what: str, wanted: str, found: str, met: bool) -> None:
         self.bars.append((what, wanted, found, "met" if met else "MISSED"))
 
-    def end(self, seconds: float) -> None:
-        if self.bars:
-            self.table("Bars", ("what", "bar", "found", ""), self.bars)
-        self.say(f"All of this took {seconds:.0f} s.")
+    def end(self) -> None:
+        self.ended = True
+        self.say(*self._bars(), f"All of this took {time.perf_counter() - self._start:.0f} s.")
 
-    def write(self, folder: Path) -> Path:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / f"{self.theme}_{self.asked.short}_{datetime.date.today()}.md"
-        file.write_text("\n".join(self.lines) + "\n")
-        return file
+    def _bars(self) -> list[str]:
+        return _table("Bars", ("what", "bar", "found", ""), self.bars) if self.bars else []
+
+    def _write(self) -> None:
+        if self.file is None:
+            return
+        rest = [] if self.ended else [*self._bars(), "The run did not come to its end: what would follow is missing."]
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with written(self.file) as file:
+            file.write(("\n".join([*self.lines, *rest]) + "\n").encode())
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    body = [f"| {' | '.join(map(str, row))} |" for row in rows]
+    return [f"### {title}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *body, ""]

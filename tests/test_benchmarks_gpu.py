@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from math import comb
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -46,7 +47,15 @@ SHOWN = {
         "Roofline",
         "agnostic-sam | 4 | 7 + 3 + 3 + 7",
     ),
-    "curvature": ("graph not kept", "| steppe, 2 directions |", "| trace | PyHessian's procedure (reimplemented) |"),
+    "curvature": (
+        "graph not kept",
+        "| steppe, 2 directions |",
+        "one direction went backward through a kept graph",
+        "the largest eigenvalues are",
+        "| steppe, bf16 |",
+        "The trace at 2 %",
+        "| PyHessian's procedure (reimplemented) |",
+    ),
     "measures": ("vmap(grad)", "| steppe, Auto-PGD of 3 steps |", "published search"),
     "ensembles": ("one after the other, captured", "| 2 | stacked |", "refused: members with this model"),
     "epochs": ("training loop, captured (plain:", "copied loop (reimplemented)", "SGD, eager loop", "200 epochs"),
@@ -55,7 +64,7 @@ SHOWN = {
 
 def passes_are_those_that_methods_take(text):
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
-    sizes = {cells[0]: cells[2] for cells in lines if len(cells) == 5}
+    sizes = {cells[0]: cells[2] for cells in lines if len(cells) == 6}
     assert sizes["none"] == "10"
     assert sizes["sam"] == sizes["asam"] == sizes["gsam"] == "10 + 10"
     assert sizes["frob-sam"] == "10 + 10 + 10"
@@ -65,6 +74,10 @@ def passes_are_those_that_methods_take(text):
     assert flops["steppe sam, captured"] == flops["SAM, the copied loop (reimplemented)"]
     assert flops["steppe sam, captured"] == pytest.approx(2 * single, rel=1e-3)
     assert flops["steppe frob-sam, captured"] == pytest.approx(3 * single, rel=1e-3)
+    assert [cells[0] for cells in lines if cells[0].startswith("captured agnostic-sam /")] == [
+        "captured agnostic-sam / 4 captured passes on the whole batch, width 2, batch 10",
+        "captured agnostic-sam / its passes, each captured at its own size, width 2, batch 10",
+    ]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is shown is what a CPU gives")
@@ -107,20 +120,46 @@ def test_a_run_without_a_gpu_is_refused_unless_it_is_quick(part, monkeypatch, ca
         assert said in capsys.readouterr().err
 
 
-def test_a_step_is_compared_with_the_mean_of_its_neighbours(part):
+def test_what_was_said_is_in_the_file_before_the_theme_ends(part, tmp_path, capsys):
+    timing = part("gpu_timing")
+    page = timing.Page("steps", "About.", timing.Asked(quick=True, device="cpu", out=tmp_path / "pages"))
+    page.table("One", ("a",), [(1,)])
+    page.bar("speed", "at least 2", "3", True)
+    page.table("Two", ("a",), [(2,)])
+    text = page.file.read_text()
+    assert text.index("### One") < text.index("### Two") < text.index("| speed | at least 2 | 3 | met |")
+    assert "did not come to its end" in text
+    page.end()
+    text = page.file.read_text()
+    assert text.count("### Bars") == 1
+    assert "did not come to its end" not in text
+    assert text in capsys.readouterr().out
+    assert [*(tmp_path / "pages").iterdir()] == [page.file]
+
+
+def test_steps_are_compared_with_the_mean_of_their_neighbours(part):
     told = []
-    clock = iter([10.0, 15.0, 20.0, 4.0, 3.0, 2.0])
-    pair = part("gpu_timing").Paired()
+    clock = iter([10.0, 15.0, 20.0, 15.0, 40.0, 4.0, 3.0, 2.0, 6.0, 10.0])
+    timing = part("gpu_timing")
+    one, two = timing.Paired(), timing.Paired()
 
     def time(work):
         told.append(work())
         return next(clock)
 
     for _ in range(2):
-        pair.add(lambda: "own", lambda: "ideal", time)
-    assert told == ["ideal", "own", "ideal"] * 2
-    assert pair.ratios == [1.0, 1.0]
-    assert pair.own == [15.0, 3.0]
+        timing.between([(one, lambda: "one"), (two, lambda: "two")], lambda: "ideal", time)
+    assert told == ["ideal", "one", "ideal", "two", "ideal"] * 2
+    assert (one.own, one.ideal) == ([15.0, 3.0], [15.0, 3.0])
+    assert (two.own, two.ideal) == ([15.0, 6.0], [30.0, 6.0])
+    assert two.ratios == [0.5, 1.0]
+
+
+def test_ratios_are_of_the_same_round_or_else_of_the_steadier_ones_median(part):
+    ratios = part("gpu_timing").ratios
+    assert ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
+    assert ratios([2.0, 8.0, 6.0], [1.0, 3.0]) == [1.0, 4.0, 3.0]
+    assert ratios([1.0, 3.0], [2.0, 8.0, 4.0]) == [1.0, 0.25, 0.5]
 
 
 @given(st.integers(1, 60))
@@ -141,15 +180,26 @@ def test_an_interval_from_few_values_is_all_of_them(part):
     assert part("gpu_timing").interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
 
 
-def test_rounds_end_when_the_time_is_up_but_not_before_three(part, monkeypatch):
+def test_rounds_end_when_the_time_is_up_but_not_before_three_unless_none_is_left(part, monkeypatch):
     timing = part("gpu_timing")
-    now = iter(range(100))
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: float(next(now)))
+    now = [0.0]
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
+
+    def rounds(asked, *limits, lasting=1.0):
+        count = 0
+        for _ in asked.within(*limits):
+            now[0] += lasting
+            count += 1
+        return count
+
     asked = timing.Asked(device="cpu")
-    assert len([*asked.within(20, 0.5)]) == 3
-    assert len([*asked.within(20, 5.5)]) == 8
-    assert len([*asked.within(4, 1e9)]) == 4
-    assert len([*replace(asked, rounds=6).within(20, 1e9)]) == 6
+    assert rounds(asked, 20, 0.5) == 3
+    assert rounds(asked, 20, 5.5) == 6
+    assert rounds(asked, 4, 1e9) == 4
+    assert rounds(replace(asked, rounds=6), 20, 1e9) == 6
+    assert rounds(asked, 20, 1e9, 4.5, lasting=2.0) == 2  # a third one would end at 6
+    assert rounds(asked, 20, 1e9, 6.0, lasting=2.0) == 3
+    assert rounds(asked, 20, 1e9, -1.0) == 1
 
 
 def test_floors_of_a_roof(part):
@@ -163,6 +213,67 @@ def test_bytes_of_a_step(part):
     # SGD: weights read twice, gradient written; saved tensors written and read; five times the weights by momentum
     assert steps.least_bytes(100, 1000, passes=1, shares=1) == 300 + 2000 + 500
     assert steps.least_bytes(100, 1000, passes=4, shares=2.0) == 1200 + 4000 + 500
+
+
+def test_eager_steps_run_in_every_round_and_captured_ones_in_some(part, monkeypatch):
+    steps, asked = part("gpu_steps"), part("gpu_timing").Asked(rounds=15, device="cpu")
+    monkeypatch.setattr(type(asked), "ms", lambda self, work, times: work() * times)
+    fused, both = f"{steps.EAGER}, fused base", f"{steps.TWO}, fused base"
+    ms = {steps.SGD: 1.0, steps.TWO: 2.0, both: 4.0, steps.COPIED: 3.0, steps.EAGER: 5.0, fused: 6.0}
+    ms |= {"steppe sam, captured": 7.0}
+    found = {name: steps.Contender(lambda t=t: t, (128,), 0, 0, 0) for name, t in ms.items()}
+    times, paired = steps.measured(asked, found, batch=128, left=1e9)
+    rounds = dict.fromkeys(ms, 15) | {fused: 7, both: 7, "steppe sam, captured": 5}
+    assert {name: len(ts) for name, ts in times.items()} == rounds
+    together = {name: 4 if name in ("steppe sam, captured", steps.SGD) else 2 for name in ms}
+    assert {name: set(ts) for name, ts in times.items()} == {name: {ms[name] * together[name]} for name in ms}
+    assert {name: set(pair.ratios) for name, pair in paired.items()} == {
+        steps.COPIED: {1.5},
+        steps.EAGER: {2.5},
+        fused: {1.5},
+    }
+
+
+@pytest.mark.parametrize(("compiled", "called"), [(8.0, "compiled and captured"), (12.0, "captured")])
+def test_bars_count_the_faster_of_captured_and_compiled(part, compiled, called, capsys):
+    steps, timing = part("gpu_steps"), part("gpu_timing")
+    page = timing.Page("steps", "", timing.Asked(device="cpu"))
+    times = {
+        steps.COPIED: [20.0],
+        steps.SGD: [16.0],
+        "steppe sam, captured": [10.0],
+        steps.compiled_too("sam"): [compiled],
+    }
+    pair = timing.Paired([1.0], [1.0])
+    steps._bars(page, 64, 128, times, {steps.EAGER: pair, f"{steps.EAGER}, non-finite not looked at": pair})
+    best = min(compiled, 10.0)
+    assert page.bars[:2] == [
+        (
+            f"copied loop / SAM {called}, width 64, batch 128",
+            "at least 2.2",
+            f"{20 / best:.2f}",
+            "met" if best < 9 else "MISSED",
+        ),
+        (f"SAM {called} / eager SGD, width 64, batch 128", "at most 1", f"{best / 16:.3f}", "met"),
+    ]
+    assert f"which here is {called}." in capsys.readouterr().out
+
+
+def test_what_cannot_be_compiled_is_said_and_left_out(part, monkeypatch, capsys):
+    steps, timing = part("gpu_steps"), part("gpu_timing")
+    asked = timing.Asked(quick=True, compiled=True, device="cpu")
+    page = timing.Page("steps", "", asked)
+
+    def built(asked, make, count=True):
+        if not count:
+            raise RuntimeError("backend raised:\nno compiler")
+        return steps.Contender(lambda: None, (7, 3, 3, 7), 0, 0, 0)
+
+    monkeypatch.setattr(steps, "built", built)
+    found = steps.contenders(page, asked, 2, 10)
+    assert steps.alone(7) in found
+    assert not [name for name in found if "compiled" in name]
+    assert "none could not be compiled: RuntimeError: backend raised: no compiler" in capsys.readouterr().out
 
 
 def test_saved_bytes_are_counted_once_and_without_weights(part, monkeypatch):
@@ -239,6 +350,89 @@ def test_the_loosest_tolerance_that_every_run_is_right_with(part):
     assert loosest([good], 10.0, 1e-3) == (1e-3, 3)
     assert loosest([good, early, good], 10.0, 1e-3) == (3e-4, 5)
     assert loosest([[1.0, 2.0, 3.0]], 10.0, 1e-3) == (None, 3)
+
+
+def test_iterations_run_until_one_tolerance_is_enough_for_all(part):
+    curvature = part("gpu_curvature")
+    quick = [9.0, 9.99, 9.995, 9.9999, 10.0, 10.0, 10.0]
+    slow = [5.0, 5.004, 9.0, 9.99, 9.9995, 9.9996, 10.0]
+    found = curvature.until_near([iter(quick), iter(slow)], 10.0, 1e-3, 7)
+    assert found == [quick[:6], slow[:6]]  # the slow one rests at 9.9996, the sixth
+    assert curvature.loosest(found, 10.0, 1e-3) == curvature.loosest([quick, slow], 10.0, 1e-3)
+    assert curvature.until_near([iter(quick)], 20.0, 1e-3, 5) == [quick[:5]]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "seen", "said"),
+    [
+        (None, {}, "no way yet (none was asked for)"),
+        (None, {8: 2}, "forward over reverse, 8 in a pass so far (which way is the faster is not decided yet)"),
+        (True, {8: 9}, "forward over reverse, 8 in a pass"),
+        (False, {8: 1}, "backward through a kept graph (forward mode was tried and not taken)"),
+        (False, {}, "backward through a kept graph (forward mode was tried and not taken)"),
+    ],
+)
+def test_the_way_of_products_is_told_as_far_as_it_is_known(part, ahead, seen, said):
+    several, single = SimpleNamespace(ahead=ahead, _seen=seen, chunk=8), SimpleNamespace(ahead=True, _seen={1}, chunk=1)
+    operator, way = SimpleNamespace(_trials={True: several, False: single}), part("gpu_curvature").way
+    assert way(operator, True) == said
+    assert way(operator, False) == "forward over reverse, 1 in a pass"
+
+
+def test_an_operator_is_asked_until_its_way_is_found(part, classifier):
+    import steppe
+    from steppe.measures import Curvature
+
+    class Bench:
+        """Forward mode is as fast as its clock says, and memory is plenty."""
+
+        time = 0.0
+
+        def now(self):
+            self.time += 1.0
+            return self.time
+
+        def held(self):
+            return 0.0
+
+        most = held
+
+        def free(self):
+            return 1e12
+
+    model, batches = classifier
+    objective = steppe.Objective(model, cross_entropy, batches[:1])
+    operator = Curvature(objective, bench=Bench())
+    probes = [objective.draw(-1, i).signs() for i in range(4)]
+    part("gpu_curvature").settle(operator, probes)
+    assert operator._trials[True].ahead is not None
+    assert operator._trials[False].ahead is None
+
+
+@pytest.mark.parametrize("layout", ["binary", "python"])
+def test_some_files_of_cifar10_are_enough_and_pixels_are_standard(part, tmp_path, layout):
+    from data_files import write_cifar_binary, write_cifar_python
+
+    write = write_cifar_binary if layout == "binary" else write_cifar_python
+    held = write(tmp_path / "all", "cifar10", rows=9)
+    end = ".bin" if layout == "binary" else ""
+    folder = tmp_path / ("cifar-10-batches-bin" if layout == "binary" else "cifar-10-batches-py")
+    folder.mkdir()
+    for name in ("data_batch_2", "data_batch_4"):
+        (tmp_path / "all" / f"{name}{end}").rename(folder / f"{name}{end}")
+    networks = part("gpu_networks")
+    for root in (tmp_path, folder):
+        data = networks.cifar10(root)
+        pixels = np.concatenate([held["data_batch_2"][0], held["data_batch_4"][0]])
+        assert np.array_equal(data.inputs.reshape(18, -1).numpy(), pixels)
+        assert data.targets.tolist() == [*held["data_batch_2"][1], *held["data_batch_4"][1]]
+    with pytest.raises(FileNotFoundError, match=r"data_batch_1\.bin"):
+        networks.cifar10(tmp_path / "nowhere")
+    net = networks.trained(2, part("gpu_timing").Asked(quick=True, device="cpu", data=tmp_path))
+    assert "on 18 images of CIFAR-10, cropped and flipped, standardised" in net.about
+    inputs = net.rows[0].double()
+    torch.testing.assert_close(inputs.mean((0, 2, 3)), torch.zeros(3).double(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(inputs.std((0, 2, 3), correction=0), torch.ones(3).double(), atol=1e-5, rtol=0)
 
 
 def test_missing_products_are_counted_and_the_graph_is_not_multiplied(part):

@@ -66,7 +66,12 @@ def made(name: str, base=torch.optim.SGD, net=None, options=None, **engine):
 def captured_by(opt, model, loss=None):
     if CUDA:
         return capture(opt, loss or loss_fn, model, next(batches(1)))
-    return Captured(opt, passes_of(opt, loss or loss_fn, model), model, Again())
+
+    def prepare():
+        for group in opt.param_groups:
+            group["fused"] = True
+
+    return Captured(opt, passes_of(opt, loss or loss_fn, model), model, Again(), prepare)
 
 
 def eager(model, opt, x, y):
@@ -428,3 +433,103 @@ def test_batches_from_the_cpu():
         warnings.simplefilter("error")
         losses = torch.stack([take(x.cpu(), y.cpu()) for x, y in batches(8)])
     assert losses.isfinite().all()
+
+
+def test_nothing_moves_after_a_refused_step_in_whatever_shape_the_next_batch_comes(monkeypatch):
+    """Even if nobody has heard of the refusal yet."""
+    model, opt = made("sam")
+    take = captured_by(opt, model)
+    good = list(batches(8))
+    for x, y in good[:6]:
+        take(x, y)
+    before, step = copy.deepcopy(model.state_dict()), opt.param_groups[0][STEP]
+    with monkeypatch.context() as patch:
+        patch.setattr(Guarded, "heard", 0)
+        take(good[6][0] * torch.inf, good[6][1])
+        with pytest.raises(FloatingPointError, match=f"step {step} is not finite"):
+            take(good[7][0][:20], good[7][1][:20])
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    assert opt.param_groups[0][STEP] == step
+
+
+@pytest.mark.parametrize("base", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_state_saved_without_capture_goes_on_with_it(base):
+    model, opt = made("sam", base)
+    for group in opt.param_groups:
+        group["fused"] = None
+    data = list(batches(10))
+    for x, y in data[:3]:
+        eager(model, opt, x, y)
+    saved = copy.deepcopy((model.state_dict(), opt.state_dict()))
+    other, its = made("sam", base)
+    take = captured_by(its, other)
+    for x, y in data[:4]:
+        take(x, y)
+    other.load_state_dict(saved[0])
+    its.load_state_dict(saved[1])
+    torch.manual_seed(7)
+    for x, y in data[3:]:
+        take(x, y)
+    assert take.why is None
+    assert take._recordings
+    torch.manual_seed(7)
+    for x, y in data[3:]:
+        eager(model, opt, x, y)
+    for (name, a), b in zip(model.named_parameters(), other.parameters(), strict=True):
+        if name != "conv.bias":  # whose gradient is nothing but rounding, before a norm layer
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layers_own_mode_is_obeyed():
+    ends = []
+    for captured in (False, True):
+        model, opt = made("sam")
+        take = captured_by(opt, model) if captured else None
+        torch.manual_seed(7)
+        for i, (x, y) in enumerate(batches(10)):
+            model.norm.train(i != 7)
+            take(x, y) if take else eager(model, opt, x, y)
+        ends.append(model)
+    assert all(torch.equal(a, b) for a, b in zip(ends[0].buffers(), ends[1].buffers(), strict=True))
+
+
+def test_gradients_that_were_put_away_are_there_again():
+    model, opt = made("sam")
+    take = captured_by(opt, model)
+    for x, y in batches(6):
+        opt.zero_grad()
+        take(x, y)
+        assert all(p.grad is not None for p in model.parameters())
+    assert take._recordings
+
+
+class Undescribed:
+    """A method of somebody's own that says nothing of patterns."""
+
+    slots = ()
+
+    def options(self):
+        return {}
+
+    def cost(self, step):
+        return 1
+
+    def plan(self, site):
+        return (yield steppe.Probe()).grad
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: steppe.PerPart(m, 2), lambda m: steppe.Every(2, m)])
+def test_methods_that_say_nothing_of_patterns_run_as_they_are(wrap):
+    ends = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        model = Net(0.0).to(DEVICE)
+        base = torch.optim.SGD(model.parameters(), lr=0.05, fused=True)
+        opt = steppe.SharpnessAware(base, wrap(Undescribed()), model=model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            take = captured_by(opt, model) if captured else None
+            for x, y in batches(8):
+                take(x, y) if take else eager(model, opt, x, y)
+        ends.append(list(model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))

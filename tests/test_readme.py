@@ -18,6 +18,7 @@ import steppe
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 MEASURES_PAGE = (ROOT / "docs/measures.md").read_text()
+SPEED_PAGE = (ROOT / "docs/speed.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
@@ -44,7 +45,7 @@ def test_python_blocks_run_in_order() -> None:
         if "opt" in block:
             assert isinstance(names["opt"], steppe.SharpnessAware)
             assert names["opt"].param_groups[0]["steppe.step"] == 1  # it took a step
-    assert len(others) == 4
+    assert len(others) == 5
     assert set(names["found"]) == {"lambda_max", "trace", "frobenius_squared", "adaptive_worst_linf@0.01"}
 
 
@@ -53,6 +54,26 @@ def test_python_blocks_of_the_page_on_measures_run() -> None:
     for block in blocks(MEASURES_PAGE, "python"):
         exec(compile(block, "docs/measures.md", "exec"), names)
     assert set(names["found"]) == {"lambda_max", "trace", "frobenius_squared"}
+
+
+def test_python_blocks_of_the_page_on_speed_run(capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    for block in blocks(SPEED_PAGE, "python"):
+        exec(compile(block, "docs/speed.md", "exec"), names)
+    epochs = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()[:10]]
+    assert epochs[-1] < 0.5 * epochs[0]
+    assert names["opt"].param_groups[0]["steppe.step"] == 160
+    assert (names["step"].why is None) == torch.cuda.is_available()
+
+
+def test_the_page_on_speed_tells_of_every_method() -> None:
+    section = SPEED_PAGE.split("\n## What is recorded\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
+    told = {name: text for names, text in rows for name in re.findall(r"`([a-z-]+)`", names)}
+    assert set(told) == set(steppe.METHODS)
+    never = {n for n in steppe.METHODS if all(steppe.method(n).pattern(step) is None for step in (1, 2))}
+    assert {name for name, text in told.items() if "refused" in text} == never
 
 
 def test_the_page_on_measures_lists_exactly_the_measures() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import Place, flat
 
-from steppe import vector as v
+from steppe import many
 from steppe.vector import STACK_BELOW, Space
 
 shapes = st.lists(st.sampled_from([(3,), (2, 2), (1,), (4, 1, 2), ()]), min_size=1, max_size=12)
@@ -77,10 +77,34 @@ def test_reading_a_gradient_copies_nothing_until_it_is_used():
 
 
 def test_lists_of_tensors_may_be_empty():
-    v.copy_([], [])
-    v.add_([], [])
-    v.zero_([])
-    v.scale_([], torch.ones(()))
+    many.copy_([], [])
+    many.add_([], [])
+    many.zero_([])
+    many.scale_([], torch.ones(()))
+    assert many.copies([]) == many.magnitudes([], 1.0) == []
     empty = Space([]).weights()
     assert empty.norm() == 0
     assert empty.tensors == []
+
+
+def test_inner_products_join_what_is_small_and_follow_memory_formats():
+    """Against one sum in float64 over all entries, in whatever order they lie."""
+    generator = torch.Generator().manual_seed(0)
+
+    def tensors(formats):
+        shapes = [(3,), (), (4, 5), (6, 7, 3, 3), (130, 130), (64, 32, 3, 3), (8, 8, 1, 1)]
+        found = [torch.randn(s, generator=generator) for s in shapes]
+        return [t.contiguous(memory_format=formats) if t.ndim == 4 else t for t in found]
+
+    for one, two in [(torch.channels_last, torch.channels_last), (torch.channels_last, torch.contiguous_format)]:
+        a, b = tensors(one), tensors(two)
+        space = Space(a)
+        expected = sum((x.double() * y.double()).sum() for x, y in zip(a, b, strict=True))
+        assert space.vector(a).dot(space.vector(b)) == pytest.approx(float(expected), abs=1e-3)
+
+
+def test_a_double_factor_does_what_a_single_one_does():
+    x = torch.randn(50)
+    for factor in (1 / 3, 1e-40, 3.0e38):
+        found = Space([x]).vector([x.clone()]).mul_(torch.tensor(factor, dtype=torch.float64)).tensors[0]
+        assert torch.equal(found, x.clone().mul_(torch.tensor(factor, dtype=torch.float64)))

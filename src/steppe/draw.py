@@ -77,14 +77,21 @@ class Draw:
             for c, size in zip(mine, sizes, strict=True):
                 first = space.params[c.members[0]]
                 if whole is not None:
-                    shape = (len(c.members), *c.shape) if c.stacked else c.shape
-                    entries = whole[start : start + size].view(shape)
+                    part = whole[start : start + size].to(first.dtype)
+                    entries = part.view(len(c.members), *c.shape) if c.stacked else _laid_out(part.view(c.shape), first)
                 else:
                     parts = [stream.shard(space.params[i], start + j * prod(c.shape)) for j, i in enumerate(c.members)]
                     entries = torch.stack(parts) if c.stacked else parts[0]
                 chunks.append(entries.to(first.dtype))
                 start += size
         return Vector(space, chunks)
+
+
+def _laid_out(entries: Tensor, like: Tensor) -> Tensor:
+    """The same numbers in a tensor's order in memory: foreach goes one by one where tensors lie differently."""
+    if entries.stride() == like.stride() or not like.is_cuda:
+        return entries
+    return torch.empty_like(like).copy_(entries)
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,11 @@ class Method(Protocol):
     def plan(self, site: Site) -> Plan: ...
 
 
+def pattern_of(method: Method, step: int) -> Hashable:
+    """A method's pattern, or None if it does not say: a method of one's own works without."""
+    return method.pattern(step) if hasattr(method, "pattern") else None
+
+
 def follow(plan: Plan, answer: Callable[[Probe], Reading]) -> Vector:
     """The gradient that a plan returns when every probe is answered by a function."""
     reading: Any = None

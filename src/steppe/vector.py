@@ -41,6 +41,7 @@ class Space:
             Chunk(tuple(members), key[4], key[5], key[6], key[2])  # type: ignore[index]
             for key, members in sorted(kinds.items(), key=lambda kv: kv[0][0])  # type: ignore[index]
         ]
+        self._one_by_one = [c.members for c in self.chunks] == [(i,) for i in range(len(self.params))]
         self._meshes = {c.sharding for c in self.chunks if c.sharding}
         firsts = [self.params[c.members[0]] for c in self.chunks]
         self.devices = list(dict.fromkeys(p.device for p in firsts))
@@ -61,12 +62,16 @@ class Space:
 
     def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """One tensor a parameter, as chunks: stacked ones are copies, the others the tensors themselves."""
+        if self._one_by_one:
+            return list(tensors)
         return [
             torch.stack([tensors[i] for i in c.members]) if c.stacked else tensors[c.members[0]] for c in self.chunks
         ]
 
     def unpack(self, chunks: Sequence[Tensor]) -> list[Tensor]:
         """Chunks as one tensor a parameter, sharing their memory."""
+        if self._one_by_one:
+            return list(chunks)
         tensors: list[Tensor] = [chunks[0]] * len(self.params) if chunks else []
         for c, chunk in zip(self.chunks, chunks, strict=True):
             for i, t in zip(c.members, chunk.unbind(0) if c.stacked else (chunk,), strict=True):
@@ -140,6 +145,8 @@ class Vector:
         if isinstance(factor, Vector):
             torch._foreach_mul_(chunks, factor.chunks)
         elif isinstance(factor, Tensor):
+            if factor.dtype is torch.float64 and self.space.precision is torch.float32:
+                factor = factor.float()  # as it is rounded anyway, and foreach goes one by one where types differ
             for part, here in self._by_device(chunks, factor):
                 torch._foreach_mul_(part, here)
         else:

@@ -12,7 +12,7 @@ from .command import Command
 from .options import Option
 
 NARROW, WIDE = 60, 100  # columns between which a page follows the terminal
-LEFT = 30  # columns at most for what is typed; its meaning stands to the right
+LEFT = 26  # columns at most for what is typed; its meaning stands to the right
 
 
 def front(name: str, does: str, commands: Iterable[tuple[str, str]]) -> str:

@@ -33,7 +33,7 @@ class On:
     seed: int = 0
     """of random directions and draws"""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    """of passes: the others round, and are faster on a GPU"""
+    """of the passes: float32, or tf32 or bf16, which round"""
     device: str | None = field(default=None, metadata=called("DEVICE"))
     """by default a GPU where there is one"""
     weights: Literal["last", "ema", "swa"] = "last"

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from ..probe import pattern_of
 from .engine import SharpnessAware
 
 FUSED = (SGD, Adam, AdamW)  # exactly these: a subclass may step in its own way
@@ -20,7 +21,7 @@ def obstacle(opt: SharpnessAware) -> str | None:
     method = type(opt.method).__name__
     reasons = {
         "several processes share the step, and their exchange is not recorded": _distributed(),
-        "a GradScaler decides on the host after every step; bfloat16 needs none": opt.scaler is not None,
+        "a GradScaler decides on the host after every step; bfloat16 needs none": _scales(opt),
         "the optimizer has step hooks, which a replay would not call": _hooked(opt),
         f"{method} does not say which steps are alike: give it pattern(step)": not hasattr(opt.method, "pattern"),
         f"{method} decides something on the host at every step": _never_alike(opt),
@@ -33,14 +34,17 @@ def _distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
+def _scales(opt: SharpnessAware) -> bool:
+    return opt.scaler is not None and bool(opt.scaler.is_enabled())
+
+
 def _hooked(opt: SharpnessAware) -> bool:
     return any((o._optimizer_step_pre_hooks or o._optimizer_step_post_hooks) for o in (opt, opt.base))
 
 
 def _never_alike(opt: SharpnessAware) -> bool:
     """Whether no step can be recorded."""
-    pattern = getattr(opt.method, "pattern", lambda step: None)
-    return all(pattern(step) is None for step in (1, 2))
+    return all(pattern_of(opt.method, step) is None for step in (1, 2))
 
 
 def made_capturable(base: Optimizer, *, guarded: bool) -> str | None:

@@ -45,7 +45,7 @@ def captured(opt: SharpnessAware, passes: Passes, model: nn.Module) -> Captured:
     """Steps that are taken by a function, recorded as CUDA graphs where they can be."""
     why = obstacle(opt)
     device = opt.param_groups[0]["params"][0].device
-    return Captured(opt, passes, model, StepGraphs(device) if why is None else why)
+    return Captured(opt, passes, model, StepGraphs(device) if why is None else why, lambda: obstacle(opt))
 
 
 def passes_of(opt: SharpnessAware, loss_fn: Callable[..., Tensor], model: Any) -> Passes:

@@ -12,6 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from ..probe import pattern_of
 from ..tape import Tape
 from .dials import Dials, fixed
 from .engine import SharpnessAware
@@ -36,8 +37,15 @@ class Captured:
     `why` says what keeps it from being recorded, and is None where nothing does.
     """
 
-    def __init__(self, opt: SharpnessAware, passes: Passes, model: nn.Module | None, recorder: StepRecorder | str):
-        self.opt, self._passes, self._model = opt, passes, model
+    def __init__(
+        self,
+        opt: SharpnessAware,
+        passes: Passes,
+        model: nn.Module | None,
+        recorder: StepRecorder | str,
+        prepare: Callable[[], str | None] = lambda: None,  # makes the optimizer recordable, or says why it cannot
+    ):
+        self.opt, self._passes, self._model, self._prepare = opt, passes, model, prepare
         self.device = opt.param_groups[0]["params"][0].device
         self.why = recorder if isinstance(recorder, str) else None
         self._seen: Counter[Hashable] = Counter()
@@ -62,11 +70,11 @@ class Captured:
         self._listen()
         rows, n = (*batch, *(held_out or ())), len(batch)
         kind = self._kind(rows, n)
-        if kind is None:
-            self._listen(wait=bool(self._recordings))
-            return self._plain(batch, held_out)
-        known = self._recordings.get(kind)
+        known = self._recordings.get(kind) if kind is not None else None
         if known is None:
+            self._listen(wait=bool(self._recordings))  # what comes now moves the weights whatever was refused
+            if kind is None:
+                return self._plain(batch, held_out)
             self._seen[kind] += 1
             if self._seen[kind] < EAGER or len(self._recordings) >= MOST:
                 return self._plain(batch, held_out)
@@ -91,20 +99,23 @@ class Captured:
     def _kind(self, rows: Rows, n: int) -> Hashable:
         """What a recording must have in common with this step; None where no recording serves."""
         opt = self.opt
-        pattern = opt.method.pattern(step) if (step := opt.param_groups[0][STEP]) else None
+        pattern = pattern_of(opt.method, step) if (step := opt.param_groups[0][STEP]) else None
         if pattern is None:
             return None
         ground = (opt._survey(), opt.base.state, self._addresses())
         if self._dials is None or not self._dials.fits(opt.param_groups) or not _same(ground, self._ground):
             self._forget()
+            why = self._prepare()  # a state that was loaded may have brought other kernels
             self._dials, self._ground = Dials(opt.param_groups, LOOSE, self.device), ground
             self._shifts += 1
             if self._shifts > MOST:
-                self._give_up("the model puts other tensors in the place of its weights or statistics at every step")
+                why = "the model puts other tensors in the place of its weights or statistics at every step"
+            if why is not None:
+                self._give_up(why)
                 return None
         shapes = tuple((t.shape, t.stride(), t.dtype) for t in rows)
-        training = self._model.training if self._model is not None else None
-        return (pattern, n, shapes, training, fixed(opt.param_groups, LOOSE), opt.record, opt.same_noise)
+        modes = tuple(m.training for m in self._model.modules()) if self._model is not None else ()
+        return (pattern, n, shapes, modes, fixed(opt.param_groups, LOOSE), opt.record, opt.same_noise)
 
     def _addresses(self) -> list[int]:
         """Where the weights and running statistics are: a graph holds addresses."""
@@ -163,7 +174,7 @@ class Captured:
         loss = known.replay(rows, step)
         for group in opt.param_groups:
             group[STEP] = step + 1
-        if known is not self._shown:
+        if known is not self._shown or not known.shown:
             self._shown = known
             known.show()
         opt._last = known.report

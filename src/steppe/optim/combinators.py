@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..probe import Method, Plan, Probe, Reading, Site
+from ..probe import Method, Plan, Probe, Reading, Site, pattern_of
 from ..rows import Part, Rows, whole, within
 from .sam import SAM, Plain
 
@@ -56,7 +56,7 @@ class PerPart:
         return self.parts * self.method.cost(step)
 
     def pattern(self, step: int) -> Hashable:
-        return self.method.pattern(step)
+        return pattern_of(self.method, step)
 
     def plan(self, site: Site) -> Plan:
         total = None
@@ -87,7 +87,7 @@ class PerWorker:
         return self.method.cost(step)
 
     def pattern(self, step: int) -> Hashable:
-        return self.method.pattern(step)
+        return pattern_of(self.method, step)
 
     def plan(self, site: Site) -> Plan:
         refuse_memory(self.method, site)
@@ -125,7 +125,7 @@ class Every:
 
     def pattern(self, step: int) -> Hashable:
         chosen = self._at(step)
-        inner = chosen.pattern(step)
+        inner = pattern_of(chosen, step)
         return None if inner is None else (chosen is self.method, inner)
 
     def plan(self, site: Site) -> Plan:

@@ -70,6 +70,12 @@ class Recording:
         self._again()
         return self._loss.clone()
 
+    @property
+    def shown(self) -> bool:
+        """Whether nobody has put the gradients away since."""
+        p, grad = self._grads[0]
+        return p.grad is grad
+
     def show(self) -> None:
         """Puts this step's gradients where people look for them."""
         for p, grad in self._grads:

@@ -92,7 +92,7 @@ class OptimizerSite:
                 for name, value in self.settings.items():
                     if isinstance(there := group.get(name), Tensor):
                         there.copy_(value)  # in its own memory, which a recorded step reads again
-                    else:  # a float option costs one wait for the device; give the base a tensor lr to avoid it
+                    else:  # a float option costs one wait for the device, a tensor in the group none
                         group[name] = float(value)
             yield
         except BaseException:

@@ -21,19 +21,26 @@ class Tensors:
 
     def __init__(self, places: list[Place], tensors: list[Tensor]):
         self.places, self.tensors = places, tensors
+        self._addresses = [t.data_ptr() for t in tensors]
         kinds: dict[Any, list[Tensor]] = {}
         for t in tensors:
-            kinds.setdefault((t.device, t.dtype), []).append(t.detach())
-        self.alike = [(own, [t.numel() for t in own]) for own in kinds.values()]
+            flat = t.detach().view(-1) if t.is_contiguous() else t.detach()
+            kinds.setdefault((t.device, t.dtype), []).append(flat)
+        self._alike = [(own, [t.numel() for t in own]) for own in kinds.values()]
+
+    def are(self, tensors: list[Tensor]) -> bool:
+        """Whether these are the same ones, and in the same memory."""
+        same = len(tensors) == len(self.tensors) and all(map(is_, tensors, self.tensors))
+        return same and [t.data_ptr() for t in tensors] == self._addresses
 
     def values(self) -> list[Tensor]:
         """What they hold: all that is alike end to end."""
-        return [torch.cat([t.reshape(-1) for t in alike]) for alike, _ in self.alike]
+        return [torch.cat([t if t.ndim == 1 else t.reshape(-1) for t in own]) for own, _ in self._alike]
 
     def set(self, values: list[Tensor]) -> None:
-        for (alike, sizes), flat in zip(self.alike, values, strict=True):
+        for (own, sizes), flat in zip(self._alike, values, strict=True):
             parts = flat.split_with_sizes(sizes)
-            copy_(alike, [x if t.ndim == 1 else x.view(t.shape) for x, t in zip(parts, alike, strict=True)])
+            copy_(own, [x if t.ndim == 1 else x.view(t.shape) for x, t in zip(parts, own, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,7 @@ class RunningStatistics:
         places = self._moving if self._learned else self._moving + self._others
         found = [buffers.get(name) for buffers, name in places]
         tensors = [t for t in found if t is not None]
-        known = self._known.tensors
-        if len(tensors) != len(known) or not all(map(is_, tensors, known)):
+        if not self._known.are(tensors):
             self._known = Tensors([p for p, t in zip(places, found, strict=True) if t is not None], tensors)
         return self._known
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -62,7 +63,8 @@ class Pass:
         with torch.enable_grad() if self.probe.grad else nullcontext():
             loss = closure(self) if takes_turn else closure()
         if not self.ran and loss is not None:
-            self._note(torch.as_tensor(loss).mean(), None)
+            loss_of_all = torch.as_tensor(loss)
+            self._note(loss_of_all.mean() if loss_of_all.ndim else loss_of_all, None)
         self.ran = True
         # without its graph, which would otherwise live through the next pass
         return loss.detach() if isinstance(loss, Tensor) else loss
@@ -91,6 +93,9 @@ class Pass:
 
 def _takes_the_pass(f: Callable[..., Any]) -> bool:
     """Whether a closure wants the pass: its first parameter has no default, or is called turn."""
+    if isinstance(f, FunctionType) and not vars(f):  # nearly always; asking for a signature takes ten times as long
+        code, optional = f.__code__, len(f.__defaults__ or ())
+        return code.co_argcount > optional or code.co_varnames[: code.co_argcount][:1] == ("turn",)
     try:
         parameters = list(inspect.signature(f).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature

@@ -61,7 +61,7 @@ class Training:
 
     def capture(self) -> None:
         """From now on steps are recorded and replayed, where they can be and this process sees to its own passes."""
-        if self.device.type == "cuda" and self.config.capture:
+        if self.device.type == "cuda" and self.config.capture and self.workers.count == 1:
             self._captured = captured(self.trainee.opt, self._alone, self.trainee.bare)
 
     def _alone(self, rows: Sequence[Tensor], held_out: Sequence[Tensor] | None) -> Tensor:
