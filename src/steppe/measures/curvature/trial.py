@@ -19,7 +19,7 @@ Way = Callable[[Sequence[Vector]], Products]
 
 FIRST = 2  # directions in the chunk by which memory is weighed: one alone gains nothing over a kept graph
 AT_ONCE = 8  # directions in one pass: more gained little (curvature benchmarks)
-WARM = EAGER + 2  # calls before a way is timed: the first is weighed, and by then it is recorded if it is at all
+WARM = EAGER + 1  # calls before a way is timed: by then it is recorded, if it is at all
 SHARE = 0.5  # of the free memory that a chunk may take: kept graphs have a quarter, and sizes of batches differ
 LIGHT = 1 / 16  # of the free memory
 # how far two ways may be apart, as a share of a product's norm: what roundings leave, and less than a wrong formula
@@ -100,8 +100,11 @@ class Trial:
         return found + (behind(vectors[len(found) :]) if len(found) < len(vectors) else []), more
 
     def light(self, n: int) -> bool:
-        """Whether so many directions take little memory: a recording keeps it, and where it is much gains nothing."""
-        return self._bound * n <= LIGHT * self.bench.free()
+        """Whether so many directions take little memory: a recording keeps it, and where it is much gains nothing.
+
+        True as long as nobody knows: what is asked for once is not recorded yet.
+        """
+        return self._bound == inf or self._bound * n <= LIGHT * self.bench.free()
 
     def _one(self, ahead: Way, behind: Way, some: Sequence[Vector]) -> tuple[Products, int]:
         if self.ahead is None and self._fast is not None:
