@@ -32,7 +32,7 @@ class Fake:
 
     def __init__(self, ahead: float = 1.0, behind: float = 2.0, each: float = 10.0, free: float = 1e9, had: float = 0):
         self.cost, self.each, self.room = {"ahead": ahead, "behind": behind}, each, free
-        self.clock, self.peak = 0.0, had
+        self.clock, self.peak, self.asked = 0.0, had, 0.0
         self.log: list[tuple[str, int]] = []
 
     def now(self) -> float:
@@ -44,6 +44,9 @@ class Fake:
     def most(self) -> float:
         return self.peak
 
+    def taken(self) -> float:
+        return self.asked
+
     def free(self) -> float:
         return self.room
 
@@ -51,7 +54,7 @@ class Fake:
         self.clock += self.cost[way] * n
         self.log.append((way, n))
         if way == "ahead":
-            self.peak = max(self.peak, self.each * n)
+            self.peak, self.asked = max(self.peak, self.each * n), self.asked + 3 * self.each * n
 
     def watch(self, monkeypatch: pytest.MonkeyPatch, operator: Curvature) -> Curvature:
         """Notes what the operator does, and lets it take its time."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from again import Again
+from again import Again, Operations
 from torch import nn
 
 from steppe.measures import Objective
-from steppe.replays import EAGER, MOST, Replays
+from steppe.replays import CHANCES, EAGER, MOST, Replays
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -70,6 +70,25 @@ def test_what_cannot_be_recorded_is_called():
         assert torch.equal(again("key", waits, x, y)[1], x * 2)
     assert again.why is not None
     assert "synchronizing" in again.why
+    for x, y in pairs(5):  # others are
+        assert torch.equal(again("other", function, x, y)[1], x * 2)
+    assert len(again._recordings) == 1
+    assert function.calls <= 5 + CHANCES + EAGER + 1
+
+
+def test_what_waits_only_the_first_time_is_recorded():
+    again, seen = replays(), []
+
+    def lazy(x, y):
+        if not seen:
+            seen.append(x.sum().item())
+        return [x + y]
+
+    if not CUDA:
+        again._recorder.rehearsing = Operations  # numbers that are read are noticed in rehearsals too
+    for x, y in pairs(5):
+        assert torch.equal(again("key", lazy, x, y)[0], x + y)
+    assert again._recordings
 
 
 def test_errors_of_the_function_are_the_callers():

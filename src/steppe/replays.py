@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -12,7 +13,8 @@ from torch import Tensor
 from .graphs import CudaGraphs, Recorder
 from .many import copies, copy_
 
-EAGER = 2  # calls before one is recorded: the first makes handles and plans, the second is the rehearsal
+EAGER = 1  # calls before one is recorded: what is asked for once is called, as in a rehearsal
+CHANCES = 2  # rehearsals: in the first one something may wait for the device that never does again
 MOST = 8  # recordings, each of which keeps the memory of all that is computed
 
 Function = Callable[..., Sequence[Tensor]]
@@ -27,7 +29,7 @@ class _Recording:
 
 @final
 class Replays:
-    """Recordings by a key: what is asked for a third time is recorded, and replayed from then on.
+    """Recordings by a key: what is asked for a second time is recorded, and replayed from then on.
 
     A function may depend on its tensors, on its key, and on memory that stays where it is. It is called again only
     while nothing is recorded. Whatever cannot be recorded is called every time.
@@ -35,38 +37,46 @@ class Replays:
 
     def __init__(self, recorder: Recorder | None = None):
         self._recorder = recorder  # None: graphs of the device that the first tensor is on
-        self._calls: dict[Hashable, int] = {}
+        self._rehearsed: dict[Hashable, bool] = {}
+        self._failed: Counter[Hashable] = Counter()
+        self._reasons: dict[Hashable, str] = {}
         self._recordings: dict[Hashable, _Recording] = {}
-        self.why: str | None = None  # nothing is recorded
+
+    @property
+    def why(self) -> str | None:
+        """Why something that was asked for is not recorded; None where everything is, or will be."""
+        return next((reason for kind, reason in self._reasons.items() if self._failed[kind] >= CHANCES), None)
 
     def __call__(self, key: Hashable, function: Function, *given: Tensor) -> Sequence[Tensor]:
         """`function(*given)`, in memory that is the caller's."""
         recorder = self._recorder_on(given[0].device)
-        if recorder is None:
-            return function(*given)
         kind = (key, *((t.shape, t.stride(), t.dtype, t.device) for t in given))
-        if kind not in self._recordings:
-            self._calls[kind] = calls = self._calls.get(kind, 0) + 1
-            if calls < EAGER or len(self._recordings) >= MOST:
-                return function(*given)
+        if recorder is None or self._failed[kind] >= CHANCES:
+            return function(*given)
+        known = self._recordings.get(kind)
+        if known is None:
             try:
-                if calls == EAGER:
+                if not self._rehearsed.get(kind):
                     with recorder.rehearsing():
-                        return function(*given)
-                self._recordings[kind] = _recorded(recorder, function, given)
+                        found = function(*given)
+                    self._rehearsed[kind] = True
+                    return found
+                if len(self._recordings) >= MOST:
+                    return function(*given)
+                known = self._recordings[kind] = _recorded(recorder, function, given)
             except RuntimeError as error:  # the function itself may be what fails: then it does so again
-                self.why = str(error)
-                self._recordings.clear()  # memory may be what is missing
-                return function(*given)
-        known = self._recordings[kind]
+                self._failed[kind] += CHANCES if self._rehearsed.get(kind) else 1
+                self._reasons[kind] = str(error)
+        if known is None:  # only now: the error kept alive what had been computed
+            return function(*given)
         copy_(known.given, given)
         known.again()
         return copies(known.found)
 
     def _recorder_on(self, device: torch.device) -> Recorder | None:
-        if self.why is None and self._recorder is None and device.type == "cuda":
+        if self._recorder is None and device.type == "cuda":
             self._recorder = CudaGraphs(device)
-        return self._recorder if self.why is None else None
+        return self._recorder
 
 
 def _recorded(recorder: Recorder, function: Function, given: Sequence[Tensor]) -> _Recording:

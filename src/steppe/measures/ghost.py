@@ -6,6 +6,7 @@ of a weight is computed, so that the pass costs about what one ordinary gradient
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from .batches import Batch, rows_of
 from .elsewhere import elsewhere
 from .ghost_layers import LAYERS, Layer
 from .ghost_taps import INSTEAD, Covered, Taps, Unsuitable, first_line
+from .passes import replayed
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
 def ghost_squares(objective: Objective, batch: Batch) -> Tensor:
     """The squared gradient norm of every row (down) in every moving parameter (across)."""
     layers = _layers(objective)
+
+    def work(places: Sequence[Tensor], batch: Batch) -> list[Tensor]:
+        return [_squares(objective, layers, batch)]
+
+    return replayed(objective, "ghost", work, objective.here(), batch)[0]
+
+
+def _squares(objective: Objective, layers: dict[nn.Module, Covered], batch: Batch) -> Tensor:
     n = rows_of(batch)
     token = torch.zeros((), device=objective.space.device, requires_grad=True)
     taps = Taps(n, token, layers)

@@ -21,7 +21,8 @@ FIRST = 2  # directions in the chunk by which memory is weighed: one alone gains
 AT_ONCE = 8  # directions in one pass: more gained little (curvature benchmarks)
 WARM = EAGER + 1  # calls before a way is timed: by then it is recorded, if it is at all
 SHARE = 0.5  # of the free memory that a chunk may take: kept graphs have a quarter, and sizes of batches differ
-LIGHT = 1 / 16  # of the free memory
+LIGHT = 1 / 8  # of the free memory
+SURELY = 3  # times faster than a first product, which also builds a graph, needs no second look
 # how far two ways may be apart, as a share of a product's norm: what roundings leave, and less than a wrong formula
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}
 
@@ -39,6 +40,10 @@ class Bench(Protocol):
 
     def most(self) -> float:
         """The most bytes that they ever took."""
+        ...
+
+    def taken(self) -> float:
+        """Bytes that were ever asked for, given back or not."""
         ...
 
     def free(self) -> float:
@@ -62,6 +67,9 @@ class Gpu:
     def most(self) -> float:
         return float(torch.cuda.max_memory_allocated(self.device))
 
+    def taken(self) -> float:
+        return float(torch.cuda.memory_stats(self.device)["allocated_bytes.all.allocated"])
+
     def free(self) -> float:
         cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return float(torch.cuda.mem_get_info(self.device)[0] + cached)
@@ -81,6 +89,7 @@ class Trial:
         self._bound, self._known = inf, False  # bytes that a direction takes at most, and whether it takes them
         self._seen: Counter[int] = Counter()  # chunks, by their sizes
         self._fast: float | None = None  # seconds a product of the way ahead
+        self._slow = 0.0  # and at most of the way behind
 
     def products(self, ahead: Way, behind: Way, vectors: Sequence[Vector]) -> tuple[Products, int]:
         """The products, and how many more than these were made."""
@@ -108,6 +117,9 @@ class Trial:
 
     def _one(self, ahead: Way, behind: Way, some: Sequence[Vector]) -> tuple[Products, int]:
         if self.ahead is None and self._fast is not None:
+            if SURELY * self._fast < self._slow:
+                self.ahead = True
+                return self._one(ahead, behind, some)
             began = self.bench.now()
             found = behind(some)
             self.ahead = self._fast < (self.bench.now() - began) / len(some)
@@ -126,7 +138,9 @@ class Trial:
         first, self._seen[len(some)] = not self._seen, self._seen[len(some)] + 1
         if self.ahead or not first:
             return found, 0
+        began = self.bench.now()
         checked = behind(some[:1])
+        self._slow = self.bench.now() - began
         if agree(found[0], checked[0], self.tolerance):
             return found, 1
         self.ahead = False
@@ -136,11 +150,12 @@ class Trial:
         """One chunk, from which the size of further ones follows; a peak hidden by an earlier one only bounds it."""
         if self._known:
             return ahead(some)
-        held, most, free = self.bench.held(), self.bench.most(), self.bench.free()
+        held, most, free, taken = self.bench.held(), self.bench.most(), self.bench.free(), self.bench.taken()
         found = ahead(some)
         peak = self.bench.most()
-        self._known, self._bound = peak > most, min(self._bound, (peak - held) / len(some))
-        fits = SHARE * free / self._bound if self._known else 2 * self.chunk
+        self._known = peak > most
+        self._bound = min(self._bound, (peak - held) / len(some), (self.bench.taken() - taken) / len(some))
+        fits = SHARE * free / self._bound if self._known and self._bound else 2 * self.chunk
         self.chunk = max(min(FIRST, self.at_once), min(self.at_once, int(fits)))
         return found
 
