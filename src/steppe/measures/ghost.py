@@ -30,7 +30,10 @@ def ghost_squares(objective: Objective, batch: Batch) -> Tensor:
     def work(places: Sequence[Tensor], batch: Batch) -> list[Tensor]:
         return [_squares(objective, layers, batch)]
 
-    return replayed(objective, "ghost", work, objective.here(), batch)[0]
+    try:
+        return replayed(objective, "ghost", work, objective.here(), batch)[0]
+    except (RuntimeError, NotImplementedError) as error:
+        raise Unsuitable(f"the model does not run with watched layers: {first_line(error)}; {INSTEAD}") from error
 
 
 def _squares(objective: Objective, layers: dict[nn.Module, Covered], batch: Batch) -> Tensor:
@@ -48,10 +51,7 @@ def _squares(objective: Objective, layers: dict[nn.Module, Covered], batch: Batc
         none = torch.zeros(n, device=token.device)
         return torch.stack([taps.found.get(name, none).double() for name in objective.params], 1) * scale.unsqueeze(1)
 
-    try:
-        return elsewhere(objective.model, weights, task, objective.statistics, objective.precision)
-    except (RuntimeError, NotImplementedError) as error:
-        raise Unsuitable(f"the model does not run with watched layers: {first_line(error)}; {INSTEAD}") from error
+    return elsewhere(objective.model, weights, task, objective.statistics, objective.precision)
 
 
 def _layers(objective: Objective) -> dict[nn.Module, Covered]:
