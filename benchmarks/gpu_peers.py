@@ -12,6 +12,28 @@ Batch = tuple[Tensor, Tensor]
 Product = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
+class Bare:
+    """SAM in the fewest operations that torch has for it: no statistics, no noise, nothing looked at."""
+
+    def __init__(self, params, base, rho=0.05):
+        self.params, self.base, self.rho = list(params), base, rho
+
+    def step(self, loss):
+        self.base.zero_grad()
+        loss().backward()
+        with torch.no_grad():
+            grads = [p.grad for p in self.params]
+            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
+            up = torch._foreach_mul(grads, self.rho / (norm + 1e-12))
+            kept = torch._foreach_mul(self.params, 1)
+            torch._foreach_add_(self.params, up)
+        self.base.zero_grad()
+        loss().backward()
+        with torch.no_grad():
+            torch._foreach_copy_(self.params, kept)
+        self.base.step()
+
+
 class Loop:
     """SAM as most people copy it: one operation a parameter, weights cloned and put back."""
 

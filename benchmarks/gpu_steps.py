@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 from gpu_networks import fresh, images, loss_fn
-from gpu_peers import Loop
+from gpu_peers import Bare, Loop
 from gpu_timing import LEAST, Asked, Ceiling, Load, Page, Paired, Work, between, ratios, spread, surely
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -41,6 +41,7 @@ METHODS = {"none": {}, "sam": {}, "asam": {"rho": 0.5}, "frob-sam": {"n": 2}, "a
 COMPILED = ("none", "sam")
 COMPILED_AT = ((64, 512),)  # where the device's time, not the host's, is what is left
 COPIED, SGD, TWO = "SAM, the copied loop (reimplemented)", "SGD, eager", "two passes and one step, eager"
+BARE = "SAM, bare: the least that eager torch can do"
 EAGER = "steppe sam, eager"
 FASTER = {(64, 128): 2.2, (64, 512): 1.8, (16, 128): 5.0}  # captured SAM than the copied loop
 OVERHEAD = 1.03  # of eager SAM over its ideal
@@ -108,10 +109,13 @@ def contenders(page: Page, asked: Asked, width: int, batch: int) -> dict[str, Co
 
         return make
 
-    def copied(loss: Noting):
-        model, base = fresh(asked, width)
-        sam = Loop(model.parameters(), base)
-        return (lambda: sam.step(lambda: loss(model, x, y))), _eager
+    def peer(kind: type[Loop] | type[Bare]):
+        def make(loss: Noting):
+            model, base = fresh(asked, width)
+            sam = kind(model.parameters(), base)
+            return (lambda: sam.step(lambda: loss(model, x, y))), _eager
+
+        return make
 
     def eager(fused: bool | None = None, **engine: object):
         def make(loss: Noting):
@@ -141,7 +145,8 @@ def contenders(page: Page, asked: Asked, width: int, batch: int) -> dict[str, Co
         SGD: plain(1),
         TWO: plain(2),
         f"{TWO}, fused base": plain(2, fused=True),
-        COPIED: copied,
+        COPIED: peer(Loop),
+        BARE: peer(Bare),
         EAGER: eager(),
         f"{EAGER}, fused base": eager(fused=True),
         f"{EAGER}, non-finite not looked at": eager(on_nonfinite=None),
@@ -173,7 +178,7 @@ def alone(rows: int) -> str:
 
 def ideal_of(name: str) -> str | None:
     """The ideal that an eager step is compared with."""
-    if name != COPIED and not name.startswith(EAGER):
+    if name not in (COPIED, BARE) and not name.startswith(EAGER):
         return None
     return f"{TWO}, fused base" if name.endswith("fused base") else TWO
 

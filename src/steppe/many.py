@@ -10,8 +10,8 @@ from torch import Tensor
 
 def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     """A copy of every tensor, bitwise."""
-    if tensors and tensors[0].device.type == "cuda":  # one call; memory asked for one by one takes the host longer
-        return list(torch._foreach_mul(list(tensors), 1))
+    if tensors and all(x.is_cuda and x.is_floating_point() for x in tensors):
+        return list(torch._foreach_mul(list(tensors), 1))  # one call; memory asked for one by one takes longer
     fresh = [torch.empty_like(x) for x in tensors]
     copy_(fresh, tensors)
     return fresh

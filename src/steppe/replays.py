@@ -37,7 +37,7 @@ class Replays:
 
     def __init__(self, recorder: Recorder | None = None):
         self._recorder = recorder  # None: graphs of the device that the first tensor is on
-        self._rehearsed: dict[Hashable, bool] = {}
+        self._rehearsed: set[Hashable] = set()
         self._failed: Counter[Hashable] = Counter()
         self._reasons: dict[Hashable, str] = {}
         self._recordings: dict[Hashable, _Recording] = {}
@@ -56,16 +56,16 @@ class Replays:
         known = self._recordings.get(kind)
         if known is None:
             try:
-                if not self._rehearsed.get(kind):
+                if kind not in self._rehearsed:
                     with recorder.rehearsing():
                         found = function(*given)
-                    self._rehearsed[kind] = True
+                    self._rehearsed.add(kind)
                     return found
                 if len(self._recordings) >= MOST:
                     return function(*given)
                 known = self._recordings[kind] = _recorded(recorder, function, given)
             except RuntimeError as error:  # the function itself may be what fails: then it does so again
-                self._failed[kind] += CHANCES if self._rehearsed.get(kind) else 1
+                self._failed[kind] += CHANCES if kind in self._rehearsed else 1
                 self._reasons[kind] = str(error)
         if known is None:  # only now: the error kept alive what had been computed
             return function(*given)

@@ -45,7 +45,8 @@ class Captured:
         recorder: StepRecorder | str,
         prepare: Callable[[], str | None] = lambda: None,  # makes the optimizer recordable, or says why it cannot
     ):
-        self.opt, self._passes, self._model, self._prepare = opt, passes, model, prepare
+        self.opt, self._passes, self._prepare = opt, passes, prepare
+        self._layers = list(model.modules()) if model is not None else []
         self.device = opt.param_groups[0]["params"][0].device
         self.why = recorder if isinstance(recorder, str) else None
         self._seen: Counter[Hashable] = Counter()
@@ -114,7 +115,7 @@ class Captured:
                 self._give_up(why)
                 return None
         shapes = tuple((t.shape, t.stride(), t.dtype) for t in rows)
-        modes = tuple(m.training for m in self._model.modules()) if self._model is not None else ()
+        modes = tuple(m.training for m in self._layers)
         return (pattern, n, shapes, modes, fixed(opt.param_groups, LOOSE), opt.record, opt.same_noise)
 
     def _addresses(self) -> list[int]:
