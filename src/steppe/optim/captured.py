@@ -73,7 +73,7 @@ class Captured:
         kind = self._kind(rows, n)
         known = self._recordings.get(kind) if kind is not None else None
         if known is None:
-            self._listen(wait=bool(self._recordings))  # what comes now moves the weights whatever was refused
+            self._listen(wait=True)  # what comes now moves the weights, whatever the device has refused
             if kind is None:
                 return self._plain(batch, held_out)
             self._seen[kind] += 1
