@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
 import steppe
+from steppe.optim.turn import _takes_the_pass
 
 
 def setting(method: Any, lr: float = 0.1, dtype: torch.dtype = torch.float64, **engine: Any) -> tuple[Net, Any]:
@@ -220,3 +221,16 @@ def test_two_optimizers_share_one_scaler() -> None:
     opt.scaler.update()
     assert torch.equal(extra, torch.full((2,), 0.5))
     assert not torch.equal(model.head.weight, before)
+
+
+@pytest.mark.parametrize(
+    "closure",
+    [
+        lambda: 0, lambda turn: 0, lambda x: 0, lambda x=1: 0, lambda turn=None: 0, lambda *x: 0, lambda *, turn: 0,
+        lambda x, y=1: 0, lambda x=1, turn=2: 0, lambda **turn: 0,
+    ],
+)  # fmt: skip
+def test_whether_a_closure_wants_the_pass_is_read_from_its_code_as_from_its_signature(closure):
+    quickly = _takes_the_pass(closure)
+    closure.marked = True  # such functions may say something else of themselves: their signature is asked
+    assert _takes_the_pass(closure) == quickly

@@ -13,8 +13,8 @@ from torch import Tensor
 from .graphs import CudaGraphs, Recorder
 from .many import copies, copy_
 
-EAGER = 1  # calls before one is recorded: what is asked for once is called, as in a rehearsal
-CHANCES = 2  # rehearsals: in the first one something may wait for the device that never does again
+EAGER = 1  # rehearsals, which are calls, before one is recorded: what is asked for once never is
+CHANCES = 2  # rehearsals that may fail: in the first one something may wait for the device that never does again
 MOST = 8  # recordings, each of which keeps the memory of all that is computed
 
 Function = Callable[..., Sequence[Tensor]]
@@ -37,7 +37,7 @@ class Replays:
 
     def __init__(self, recorder: Recorder | None = None):
         self._recorder = recorder  # None: graphs of the device that the first tensor is on
-        self._rehearsed: set[Hashable] = set()
+        self._rehearsed: Counter[Hashable] = Counter()
         self._failed: Counter[Hashable] = Counter()
         self._reasons: dict[Hashable, str] = {}
         self._recordings: dict[Hashable, _Recording] = {}
@@ -56,16 +56,16 @@ class Replays:
         known = self._recordings.get(kind)
         if known is None:
             try:
-                if kind not in self._rehearsed:
+                if self._rehearsed[kind] < EAGER:
                     with recorder.rehearsing():
                         found = function(*given)
-                    self._rehearsed.add(kind)
+                    self._rehearsed[kind] += 1
                     return found
                 if len(self._recordings) >= MOST:
                     return function(*given)
                 known = self._recordings[kind] = _recorded(recorder, function, given)
             except RuntimeError as error:  # the function itself may be what fails: then it does so again
-                self._failed[kind] += CHANCES if kind in self._rehearsed else 1
+                self._failed[kind] += 1 if self._rehearsed[kind] < EAGER else CHANCES
                 self._reasons[kind] = str(error)
         if known is None:  # only now: the error kept alive what had been computed
             return function(*given)

@@ -31,15 +31,15 @@ class Curvature:
     """The operator v -> D C D v: C is a form of the mean loss at the weights, D the scale of a metric.
 
     The graph of every batch's gradient is kept where memory allows: a product then costs about 1.5 to 2.4
-    gradients instead of 2.6 to 3.7. On a GPU several products are made in forward mode, without graphs, if a trial
-    finds that right and faster.
+    gradients instead of 2.6 to 3.7. On a GPU products are made in forward mode, without graphs, if a trial finds that
+    right and faster.
     """
 
     objective: Objective
     form: Form = hessian
     metric: Metric | None = None  # Elementwise(0, everywhere=True): H * |w||w|', the adaptive Hessian
     memory: float | None = None  # bytes that kept graphs may take; None: a quarter of what is free
-    bench: Bench | None = None  # on which forward mode is tried for several products; None: only on a GPU
+    bench: Bench | None = None  # on which forward mode is tried; None: only on a GPU
     _kept: dict[int, Local] = field(default_factory=dict, repr=False)
 
     @property
