@@ -92,23 +92,24 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
     if key in _UNDISTURBED:
         yield
         return
-    devices = {p.device.type for p in model.parameters()}
-    wanted = {m: statistics == "batch" and "running_mean" in m._buffers for m in model.modules()}
-    changed = [m for m, training in wanted.items() if m.training != training]
+    modules = list(model.modules())
+    devices = {p.device.type for m in modules for p in m._parameters.values() if p is not None}
+    changed = [m for m in modules if m.training != (statistics == "batch" and "running_mean" in m._buffers)]
+    modes = [m.training for m in changed]
+    recurrent = [(m, m._flat_weights, m._flat_weight_refs) for m in modules if isinstance(m, nn.RNNBase)]
+    plain = _plain_tensors(modules)
     with ExitStack() as stack:
         stack.enter_context(random_numbers_kept())
         stack.enter_context(computing_in("float32", devices))  # also what is made of losses and gradients
-        if "cuda" in devices and any(isinstance(m, nn.RNNBase) for m in wanted):
+        if "cuda" in devices and recurrent:
             stack.enter_context(_without_cudnn())
-        recurrent = [(m, m._flat_weights, m._flat_weight_refs) for m in wanted if isinstance(m, nn.RNNBase)]
-        plain = [(vars(m), k, x) for m in wanted for k, x in vars(m).items() if isinstance(x, Tensor)]
         try:
             if not _UNDISTURBED:  # the switch is the process's, and threads may measure several models at once
                 _FAST_PATH.append(torch.backends.mha.get_fastpath_enabled())
             _UNDISTURBED.add(key)
             torch.backends.mha.set_fastpath_enabled(False)  # without it, losses with and without gradient differ
-            for m in changed:
-                m.training = wanted[m]
+            for m, training in zip(changed, modes, strict=True):
+                _set_mode(m, not training)
             yield
         finally:
             _UNDISTURBED.discard(key)
@@ -116,10 +117,25 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
                 attributes[name] = x
             for rnn, flat, refs in recurrent:  # which keep a list of the weights that they saw last
                 rnn._flat_weights, rnn._flat_weight_refs = flat, refs
-            for m in changed:
-                m.training = not wanted[m]
+            for m, training in zip(changed, modes, strict=True):
+                _set_mode(m, training)
             if not _UNDISTURBED:
                 torch.backends.mha.set_fastpath_enabled(_FAST_PATH.pop())
+
+
+def _plain_tensors(modules: Sequence[nn.Module]) -> list[tuple[dict[str, Any], str, Tensor]]:
+    """Tensors that are neither parameters nor buffers, and where they are kept."""
+    kinds: set[type] = set().union(*(map(type, vars(m).values()) for m in modules))
+    if not any(issubclass(kind, Tensor) for kind in kinds):  # as it mostly is: quicker than to look at them all
+        return []
+    return [(vars(m), name, x) for m in modules for name, x in vars(m).items() if isinstance(x, Tensor)]
+
+
+def _set_mode(module: nn.Module, training: bool) -> None:
+    if "training" in vars(module):  # past the search that a module makes for a parameter of that name
+        object.__setattr__(module, "training", training)
+    else:  # a module of TorchScript keeps it elsewhere
+        module.training = training
 
 
 @contextmanager

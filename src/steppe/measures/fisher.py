@@ -5,16 +5,19 @@ The mean is the trace of the empirical Fisher matrix. Lu et al. (SharpBalance, 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .batches import Batch, moved, row
+from .elsewhere import undisturbed
 from .estimate import Estimate, Measure, summarise
 from .ghost import ghost_squares
+from .passes import function_of
 from .row_gradients import by_vmap, row_by_row
 
 if TYPE_CHECKING:
@@ -30,7 +33,8 @@ def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | 
     `chunk` rows at once; "rows" one after the other, which works for any model. None takes the first of them that
     the model allows and that gives one row its gradient. With a group, every worker gets the rows of its own batches.
     """
-    return torch.cat([torch.zeros(0, dtype=torch.float64), *(x for _, x in _by_batch(objective, way, chunk))])
+    with undisturbed(objective.model, objective.statistics):
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *(x for _, x in _by_batch(objective, way, chunk))])
 
 
 @dataclass(frozen=True)
@@ -63,34 +67,36 @@ def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Itera
         raise ValueError(f"there is no way {way!r} to per-row gradients: take one of {', '.join(_WAYS)}, or None")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk is a number of rows, at least 1, not {chunk}")
-    _refuse_batch_statistics(objective)
+    modules = list(objective.model.modules())
+    _refuse_batch_statistics(objective, modules)
     objective.check()
     ways: list[Way] = [way] if way is not None else list(_WAYS)
-    settled = False
+    # also the attributes of its layers, of which one may say how rows are used
+    function = (function_of(objective, modules), *(tuple(map(id, vars(m).values())) for m in modules))
     for batch, size in zip(objective.batches, objective.sizes, strict=True):
         found: Tensor | None = None
         while found is None:
             try:
-                found = _found(objective, moved(batch, objective.space.device), ways[0], chunk, settled)
+                found = _found(objective, moved(batch, objective.space.device), ways[0], chunk, function)
             except Exception:  # what is wrong with the model itself, the last way will say
                 if len(ways) == 1:
                     raise
                 del ways[0]
-                settled = False
-        settled = settled or size > 1  # a row by itself is mixed with no other
         objective.meter.gradients += size
         yield ways[0], found.sum(1).cpu()
 
 
-def _found(objective: Objective, batch: Batch, way: Way, chunk: int | None, settled: bool) -> Tensor:
+def _found(objective: Objective, batch: Batch, way: Way, chunk: int | None, function: Hashable) -> Tensor:
     found = _WAYS[way](objective, batch, chunk)
-    if not settled and way != "rows":
-        _refuse_mixed_rows(objective, batch, found, way)
+    # whether rows are mixed is no matter of weights or of rows: what was seen once holds while the function stays
+    known = way == "rows" or objective.ways_of_rows.get(way) == function
+    if not known and _refuse_mixed_rows(objective, batch, found, way):
+        objective.ways_of_rows[way] = function
     return found
 
 
-def _refuse_mixed_rows(objective: Objective, batch: Batch, found: Tensor, way: Way) -> None:
-    """Raises if the row with the largest gradient has another one alone than in its batch."""
+def _refuse_mixed_rows(objective: Objective, batch: Batch, found: Tensor, way: Way) -> bool:
+    """Raises if the row with the largest gradient has another one alone than in its batch; False if none tells."""
     largest = int(found.sum(1).nan_to_num().argmax())
     among, alone = found[largest].sqrt(), row_by_row(objective, row(batch, largest))[0].sqrt()
     # wide enough for the shortened products that GPUs compute with by default
@@ -102,14 +108,17 @@ def _refuse_mixed_rows(objective: Objective, batch: Batch, found: Tensor, way: W
             f"{way} gives row {largest} another gradient of {name} than the row has by itself: the model mixes rows or "
             'has them in another dimension than the first. Ask for way="rows", or leave the way open'
         )
+    size = float(alone.square().sum())
+    return len(found) > 1 and 0 < size < inf  # a row by itself is mixed with no other
 
 
-def _refuse_batch_statistics(objective: Objective) -> None:
+def _refuse_batch_statistics(objective: Objective, modules: Sequence[nn.Module]) -> None:
     """Raises if a row's loss depends on the rows beside it through BatchNorm."""
-    for name, module in objective.model.named_modules():
-        if isinstance(module, nn.modules.instancenorm._InstanceNorm) or "running_mean" not in module._buffers:
+    for module in modules:
+        if "running_mean" not in module._buffers or isinstance(module, nn.modules.instancenorm._InstanceNorm):
             continue
-        if objective.statistics == "batch" or module.running_mean is None:
+        if objective.statistics == "batch" or module._buffers["running_mean"] is None:
+            name = next(name for name, m in objective.model.named_modules() if m is module)
             raise ValueError(
                 f"a row has no loss of its own: {name or 'the model'} ({type(module).__name__}) normalises with the "
                 'batch\'s statistics. Measure with statistics="running", on a model that tracks them'

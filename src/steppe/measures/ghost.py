@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 def ghost_squares(objective: Objective, batch: Batch) -> Tensor:
     """The squared gradient norm of every row (down) in every moving parameter (across)."""
-    layers = _layers(objective)
 
-    def work(places: Sequence[Tensor], batch: Batch) -> list[Tensor]:
-        return [_squares(objective, layers, batch)]
+    def work(none: Sequence[Tensor], batch: Batch) -> list[Tensor]:
+        return [_squares(objective, _layers(objective), batch)]
 
     try:
-        return replayed(objective, "ghost", work, objective.here(), batch)[0]
+        # at the weights where they are: what is given would be copied
+        return replayed(objective, "ghost", work, (), batch)[0]
     except (RuntimeError, NotImplementedError) as error:
         raise Unsuitable(f"the model does not run with watched layers: {first_line(error)}; {INSTEAD}") from error
 
@@ -41,7 +41,7 @@ def _squares(objective: Objective, layers: dict[nn.Module, Covered], batch: Batc
     token = torch.zeros((), device=objective.space.device, requires_grad=True)
     taps = Taps(n, token, layers)
     weights = {name: p.detach() for name, p in objective.model.named_parameters()}
-    weights |= {name: taps.watched(weights[name], name) for name in objective.params}
+    weights |= {name: taps.watched(p.detach(), name) for name, p in objective.params.items()}
 
     def task(model: nn.Module) -> Tensor:
         with torch.enable_grad(), taps.attached():
@@ -72,8 +72,9 @@ def _layers(objective: Objective) -> dict[nn.Module, Covered]:
         layer = _rule(module)
         if layer is None or attribute not in ("weight", "bias") or p.is_complex():
             raise Unsuitable(f"{label} owns {name}, and no rule covers it; {INSTEAD}")
-        if len(owners[id(p)]) > 1:
-            raise Unsuitable(f"{name} is shared by {', '.join(sorted(owners[id(p)].values()))}; {INSTEAD}")
+        sharing = owners[id(module._parameters.get(attribute, p))]  # another one may be in its place by now
+        if len(sharing) > 1:
+            raise Unsuitable(f"{name} is shared by {', '.join(sorted(sharing.values()))}; {INSTEAD}")
         found.setdefault(module, Covered(label, layer, {})).moving[attribute] = name
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cached_property
@@ -65,6 +65,8 @@ class Objective:
     replays: Replays = field(default_factory=Replays, compare=False, repr=False)
     trusted: InitVar[bool] = False  # the loss was found to be a function already
     _steady: bool = field(default=False, init=False, compare=False, repr=False)
+    # ways to single rows' gradients, and the function of which they were found right
+    ways_of_rows: dict[str, Hashable] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self, trusted: bool) -> None:
         object.__setattr__(self, "_steady", trusted)
