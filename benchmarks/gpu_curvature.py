@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from steppe import Objective
 from steppe.measures import Curvature, Eigenvalue, Measure, Sweep, Trace, fisher_traces
-from steppe.measures.curvature.trial import WARM
+from steppe.measures.curvature.trial import PATIENCE, WARM
 from steppe.vector import Vector
 
 Batches = Sequence[tuple[Tensor, Tensor]]
@@ -43,7 +43,7 @@ TOLERANCES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5)  # the first is PyHessian's own
 WIDTHS = (16, 64)  # of networks whose products are timed
 SETTINGS = ((16, 1), (16, 4), (64, 1))  # width and batches of those that are asked for lambda_max and the trace
 FULL = ((64, 4),)
-SETTLING = WARM + 4  # calls after which an operator has found its way
+SETTLING = PATIENCE // DIRECTIONS + WARM + 4  # calls after which an operator has found its way
 OURS, PEER = "steppe", "PyHessian's procedure (reimplemented)"
 PRECISIONS = ("tf32", "bf16")
 
@@ -154,22 +154,22 @@ def _products(page: Page, asked: Asked, width: int) -> None:
 
 def settle(operator: Curvature, vectors: Sequence[Vector]) -> None:
     """Asks an operator as often as it takes to find out which way is the faster."""
-    trial = operator._trials.get(len(vectors) > 1)
+    trial = operator._trial if len(vectors) > 1 else None
     for _ in range(SETTLING):
-        if trial is None or trial.ahead is not None:
+        if trial is not None and trial.ahead is not None:
             return
         operator.products(vectors)
 
 
 def way(operator: Curvature, several: bool) -> str:
     """How products with several directions or with one were made, as found at run time."""
-    trial = operator._trials.get(several)
+    trial = operator._trial if several else None
     if trial is None:
-        return "backward through a kept graph (forward mode is tried on a GPU only)"
+        return "backward through a kept graph (forward mode is tried for several, and on a GPU)"
     if trial.ahead is False:
         return "backward through a kept graph (forward mode was tried and not taken)"
     if not trial._seen:
-        return "no way yet (none was asked for)"
+        return "backward through a kept graph (forward mode was not tried yet)"
     found = f"forward over reverse, {trial.chunk} in a pass"
     return found if trial.ahead else f"{found} so far (which way is the faster is not decided yet)"
 

@@ -365,7 +365,7 @@ def test_iterations_run_until_one_tolerance_is_enough_for_all(part):
 @pytest.mark.parametrize(
     ("ahead", "seen", "said"),
     [
-        (None, {}, "no way yet (none was asked for)"),
+        (None, {}, "backward through a kept graph (forward mode was not tried yet)"),
         (None, {8: 2}, "forward over reverse, 8 in a pass so far (which way is the faster is not decided yet)"),
         (True, {8: 9}, "forward over reverse, 8 in a pass"),
         (False, {8: 1}, "backward through a kept graph (forward mode was tried and not taken)"),
@@ -373,10 +373,10 @@ def test_iterations_run_until_one_tolerance_is_enough_for_all(part):
     ],
 )
 def test_the_way_of_products_is_told_as_far_as_it_is_known(part, ahead, seen, said):
-    several, single = SimpleNamespace(ahead=ahead, _seen=seen, chunk=8), SimpleNamespace(ahead=True, _seen={1}, chunk=1)
-    operator, way = SimpleNamespace(_trials={True: several, False: single}), part("gpu_curvature").way
+    operator = SimpleNamespace(_trial=SimpleNamespace(ahead=ahead, _seen=seen, chunk=8))
+    way = part("gpu_curvature").way
     assert way(operator, True) == said
-    assert way(operator, False) == "forward over reverse, 1 in a pass"
+    assert way(operator, False).startswith("backward through a kept graph")
 
 
 def test_an_operator_is_asked_until_its_way_is_found(part, classifier):
@@ -405,8 +405,7 @@ def test_an_operator_is_asked_until_its_way_is_found(part, classifier):
     operator = Curvature(objective, bench=Bench())
     probes = [objective.draw(-1, i).signs() for i in range(4)]
     part("gpu_curvature").settle(operator, probes)
-    assert operator._trials[True].ahead is not None
-    assert operator._trials[False].ahead is None
+    assert operator._trial.ahead is not None
 
 
 @pytest.mark.parametrize("layout", ["binary", "python"])

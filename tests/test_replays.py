@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from again import Again, Operations
@@ -84,11 +86,49 @@ def test_what_waits_only_the_first_time_is_recorded():
             seen.append(x.sum().item())
         return [x + y]
 
+    @contextmanager
+    def rehearsing():
+        with Operations():
+            yield lambda: True
+
     if not CUDA:
-        again._recorder.rehearsing = Operations  # numbers that are read are noticed in rehearsals too
+        again._recorder.rehearsing = rehearsing  # numbers that are read are noticed there too
     for x, y in pairs(5):
         assert torch.equal(again("key", lazy, x, y)[0], x + y)
     assert again._recordings
+
+
+def test_what_the_host_does_not_hold_up_is_not_recorded():
+    again, function = replays(), Counted()
+
+    @contextmanager
+    def rehearsing():
+        yield lambda: False
+
+    again._recorder_on(torch.device(DEVICE)).rehearsing = rehearsing
+    for x, y in pairs(5):
+        assert torch.equal(again("key", function, x, y)[1], x * 2)
+    assert function.calls == 5
+    assert not again._recordings
+    assert again.why is None
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+def test_long_kernels_are_not_recorded_and_many_short_ones_are():
+    long, short = Replays(), Replays()
+    big, small = torch.randn(8192, 8192, device=DEVICE), torch.randn(4, device=DEVICE)
+
+    def many(x):
+        for _ in range(100):
+            x = x + 1
+        return [x]
+
+    assert (big @ big).sum().isfinite()  # what the first product sets up is no part of it
+    for _ in range(4):
+        long("long", lambda x: [x @ x @ x], big)
+        short("short", many, small)
+    assert not long._recordings
+    assert short._recordings
 
 
 def test_errors_of_the_function_are_the_callers():

@@ -11,39 +11,46 @@ GROWTH = 8  # rows added when a basis is full: fewer copies than one at a time, 
 
 
 class Basis:
-    """Orthonormal vectors, added one at a time; kept as one matrix a chunk, so that projecting costs two products."""
+    """Orthonormal vectors, added one at a time; kept as one matrix a device, so that projecting costs two products."""
 
     def __init__(self, space: Space):
         self.space, self._size = space, 0
-        self._rows = [x.new_empty(0, x.numel(), dtype=space.precision) for x in space.weights().chunks]
+        chunks = space.weights().chunks
+        self._members = [[k for k, x in enumerate(chunks) if x.device == device] for device in space.devices]
+        counts = [sum(chunks[k].numel() for k in members) for members in self._members]
+        self._rows = [
+            torch.empty(0, count, dtype=space.precision, device=device)
+            for count, device in zip(counts, space.devices, strict=True)
+        ]
 
     def __len__(self) -> int:
         return self._size
 
     def append(self, v: Vector) -> None:
         """Adds a unit vector that is orthogonal to the others."""
-        for k, x in enumerate(v.chunks):
-            rows = self._rows[k]
+        for d, entries in enumerate(self._entries(v)):
+            rows = self._rows[d]
             if self._size == len(rows):
                 larger = rows.new_empty(self._size + GROWTH, rows.shape[1])
                 larger[: self._size] = rows
-                rows = self._rows[k] = larger
-            rows[self._size].copy_(x.reshape(-1))
+                rows = self._rows[d] = larger
+            rows[self._size] = entries
         self._size += 1
 
     def coefficients(self, v: Vector, first: int | None = None) -> Tensor:
         """The inner products of `v` with the vectors, or with the first few, on the host."""
         n = self._size if first is None else first
-        parts = [r[:n] @ x.reshape(-1).to(r) for r, x in zip(self._rows, v.chunks, strict=True)]
+        parts = [rows[:n] @ entries for rows, entries in zip(self._rows, self._entries(v), strict=True)]
         return torch.stack([p.double().cpu() for p in parts]).sum(0)
 
     def combined(self, coefficients: Tensor) -> Vector:
         """The sum of the vectors times coefficients, which may be fewer than the vectors."""
-        n = len(coefficients)
-        chunks = [
-            (coefficients.to(r) @ r[:n]).to(x.dtype).view_as(x)
-            for r, x in zip(self._rows, self.space.weights().chunks, strict=True)
-        ]
+        n, like = len(coefficients), self.space.weights().chunks
+        chunks = list(like)
+        for members, rows in zip(self._members, self._rows, strict=True):
+            parts = (coefficients.to(rows) @ rows[:n]).split_with_sizes([like[k].numel() for k in members])
+            for k, part in zip(members, parts, strict=True):
+                chunks[k] = part.view(like[k].shape).to(like[k].dtype)
         return Vector(self.space, chunks)
 
     def remove_(self, v: Vector, first: int | None = None) -> Tensor:
@@ -55,6 +62,11 @@ class Basis:
             v.add_(self.combined(again), -1.0)
             taken = taken + again
         return taken
+
+    def _entries(self, v: Vector) -> list[Tensor]:
+        """All entries of a vector, end to end for each device."""
+        chunks, precision = v.chunks, self.space.precision
+        return [torch.cat([chunks[k].reshape(-1).to(precision) for k in members]) for members in self._members]
 
 
 def flat(v: Vector) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from time import perf_counter
 from typing import Any, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -12,12 +13,18 @@ import torch
 from torch import Generator
 
 R = TypeVar("R")
+Gains = Callable[[], bool]  # whether replays take less time than what was rehearsed; waits until that is done
+BOUND = 0.5  # of the device's time: a host that takes less to launch the work does not hold it up
 
 
 class Recorder(Protocol):
     """What records on a device: operations in the memory they use, to be run again there."""
 
-    def rehearsing(self) -> AbstractContextManager[None]:
+    def aside(self) -> AbstractContextManager[None]:
+        """Within, operations run where they are recorded later."""
+        ...
+
+    def rehearsing(self) -> AbstractContextManager[Gains]:
         """Within, operations run as when they are recorded, and waiting for the device is an error."""
         ...
 
@@ -36,16 +43,35 @@ class CudaGraphs:
         self._pool: Any = None
 
     @contextmanager
-    def rehearsing(self) -> Iterator[None]:
-        here, before = torch.cuda.current_stream(self._device), torch.cuda.get_sync_debug_mode()
+    def aside(self) -> Iterator[None]:
+        here = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(here)
-        torch.cuda.set_sync_debug_mode("error")
         try:
             with torch.cuda.stream(self._stream):
                 yield
         finally:
-            torch.cuda.set_sync_debug_mode(before)
             here.wait_stream(self._stream)
+
+    @contextmanager
+    def rehearsing(self) -> Iterator[Gains]:
+        before = torch.cuda.get_sync_debug_mode()
+        event: Any = torch.cuda.Event
+        start, end = event(enable_timing=True), event(enable_timing=True)
+        began, took = perf_counter(), 0.0
+
+        def gains() -> bool:
+            end.synchronize()
+            return bool(1e3 * took > BOUND * start.elapsed_time(end))
+
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            with self.aside():
+                start.record(self._stream)
+                yield gains
+                end.record(self._stream)
+                took = perf_counter() - began
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
 
     def record(self, work: Callable[[], R], noise: Sequence[Generator] = ()) -> tuple[R, Callable[[], None]]:
         if not self._graphs:  # a pool goes with the last graph that uses it

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
-from .graphs import CudaGraphs, Recorder
+from .graphs import CudaGraphs, Gains, Recorder
 from .many import copies, copy_
 
 EAGER = 1  # rehearsals, which are calls, before one is recorded: what is asked for once never is
@@ -29,17 +30,20 @@ class _Recording:
 
 @final
 class Replays:
-    """Recordings by a key: what is asked for a second time is recorded, and replayed from then on.
+    """Recordings by a key: what is asked for a second time is recorded if that gains time, and replayed from then on.
 
     A function may depend on its tensors, on its key, and on memory that stays where it is. It is called again only
     while nothing is recorded. Whatever cannot be recorded is called every time.
     """
 
-    def __init__(self, recorder: Recorder | None = None):
+    def __init__(self, recorder: Recorder | None = None, most: int = MOST):
         self._recorder = recorder  # None: graphs of the device that the first tensor is on
+        self._most = most
         self._rehearsed: Counter[Hashable] = Counter()
         self._failed: Counter[Hashable] = Counter()
         self._reasons: dict[Hashable, str] = {}
+        self._gains: dict[Hashable, Gains] = {}
+        self._useless: set[Hashable] = set()  # to record: the device, not the host, is what takes the time
         self._recordings: dict[Hashable, _Recording] = {}
 
     @property
@@ -51,17 +55,20 @@ class Replays:
         """`function(*given)`, in memory that is the caller's."""
         recorder = self._recorder_on(given[0].device)
         kind = (key, *((t.shape, t.stride(), t.dtype, t.device) for t in given))
-        if recorder is None or self._failed[kind] >= CHANCES:
+        if recorder is None or kind in self._useless or self._failed[kind] >= CHANCES:
             return function(*given)
         known = self._recordings.get(kind)
         if known is None:
             try:
                 if self._rehearsed[kind] < EAGER:
-                    with recorder.rehearsing():
+                    with recorder.rehearsing() as self._gains[kind]:
                         found = function(*given)
                     self._rehearsed[kind] += 1
                     return found
-                if len(self._recordings) >= MOST:
+                if len(self._recordings) >= self._most:
+                    return function(*given)
+                if not self._gains.pop(kind)():
+                    self._useless.add(kind)
                     return function(*given)
                 known = self._recordings[kind] = _recorded(recorder, function, given)
             except RuntimeError as error:  # the function itself may be what fails: then it does so again
@@ -72,6 +79,11 @@ class Replays:
         copy_(known.given, given)
         known.again()
         return copies(known.found)
+
+    def aside(self, device: torch.device) -> AbstractContextManager[None]:
+        """Around what a function that is recorded later goes back through: a graph that outlives it."""
+        recorder = self._recorder_on(device)
+        return nullcontext() if recorder is None else recorder.aside()
 
     def _recorder_on(self, device: torch.device) -> Recorder | None:
         if self._recorder is None and device.type == "cuda":

@@ -39,7 +39,7 @@ class StepGraphs:
     def __init__(self, device: torch.device):
         graphs = CudaGraphs(device)
         self._device = device
-        self.rehearsing, self.record = graphs.rehearsing, graphs.record
+        self.aside, self.rehearsing, self.record = graphs.aside, graphs.rehearsing, graphs.record
 
     def noise(self, passes: int) -> PassGenerators:
         return PassGenerators(self._device, passes)

@@ -6,7 +6,8 @@ through some normalisation layers of torch 2.13.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,7 @@ from ..batches import Batch
 from ..elsewhere import twice_differentiable
 from ..objective import Objective
 from ..steady import refuse_constant
+from .convolutions import PlainConvolutions
 
 
 class Apply(Protocol):
@@ -44,7 +46,7 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Loc
         refuse_constant(objective, losses)
         return _grad([losses.mean()], leaves, create_graph=True)
 
-    with torch.enable_grad(), twice_differentiable(objective.model):
+    with torch.enable_grad(), _twice(objective):
         gradient = objective.evaluate(leaves, task)
     _refuse_once_differentiable(gradient)
     curved = [i for i, g in enumerate(gradient) if g.requires_grad]
@@ -56,7 +58,7 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Loc
         def again(model: nn.Module) -> list[Tensor]:
             return _grad([gradient[i] for i in curved], leaves, [direction[i] for i in curved], stacked=stacked)
 
-        with twice_differentiable(objective.model):
+        with _twice(objective):  # layers that are run again on the way back
             return objective.evaluate(leaves, again)  # type: ignore[no-any-return]
 
     return Local(apply, lambda: [g.detach() for g in gradient])
@@ -79,7 +81,7 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
         slope = _grad([objective.loss_fn(seen, target).mean()], [seen], create_graph=True)[0]
         return output, seen, slope, pulled, cotangent
 
-    with torch.enable_grad(), twice_differentiable(objective.model):
+    with torch.enable_grad(), _twice(objective):
         output, seen, slope, pulled, cotangent = objective.evaluate(leaves, task)
     linear = [i for i, p in enumerate(pulled) if p.requires_grad]
 
@@ -92,13 +94,21 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
             bent = _grad([slope], [seen], pushed, stacked=stacked)
             return _grad([output], leaves, bent, stacked=stacked)
 
-        with twice_differentiable(objective.model):
+        with _twice(objective):
             return objective.evaluate(leaves, again)  # type: ignore[no-any-return]
 
     def gradient() -> list[Tensor]:
         return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope.detach()]))  # type: ignore[no-any-return]
 
     return Local(apply, gradient)
+
+
+@contextmanager
+def _twice(objective: Objective) -> Iterator[None]:
+    """Around what is differentiated twice; on a CPU torch's own second derivatives of convolutions are as fast."""
+    convolutions = PlainConvolutions() if objective.space.device.type == "cuda" else nullcontext()
+    with twice_differentiable(objective.model), convolutions:
+        yield
 
 
 def _refuse_once_differentiable(gradient: Sequence[Tensor]) -> None:

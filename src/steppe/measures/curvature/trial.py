@@ -13,12 +13,13 @@ from torch import Tensor
 
 from ...replays import EAGER
 from ...vector import Vector
+from .stacks import Products
 
-Products = list[list[Tensor]]
 Way = Callable[[Sequence[Vector]], Products]
 
 FIRST = 2  # directions in the chunk by which memory is weighed: one alone gains nothing over a kept graph
 AT_ONCE = 8  # directions in one pass: more gained little (curvature benchmarks)
+PATIENCE = 32  # directions that go the way behind before the way ahead is tried, which takes as long as about so many
 WARM = EAGER + 1  # calls before a way is timed: by then it is recorded, if it is at all
 SHARE = 0.5  # of the free memory that a chunk may take: kept graphs have a quarter, and sizes of batches differ
 LIGHT = 1 / 8  # of the free memory
@@ -79,11 +80,13 @@ class Trial:
     """Takes a way ahead in chunks that fit into memory if it is right and faster than the way behind, else that one.
 
     Found out from products that were asked for: one more is made, to compare. The way ahead is timed when chunks of one
-    size have come so often that it is as fast as it gets. A way ahead that fails is not asked again.
+    size have come so often that it is as fast as it gets. A way ahead that fails is not asked again, and where few
+    products are asked for none is.
     """
 
     def __init__(self, bench: Bench, tolerance: float, at_once: int = AT_ONCE):
         self.bench, self.tolerance, self.at_once = bench, tolerance, at_once
+        self._patience = PATIENCE
         self.ahead: bool | None = None  # whether it is taken, once that is known
         self.chunk = min(FIRST, at_once)
         self._bound, self._known = inf, False  # bytes that a direction takes at most, and whether it takes them
@@ -95,6 +98,9 @@ class Trial:
         """The products, and how many more than these were made."""
         found: Products = []
         more = 0
+        if self._patience > 0 and self.ahead is None:
+            self._patience -= len(vectors)
+            return behind(vectors), 0
         while len(found) < len(vectors) and self.ahead is not False:
             left = vectors[len(found) :]
             some = left[: ceil(len(left) / ceil(len(left) / self.chunk))]  # even ones: small chunks are slower
