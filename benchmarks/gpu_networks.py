@@ -49,10 +49,11 @@ def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(model(x), y)
 
 
-def fresh(asked: Asked, width: int, fused: bool | None = None) -> tuple[nn.Module, torch.optim.Optimizer]:
+def fresh(asked: Asked, width: int, kernels: str | None = None) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = (conv_net if asked.quick else resnet18)(width).to(asked.device).to(memory_format=torch.channels_last)
-    return model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, fused=fused)
+    chosen = {} if kernels is None else {kernels: True}
+    return model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, **chosen)
 
 
 def channels_last_resnet18(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:

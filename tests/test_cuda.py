@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import math
+
 import pytest
 import torch
 from torch import nn
 
 import steppe
+from steppe.room import Room
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -139,3 +143,82 @@ def test_fused_base_optimizers_work():
     for _ in range(50):
         last = opt.step(closure_for(model, x, y))
     assert last < first
+
+
+def convolutional():
+    """Weights in channels_last order, statistics, and a buffer that lies in that order too and never moves."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 36, 4)
+    model = nn.Sequential(*layers).to("cuda", memory_format=torch.channels_last)
+    model.register_buffer("kernel", torch.arange(48.0, device="cuda").view(2, 3, 2, 4))
+    model.kernel = model.kernel.to(memory_format=torch.channels_last)
+    x = torch.randn(16, 3, 8, 8, device="cuda").to(memory_format=torch.channels_last)
+    return model, x, torch.randint(0, 4, (16,), device="cuda")
+
+
+def test_rooms_copy_bitwise_and_know_norms():
+    params = [p.detach() for p in convolutional()[0].parameters()]
+    params.append(torch.full((7,), 300.0, device="cuda", dtype=torch.float16))  # whose squares overflow
+    room = Room.for_copies_of(params)
+    room.copies([torch.full_like(p, math.inf) for p in params])
+    for a, b in zip(room.copies(params), params, strict=True):
+        assert torch.equal(a, b)
+        assert a.stride() == b.stride()
+    exact = math.sqrt(sum(float(p.double().square().sum()) for p in params))
+    assert float(room.norm(params, torch.float32)) == pytest.approx(exact, rel=1e-5)
+    single = [p.clone() for p in params[:-1]]
+    assert float(room.infinite(single)) == 0.0
+    assert all(torch.equal(a, b) for a, b in zip(single, params, strict=False))
+    single[-1][-1] = math.nan
+    assert float(room.infinite(single)) == math.inf
+
+
+def test_rooms_are_for_dense_tensors_of_one_gpu():
+    here = torch.zeros(4, device="cuda")
+    assert Room.for_copies_of([here]) is not None
+    assert Room.for_copies_of([here, torch.zeros(4)]) is None
+    assert Room.for_copies_of([here, torch.zeros(8, device="cuda")[::2]]) is None
+    assert Room.for_copies_of([here, here[:0]]) is None
+
+
+@pytest.mark.parametrize("name", ["sam", "gsam", "sa-sam", "m-sam", "agnostic-sam"])
+def test_rooms_change_nothing_but_rounding(name, monkeypatch):
+    found = trained(name, "cuda")
+    with monkeypatch.context() as patch:
+        patch.setattr(Room, "for_copies_of", lambda *args, **options: None)
+        expected = trained(name, "cuda")
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_step_that_fails_or_is_refused_leaves_no_trace(bad, steps):
+    model, x, y = convolutional()
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model=model)
+    for _ in range(steps):
+        opt.step(closure_for(model, x, y))
+    before = copy.deepcopy(model.state_dict())
+    for factor in (math.nan, None):
+        with pytest.raises(FloatingPointError if factor else ZeroDivisionError):
+            for i, turn in enumerate(opt.passes()):
+                loss = nn.functional.cross_entropy(model(x), y)
+                turn.backward(loss * (factor if i == bad else 1) if factor else loss * (1 // (bad - i)))
+            opt.step()
+        assert all(torch.equal(t, before[k]) for k, t in model.state_dict().items())
+        assert not opt._survey().space.room.taken
+
+
+def test_later_passes_are_those_of_layers_that_track():
+    seen = []
+    for always in (False, True):
+        model, x, y = convolutional()
+        opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.05), model=model)
+        if always:
+            opt._statistics.track_always()
+        for _ in range(3):
+            opt.step(closure_for(model, x, y))
+        seen.append(model.state_dict())
+    assert int(seen[0]["1.num_batches_tracked"]) == 3
+    for key, t in seen[0].items():
+        torch.testing.assert_close(t, seen[1][key], rtol=1e-3, atol=1e-5)  # convolutions add in any order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, nan
 from typing import Any, Protocol
 
 import torch
@@ -47,7 +47,7 @@ class Ball:
     def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
         """`steepest`, built in the gradient's own memory."""
         if self.metric is None and self.p == 2 and not isinstance(self.rho, Sequence):
-            return grad.mul_(inverse(grad.norm()) * self.rho)
+            return grad.mul_(inverse(grad.norm()).mul_(self.rho))
         factors = self.scales(site)
         stretch_(grad, factors)
         if self.p == inf:
@@ -121,8 +121,7 @@ def refuse_negative(rho: Any) -> None:
 
 def inverse(x: Tensor) -> Tensor:
     """1 / x, and 0 where that is not finite: a zero gradient moves nothing."""
-    y = 1 / x
-    return torch.where(torch.isinf(y), torch.zeros_like(y), y)
+    return x.reciprocal().nan_to_num_(nan=nan, posinf=0.0, neginf=0.0)
 
 
 def stretch_(v: Vector, factors: Sequence[Any]) -> Vector:

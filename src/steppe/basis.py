@@ -7,48 +7,51 @@ from torch import Tensor
 
 from .vector import Space, Vector
 
-GROWTH = 8  # rows added when a basis is full: fewer copies than one at a time, less waste than doubling
+GROWTH = 8  # rows in a block of memory: few products, and little waste
 
 
 class Basis:
-    """Orthonormal vectors, added one at a time; kept as one matrix a device, so that projecting costs two products."""
+    """Orthonormal vectors, added one at a time; rows of a few matrices a device, so that projecting is quick."""
 
     def __init__(self, space: Space):
         self.space, self._size = space, 0
         chunks = space.weights().chunks
         self._members = [[k for k, x in enumerate(chunks) if x.device == device] for device in space.devices]
-        counts = [sum(chunks[k].numel() for k in members) for members in self._members]
-        self._rows = [
-            torch.empty(0, count, dtype=space.precision, device=device)
-            for count, device in zip(counts, space.devices, strict=True)
-        ]
+        self._blocks: list[list[Tensor]] = [[] for _ in space.devices]  # of GROWTH rows each
 
     def __len__(self) -> int:
         return self._size
 
     def append(self, v: Vector) -> None:
         """Adds a unit vector that is orthogonal to the others."""
-        for d, entries in enumerate(self._entries(v)):
-            rows = self._rows[d]
-            if self._size == len(rows):
-                larger = rows.new_empty(self._size + GROWTH, rows.shape[1])
-                larger[: self._size] = rows
-                rows = self._rows[d] = larger
-            rows[self._size] = entries
+        block, row = divmod(self._size, GROWTH)
+        for blocks, entries in zip(self._blocks, self._entries(v), strict=True):
+            if block == len(blocks):
+                blocks.append(entries.new_empty(GROWTH, len(entries)))
+            blocks[block][row] = entries
         self._size += 1
 
     def coefficients(self, v: Vector, first: int | None = None) -> Tensor:
         """The inner products of `v` with the vectors, or with the first few, on the host."""
         n = self._size if first is None else first
-        parts = [rows[:n] @ entries for rows, entries in zip(self._rows, self._entries(v), strict=True)]
-        return torch.stack([p.double().cpu() for p in parts]).sum(0)
+        totals = torch.zeros(n, dtype=torch.float64)
+        for blocks, entries in zip(self._blocks, self._entries(v), strict=True):
+            if n:
+                totals += torch.cat([rows @ entries for rows in _first(blocks, n)]).double().cpu()
+        return totals
 
     def combined(self, coefficients: Tensor) -> Vector:
         """The sum of the vectors times coefficients, which may be fewer than the vectors."""
         n, like = len(coefficients), self.space.weights().chunks
+        if not n:
+            return self.space.zeros()
         chunks = list(like)
-        for members, rows in zip(self._members, self._rows, strict=True):
-            parts = (coefficients.to(rows) @ rows[:n]).split_with_sizes([like[k].numel() for k in members])
+        for members, blocks in zip(self._members, self._blocks, strict=True):
+            there = coefficients.to(blocks[0])
+            total = blocks[0].new_zeros(blocks[0].shape[1])
+            for start, rows in zip(range(0, n, GROWTH), _first(blocks, n), strict=True):
+                total.addmv_(rows.mT, there[start : start + GROWTH])
+            parts = total.split_with_sizes([like[k].numel() for k in members])
             for k, part in zip(members, parts, strict=True):
                 chunks[k] = part.view(like[k].shape).to(like[k].dtype)
         return Vector(self.space, chunks)
@@ -67,6 +70,11 @@ class Basis:
         """All entries of a vector, end to end for each device."""
         chunks, precision = v.chunks, self.space.precision
         return [torch.cat([chunks[k].reshape(-1).to(precision) for k in members]) for members in self._members]
+
+
+def _first(blocks: list[Tensor], n: int) -> list[Tensor]:
+    """The first n rows of some blocks."""
+    return [rows[: n - start] for start, rows in zip(range(0, n, GROWTH), blocks, strict=False)]
 
 
 def flat(v: Vector) -> Tensor:

@@ -19,6 +19,7 @@ from .chunk import Chunk
 from .inner import dot, joined
 from .many import copies
 from .roles import Role
+from .room import Room
 from .shards import local, over_ranks, sharding_of
 
 STACK_BELOW = 1 << 14  # elements: a larger tensor costs more to copy than one more operation costs to call
@@ -41,6 +42,7 @@ class Space:
             Chunk(tuple(members), key[4], key[5], key[6], key[2])  # type: ignore[index]
             for key, members in sorted(kinds.items(), key=lambda kv: kv[0][0])  # type: ignore[index]
         ]
+        self.room: Room | None = None  # where a GPU puts numbers end to end; who steps often makes it
         self._one_by_one = [c.members for c in self.chunks] == [(i,) for i in range(len(self.params))]
         self._meshes = {c.sharding for c in self.chunks if c.sharding}
         firsts = [self.params[c.members[0]] for c in self.chunks]
@@ -193,6 +195,9 @@ class Vector:
         if p == inf:  # not by foreach: it is slow there, and refuses the empty shards of uneven sharding
             peaks = [x.abs().amax() if x.numel() else x.new_zeros(()) for x in chunks]
             return space.total(peaks, torch.max, dist.ReduceOp.MAX)
+        if p == 2 and space.room is not None and not space.room.taken:
+            self._length = space.room.norm(chunks, space.precision)
+            return self._length
         norms = torch._foreach_norm(chunks, p, dtype=space.precision) if chunks else ()
         if space.sharded:
             length = space.total([n.pow(p) for n in norms], torch.sum).pow(1 / p)
@@ -200,6 +205,11 @@ class Vector:
             length = space.total(norms, lambda x: torch.linalg.vector_norm(x, p))
         self._length = length if p == 2 else self._length
         return length
+
+    def health(self) -> Tensor:
+        """A number that is finite if and only if all entries on all ranks are, unless their squares overflow."""
+        room = self.space.room
+        return self.norm() if room is None or not room.single else room.infinite(self.chunks)
 
     def dot(self, other: Vector) -> Tensor:
         """The inner product over all entries on all ranks, accumulated in float32 or better."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from ..probe import pattern_of
 from .engine import SharpnessAware
-
-FUSED = (SGD, Adam, AdamW)  # exactly these: a subclass may step in its own way
+from .fused import FUSED, put_steps_on_device
 
 
 def obstacle(opt: SharpnessAware) -> str | None:
@@ -63,8 +61,5 @@ def made_capturable(base: Optimizer, *, guarded: bool) -> str | None:
             group["fused"], group["foreach"] = True, False
         if "capturable" in group:
             group["capturable"] = True
-    for p in params:
-        step = base.state.get(p, {}).get("step")
-        if isinstance(step, Tensor) and step.device != p.device:
-            base.state[p]["step"] = step.to(p.device, torch.float32)
+    put_steps_on_device(base, params)
     return None

@@ -37,7 +37,8 @@ def capture(
         raise ValueError(f"compile={compile!r} makes graphs of its own: give True or 'max-autotune-no-cudagraphs'")
     mode = compile if isinstance(compile, str) else None
     seen: Any = torch.compile(model, dynamic=False, mode=mode) if compile else model
-
+    if compile:
+        opt._statistics.track_always()
     return captured(opt, passes_of(opt, loss_fn, seen), model)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from ..probe import Method
+from .fused import fuse
 from .gradients import Gradients
 from .ground import Ground, refuse_complex
 from .noise import Noise, SameNoise
@@ -92,6 +93,7 @@ class SharpnessAware(Optimizer):
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._last: Report | None = None
         self._looked = False
+        self._fused: list[dict[str, Any]] = []  # groups whose kernels were chosen here
         self.applying: Applying | None = None  # in place of a look at every gradient, which waits for the device
         self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
         super().__setstate__({})  # installs the hooks, touches no state
@@ -167,6 +169,10 @@ class SharpnessAware(Optimizer):
         with torch.no_grad():
             health = self._diagnose(walk, site)
             gradients.deliver(direction, health)
+        if gradients.sparse and self._fused:  # fused kernels take dense gradients only
+            for group in self._fused:
+                group["fused"] = None
+            self._fused = []
         planned = Planned(site, walk.before, gradients, health if scaler is None else None)
         self._planned = planned if earlier is None else planned.after(earlier)
         if report is not None:
@@ -178,6 +184,7 @@ class SharpnessAware(Optimizer):
         if self._ground is None or not self._ground.holds(self.param_groups):
             self._set_default_options()  # groups may have been added to the base
             self._ground = Ground.of(self.model, self.param_groups)
+            self._fused += fuse(self.base)
         return self._ground
 
     def _diagnose(self, walk: Walk, site: OptimizerSite) -> Tensor | None:

@@ -26,15 +26,29 @@ class Stage:
         self.members = [i for k in self.scattered for i in space.chunks[k].members]
         self.buffers = [torch.empty_like(torch.stack(members[k])) for k in self.scattered]
         self.views = [view for buffer in self.buffers for view in buffer.unbind(0)]
+        self._firsts = [space.chunks[k].members[0] for k in self.whole]
+        self._lasting = None if space.sharded else self._places(here)  # shards are handed out anew
         self._settled = [space.params[i] for k in self.stacks for i in space.chunks[k].members]
         self._addresses = [p.data_ptr() for p in self._settled]
 
     def keep(self, here: Vector) -> Vector:
         """A copy of the weights; what is scattered is one already."""
-        chunks = here.chunks
+        chunks, room = here.chunks, here.space.room
+        if room is not None:
+            room.taken = True
+            return Vector(here.space, room.copies(chunks))
         fresh = copies([chunks[k] for k in self.whole])
         kept = dict(enumerate(chunks)) | dict(zip(self.whole, fresh, strict=True))
         return Vector(here.space, [kept[k] for k in range(len(kept))])
+
+    def places(self, here: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """What moves whole and what is scattered, in the memory of the parameters that are here."""
+        return self._lasting or self._places(here)
+
+    def _places(self, here: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        pairs = zip(self.whole, self._firsts, strict=True)
+        whole = [self.stacks[k] if k in self.stacks else here[i] for k, i in pairs]
+        return whole, [here[i] for i in self.members]
 
     def stands(self) -> bool:
         """Whether the stacks are still the parameters' own memory."""
@@ -46,16 +60,15 @@ class Excursion:
 
     def __init__(self, space: Space, stage: Stage):
         self._space, self._stage, self._parameters = space, stage, space.locals()
-        firsts = [space.chunks[k].members[0] for k in stage.whole]
-        pairs = zip(stage.whole, firsts, strict=True)
-        self._whole = [stage.stacks[k] if k in stage.stacks else self._parameters[i] for k, i in pairs]
-        self._scattered = [self._parameters[i] for i in stage.members]
+        self._whole, self._scattered = stage.places(self._parameters)
         self._origin: Vector | None = None
         self._away = False
 
     @cached_property
     def _here(self) -> Vector:
         """The weights in the parameters' own memory, with copies of what is scattered."""
+        if not self._stage.scattered:
+            return Vector(self._space, list(self._whole))
         chunks = dict(zip(self._stage.whole, self._whole, strict=True))
         for k in self._stage.scattered:
             chunks[k] = torch.stack([self._parameters[i] for i in self._space.chunks[k].members])
@@ -83,6 +96,13 @@ class Excursion:
         add_(self._whole, [moves[k] for k in stage.whole])
         copy_(self._scattered, stage.views)
         displacement.release()
+
+    def end(self) -> None:
+        """Puts every parameter back for good: the copy is given up."""
+        self.back()
+        self._origin = None
+        if self._space.room is not None:
+            self._space.room.taken = False
 
     def back(self) -> None:
         """Puts every parameter back, those without a gradient too."""

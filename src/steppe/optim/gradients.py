@@ -24,6 +24,11 @@ class Gradients:
         self._whole = False  # whether `p.grad` is just that
         self._looked_up: dict[int, list[Tensor]] = {}  # rows of sparse gradients, by parameter
 
+    @property
+    def sparse(self) -> bool:
+        """Whether any pass has left a sparse gradient."""
+        return bool(self._looked_up)
+
     def clear(self) -> None:
         for p in self.space.params:
             p.grad = None

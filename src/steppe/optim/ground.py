@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..roles import roles_of
+from ..room import Room
 from ..vector import Space
 from .excursion import Excursion, Stage
 from .replicas import Replicas
@@ -25,6 +26,7 @@ class Ground:
     stage: Stage
     replicas: Replicas
     kinds: list[Any]
+    places: list[Any]  # where the parameters were when they were looked at last
 
     @classmethod
     def of(cls, model: nn.Module | None, groups: Groups) -> Ground:
@@ -35,14 +37,20 @@ class Ground:
         roles = roles_of(model, groups)
         group_of = [i for i, g in enumerate(groups) for p in g["params"] if p.requires_grad]
         space = Space(params, group_of, [roles[id(p)] for p in params])
-        return cls(space, Stage(space), replicas, _kinds(space))
+        space.room = Room.for_copies_of(space.weights().chunks) if not space.sharded else None
+        return cls(space, Stage(space), replicas, _kinds(space), _places(params))
 
     def holds(self, groups: Groups) -> bool:
         """Whether these are still the parameters to train."""
         params = _trained(groups)
-        same = len(params) == len(self.space.params) and all(map(is_, params, self.space.params))
-        # model.to(...) keeps the objects and changes what they hold
-        return same and _kinds(self.space) == self.kinds and self.stage.stands()
+        if len(params) != len(self.space.params) or not all(map(is_, params, self.space.params)):
+            return False
+        # model.to(...) keeps the objects and changes what they hold, in other memory
+        places = _places(params)
+        if places == self.places:
+            return True
+        self.places[:] = places
+        return _kinds(self.space) == self.kinds and self.stage.stands()
 
     def excursion(self) -> Excursion:
         return Excursion(self.space, self.stage)
@@ -58,7 +66,11 @@ def refuse_complex(params: Sequence[Tensor]) -> None:
 
 def _kinds(space: Space) -> list[Any]:
     firsts = [space.params[c.members[0]] for c in space.chunks]
-    return [(p.dtype, p.device) for p in firsts]
+    return [(p.dtype, p.device, p.shape) for p in firsts]
+
+
+def _places(params: Sequence[Tensor]) -> list[Any]:
+    return [p.data_ptr() for p in params] + [p.dtype for p in params]
 
 
 def _trained(groups: Groups) -> list[Tensor]:

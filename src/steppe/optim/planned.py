@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Protocol
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -48,7 +48,7 @@ class Checked:
         """A refused step raises, or shows in the number of steps taken."""
 
     def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
-        if planned.health is None or bool(torch.isfinite(planned.health)):
+        if planned.health is None or isfinite(planned.health):
             with planned.site.settings_applied():
                 base.step()
             planned.site.commit()

@@ -54,6 +54,7 @@ class Recording:
                 self._loss, self._again = recorder.record(lambda: take(self._rows), generators)
         finally:
             opt.noise = None
+        self._stands_on = opt._survey(), opt._statistics.memory()  # held: the recording writes there
         self.report = opt._last
         self._grads = [(p, p.grad) for g in opt.param_groups for p in g["params"]]
 

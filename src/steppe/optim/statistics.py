@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..many import copy_
+from ..room import Room
 
 Place = tuple[dict[str, Any], str]  # a module's buffers, and a name among them
 
 RUNNING = ("running_", "num_batches")  # how normalisation layers name their statistics
+TRACKED = ("running_mean", "running_var", "num_batches_tracked")  # what torch's BatchNorm tracks
 
 
 class Tensors:
@@ -27,15 +31,32 @@ class Tensors:
             flat = t.detach().view(-1) if t.is_contiguous() else t.detach()
             kinds.setdefault((t.device, t.dtype), []).append(flat)
         self._alike = [(own, [t.numel() for t in own]) for own in kinds.values()]
+        # a room holds entries as they lie in memory, `values` in the order of the dimensions
+        rooms = [Room.for_copies_of(own if all(t.ndim == 1 for t in own) else (), aligned=1) for own in kinds.values()]
+        self._rooms = [room for room in rooms if room is not None]
+        self._lent: weakref.ref[Saved] | None = None  # who has them
 
-    def are(self, tensors: list[Tensor]) -> bool:
-        """Whether these are the same ones, and in the same memory."""
+    def now_at(self, places: list[Place]) -> Tensors:
+        """The tensors at some places: these, if they still are, and in the same memory."""
+        found = [buffers.get(name) for buffers, name in places]
+        tensors = [t for t in found if t is not None]
         same = len(tensors) == len(self.tensors) and all(map(is_, tensors, self.tensors))
-        return same and [t.data_ptr() for t in tensors] == self._addresses
+        if same and [t.data_ptr() for t in tensors] == self._addresses:
+            return self
+        return Tensors([p for p, t in zip(places, found, strict=True) if t is not None], tensors)
 
     def values(self) -> list[Tensor]:
         """What they hold: all that is alike end to end."""
         return [torch.cat([t if t.ndim == 1 else t.reshape(-1) for t in own]) for own, _ in self._alike]
+
+    def saved(self) -> Saved:
+        """What they hold, where there is room in memory that is used again when nobody has it any more."""
+        if len(self._rooms) < len(self._alike) or (self._lent is not None and self._lent() is not None):
+            return Saved(self, self.values())
+        pairs = zip(self._rooms, self._alike, strict=True)
+        saved = Saved(self, [flat for room, (own, _) in pairs for flat in room.end_to_end(own)])
+        self._lent = weakref.ref(saved)
+        return saved
 
     def set(self, values: list[Tensor]) -> None:
         for (own, sizes), flat in zip(self._alike, values, strict=True):
@@ -52,30 +73,78 @@ class Saved:
 
 
 class RunningStatistics:
-    """The running statistics of a model: those of any class that names them so, and whatever else a pass moves."""
+    """The running statistics of a model: those of any class that names them so, and whatever else a pass moves.
+
+    From `hold` to `let_go` they stay: torch's BatchNorm layers do not track them meanwhile, which costs less than to
+    let them move, and what else moves is put back by `again`.
+    """
 
     def __init__(self, model: nn.Module | None):
-        places = [(m._buffers, name) for m in (model.modules() if model is not None else ()) for name in m._buffers]
+        modules = list(model.modules()) if model is not None else []
+        places = [(m._buffers, name) for m in modules for name in m._buffers]
         self._moving = [p for p in places if p[1].startswith(RUNNING)]
         self._others = [p for p in places if not p[1].startswith(RUNNING)]
+        # a compiled model would be compiled once more for layers that do not track
+        self._tracking = [] if any(map(_is_seen_whole, modules)) else [m for m in modules if _can_stop_tracking(m)]
+        self._trusted: set[int] = set()  # layers whose statistics did stay when they were stopped, by id
         self._learned = False  # until a first pass has shown what it moves, anything might
-        self._known = Tensors([], [])
+        self._known = self._rest = Tensors([], [])
+        self._stopped: list[nn.Module] = []
+        self._doubted: list[tuple[nn.Module, list[Tensor]]] = []
+        self._held: Saved | None = None
+        self._sort()
 
     def tensors(self) -> list[Tensor]:
         """The statistics themselves, in the order of their places."""
         return self._now().tensors
 
+    def memory(self) -> Any:
+        """What holds the memory that passes save statistics in: a recording of them must not outlive it."""
+        return self._known, self._rest
+
+    def track_always(self) -> None:
+        """Has no layer stop tracking: what compiles them would see two models."""
+        self._tracking = []
+        self._sort()
+
+    def hold(self) -> None:
+        """From now on passes move nothing, as far as that is not left to `again`."""
+        self._stopped = [m for m in self._tracking if m.track_running_stats]
+        for module in self._stopped:
+            module.__dict__["track_running_stats"] = False
+        doubted = [m for m in self._stopped if m.training and id(m) not in self._trusted]
+        self._doubted = [(m, [t.clone() for t in _present(m)]) for m in doubted]
+        if self._loose:
+            self._rest = self._rest.now_at(self._loose)
+            self._held = self._rest.saved()
+
+    def again(self) -> None:
+        """After a pass that was held: puts back what it did move."""
+        for module, before in self._doubted:  # a hook may move them, or a function that was given them
+            if not all(map(torch.equal, _present(module), before)):
+                self._tracking = [m for m in self._tracking if m is not module]
+            self._trusted.add(id(module))
+        if self._held is not None:
+            self.restore(self._held)
+        if self._doubted:
+            self._doubted = []
+            self._sort()
+
+    def let_go(self) -> None:
+        """Lets passes move everything again."""
+        for module in self._stopped:
+            module.__dict__["track_running_stats"] = True
+        self._stopped, self._held, self._doubted = [], None, []
+
+    def _places(self) -> list[Place]:
+        return self._moving if self._learned else self._moving + self._others
+
     def _now(self) -> Tensors:
-        places = self._moving if self._learned else self._moving + self._others
-        found = [buffers.get(name) for buffers, name in places]
-        tensors = [t for t in found if t is not None]
-        if not self._known.are(tensors):
-            self._known = Tensors([p for p, t in zip(places, found, strict=True) if t is not None], tensors)
+        self._known = self._known.now_at(self._places())
         return self._known
 
     def save(self) -> Saved:
-        now = self._now()
-        return Saved(now, now.values())
+        return self._now().saved()
 
     def restore(self, saved: Saved) -> None:
         for (buffers, name), tensor in zip(saved.at.places, saved.at.tensors, strict=True):
@@ -98,6 +167,32 @@ class RunningStatistics:
         if any(moved):
             self._moving += [p for p, yes in zip(self._others, moved, strict=True) if yes]
             self._others = [p for p, yes in zip(self._others, moved, strict=True) if not yes]
+            self._sort()
+
+    def _sort(self) -> None:
+        still = {id(m._buffers) for m in self._tracking if id(m) in self._trusted}
+        # what moves although they stop
+        self._loose = [p for p in self._moving if p[1] not in TRACKED or id(p[0]) not in still]
+
+
+def _present(module: nn.Module) -> list[Tensor]:
+    return [t for name in TRACKED if (t := module._buffers.get(name)) is not None]
+
+
+def _is_seen_whole(module: nn.Module) -> bool:
+    """Whether something compiles a model's layers, or writes their statistics from outside."""
+    return is_compiled(module) or bool(getattr(module, "broadcast_buffers", False))  # DistributedDataParallel's
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile has been asked to compile a module."""
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+
+
+def _can_stop_tracking(module: nn.Module) -> bool:
+    """Whether a layer runs as torch's own BatchNorm does, which leaves its statistics alone where it does not track."""
+    own = getattr(type(module), "forward", None) in (_BatchNorm.forward, nn.SyncBatchNorm.forward)
+    return isinstance(module, _BatchNorm) and own and "forward" not in vars(module)
 
 
 def _at(place: Place) -> Tensor | None:

@@ -44,43 +44,41 @@ class Walk:
     def passes(self) -> Generator[Pass, None, Vector]:
         """Yields a pass for every probe of the plan and returns its direction."""
         marks = self.statistics.marks()
-        after = reading = None
+        turn: Pass | None = None
         try:
             while True:
-                try:
-                    with torch.no_grad():
-                        probe = self.plan.send(reading)  # type: ignore[arg-type]
-                except StopIteration as done:
-                    return done.value  # type: ignore[no-any-return]
-                if reading is not None and after is None:
-                    after = self.statistics.save()
-                self._set_out(probe)
-                turn = Pass(probe, self.scaler, look=self.look and reading is None)
+                with torch.no_grad():
+                    try:
+                        probe = self.plan.send(None if turn is None else self._read(turn))  # type: ignore[arg-type]
+                    except StopIteration as done:
+                        return done.value  # type: ignore[no-any-return]
+                    if self.taken == 1:
+                        self.statistics.hold()
+                    self._set_out(probe)
+                turn = Pass(probe, self.scaler, look=self.look and not self.taken)
                 with self.replicas.passing(probe.sync, probe.grad):
                     yield turn
                 turn.finish()
                 self.taken += 1
-                if reading is None:
+                if self.taken == 1:
                     self.statistics.learn(marks)
                     self.graph = turn.graph
                 if self.noise is not None:
                     self.noise.rewind()
-                if after is not None:
-                    self.statistics.restore(after)
-                reading = self._read(turn)
+                self.statistics.again()
         except BaseException:
             self.replicas.recover()
             self.statistics.restore(self.before)
             self.gradients.undo()
             raise
         finally:
+            self.statistics.let_go()
             with torch.no_grad():
                 self.replicas.let_go()
-                self.excursion.back()
+                self.excursion.end()
             if self.noise is not None:
                 self.noise.resume()
 
-    @torch.no_grad()
     def _set_out(self, probe: Probe) -> None:
         self.gradients.clear()
         if self.report is not None:
@@ -88,12 +86,11 @@ class Walk:
         self.replicas.let_go()
         self.excursion.go(probe.at)
 
-    @torch.no_grad()
     def _read(self, turn: Pass) -> Reading:
         grad = self.gradients.collect(turn.went_back) if turn.probe.grad else None
         reading = Reading(grad, turn.loss, self.replicas.mean if turn.probe.sync else _itself, turn.losses, turn.batch)
         if self.watch:
-            self.health += [x for x in (turn.loss, grad.norm() if grad is not None else None) if x is not None]
+            self.health += [x for x in (turn.loss, grad.health() if grad is not None else None) if x is not None]
         if self.report is not None:
             self.report.took(reading, turn.loss)
         return reading

@@ -1,0 +1,639 @@
+"""What a step holds on to while it is away: the weights in memory that is used again, and statistics that stay.
+
+Rooms are for GPUs; here the CPU is given some, with every tensor alone as on a GPU, or stacked as on a CPU.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from registry import ENTRIES, Entry, Run, copied, same
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import steppe
+from steppe import Probe, capture
+from steppe.optim.statistics import _can_stop_tracking
+from steppe.room import ALIGNED, Room
+
+F64 = torch.float64
+SEVERAL = [e for e in ENTRIES if e.method().cost(1) > 1]  # passes
+every_method = pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
+alone_and_stacked = pytest.mark.parametrize("rooms", ["alone", "stacked"], indirect=True)
+several_passes = pytest.mark.parametrize("entry", SEVERAL, ids=lambda e: e.name)
+
+
+@pytest.fixture
+def rooms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Room]]:
+    """All rooms that the test's engines make, as if they were on a GPU."""
+    real, found = Room.for_copies_of, []
+
+    def anywhere(tensors: Any, aligned: int = ALIGNED) -> Room | None:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+            room = real(tensors, aligned)
+        found.extend([room] if room is not None else [])
+        return room
+
+    monkeypatch.setattr(Room, "for_copies_of", staticmethod(anywhere))
+    if getattr(request, "param", "alone") == "alone":
+        monkeypatch.setattr("steppe.vector.STACK_BELOW", 0)
+    yield found
+    assert found  # else the test was of something else
+    assert not any(room.taken for room in found)
+
+
+def without_rooms(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> Any:
+    with monkeypatch.context() as patch:
+        patch.setattr(Room, "for_copies_of", staticmethod(lambda tensors, aligned=ALIGNED: None))
+        return work()
+
+
+def close(a: Any, b: Any) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+# -- the weights --------------------------------------------------------------------------------------------
+
+
+def states(run: Run, steps: int = 3) -> list[dict[str, Tensor]]:
+    found = []
+    for i in range(steps):
+        run.step(i, by="closure" if i % 2 else "passes")
+        found.append(run.weights())
+    return found
+
+
+@alone_and_stacked
+@every_method
+def test_a_method_takes_the_same_steps(entry: Entry, rooms: list[Room], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(entry, record=True)
+    found, its = states(run), run.opt.last.read()
+    plain = Run(entry, record=True)
+    expected = without_rooms(monkeypatch, lambda: states(plain))
+    assert run.opt._survey().space.room in rooms
+    assert plain.opt._survey().space.room is None
+    close(found, expected)
+    close(its, plain.opt.last.read())
+
+
+NESTED: dict[str, Callable[[], Any]] = {
+    "every second, per part": lambda: steppe.Every(2, steppe.PerPart(steppe.SAM(0.5), 2)),
+    "per part, every second": lambda: steppe.PerPart(steppe.Every(2, steppe.GSAM(0.5)), 2),
+    "per worker, three ascents": lambda: steppe.PerWorker(steppe.SAM(0.5, steps=3)),
+    "parts of parts": lambda: steppe.PerPart(steppe.PerPart(steppe.SAM(0.5), 2), 2),
+}
+
+
+@pytest.mark.parametrize("make", NESTED.values(), ids=NESTED.keys())
+def test_nested_methods_take_the_same_steps(
+    make: Callable[[], Any], rooms: list[Room], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = Entry("nested", make, norm="layer")
+    close(states(Run(entry)), without_rooms(monkeypatch, lambda: states(Run(entry))))
+
+
+def tracking(model: nn.Module) -> list[bool]:
+    return [m.track_running_stats for m in model.modules() if hasattr(m, "track_running_stats")]
+
+
+@several_passes
+def test_after_a_pass_that_fails_everything_is_as_before(entry: Entry, rooms: list[Room]) -> None:
+    run = Run(entry, dtype=torch.float32)
+    run.step(0)
+    run.step(1)
+    before, flags = run.everything(), tracking(run.model)
+
+    for bad in (0, 1):
+        with pytest.raises(ZeroDivisionError):
+            run.step(2, meddle=lambda number, loss: loss * (1 // (bad - number)))
+        same(run.everything(), before)
+        assert tracking(run.model) == flags
+        assert not any(room.taken for room in rooms)
+
+
+@several_passes
+def test_after_a_step_that_is_left_everything_is_as_before(entry: Entry, rooms: list[Room]) -> None:
+    run = Run(entry, dtype=torch.float32)
+    run.step(0)
+    run.step(1)
+    before, flags = run.everything(), tracking(run.model)
+    for leave in ("close", "drop", "begin anew"):
+        turns = run.opt.passes(**run.extras(2))
+        turn = next(turns)
+        turn.backward(run.loss(turn, 2))
+        run.loss(next(turns), 2)  # away, and a forward pass has been taken there
+        if leave == "close":
+            turns.close()
+        elif leave == "drop":
+            del turns
+        else:
+            run.opt.passes(**run.extras(2))
+        same(run.everything(), before)
+        assert tracking(run.model) == flags
+        assert not any(room.taken for room in rooms)
+
+
+@several_passes
+def test_a_refused_step_leaves_no_trace(entry: Entry, rooms: list[Room]) -> None:
+    run = Run(entry, dtype=torch.float32)
+    run.step(0)
+    run.step(1)
+    before = run.everything()
+    for bad in (0, 1):
+        with pytest.raises(FloatingPointError):
+            run.step(2, meddle=lambda number, loss: loss * (math.nan if number == bad else 1))
+        same(run.everything(), before)
+
+
+@alone_and_stacked
+@every_method
+def test_a_run_that_is_taken_up_again_goes_on_bitwise(entry: Entry, rooms: list[Room]) -> None:
+    whole, first, second = (Run(entry, dtype=torch.float32) for _ in range(3))
+    for i in range(4):
+        whole.step(i)
+    for i in range(2):
+        first.step(i)
+    saved = first.everything()
+    second.model.load_state_dict(saved["model"])
+    second.opt.load_state_dict(saved["optimizer"])
+    for i in range(2, 4):
+        second.step(i)
+    same(second.everything(), whole.everything())
+
+
+class Wandering:
+    """Goes away, comes back, goes away twice in a row; asks for norms everywhere and returns the last gradient."""
+
+    slots = ()
+
+    def __init__(self) -> None:
+        self.norms: list[tuple[Tensor, Tensor]] = []
+
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def cost(self, step: int) -> int:
+        return 5
+
+    def note(self, vector: Any) -> None:
+        vector = vector.clone()
+        self.norms.append((vector.norm(), torch.cat([t.reshape(-1) for t in vector.tensors]).norm()))
+
+    def plan(self, site: Any) -> Any:
+        here = yield Probe()
+        self.note(here.grad)
+        self.note(site.weights)
+        there = yield Probe(at=here.grad * 1.0)
+        self.note(there.grad)
+        self.note(site.weights)
+        back = yield Probe(at=None)
+        self.note(back.grad)
+        self.note(site.weights)
+        far = yield Probe(at=here.grad * 2.0)
+        self.note(far.grad)
+        last = yield Probe(at=here.grad * -1.0)
+        self.note(site.weights)
+        return last.grad
+
+
+@alone_and_stacked
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_a_plan_may_come_back_and_leave_again(rooms: list[Room], dtype: torch.dtype) -> None:
+    run = Run(Entry("wandering", Wandering), dtype=dtype, dropout=0.0)
+    params = list(run.model.parameters())
+    for number in range(3):
+        before, seen, grads = [p.detach().clone() for p in params], [], []
+        for turn in run.opt.passes():
+            seen.append([p.detach().clone() for p in params])
+            turn.backward(run.loss(turn, number))
+            grads.append([p.grad.clone() for p in params])
+        for at, factor in zip(seen, (0.0, 1.0, 0.0, 2.0, -1.0), strict=True):
+            same(at, [b + g * factor if factor else b for b, g in zip(before, grads[0], strict=True)])
+        same([p.detach() for p in params], before)
+        same(grads[2], grads[0])
+        run.opt.step()
+    for found, expected in run.method.norms:
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("bad", [None, 0, 1, 2])
+def test_accumulated_steps_go_back_to_before_the_first_of_them(bad: int | None, rooms: list[Room]) -> None:
+    """Though the memory of what was saved is used again as soon as nobody has it."""
+    entry = next(e for e in ENTRIES if e.name == "sam-3-steps")
+    run = Run(entry, dtype=torch.float32)
+    run.step(0)
+    run.step(1)
+    before = run.everything()
+    statistics = []
+    for micro in range(3):
+        for turn in run.opt.passes(accumulate=True):
+            turn.backward(run.loss(turn, 10 + micro) * (math.nan if micro == bad else 1))
+        statistics.append(copied(dict(run.model.named_buffers())))
+    assert not torch.equal(statistics[0]["norm.running_mean"], statistics[2]["norm.running_mean"])
+    if bad is None:
+        run.opt.step()
+        same(dict(run.model.named_buffers()), statistics[2])
+    else:
+        with pytest.raises(FloatingPointError):
+            run.opt.step()
+        same(run.everything(), before)
+    for i in (2, 3):  # and goes on
+        run.step(i)
+
+
+@alone_and_stacked
+def test_parameters_may_lie_in_any_order_in_memory(rooms: list[Room], monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends() -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(16, 2))
+        model.to(F64, memory_format=torch.channels_last)
+        x, y = torch.randn(6, 3, 4, 4, dtype=F64), torch.arange(6) % 2
+        opt = steppe.build("asam", torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model=model)
+        for i in range(4):
+            if i == 2:
+                model.to(memory_format=torch.contiguous_format)
+            opt.step(lambda turn: turn.backward(F.cross_entropy(model(x), y)))
+        return list(model.state_dict().values())
+
+    close(ends(), without_rooms(monkeypatch, ends))
+
+
+@pytest.mark.parametrize("height", [1, 4])
+def test_parameters_may_change_their_shape_between_steps(rooms: list[Room], height: int) -> None:
+    model, x = nn.Linear(3, 2, bias=False), rows(0)
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
+    opt.step(lambda turn: turn.backward(model(x).square().mean()))
+    model.weight.grad = None
+    model.weight.data = torch.randn(height, 3)
+    before = model.weight.detach().clone()
+    for turn in opt.passes():
+        turn.backward(model(x).square().mean())
+    assert torch.equal(model.weight, before)
+
+
+class Odd(nn.Module):
+    """Buffers that are dense, but not in the order of their dimensions; one that moves and one that never does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        grid = torch.arange(2.0 * 3 * 2 * 4).view(2, 3, 2, 4)
+        self.register_buffer("kernel", grid.to(memory_format=torch.channels_last))
+        self.register_buffer("running_table", torch.arange(6.0).view(2, 3).t())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.running_table += x.detach().mean()
+        return x + self.running_table.clone().mean() * 0 + self.kernel.mean() * 0
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("end", ["fails", "is refused", "is taken"])
+def test_buffers_may_lie_in_any_order_in_memory(rooms: list[Room], end: str, steps: int) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), Odd(), nn.Linear(4, 1))
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+
+    def take(factor: float = 1.0, fail: bool = False) -> None:
+        for i, turn in enumerate(opt.passes()):
+            loss = model(x).square().mean() * factor
+            if fail and i:
+                raise ZeroDivisionError
+            turn.backward(loss)
+        opt.step()
+
+    for _ in range(steps):
+        take()
+    before, once = buffers(model), copy.deepcopy(model)
+    if end == "fails":
+        with pytest.raises(ZeroDivisionError):
+            take(fail=True)
+    elif end == "is refused":
+        with pytest.raises(FloatingPointError):
+            take(math.nan)
+    else:
+        once(x)
+        before = buffers(once)
+        take()
+    same(buffers(model), before)
+
+
+# -- statistics ---------------------------------------------------------------------------------------------
+
+
+def buffers(model: nn.Module) -> dict[str, Tensor]:
+    return {k: v.clone() for k, v in model.named_buffers()}
+
+
+class OwnForward(nn.BatchNorm1d):
+    """Moves its statistics whether it tracks or not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, True, 0.3)
+
+
+class Narrower(nn.BatchNorm1d):
+    """Another class, which runs as torch's own does."""
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        assert x.ndim == 2
+
+
+def instance_forward(width: int) -> nn.Module:
+    layer = nn.BatchNorm1d(width, affine=False)
+    layer.forward = lambda x: F.batch_norm(x, layer.running_mean, layer.running_var, training=True)
+    return layer
+
+
+class Borrowing(nn.Module):
+    """Normalises by functions, with the buffers of a layer that it never calls."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.of = nn.BatchNorm1d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.of.running_mean, self.of.running_var, self.of.weight, self.of.bias, self.training)
+
+
+class Hooked(nn.BatchNorm1d):
+    """Has a hook that counts rows where torch counts batches."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.register_forward_hook(self.count)
+
+    @staticmethod
+    def count(layer: nn.Module, given: Any, found: Tensor) -> None:
+        layer.num_batches_tracked += len(found)
+
+
+class Larger(nn.BatchNorm1d):
+    """Runs as torch's own does, and has one more buffer that moves."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.register_buffer("running_rows", torch.tensor(0))
+        self.register_forward_hook(self.count)
+
+    @staticmethod
+    def count(layer: nn.Module, given: Any, found: Tensor) -> None:
+        layer.running_rows += len(found)
+
+
+class Counting(nn.Module):
+    """Moves a buffer of any name, and replaces another."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("rows_seen", torch.tensor(0))
+        self.register_buffer("running_top", torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.rows_seen += len(x)
+            self.running_top = torch.maximum(self.running_top, x.detach().amax(0))
+        return x / (1 + self.running_top.clone())
+
+
+def frozen(width: int) -> nn.Module:
+    """One layer in eval mode, which has statistics to use, beside one that trains."""
+    layer = nn.BatchNorm1d(width)
+    layer.running_mean.fill_(0.3)
+    layer.running_var.fill_(2.0)
+    return nn.Sequential(layer.eval(), nn.BatchNorm1d(width))
+
+
+def folded(layer: Callable[[int], nn.Module], dims: int) -> Callable[[int], nn.Module]:
+    """A layer of images or volumes in a network on rows of six: two channels, of three places each."""
+    shape = (2, *([1] * (dims - 1)), 3)
+    return lambda width: nn.Sequential(nn.Unflatten(1, shape), layer(2), nn.Flatten())
+
+
+LAYERS: dict[str, Callable[[int], nn.Module]] = {
+    "BatchNorm1d": nn.BatchNorm1d,
+    "BatchNorm2d": folded(nn.BatchNorm2d, 2),
+    "BatchNorm3d": folded(nn.BatchNorm3d, 3),
+    "SyncBatchNorm": nn.SyncBatchNorm,
+    "momentum=None": lambda width: nn.BatchNorm1d(width, momentum=None),
+    "affine=False": lambda width: nn.BatchNorm1d(width, affine=False),
+    "never tracks": lambda width: nn.BatchNorm1d(width, track_running_stats=False),
+    "eval": lambda width: nn.BatchNorm1d(width).eval(),
+    "frozen beside training": frozen,
+    "a class that runs as torch's": Narrower,
+    "a class with its own forward": OwnForward,
+    "an instance with its own forward": instance_forward,
+    "a layer that lends its buffers": Borrowing,
+    "a layer with a hook": Hooked,
+    "a layer with one more buffer": Larger,
+    "InstanceNorm": folded(lambda width: nn.InstanceNorm1d(width, track_running_stats=True, affine=True), 1),
+    "a module with moving buffers": Counting,
+    "two kinds": lambda width: nn.Sequential(nn.BatchNorm1d(width), Counting(width)),
+}
+STOPPED = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "momentum=None", "affine=False",
+           "a class that runs as torch's"]  # fmt: skip
+METHODS: dict[str, Callable[[], Any]] = {
+    "two passes": lambda: steppe.SAM(1.0),
+    "three passes": lambda: steppe.SAM(1.0, steps=2),
+    "SA-SAM": steppe.SASAM,
+}
+layers = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
+methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+
+
+def problem(layer: Callable[[int], nn.Module], method: Any = None) -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 6), layer(6), nn.Tanh(), nn.Linear(6, 1))
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model, steppe.SharpnessAware(base, method or steppe.SAM(1.0), model=model)
+
+
+def rows(number: int) -> Tensor:
+    return torch.randn(7, 3, generator=torch.Generator().manual_seed(number))
+
+
+def loss_of(model: nn.Module, number: int) -> Tensor:
+    return (model(rows(number)) - 1).square().mean()
+
+
+@methods
+@layers
+def test_buffers_move_as_in_one_plain_pass(layer: Callable[[int], nn.Module], method: Callable[[], Any]) -> None:
+    model, opt = problem(layer, method())
+    flags = tracking(model)
+    for i in range(4):
+        plain = problem(layer)[0]  # not a copy: closures would hold the first model
+        plain.load_state_dict(model.state_dict())
+        loss_of(plain, i)
+        opt.step(lambda turn: turn.backward(loss_of(model, i)))
+        same(buffers(model), buffers(plain))
+        assert tracking(model) == flags
+
+
+@methods
+@layers
+def test_passes_are_those_of_layers_that_track(layer: Callable[[int], nn.Module], method: Callable[[], Any]) -> None:
+    """Outputs, gradients and what the steps make of them are the same to the last bit."""
+    found = []
+    for always in (False, True):
+        model, opt = problem(layer, method())
+        if always:
+            opt._statistics.track_always()
+        noted: list[Tensor] = []
+        for i in range(3):
+            for turn in opt.passes():
+                out = model(rows(i))
+                turn.backward((out - 1).square().mean())
+                noted += [out.detach(), *(p.grad.clone() for p in model.parameters())]
+            opt.step()
+        found.append((noted, model.state_dict()))
+    same(*found)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_torchs_own_layers_stop_tracking_after_the_first_pass_and_no_others_do(name: str) -> None:
+    model, opt = problem(LAYERS[name], steppe.SAM(1.0, steps=2))
+    before, seen = tracking(model), []
+    for turn in opt.passes():
+        seen.append(tracking(model))
+        turn.backward(loss_of(model, 0))
+    assert seen[0] == tracking(model) == before
+    if name in STOPPED:
+        assert seen[1:] == [[False], [False]]
+    elif "own forward" in name or name == "InstanceNorm":
+        assert seen[1:] == [[True], [True]]
+
+
+def test_sync_batch_norm_and_lookalikes_are_told_apart() -> None:
+    assert _can_stop_tracking(nn.SyncBatchNorm(3))
+    assert _can_stop_tracking(nn.LazyBatchNorm2d())
+    assert not _can_stop_tracking(OwnForward(3))
+    assert not _can_stop_tracking(instance_forward(3))
+    assert not _can_stop_tracking(nn.InstanceNorm1d(3, track_running_stats=True))
+    assert not _can_stop_tracking(nn.LayerNorm(3))
+
+
+@pytest.mark.parametrize("how", ["raises", "closed", "dropped", "begun anew"])
+@layers
+def test_layers_track_again_however_a_step_ends(layer: Callable[[int], nn.Module], how: str) -> None:
+    model, opt = problem(layer, steppe.SAM(1.0, steps=2))
+    opt.step(lambda turn: turn.backward(loss_of(model, 0)))
+    before, flags, weights = buffers(model), tracking(model), copied(model.state_dict())
+    for passes in (1, 2, 3):
+        turns = opt.passes()
+        for _ in range(passes):
+            turn = next(turns)
+            turn.backward(loss_of(model, 1))
+        if how == "raises":
+            with pytest.raises(ZeroDivisionError):
+                turns.throw(ZeroDivisionError())
+        elif how == "closed":
+            turns.close()
+        elif how == "dropped":
+            del turns
+        else:
+            opt.passes()
+        assert tracking(model) == flags
+        same(buffers(model), before)
+        same(dict(model.state_dict()), dict(weights))
+
+
+def test_who_turns_tracking_off_between_steps_is_obeyed() -> None:
+    model, opt = problem(nn.BatchNorm1d)
+    opt.step(lambda turn: turn.backward(loss_of(model, 0)))
+    model[1].track_running_stats = False
+    before = buffers(model)
+    opt.step(lambda turn: turn.backward(loss_of(model, 1)))
+    assert model[1].track_running_stats is False
+    same(buffers(model), before)
+    model[1].track_running_stats = True
+    opt.step(lambda turn: turn.backward(loss_of(model, 2)))
+    assert int(model[1].num_batches_tracked) == 2
+
+
+def test_copies_and_pickles_made_between_steps_track() -> None:
+    model, opt = problem(nn.BatchNorm1d)
+    opt.step(lambda turn: turn.backward(loss_of(model, 0)))
+    other = copy.deepcopy(model)
+    assert other[1].track_running_stats
+    its = steppe.sam(torch.optim.SGD(other.parameters(), lr=0.1), model=other)
+    its.step(lambda turn: turn.backward(loss_of(other, 1)))
+    assert int(other[1].num_batches_tracked) == 2
+    assert int(model[1].num_batches_tracked) == 1
+
+
+# -- compiled models ----------------------------------------------------------------------------------------
+
+
+class Compilations:
+    """A compiler that compiles nothing and counts how often it is asked to."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, graph: Any, example: Any) -> Any:
+        self.asked += 1
+        return graph.forward
+
+
+class Small(nn.Module):
+    """Not an nn.Sequential, which is not compiled in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.norm(self.first(x))))
+
+
+@pytest.mark.parametrize("how", ["model.compile", "torch.compile", "a part of it"])
+def test_a_compiled_model_is_compiled_once(how: str) -> None:
+    torch.compiler.reset()
+    compiler = Compilations()
+    torch.manual_seed(0)
+    model = Small()
+    plain = copy.deepcopy(model)
+    whole: Any = model
+    its = steppe.sam(torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9), model=plain, rho=1.0)
+    if how == "model.compile":
+        model.compile(backend=compiler)
+    elif how == "torch.compile":
+        whole = torch.compile(model, backend=compiler)
+    else:
+        model.compile(backend=compiler)
+        whole = nn.Sequential(model)
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model=whole, rho=1.0)
+    for i in range(3):
+        seen = []
+        for turn in opt.passes():
+            seen += tracking(model)
+            turn.backward(loss_of(whole, i))
+        opt.step()
+        assert all(seen)
+        its.step(lambda turn: turn.backward(loss_of(plain, i)))
+    assert compiler.asked == 1
+    torch.testing.assert_close(model.state_dict(), plain.state_dict())
+
+
+@pytest.mark.parametrize("compiled", [False, True, "default"])
+def test_what_is_compiled_for_a_captured_step_tracks_always(
+    compiled: bool | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda model, **kwargs: model)
+    model, opt = problem(nn.BatchNorm1d)
+    seen: list[bool] = []
+    model[1].register_forward_pre_hook(lambda module, given: seen.append(module.track_running_stats))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        step = capture(opt, lambda m, x: (m(x) - 1).square().mean(), model, (rows(0),), compile=compiled)
+        for i in range(3):
+            step(rows(i))
+    assert seen == [True, bool(compiled)] * 3
+    assert int(model[1].num_batches_tracked) == 3
