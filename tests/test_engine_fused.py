@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -147,3 +148,92 @@ def test_a_state_that_was_saved_before_goes_on(name: str, here: str) -> None:
     if name == "adam":
         assert {float(s["step"]) for s in other.state.values()} == {3.0}
         assert {s["step"].device.type for s in other.state.values()} == {here}
+
+
+def step_on(opt: steppe.SharpnessAware, model: nn.Module, x: torch.Tensor) -> None:
+    def closure() -> torch.Tensor:
+        loss: torch.Tensor = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    opt.step(closure)
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("method", ["sam", "sa-sam"])
+@pytest.mark.parametrize("first", [0, 2])  # the step that is refused: where there is no state yet, and where there is
+@pytest.mark.parametrize("says", ["raise", "skip"])
+def test_a_refused_step_leaves_no_trace(says: Any, first: int, method: str, name: str, here: str) -> None:
+    """Fused optimizers are asked for the step before anybody looks, and refuse it themselves."""
+    ends = []
+    for bad in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)).to(here)
+        opt = steppe.build(method, BASES[name](model.parameters()), model=model, on_nonfinite=says)
+        draws = torch.Generator().manual_seed(1)
+        for i in range(4):
+            if bad and i == first:
+                before = [deepcopy(model.state_dict()), deepcopy(opt.state_dict())]
+                broken = torch.full((8, 3), torch.nan, device=here)
+                if says == "raise":
+                    with pytest.raises(FloatingPointError, match=f"step {first} is not finite"):
+                        step_on(opt, model, broken)
+                else:
+                    step_on(opt, model, broken)
+                for old, new in zip(before, [model.state_dict(), opt.state_dict()], strict=True):
+                    assert_same(without_choice(old), without_choice(new))
+            step_on(opt, model, torch.randn(8, 3, generator=draws).to(here))
+        ends.append([deepcopy(model.state_dict()), deepcopy(opt.state_dict())])
+        assert all(g["fused"] for g in opt.param_groups)
+    assert_same(*map(without_choice, ends))
+
+
+def without_choice(state: Any) -> Any:
+    """A state without the choice of kernels, which a first step may make."""
+    if isinstance(state, dict):
+        return {k: without_choice(v) for k, v in state.items() if k != "fused"}
+    return [without_choice(v) for v in state] if isinstance(state, list) else state
+
+
+def assert_same(one: Any, other: Any) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_base_with_hooks_is_not_asked_for_a_step_that_is_refused(here: str) -> None:
+    model = net(here)
+    base = SGD(model.parameters(), lr=0.1, fused=True)
+    opt, heard = steppe.build("sam", base, model=model, on_nonfinite="skip"), []
+    base.register_step_post_hook(lambda *_: heard.append(1))
+    step_on(opt, model, torch.ones(8, 3, device=here))
+    step_on(opt, model, torch.full((8, 3), torch.nan, device=here))
+    assert heard == [1]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_weights_that_get_their_first_gradient_later(later: bool, here: str) -> None:
+    """SGD's fused kernels begin with all weights at once, its other ones with each by itself."""
+
+    class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.both = nn.Linear(3, 2), nn.Linear(3, 2), False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.one(x)
+            return out + self.two(x) if self.both else out
+
+    ends = []
+    for chosen in ({}, {"foreach": True}):
+        torch.manual_seed(0)
+        model = Branch().to(here)
+        model.two.requires_grad_(not later)  # unfrozen, or not yet asked
+        opt = steppe.build("sam", SGD(model.parameters(), lr=0.1, momentum=0.9, **chosen), model=model)  # type: ignore[arg-type]
+        draws = torch.Generator().manual_seed(1)
+        for i in range(5):
+            if i == 2:
+                model.both = True
+                model.two.requires_grad_()
+            step_on(opt, model, torch.randn(8, 3, generator=draws).to(here))
+        ends.append(model)
+    for p, q in zip(ends[0].parameters(), ends[1].parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)

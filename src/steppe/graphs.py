@@ -14,7 +14,7 @@ from torch import Generator
 
 R = TypeVar("R")
 Gains = Callable[[], bool]  # whether replays take less time than what was rehearsed; waits until that is done
-BOUND = 0.5  # of the device's time: a host that takes less to launch the work does not hold it up
+BOUND = 0.2  # of the device's time: a host that takes less to launch the work does not hold it up
 
 
 class Recorder(Protocol):

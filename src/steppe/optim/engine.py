@@ -93,7 +93,7 @@ class SharpnessAware(Optimizer):
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._last: Report | None = None
         self._looked = False
-        self._fused: list[dict[str, Any]] = []  # groups whose kernels were chosen here
+        self._fused: list[dict[str, Any]] | None = []  # groups whose kernels were chosen here; None: no more
         self.applying: Applying | None = None  # in place of a look at every gradient, which waits for the device
         self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
         super().__setstate__({})  # installs the hooks, touches no state
@@ -169,10 +169,8 @@ class SharpnessAware(Optimizer):
         with torch.no_grad():
             health = self._diagnose(walk, site)
             gradients.deliver(direction, health)
-        if gradients.sparse and self._fused:  # fused kernels take dense gradients only
-            for group in self._fused:
-                group["fused"] = None
-            self._fused = []
+        if self._fused and not gradients.dense:
+            self._fuse(False)  # kernels that take anything
         planned = Planned(site, walk.before, gradients, health if scaler is None else None)
         self._planned = planned if earlier is None else planned.after(earlier)
         if report is not None:
@@ -184,8 +182,14 @@ class SharpnessAware(Optimizer):
         if self._ground is None or not self._ground.holds(self.param_groups):
             self._set_default_options()  # groups may have been added to the base
             self._ground = Ground.of(self.model, self.param_groups)
-            self._fused += fuse(self.base)
+            self._fuse()
         return self._ground
+
+    def _fuse(self, may: bool = True) -> None:
+        """Chooses the base's kernels anew where nobody else has."""
+        for group in self._fused or ():
+            group["fused"] = None
+        self._fused = fuse(self.base) if may and self._fused is not None else None
 
     def _diagnose(self, walk: Walk, site: OptimizerSite) -> Tensor | None:
         """A number that is finite if and only if all losses and gradients of the step are, on every worker."""

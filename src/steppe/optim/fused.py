@@ -12,10 +12,12 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 FUSED = (SGD, Adam, AdamW)  # exactly these: a subclass may step in its own way
 DEVICES = ("cuda",)  # where fused kernels are chosen unless somebody has chosen others
 
+Group = dict[str, Any]
 
-def fuse(base: Optimizer) -> list[dict[str, Any]]:
+
+def fuse(base: Optimizer) -> list[Group]:
     """Switches the groups on a GPU for which nobody has chosen kernels to fused ones, and returns them."""
-    groups = [g for g in base.param_groups if type(base) in FUSED and _open(g)]
+    groups = [g for g in base.param_groups if type(base) in FUSED and _open(g) and _even(base, g)]
     for group in groups:
         group["fused"] = True
         put_steps_on_device(base, group["params"])
@@ -30,7 +32,22 @@ def put_steps_on_device(base: Optimizer, params: Sequence[Tensor]) -> None:
             base.state[p]["step"] = step.to(p.device, torch.float32)
 
 
-def _open(group: dict[str, Any]) -> bool:
+def refuses(base: Optimizer) -> bool:
+    """Whether an optimizer can be told on the device to leave everything as it is, and nobody else hears of steps."""
+    heard = base._optimizer_step_pre_hooks or base._optimizer_step_post_hooks
+    return type(base) in FUSED and not heard and all(g.get("fused") and _begun(base, g) for g in base.param_groups)
+
+
+def step_unless(base: Optimizer, refused: Tensor) -> None:
+    """One step of a fused optimizer, which leaves everything alone where the flag, 0.0 or 1.0, is set."""
+    base.found_inf = refused  # type: ignore[attr-defined]
+    try:
+        base.step()
+    finally:
+        del base.found_inf  # type: ignore[attr-defined]
+
+
+def _open(group: Group) -> bool:
     """Whether nobody has chosen kernels for a group, and there are fused ones for its weights."""
     chosen = any(group.get(name) is not None for name in ("fused", "foreach")) or group.get("differentiable")
     return not chosen and all(map(_fusible, group["params"]))
@@ -38,3 +55,18 @@ def _open(group: dict[str, Any]) -> bool:
 
 def _fusible(p: Tensor) -> bool:
     return type(p) in (Tensor, nn.Parameter) and p.device.type in DEVICES and p.is_floating_point()
+
+
+def _even(base: Optimizer, group: Group) -> bool:
+    """Whether all weights of a group have been moved before, or none: SGD's fused kernels begin with all at once."""
+    started = {base.state.get(p, {}).get("momentum_buffer") is None for p in group["params"] if p.requires_grad}
+    return type(base) is not SGD or len(started) < 2
+
+
+def _begun(base: Optimizer, group: Group) -> bool:
+    """Whether a group's state is there, if it has any: a first step makes it, refused or not."""
+    if type(base) is SGD and not group["momentum"]:
+        return True
+    first = next((p for p in group["params"] if p.grad is not None), None)
+    state = {} if first is None else base.state.get(first, {})
+    return first is None or any(state.get(name) is not None for name in ("momentum_buffer", "exp_avg"))

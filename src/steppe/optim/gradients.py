@@ -25,9 +25,9 @@ class Gradients:
         self._looked_up: dict[int, list[Tensor]] = {}  # rows of sparse gradients, by parameter
 
     @property
-    def sparse(self) -> bool:
-        """Whether any pass has left a sparse gradient."""
-        return bool(self._looked_up)
+    def dense(self) -> bool:
+        """Whether every parameter has a gradient, and no pass has left a sparse one."""
+        return not self._looked_up and all(self._reached)
 
     def clear(self) -> None:
         for p in self.space.params:

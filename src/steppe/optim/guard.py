@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .fused import step_unless
 from .planned import Planned
 from .statistics import RunningStatistics
 
@@ -39,7 +40,7 @@ class Guarded:
                 refused = refused | (self._refused > 0)
             site.refuse_where(refused)
             with site.settings_applied():
-                _step_unless(base, refused)
+                step_unless(base, refused.to(torch.float32))
             statistics.restore_where(refused, planned.statistics)
             self._last = refused
             self._refused += refused
@@ -64,12 +65,3 @@ class Guarded:
         """Starts to count anew."""
         self._refused.zero_()
         self._heard.zero_()
-
-
-def _step_unless(base: Optimizer, refused: Tensor) -> None:
-    """One step of a fused optimizer that leaves everything alone where the flag is set."""
-    base.found_inf = refused.to(torch.float32)  # type: ignore[attr-defined]
-    try:
-        base.step()
-    finally:
-        del base.found_inf  # type: ignore[attr-defined]
