@@ -34,7 +34,7 @@ SHAPES = ((64, 128), (64, 512), (16, 128))  # width, batch
 # Steps that are timed together, queued up as in training: with large batches the device is behind the host, and what
 # is left of its queue at the end must not count much. Times of the host vary less within a few steps.
 TIMES, TIMES_EAGER = 4, {128: 2}
-ROUNDS, SECONDS = 60, 30.0  # a shape; about as many make the interval of a ratio 1 % to either side
+ROUNDS, SECONDS = 60, 27.0  # a shape; about as many make the interval of a ratio 1 % to either side
 SELDOM, FUSED = 7, 3  # captured steps run in every so many of the rounds, a fused base in every so many
 END = 128.0  # seconds
 METHODS = {"none": {}, "sam": {}, "asam": {"rho": 0.5}, "frob-sam": {"n": 2}, "agnostic-sam": {}, "gsam": {}}

@@ -15,6 +15,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 import steppe
 from steppe.optim import fused
 from steppe.optim.fused import fuse
+from steppe.optim.look import Look
 
 CUDA = torch.cuda.is_available()
 BASES: dict[str, Callable[..., Optimizer]] = {
@@ -237,3 +238,12 @@ def test_weights_that_get_their_first_gradient_later(later: bool, here: str) -> 
         ends.append(model)
     for p, q in zip(ends[0].parameters(), ends[1].parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def test_a_look_tells_the_number_that_was_asked_for(here: str) -> None:
+    look = Look()
+    for number in (torch.tensor(2.5), torch.tensor(7.0, dtype=torch.float64)):
+        look.ask(number.to(here))
+        assert look.told() == float(number)
+    with pytest.raises(RuntimeError, match="no number was asked for"):
+        look.told()

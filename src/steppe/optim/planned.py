@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from .fused import refuses, step_unless
 from .gradients import Gradients
+from .look import Look
 from .site import OptimizerSite
 from .statistics import RunningStatistics, Saved
 
@@ -43,10 +44,11 @@ class Applying(Protocol):
 class Checked:
     """Looks whether everything is finite, which waits for the device, and raises or skips.
 
-    A base that can refuse a step on the device is asked to before anybody looks, so that it need not wait as well.
+    A base that can refuse a step on the device is asked to before anybody waits, so that the device is not idle then.
     """
 
     on_nonfinite: str | None
+    look: Look
 
     def undo_(self, values: Tensor, before: Tensor) -> None:
         """A refused step raises, or shows in the number of steps taken."""
@@ -59,7 +61,7 @@ class Checked:
                 with site.settings_applied():
                     base.step()
         else:
-            taken = _taken_if_finite(base, planned, health)
+            taken = self._taken_if_finite(base, planned, health)
         if taken:
             site.commit()
             return
@@ -67,17 +69,17 @@ class Checked:
         if self.on_nonfinite != "skip":
             raise nonfinite(site.step)
 
-
-def _taken_if_finite(base: Optimizer, planned: Planned, health: Tensor) -> bool:
-    """Has a base that can refuse on the device take the step, and tells whether it did."""
-    try:
-        with planned.site.settings_applied():
-            step_unless(base, (health - health).nan_to_num_(nan=1.0).float())  # what is not finite is nan then
-            if not isfinite(health):
-                raise _Refused
-    except _Refused:
-        return False
-    return True
+    def _taken_if_finite(self, base: Optimizer, planned: Planned, health: Tensor) -> bool:
+        """Has a base that can refuse on the device take the step, and tells whether it did."""
+        self.look.ask(health)
+        try:
+            with planned.site.settings_applied():
+                step_unless(base, (health - health).nan_to_num_(nan=1.0).float())  # what is not finite is nan then
+                if not isfinite(self.look.told()):
+                    raise _Refused
+        except _Refused:
+            return False
+        return True
 
 
 class _Refused(Exception):
