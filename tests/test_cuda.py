@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import steppe
+from steppe.optim.look import Look
 from steppe.room import Room
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
