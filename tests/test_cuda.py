@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import steppe
-from steppe.optim.look import Look
 from steppe.room import Room
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -223,17 +222,3 @@ def test_later_passes_are_those_of_layers_that_track():
     assert int(seen[0]["1.num_batches_tracked"]) == 3
     for key, t in seen[0].items():
         torch.testing.assert_close(t, seen[1][key], rtol=1e-3, atol=1e-5)  # convolutions add in any order
-
-
-def test_a_look_waits_for_its_number_and_not_for_what_came_after():
-    look, big = Look(), torch.randn(8192, 8192, device="cuda")
-    assert (big @ big).sum().isfinite()
-    look.ask(torch.full((), 3.0, device="cuda") * 2)
-    for _ in range(10):
-        big @ big
-    done = torch.cuda.Event()
-    done.record()
-    assert look.told() == 6.0
-    assert not done.query()
-    look.ask(torch.full((), 5, dtype=torch.float64, device="cuda"))
-    assert look.told() == 5.0

@@ -15,7 +15,6 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 import steppe
 from steppe.optim import fused
 from steppe.optim.fused import fuse
-from steppe.optim.look import Look
 
 CUDA = torch.cuda.is_available()
 BASES: dict[str, Callable[..., Optimizer]] = {
@@ -165,7 +164,6 @@ def step_on(opt: steppe.SharpnessAware, model: nn.Module, x: torch.Tensor) -> No
 @pytest.mark.parametrize("first", [0, 2])  # the step that is refused: where there is no state yet, and where there is
 @pytest.mark.parametrize("says", ["raise", "skip"])
 def test_a_refused_step_leaves_no_trace(says: Any, first: int, method: str, name: str, here: str) -> None:
-    """Fused optimizers are asked for the step before anybody looks, and refuse it themselves."""
     ends = []
     for bad in (True, False):
         torch.manual_seed(0)
@@ -200,7 +198,7 @@ def assert_same(one: Any, other: Any) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_base_with_hooks_is_not_asked_for_a_step_that_is_refused(here: str) -> None:
+def test_hooks_of_the_base_do_not_hear_of_a_step_that_is_refused(here: str) -> None:
     model = net(here)
     base = SGD(model.parameters(), lr=0.1, fused=True)
     opt, heard = steppe.build("sam", base, model=model, on_nonfinite="skip"), []
@@ -240,10 +238,13 @@ def test_weights_that_get_their_first_gradient_later(later: bool, here: str) -> 
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
-def test_a_look_tells_the_number_that_was_asked_for(here: str) -> None:
-    look = Look()
-    for number in (torch.tensor(2.5), torch.tensor(7.0, dtype=torch.float64)):
-        look.ask(number.to(here))
-        assert look.told() == float(number)
-    with pytest.raises(RuntimeError, match="no number was asked for"):
-        look.told()
+def test_what_is_chosen_later_stays(here: str) -> None:
+    """As `capture` does, whose steps are refused by fused kernels."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(3, 2)).to(here)  # the second one is never asked
+    base = SGD(model.parameters(), lr=0.1)
+    opt = steppe.build("sam", base, model=model)
+    opt._survey()
+    assert base.param_groups[0]["fused"]
+    base.param_groups[0]["foreach"] = False
+    step_on(opt, model[0], torch.ones(8, 3, device=here))
+    assert base.param_groups[0]["fused"]

@@ -15,7 +15,6 @@ from ..probe import Method
 from .fused import fuse
 from .gradients import Gradients
 from .ground import Ground, refuse_complex
-from .look import Look
 from .noise import Noise, SameNoise
 from .planned import Applying, Checked, Planned
 from .report import Report
@@ -94,7 +93,6 @@ class SharpnessAware(Optimizer):
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._last: Report | None = None
         self._looked = False
-        self._look = Look()
         self._fused: list[dict[str, Any]] | None = []  # groups whose kernels were chosen here; None: no more
         self.applying: Applying | None = None  # in place of a look at every gradient, which waits for the device
         self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
@@ -190,7 +188,8 @@ class SharpnessAware(Optimizer):
     def _fuse(self, may: bool = True) -> None:
         """Chooses the base's kernels anew where nobody else has."""
         for group in self._fused or ():
-            group["fused"] = None
+            if group.get("foreach") is None:  # else somebody has chosen since
+                group["fused"] = None
         self._fused = fuse(self.base) if may and self._fused is not None else None
 
     def _diagnose(self, walk: Walk, site: OptimizerSite) -> Tensor | None:
@@ -208,7 +207,7 @@ class SharpnessAware(Optimizer):
         if planned is None:
             self._apply_unplanned()
         else:
-            apply = self.applying or Checked(self.on_nonfinite, self._look)
+            apply = self.applying or Checked(self.on_nonfinite)
             apply(self.base, planned, self._statistics)
 
     def _apply_unplanned(self) -> None:

@@ -32,12 +32,6 @@ def put_steps_on_device(base: Optimizer, params: Sequence[Tensor]) -> None:
             base.state[p]["step"] = step.to(p.device, torch.float32)
 
 
-def refuses(base: Optimizer) -> bool:
-    """Whether an optimizer can be told on the device to leave everything as it is, and nobody else hears of steps."""
-    heard = base._optimizer_step_pre_hooks or base._optimizer_step_post_hooks
-    return type(base) in FUSED and not heard and all(g.get("fused") and _begun(base, g) for g in base.param_groups)
-
-
 def step_unless(base: Optimizer, refused: Tensor) -> None:
     """One step of a fused optimizer, which leaves everything alone where the flag, 0.0 or 1.0, is set."""
     base.found_inf = refused  # type: ignore[attr-defined]
@@ -61,12 +55,3 @@ def _even(base: Optimizer, group: Group) -> bool:
     """Whether all weights of a group have been moved before, or none: SGD's fused kernels begin with all at once."""
     started = {base.state.get(p, {}).get("momentum_buffer") is None for p in group["params"] if p.requires_grad}
     return type(base) is not SGD or len(started) < 2
-
-
-def _begun(base: Optimizer, group: Group) -> bool:
-    """Whether a group's state is there, if it has any: a first step makes it, refused or not."""
-    if type(base) is SGD and not group["momentum"]:
-        return True
-    first = next((p for p in group["params"] if p.grad is not None), None)
-    state = {} if first is None else base.state.get(first, {})
-    return first is None or any(state.get(name) is not None for name in ("momentum_buffer", "exp_avg"))
