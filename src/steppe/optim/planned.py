@@ -48,7 +48,7 @@ class Checked:
         """A refused step raises, or shows in the number of steps taken."""
 
     def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
-        # before the base steps: a fused one that refused on the device, looked at later, took longer (benchmarks)
+        # first: to ask a fused base, which refuses on the device, and to look then took no less time (benchmarks)
         if planned.health is None or isfinite(planned.health):
             with planned.site.settings_applied():
                 base.step()
