@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ..compiled import is_compiled
 from .batches import Batch, rows_of
 from .elsewhere import elsewhere
 from .ghost_layers import LAYERS, Layer
@@ -57,7 +58,7 @@ def _squares(objective: Objective, layers: dict[nn.Module, Covered], batch: Batc
 def _layers(objective: Objective) -> dict[nn.Module, Covered]:
     """The layers that own the moving parameters, if all of them are covered."""
     model = objective.model
-    compiled = [n for n, m in model.named_modules() if hasattr(m, "_orig_mod") or m._compiled_call_impl is not None]
+    compiled = [n for n, m in model.named_modules() if is_compiled(m)]
     if compiled:
         raise Unsuitable(f"{compiled[0] or 'the model'} is compiled, so that its layers cannot be watched; {INSTEAD}")
     owners: dict[int, dict[nn.Module, str]] = {}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..compiled import is_compiled
 from ..many import copy_
 from ..room import Room
 
@@ -182,11 +183,6 @@ def _present(module: nn.Module) -> list[Tensor]:
 def _is_seen_whole(module: nn.Module) -> bool:
     """Whether something compiles a model's layers, or writes their statistics from outside."""
     return is_compiled(module) or bool(getattr(module, "broadcast_buffers", False))  # DistributedDataParallel's
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """Whether torch.compile has been asked to compile a module."""
-    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
 
 
 def _can_stop_tracking(module: nn.Module) -> bool:
