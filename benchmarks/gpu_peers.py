@@ -13,7 +13,7 @@ Product = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
 class Bare:
-    """SAM in the fewest operations that torch has for it: no statistics, no noise, nothing looked at."""
+    """SAM in a few calls of torch's foreach functions: no statistics, no noise, nothing looked at."""
 
     def __init__(self, params, base, rho=0.05):
         self.params, self.base, self.rho = list(params), base, rho

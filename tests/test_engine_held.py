@@ -6,14 +6,17 @@ Rooms are for GPUs; here the CPU is given some, with every tensor alone as on a 
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from registry import ENTRIES, Entry, Run, copied, same
+from test_capture import batches, captured_by, made
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -363,28 +366,18 @@ class Borrowing(nn.Module):
 
 
 class Hooked(nn.BatchNorm1d):
-    """Has a hook that counts rows where torch counts batches."""
+    """Runs as torch's own does; a hook counts rows in a buffer, where torch counts batches or in one more."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, counter: str) -> None:
         super().__init__(width)
+        self.counter = counter
+        if counter not in self._buffers:
+            self.register_buffer(counter, torch.tensor(0))
         self.register_forward_hook(self.count)
 
     @staticmethod
-    def count(layer: nn.Module, given: Any, found: Tensor) -> None:
-        layer.num_batches_tracked += len(found)
-
-
-class Larger(nn.BatchNorm1d):
-    """Runs as torch's own does, and has one more buffer that moves."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-        self.register_buffer("running_rows", torch.tensor(0))
-        self.register_forward_hook(self.count)
-
-    @staticmethod
-    def count(layer: nn.Module, given: Any, found: Tensor) -> None:
-        layer.running_rows += len(found)
+    def count(layer: Hooked, given: Any, found: Tensor) -> None:
+        layer._buffers[layer.counter] += len(found)
 
 
 class Counting(nn.Module):
@@ -430,8 +423,8 @@ LAYERS: dict[str, Callable[[int], nn.Module]] = {
     "a class with its own forward": OwnForward,
     "an instance with its own forward": instance_forward,
     "a layer that lends its buffers": Borrowing,
-    "a layer with a hook": Hooked,
-    "a layer with one more buffer": Larger,
+    "a layer with a hook": lambda width: Hooked(width, "num_batches_tracked"),
+    "a layer with one more buffer": lambda width: Hooked(width, "running_rows"),
     "InstanceNorm": folded(lambda width: nn.InstanceNorm1d(width, track_running_stats=True, affine=True), 1),
     "a module with moving buffers": Counting,
     "two kinds": lambda width: nn.Sequential(nn.BatchNorm1d(width), Counting(width)),
@@ -637,3 +630,21 @@ def test_what_is_compiled_for_a_captured_step_tracks_always(
             step(rows(i))
     assert seen == [True, bool(compiled)] * 3
     assert int(model[1].num_batches_tracked) == 3
+
+
+def test_a_recording_keeps_the_memory_that_it_writes_to(rooms: list[Room]) -> None:
+    """A graph goes on writing there, whatever the engine has put in its place."""
+    model, opt = made("sam")
+    take = captured_by(opt, model)
+    for x, y in batches(5):
+        take(x, y)
+    assert take._recordings
+    saved_in = weakref.ref(opt._statistics._known)
+    model.norm._buffers["running_mean"] = model.norm.running_mean.detach()  # another object, in the same memory
+    opt._statistics.save()
+    gc.collect()
+    assert saved_in() is not None
+    assert saved_in() is not opt._statistics._known
+    del take
+    gc.collect()
+    assert saved_in() is None

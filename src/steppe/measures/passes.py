@@ -35,7 +35,7 @@ def one_pass(o: Objective, places: Sequence[Tensor], batch: Batch, *, gradient: 
 
 def replayed(o: Objective, key: Hashable, work: Work, tensors: Sequence[Tensor], batch: Batch) -> Sequence[Tensor]:
     """`work(tensors, batch)`, which depends on them, the objective and the key alone; on a GPU it is recorded."""
-    if next(iter(o.params.values())).device.type not in RECORDED:
+    if not recorded_on(o.space.device):
         return work(tensors, batch)
     rows, form = tree_flatten(batch)
     if not all(isinstance(t, Tensor) for t in rows):
@@ -50,6 +50,11 @@ def replayed(o: Objective, key: Hashable, work: Work, tensors: Sequence[Tensor],
 
     with undisturbed(o.model, o.statistics):  # here: the states of generators cannot be asked for in a recording
         return o.replays((key, str(form), function, memory), given_all, *tensors, *rows)
+
+
+def recorded_on(device: torch.device) -> bool:
+    """Whether passes on a device are recorded."""
+    return device.type in RECORDED
 
 
 def function_of(o: Objective, modules: Sequence[nn.Module]) -> Hashable:

@@ -85,8 +85,8 @@ class RunningStatistics:
         places = [(m._buffers, name) for m in modules for name in m._buffers]
         self._moving = [p for p in places if p[1].startswith(RUNNING)]
         self._others = [p for p in places if not p[1].startswith(RUNNING)]
-        # a compiled model would be compiled once more for layers that do not track
-        self._tracking = [] if any(map(_is_seen_whole, modules)) else [m for m in modules if _can_stop_tracking(m)]
+        shared = any(map(_sees_layers, modules))
+        self._tracking = [m for m in modules if not shared and _can_stop_tracking(m)]
         self._trusted: set[int] = set()  # layers whose statistics did stay when they were stopped, by id
         self._learned = False  # until a first pass has shown what it moves, anything might
         self._known = self._rest = Tensors([], [])
@@ -180,9 +180,9 @@ def _present(module: nn.Module) -> list[Tensor]:
     return [t for name in TRACKED if (t := module._buffers.get(name)) is not None]
 
 
-def _is_seen_whole(module: nn.Module) -> bool:
-    """Whether something compiles a model's layers, or writes their statistics from outside."""
-    return is_compiled(module) or bool(getattr(module, "broadcast_buffers", False))  # DistributedDataParallel's
+def _sees_layers(module: nn.Module) -> bool:
+    """Whether a module compiles its layers, for which one that stops is another, or writes their statistics, as DDP."""
+    return is_compiled(module) or bool(getattr(module, "broadcast_buffers", False))
 
 
 def _can_stop_tracking(module: nn.Module) -> bool:

@@ -18,7 +18,7 @@ from ...vector import Vector
 from ..batches import Batch, moved
 from ..elsewhere import undisturbed
 from ..objective import Objective
-from ..passes import replayed
+from ..passes import recorded_on, replayed
 from .forms import Apply, Form, Local
 from .stacks import Products, columns_of, rows_of_columns
 from .trial import AT_ONCE
@@ -42,7 +42,7 @@ class Behind:
         o = self.objective
         if i >= self._keepable and self._records:
             return self._anew(i, batch, vectors)
-        local = self.local(i, batch)
+        local = self._local(i, batch)
         if not self._records:
             return self._apply(local.apply, vectors)
 
@@ -57,9 +57,9 @@ class Behind:
 
     def gradient(self, i: int, batch: Batch) -> list[Tensor]:
         """The gradient of the i-th batch's mean loss, which its graph knows."""
-        return self.local(i, batch).gradient()
+        return self._local(i, batch).gradient()
 
-    def local(self, i: int, batch: Batch) -> Local:
+    def _local(self, i: int, batch: Batch) -> Local:
         if i in self.kept:
             return self.kept[i]
         o = self.objective
@@ -106,7 +106,7 @@ class Behind:
 
     @property
     def _records(self) -> bool:
-        return self._recorder is not None or self.objective.space.device.type == "cuda"
+        return self._recorder is not None or recorded_on(self.objective.space.device)
 
     @cached_property
     def _vectorises(self) -> bool:

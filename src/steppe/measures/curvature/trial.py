@@ -19,7 +19,7 @@ Way = Callable[[Sequence[Vector]], Products]
 
 FIRST = 2  # directions in the chunk by which memory is weighed: one alone gains nothing over a kept graph
 AT_ONCE = 8  # directions in one pass: more gained little (curvature benchmarks)
-PATIENCE = 32  # directions that go the way behind before the way ahead is tried, which takes as long as about so many
+PATIENCE = 32  # directions that go the way behind before the way ahead is tried: a trial takes as long as many of them
 WARM = EAGER + 1  # calls before a way is timed: by then it is recorded, if it is at all
 SHARE = 0.5  # of the free memory that a chunk may take: kept graphs have a quarter, and sizes of batches differ
 LIGHT = 1 / 8  # of the free memory
@@ -84,11 +84,11 @@ class Trial:
     products are asked for none is.
     """
 
-    def __init__(self, bench: Bench, tolerance: float, at_once: int = AT_ONCE):
-        self.bench, self.tolerance, self.at_once = bench, tolerance, at_once
+    def __init__(self, bench: Bench, tolerance: float):
+        self.bench, self.tolerance = bench, tolerance
         self._patience = PATIENCE
         self.ahead: bool | None = None  # whether it is taken, once that is known
-        self.chunk = min(FIRST, at_once)
+        self.chunk = FIRST
         self._bound, self._known = inf, False  # bytes that a direction takes at most, and whether it takes them
         self._seen: Counter[int] = Counter()  # chunks, by their sizes
         self._fast: float | None = None  # seconds a product of the way ahead
@@ -162,7 +162,7 @@ class Trial:
         self._known = peak > most
         self._bound = min(self._bound, (peak - held) / len(some), (self.bench.taken() - taken) / len(some))
         fits = SHARE * free / self._bound if self._known and self._bound else 2 * self.chunk
-        self.chunk = max(min(FIRST, self.at_once), min(self.at_once, int(fits)))
+        self.chunk = max(FIRST, min(AT_ONCE, int(fits)))
         return found
 
 
