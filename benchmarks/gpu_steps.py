@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -34,9 +34,9 @@ SHAPES = ((64, 128), (64, 512), (16, 128))  # width, batch
 # Steps that are timed together, queued up as in training: with large batches the device is behind the host, and what
 # is left of its queue at the end must not count much. Times of the host vary less within a few steps.
 TIMES, TIMES_EAGER = 4, {128: 2}
-ROUNDS, SECONDS = 60, 27.0  # a shape; about as many make the interval of a ratio 1 % to either side
-SELDOM, FUSED = 7, 3  # captured steps run in every so many of the rounds, a fused base in every so many
-END = 128.0  # seconds
+ROUNDS, SECONDS = 400, 70.0  # a shape; about as many make the interval of a ratio 1 % to either side
+SELDOM, OTHERS = 35, 5  # captured steps run in every so many of the rounds, what has no bar in every so many
+END = 270.0  # seconds
 METHODS = {"none": {}, "sam": {}, "asam": {"rho": 0.5}, "frob-sam": {"n": 2}, "agnostic-sam": {}, "gsam": {}}
 COMPILED = ("none", "sam")
 COMPILED_AT = ((64, 512),)  # where the device's time, not the host's, is what is left
@@ -151,6 +151,7 @@ def contenders(page: Page, asked: Asked, width: int, batch: int) -> dict[str, Co
         f"{EAGER}, fused base": eager("fused"),
         f"{EAGER}, foreach base": eager("foreach"),
         f"{EAGER}, non-finite not looked at": eager(on_nonfinite=None),
+        f"{EAGER}, foreach base, non-finite not looked at": eager("foreach", on_nonfinite=None),
         **{f"steppe {name}, captured": captured(name, **options) for name, options in METHODS.items()},
     }
     found = {name: built(asked, make) for name, make in ways.items()}
@@ -193,17 +194,18 @@ def measured(
     together, eagerly = (1, 1) if asked.quick else (TIMES, TIMES_EAGER.get(batch, TIMES))
     fused = f"{TWO}, fused base"
 
-    def time_between(ideal: str) -> None:
-        pairs = [(pair, found[name].step) for name, pair in paired.items() if ideal_of(name) == ideal]
+    def time_between(ideal: str, names: Collection[str]) -> None:
+        pairs = [(pair, found[name].step) for name, pair in paired.items() if name in names]
         between(random.sample(pairs, len(pairs)), found[ideal].step, lambda work: asked.ms(work, eagerly))
 
     def time_one(name: str) -> None:
         times[name].append(asked.ms(found[name].step, together))
 
     for i in asked.within(ROUNDS, SECONDS, left):
-        works = [partial(time_between, TWO), partial(time_one, SGD)]
-        if i < LEAST or i % FUSED == 0:
-            works.append(partial(time_between, fused))
+        all_of_them = i < LEAST or i % OTHERS == 0
+        works = [partial(time_between, TWO, [n for n in paired if ideal_of(n) == TWO] if all_of_them else [EAGER])]
+        if all_of_them:
+            works += [partial(time_between, fused, [n for n in paired if ideal_of(n) == fused]), partial(time_one, SGD)]
         if i < LEAST or i % SELDOM == 0:
             works += [partial(time_one, name) for name in times if name != SGD]
         for work in random.sample(works, len(works)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,9 @@ from matrices import F64
 from torch import Tensor, nn
 
 from steppe.basis import Basis, flat, unflat
-from steppe.many import infinite
+from steppe.many import flag_nonfinite_
+from steppe.optim.replicas import Replicas
+from steppe.optim.trouble import Trouble
 from steppe.room import ALIGNED, Room
 from steppe.vector import Space, Vector
 
@@ -49,6 +52,9 @@ def filled(tensors: Sequence[Tensor], seed: int) -> list[Tensor]:
     g = torch.Generator().manual_seed(seed)
     drawn = [torch.randn(t.shape, generator=g, dtype=F64) * 10 ** float(i % 3) for i, t in enumerate(tensors)]
     return [torch.empty_like(t).copy_(x) for t, x in zip(tensors, drawn, strict=True)]
+
+
+ALONE = Replicas(None, [])
 
 
 def bits(t: Tensor) -> Tensor:
@@ -97,7 +103,7 @@ def test_what_is_copied_may_lie_otherwise_in_memory() -> None:
 def test_memory_is_asked_for_when_it_is_needed() -> None:
     room = Room([torch.ones(3)])
     assert not room.made
-    room.infinite([torch.ones(3)])
+    room.flag_(torch.zeros(()), [torch.ones(3)])
     assert not room.made
     room.copies([torch.ones(3)])
     assert room.made
@@ -136,7 +142,6 @@ def test_a_vector_asks_the_room_unless_it_is_taken() -> None:
     room.taken = True
     w = space.vector([torch.full((3,), 1.0), torch.full((5,), 0.0)])
     assert float(w.norm()) == pytest.approx(math.sqrt(3))
-    assert float(w.health()) < math.inf
     assert [set(t.tolist()) for t in kept] == [{8.0}, {9.0}]
 
 
@@ -149,27 +154,34 @@ def test_one_entry_that_is_not_finite_is_found_wherever_it_is(data: st.DataObjec
     tensors = filled(data.draw(several([torch.float32])), seed)
     room = Room(tensors)
     before = [bits(t).clone() for t in tensors]
-    assert float(room.infinite(tensors)) == 0.0
+    flag = torch.zeros(())
+    room.flag_(flag, tensors)
+    assert float(flag) == 0.0
     assert all(torch.equal(bits(t), b) for t, b in zip(tensors, before, strict=True))
     which = data.draw(st.integers(0, len(tensors) - 1))
     at = data.draw(st.integers(0, tensors[which].numel() - 1))
     tensors[which][np.unravel_index(at, tensors[which].shape)] = bad
     before = [bits(t).clone() for t in tensors]
-    assert float(room.infinite(tensors)) == math.inf
+    room.flag_(flag, tensors)
+    assert float(flag) == 1.0
     assert all(torch.equal(bits(t), b) for t, b in zip(tensors, before, strict=True))
+    room.flag_(flag, filled(tensors, seed))
+    assert float(flag) == 1.0  # once raised it stays up
 
 
 def test_what_is_finite_stays_as_it_is_to_the_last_bit() -> None:
     odd = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1.17e-38, 3.4e38, -3.4e38, 1 / 3])
     before = bits(odd).clone()
-    assert float(infinite([odd], torch.ones(()))) == 0.0
+    flag = torch.zeros(())
+    flag_nonfinite_(flag, [odd], torch.ones(()))
+    assert float(flag) == 0.0
     assert torch.equal(bits(odd), before)
 
 
 @pytest.mark.parametrize("taken", [False, True])
 @pytest.mark.parametrize("made", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_the_health_of_a_vector_is_that_of_its_entries(dtype: torch.dtype, made: bool, taken: bool) -> None:
+def test_trouble_is_a_number_that_is_not_finite(dtype: torch.dtype, made: bool, taken: bool) -> None:
     space = Space([torch.zeros(3, dtype=dtype), torch.zeros(2, 5, dtype=dtype)])
     space.room = Room(space.weights().chunks)
     if made:
@@ -178,7 +190,17 @@ def test_the_health_of_a_vector_is_that_of_its_entries(dtype: torch.dtype, made:
     for bad in (1.0, math.nan, math.inf):
         tensors = [torch.ones(3, dtype=dtype), torch.ones(2, 5, dtype=dtype)]
         tensors[1][1, 4] = bad
-        assert math.isfinite(space.vector(tensors).health()) == math.isfinite(bad)
+        for loss in (torch.tensor(2.0), torch.tensor(bad), torch.tensor(bad, dtype=torch.float64), None):
+            flag, value = torch.zeros(()), copy.copy(loss)
+            for given_flag in (None, flag):
+                trouble = Trouble(space, given_flag)
+                trouble.see(loss, space.vector(tensors))
+                trouble.see(torch.tensor(1.0), space.vector([torch.ones_like(t) for t in tensors]))
+                assert (float(trouble.total([], ALONE)) == 0) == math.isfinite(bad)
+                alone = Trouble(space)
+                alone.see(loss, space.vector([torch.ones_like(t) for t in tensors]))
+                assert (float(alone.total([], ALONE)) == 0) == (loss is None or math.isfinite(loss))
+            assert loss is None or torch.equal(bits(loss), bits(value))
 
 
 @pytest.mark.parametrize("later", ["taken", "free"])
@@ -193,7 +215,7 @@ def test_a_norm_does_not_depend_on_what_the_room_was_used_for_before(later: str)
             if used:
                 space.room.copies(space.weights().chunks)
             v = space.vector([torch.randn(p.shape, generator=g) for p in space.params])
-            v.health()
+            Trouble(space).see(None, v)
             space.room.copies(space.weights().chunks)
             space.room.taken = later == "taken"
             found.append(float(v.norm()))

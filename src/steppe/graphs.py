@@ -14,6 +14,7 @@ from torch import Generator
 
 R = TypeVar("R")
 Gains = Callable[[], bool]  # whether replays take less time than what was rehearsed; waits until that is done
+MODE = "thread_local"  # other threads, such as a loader's, may go on talking to the device during a recording
 BOUND = 0.2  # of the device's time: a host that takes less to launch the work does not hold it up
 
 
@@ -77,22 +78,45 @@ class CudaGraphs:
         if not self._graphs:  # a pool goes with the last graph that uses it
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        default: Any = torch.cuda.default_generators[self._device.index or 0]
-        first = default.graphsafe_get_state()
         for generator in noise:
             graph.register_generator_state(generator)
-        collecting = gc.isenabled()
-        gc.disable()  # a graph that is destroyed meanwhile ends the recording of this one
-        try:
-            # other threads, such as a loader's, may go on talking to the device meanwhile
-            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-                result = work()
-        except BaseException:
-            default.graphsafe_set_state(first)
-            default.graphsafe_set_state(default.clone_state())  # the first still takes itself for recorded
-            raise
-        finally:
-            if collecting:
-                gc.enable()
+        with _recording(self._device), torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode=MODE):
+            result = work()
         self._graphs.add(graph)
         return result, graph.replay
+
+
+def in_place(work: Callable[[], object], device: torch.device) -> Callable[[], None] | None:
+    """Records work on memory that is there, without waiting for the device; None where that cannot be recorded."""
+    graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side.wait_stream(here)
+    try:
+        with _recording(device), torch.cuda.stream(side):
+            graph.capture_begin(capture_error_mode=MODE)
+            try:
+                work()
+            finally:
+                graph.capture_end()
+    except RuntimeError:
+        return None
+    finally:
+        here.wait_stream(side)
+    return graph.replay
+
+
+@contextmanager
+def _recording(device: torch.device) -> Iterator[None]:
+    """Within, something is recorded; if that fails, random numbers can be drawn all the same."""
+    default: Any = torch.cuda.default_generators[device.index or 0]
+    first, collecting = default.graphsafe_get_state(), gc.isenabled()
+    gc.disable()  # a graph that is destroyed meanwhile ends the recording of another
+    try:
+        yield
+    except BaseException:
+        default.graphsafe_set_state(first)
+        default.graphsafe_set_state(default.clone_state())  # the first still takes itself for recorded
+        raise
+    finally:
+        if collecting:
+            gc.enable()

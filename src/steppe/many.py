@@ -48,11 +48,9 @@ def scale_(targets: Sequence[Tensor], factor: Tensor) -> None:
         torch._foreach_mul_(list(targets), factor)
 
 
-def infinite(tensors: Sequence[Tensor], one: Tensor) -> Tensor:
-    """0 where every entry of single-precision tensors is finite, else infinity; `one` is a 1 on their device."""
-    found = torch.zeros_like(one)
-    torch._amp_foreach_non_finite_check_and_unscale_(list(tensors), found, one)  # times one, and whether all are finite
-    return found.atanh_()  # of 0 and of 1
+def flag_nonfinite_(flag: Tensor, tensors: Sequence[Tensor], one: Tensor) -> None:
+    """Sets the flag to 1 where an entry of single-precision tensors is not finite; `one` is a 1 on their device."""
+    torch._amp_foreach_non_finite_check_and_unscale_(list(tensors), flag, one)  # times one, which changes nothing
 
 
 def zero_(targets: Sequence[Tensor]) -> None:

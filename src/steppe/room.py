@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .many import copy_, infinite
+from .many import copy_, flag_nonfinite_
 
 ALIGNED = 16  # entries: kernels on many tensors read several at once where each tensor begins at such a place
 
@@ -17,8 +17,8 @@ class Room:
 
     def __init__(self, tensors: Sequence[Tensor], aligned: int = ALIGNED):
         self._like, self._aligned = tensors, aligned
-        self._views: list[Tensor] = []
-        self._flats: list[Tensor] = []
+        self.views: list[Tensor] = []  # where the tensors are copied to, once that has been asked for
+        self.flats: list[Tensor] = []  # the memory, one tensor for each type
         self._one: Tensor | None = None
         self.taken = False  # by what must not be written over
         self.single = all(t.dtype is torch.float32 for t in tensors)
@@ -31,32 +31,31 @@ class Room:
 
     @property
     def made(self) -> bool:
-        """Whether the memory has been asked for, which the first use does."""
-        return bool(self._views)
+        """Whether the memory has been asked for."""
+        return bool(self.views)
+
+    def make(self) -> Room:
+        """Asks for the memory, unless somebody has."""
+        if not self.made:
+            self._make()
+        return self
 
     def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The tensors copied to here, bitwise."""
-        if not self.made:
-            self._make()
-        copy_(self._views, tensors)
-        return list(self._views)
-
-    def end_to_end(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors copied to here, as one tensor for each of their types."""
-        self.copies(tensors)
-        return self._flats
+        copy_(self.make().views, tensors)
+        return list(self.views)
 
     def norm(self, tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
         """The Euclidean norm of all entries of the tensors, which are copied to here."""
-        flats = self.end_to_end(tensors)
-        norms: list[Tensor] = [torch.linalg.vector_norm(flat, dtype=dtype) for flat in flats]
+        self.copies(tensors)
+        norms: list[Tensor] = [torch.linalg.vector_norm(flat, dtype=dtype) for flat in self.flats]
         return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
 
-    def infinite(self, tensors: Sequence[Tensor]) -> Tensor:
-        """0 where every entry of tensors that are all of single precision is finite, else infinity."""
+    def flag_(self, flag: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Sets a flag to 1 where an entry of tensors that are all of single precision is not finite."""
         if self._one is None:
             self._one = torch.ones((), device=self._like[0].device)
-        return infinite(tensors, self._one)
+        flag_nonfinite_(flag, tensors, self._one)
 
     def _make(self) -> None:
         ends: dict[torch.dtype, int] = {}
@@ -67,8 +66,8 @@ class Room:
         # what lies between the tensors stays zero
         flats = {dtype: torch.zeros(end, dtype=dtype, device=self._like[0].device) for dtype, end in ends.items()}
         pairs = zip(self._like, starts, strict=True)
-        self._flats = list(flats.values())
-        self._views = [flats[t.dtype].as_strided(t.shape, t.stride(), start) for t, start in pairs]
+        self.flats = list(flats.values())
+        self.views = [flats[t.dtype].as_strided(t.shape, t.stride(), start) for t, start in pairs]
 
 
 def _dense(t: Tensor) -> bool:

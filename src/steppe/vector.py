@@ -206,11 +206,6 @@ class Vector:
         self._length = length if p == 2 else self._length
         return length
 
-    def health(self) -> Tensor:
-        """A number that is finite if and only if all entries on all ranks are, unless their squares overflow."""
-        room = self.space.room
-        return self.norm() if room is None or not room.single else room.infinite(self.chunks)
-
     def dot(self, other: Vector) -> Tensor:
         """The inner product over all entries on all ranks, accumulated in float32 or better."""
         space, pairs = self.space, list(zip(self.chunks, other.chunks, strict=True))

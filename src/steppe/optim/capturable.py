@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 from ..probe import pattern_of
 from .engine import SharpnessAware
 from .fused import FUSED, put_steps_on_device
+from .later import hooked
 
 
 def obstacle(opt: SharpnessAware) -> str | None:
@@ -20,7 +21,7 @@ def obstacle(opt: SharpnessAware) -> str | None:
     reasons = {
         "several processes share the step, and their exchange is not recorded": _distributed(),
         "a GradScaler decides on the host after every step; bfloat16 needs none": _scales(opt),
-        "the optimizer has step hooks, which a replay would not call": _hooked(opt),
+        "the optimizer has step hooks, which a replay would not call": hooked(opt, opt.base),
         f"{method} does not say which steps are alike: give it pattern(step)": not hasattr(opt.method, "pattern"),
         f"{method} decides something on the host at every step": _never_alike(opt),
     }
@@ -34,10 +35,6 @@ def _distributed() -> bool:
 
 def _scales(opt: SharpnessAware) -> bool:
     return opt.scaler is not None and bool(opt.scaler.is_enabled())
-
-
-def _hooked(opt: SharpnessAware) -> bool:
-    return any((o._optimizer_step_pre_hooks or o._optimizer_step_post_hooks) for o in (opt, opt.base))
 
 
 def _never_alike(opt: SharpnessAware) -> bool:

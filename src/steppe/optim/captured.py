@@ -18,7 +18,6 @@ from .dials import Dials, fixed
 from .engine import SharpnessAware
 from .guard import Guarded
 from .noise import Noise
-from .planned import nonfinite
 from .recording import Recording, StepRecorder
 from .site import STEP
 
@@ -68,7 +67,8 @@ class Captured:
         """Takes a step on these rows and returns its first loss, on the device."""
         if self.why is not None:
             return self._plain(batch, held_out)
-        self._listen()
+        self.opt.settle()  # the step before may have been run as it is
+        self._listen(wait=False)
         rows, n = (*batch, *(held_out or ())), len(batch)
         kind = self._kind(rows, n)
         known = self._recordings.get(kind) if kind is not None else None
@@ -88,6 +88,7 @@ class Captured:
 
     def settle(self) -> None:
         """Waits for the device; raises what a recorded step met, and puts numbers where the groups hold memory."""
+        self.opt.settle()
         if self.why is None and self._dials is not None:
             self._listen(wait=True)
             self._dials.read()
@@ -193,17 +194,10 @@ class Captured:
         finally:
             self.opt.applying = None
 
-    def _listen(self, wait: bool = False) -> None:
+    def _listen(self, wait: bool) -> None:
         """Raises what a recorded step met, with everything as it was before that step."""
-        if self.opt.on_nonfinite != "raise" or not (wait or self._guard.heard):
-            return
-        refused = self._guard.counted()
-        if not refused:
-            return
-        self._guard.forget()
-        for group in self.opt.param_groups:
-            group[STEP] -= refused
-        raise nonfinite(self.opt.param_groups[0][STEP])
+        if self.opt.on_nonfinite == "raise":
+            self._guard.tell(self.opt.param_groups, wait)
 
     def _forget(self) -> None:
         self._tapes, self._recordings, self._shown, self._dials, self._ground = {}, {}, None, None, None

@@ -12,15 +12,17 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from ..probe import Method
-from .fused import fuse
+from .fused import Kernels
 from .gradients import Gradients
 from .ground import Ground, refuse_complex
+from .later import HeardLater, hooked
 from .noise import Noise, SameNoise
-from .planned import Applying, Checked, Planned
+from .planned import Applying, Checked, Planned, unplanned
 from .report import Report
 from .scaling import step_by
 from .site import STEP, OptimizerSite
 from .statistics import RunningStatistics
+from .trouble import Trouble
 from .turn import Pass
 from .unreachable import warn_of_unreachable_statistics
 from .walk import Walk
@@ -76,6 +78,7 @@ class SharpnessAware(Optimizer):
         return self.base.defaults
 
     def __getstate__(self) -> dict[str, Any]:
+        self.settle()
         return {name: self.__dict__[name] for name in KEPT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -83,6 +86,7 @@ class SharpnessAware(Optimizer):
             self.__dict__.update(state)
             self._prepare()
         else:  # torch's load_state_dict hands in groups and state: they are the base's
+            self._later = HeardLater(self.base)  # what it might say is of another state
             self.base.__setstate__(state)
             self._set_default_options()
 
@@ -93,10 +97,11 @@ class SharpnessAware(Optimizer):
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._last: Report | None = None
         self._looked = False
-        self._fused: list[dict[str, Any]] | None = []  # groups whose kernels were chosen here; None: no more
+        self._later, self._kernels = HeardLater(self.base), Kernels(self.base)
         self.applying: Applying | None = None  # in place of a look at every gradient, which waits for the device
         self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
         super().__setstate__({})  # installs the hooks, touches no state
+        self.register_state_dict_pre_hook(SharpnessAware.settle)  # type: ignore[arg-type]
         self._set_default_options()
 
     def __repr__(self) -> str:
@@ -158,20 +163,25 @@ class SharpnessAware(Optimizer):
         noise = (self.noise or Noise)(space.devices) if self.same_noise else None
         site = OptimizerSite(self.base, space, excursion, replicas, self.seed, mask)
         report = Report() if self.record else None
-        watch = self.on_nonfinite is not None or scaler is not None
+        flag = self._later.flag(space.device, earlier is not None) if self._hears_later and not scaler else None
+        trouble = Trouble(space, flag) if self.on_nonfinite is not None or scaler is not None else None
         plan = self.method.plan(site)
         look = self.model is None and not self._looked
-        walk = Walk(plan, excursion, gradients, self._statistics, replicas, noise, scaler, report, watch, look)
-        direction = yield from walk.passes()
+        walk = Walk(plan, excursion, gradients, self._statistics, replicas, noise, scaler, report, trouble, look)
+        try:
+            direction = yield from walk.passes()
+        except BaseException:
+            self._planned = earlier
+            raise
         if walk.graph is not None and walk.taken > 1:
             self._looked = True
             warn_of_unreachable_statistics(walk.graph)
         with torch.no_grad():
-            health = self._diagnose(walk, site)
-            gradients.deliver(direction, health)
-        if self._fused and not gradients.dense:
-            self._fuse(False)  # kernels that take anything
-        planned = Planned(site, walk.before, gradients, health if scaler is None else None)
+            found = trouble.total(site.settings.values(), replicas) if trouble is not None else None
+            gradients.deliver(direction, found)
+        if not gradients.dense:
+            self._kernels.give_up()
+        planned = Planned(site, walk.before, gradients, found if scaler is None else None)
         self._planned = planned if earlier is None else planned.after(earlier)
         if report is not None:
             settings = {**self.param_groups[0], **site.settings}
@@ -182,40 +192,45 @@ class SharpnessAware(Optimizer):
         if self._ground is None or not self._ground.holds(self.param_groups):
             self._set_default_options()  # groups may have been added to the base
             self._ground = Ground.of(self.model, self.param_groups)
-            self._fuse()
+            self._kernels.choose()
         return self._ground
 
-    def _fuse(self, may: bool = True) -> None:
-        """Chooses the base's kernels anew where nobody else has."""
-        for group in self._fused or ():
-            if group.get("foreach") is None:  # else somebody has chosen since
-                group["fused"] = None
-        self._fused = fuse(self.base) if may and self._fused is not None else None
+    def settle(self) -> None:
+        """Waits for the device and raises if a step was refused there, which else a later step does."""
+        try:
+            self._later.listen(wait=True)
+        except FloatingPointError:
+            planned, self._planned = self._planned, None
+            if planned is not None:
+                self._statistics.restore(planned.statistics)
+            raise
 
-    def _diagnose(self, walk: Walk, site: OptimizerSite) -> Tensor | None:
-        """A number that is finite if and only if all losses and gradients of the step are, on every worker."""
-        if not walk.watch:
-            return None
-        # theta starts at infinity, so of the settings only what is not a number counts
-        numbers = walk.health + [torch.where(v.isinf(), 0, v) for v in site.settings.values() if isinstance(v, Tensor)]
-        total = torch.stack([x.to(site.space.device, site.space.precision) for x in numbers]).sum()
-        return walk.replicas.mean(total) if walk.replicas.known else total
+    @property
+    def _hears_later(self) -> bool:
+        """Whether a step may be refused on the device, unseen, where that can be."""
+        return self.on_nonfinite == "raise" and self.applying is None and not hooked(self, self.base)
 
     def _apply(self) -> None:
         """Steps the base optimizer on the planned gradient; a step that is refused leaves no trace."""
         planned, self._planned = self._planned, None
         if planned is None:
             self._apply_unplanned()
-        else:
-            apply = self.applying or Checked(self.on_nonfinite)
+            return
+        guard = self._later.serving(planned) if self._hears_later else None
+        apply: Applying = self.applying or guard or Checked(self.on_nonfinite)
+        try:
+            self._later.listen(wait=guard is None)
             apply(self.base, planned, self._statistics)
+        except FloatingPointError:
+            self._statistics.restore(planned.statistics)
+            raise
+        finally:
+            self._later.applied(served=guard is not None)
 
     def _apply_unplanned(self) -> None:
+        self.settle()
         if any(float(g.get("lr", 1)) for g in self.param_groups):
-            raise RuntimeError(
-                f"{type(self.method).__name__} evaluates the loss several times a step. Either call opt.step(closure), "
-                "or run `for turn in opt.passes(): turn.backward(loss)` before opt.step()."
-            )
+            raise unplanned(type(self.method).__name__)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
         ground = self._survey()

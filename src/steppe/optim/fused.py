@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,32 @@ FUSED = (SGD, Adam, AdamW)  # exactly these: a subclass may step in its own way
 DEVICES = ("cuda",)  # where fused kernels are chosen unless somebody has chosen others
 
 Group = dict[str, Any]
+
+
+@final
+class Kernels:
+    """Chooses a base optimizer's kernels where nobody else has."""
+
+    def __init__(self, base: Optimizer):
+        self._base = base
+        self._fused: list[Group] = []  # groups whose kernels were chosen here
+        self._may = True
+
+    def choose(self) -> None:
+        """Chooses anew, for the groups as they are now."""
+        self._undo()
+        self._fused = fuse(self._base) if self._may else []
+
+    def give_up(self) -> None:
+        """Goes back for good to torch's own choice, whose kernels take any gradients."""
+        self._undo()
+        self._may = self._may and not self._fused
+        self._fused = []
+
+    def _undo(self) -> None:
+        for group in self._fused:
+            if group.get("foreach") is None:  # else somebody has chosen since
+                group["fused"] = None
 
 
 def fuse(base: Optimizer) -> list[Group]:
@@ -30,6 +56,16 @@ def put_steps_on_device(base: Optimizer, params: Sequence[Tensor]) -> None:
         step = base.state.get(p, {}).get("step")
         if isinstance(step, Tensor) and step.device != p.device:
             base.state[p]["step"] = step.to(p.device, torch.float32)
+
+
+def obeys(base: Optimizer) -> bool:
+    """Whether a step on a GPU that the base is told to refuse leaves everything alone."""
+    if type(base) not in FUSED or not all(g.get("fused") for g in base.param_groups):
+        return False
+    kept, state = "momentum_buffer" if type(base) is SGD else "exp_avg", base.state
+    # SGD's first momentum would be memory that nobody has written to
+    moved = [p for g in base.param_groups if g.get("momentum", True) for p in g["params"] if p.requires_grad]
+    return all(state.get(p, {}).get(kept) is not None for p in moved)
 
 
 def step_unless(base: Optimizer, refused: Tensor) -> None:

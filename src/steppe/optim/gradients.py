@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import torch
 from torch import Tensor
 
 from ..many import scale_
 from ..shards import local, shard_like
 from ..vector import Space, Vector
+
+_grad = attrgetter("grad")
 
 
 class Gradients:
@@ -40,7 +44,7 @@ class Gradients:
 
     def collect(self, went_back: bool) -> Vector:
         """What the pass left, unscaled, with zeros where it left nothing; a pass that did go back may leave nothing."""
-        found = [p.grad for p in self.space.params]
+        found: list[Tensor | None] = list(map(_grad, self.space.params))
         tensors: list[Tensor] = [g for g in found if g is not None and not g.is_sparse]  # usually all of them
         whole = len(tensors) == len(found)
         if whole:
@@ -62,13 +66,13 @@ class Gradients:
         self._whole = whole and not (self._own or self._keep or self.space.sharded)
         return self._last
 
-    def deliver(self, direction: Vector, health: Tensor | None) -> None:
+    def deliver(self, direction: Vector, trouble: Tensor | None) -> None:
         """Writes the direction into `p.grad`; a parameter that no pass reached keeps none."""
         tensors = direction.tensors
         if self._unit is not None:
             factor = self._unit
-            if health is not None:  # an overflow in any pass must reach the scaler
-                factor = factor * torch.where(torch.isfinite(health), 1.0, torch.nan).to(factor)
+            if trouble is not None:  # an overflow in any pass must reach the scaler
+                factor = factor * torch.where(trouble == 0, 1.0, torch.nan).to(factor)
             scale_(tensors, factor)
         untouched = direction is self._last and direction.intact
         if untouched and self._whole:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from ..vector import Space
 from .excursion import Excursion, Stage
 from .replicas import Replicas
 
+_dtype = attrgetter("dtype")
 Groups = Sequence[Mapping[str, Any]]
 
 
@@ -50,6 +51,7 @@ class Ground:
         if places == self.places:
             return True
         self.places[:] = places
+        self.stage.moved()
         return _kinds(self.space) == self.kinds and self.stage.stands()
 
     def excursion(self) -> Excursion:
@@ -70,7 +72,7 @@ def _kinds(space: Space) -> list[Any]:
 
 
 def _places(params: Sequence[Tensor]) -> list[Any]:
-    return [p.data_ptr() for p in params] + [p.dtype for p in params]
+    return [*map(Tensor.data_ptr, params), *map(_dtype, params)]
 
 
 def _trained(groups: Groups) -> list[Tensor]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import is_
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ..rote import Rote
 from .fused import step_unless
-from .planned import Planned
-from .statistics import RunningStatistics
+from .planned import Planned, nonfinite
+from .site import STEP
+from .statistics import RunningStatistics, Saved
 
 
 class Guarded:
@@ -20,37 +26,53 @@ class Guarded:
 
     def __init__(self, device: torch.device, *, stop: bool):
         self._stop = stop
-        self._last: Tensor | None = None  # whether the last step was refused
         self.sets: set[str] = set()  # the group options that steps have set
-        self._refused = torch.zeros((), dtype=torch.int64, device=device)
-        pinned = device.type == "cuda"
-        self._heard = torch.zeros((), dtype=torch.int64, pin_memory=pinned)  # read without asking the device
+        self.flag = torch.zeros((), device=device)  # 1.0 if a step is refused, else 0.0
+        self._watched = False  # whether it says so of the last step
+        self._refused = torch.zeros((), device=device)  # how many
+        self._heard = torch.zeros((), pin_memory=device.type == "cuda")  # the same, read without waiting
+        self._told: Any = None  # when the last step was heard of, where all workers have to hear at the same step
+        self._ends: tuple[list[Any], Rote] | None = None
 
     @torch.no_grad()
     def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
-        site = planned.site
+        site, trouble = planned.site, planned.trouble
         self.sets |= site.settings.keys()
-        self._last = None
-        if planned.health is None:
+        self._watched = trouble is not None
+        if trouble is None:
             with site.settings_applied():
                 base.step()
-        else:
-            refused = ~torch.isfinite(planned.health)
-            if self._stop:
-                refused = refused | (self._refused > 0)
-            site.refuse_where(refused)
-            with site.settings_applied():
-                step_unless(base, refused.to(torch.float32))
-            statistics.restore_where(refused, planned.statistics)
-            self._last = refused
-            self._refused += refused
-            self._heard.copy_(self._refused, non_blocking=True)
+            site.commit()
+            return
+        if trouble is not self.flag:
+            refused = trouble != 0
+            self.flag.copy_(refused | (self.flag != 0) if self._stop else refused)
+        site.refuse_where(self.flag)
+        with site.settings_applied():
+            step_unless(base, self.flag)
+        self._end(planned.statistics)
         site.commit()
+        if not site.alone and self.flag.is_cuda:
+            self._told = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._told.record()
+
+    def _end(self, saved: Saved) -> None:
+        """Takes the statistics back if the step was refused, and counts it."""
+        if self._ends is None or not all(map(is_, self._ends[0], (saved.at, *saved.values))):
+            at, values = saved.at, saved.values  # not `saved`, whose memory is used again when nobody has it
+
+            def end() -> None:
+                at.set_where(self.flag, values)
+                self._refused.add_(self.flag)
+                self._heard.copy_(self._refused, non_blocking=True)
+
+            self._ends = [at, *values], Rote(end, self.flag.device)
+        self._ends[1]()
 
     def undo_(self, values: Tensor, before: Tensor) -> None:
         """Puts back what the last step changed elsewhere, if it was refused."""
-        if self._last is not None:
-            values.copy_(torch.where(self._last, before, values))
+        if self._watched:
+            values.copy_(torch.where(self.flag != 0, before, values))
 
     @property
     def heard(self) -> int:
@@ -61,7 +83,19 @@ class Guarded:
         """How many steps were refused; waits for the device."""
         return int(self._refused)
 
+    def tell(self, groups: Sequence[dict[str, Any]], wait: bool) -> None:
+        """Raises if a step is known to have been refused, with everything as it was before that step."""
+        if self._told is not None:
+            self._told.synchronize()
+        refused = self.counted() if wait or self.heard else 0
+        if refused:
+            self.forget()
+            step = groups[0][STEP] - refused
+            for group in groups:
+                group[STEP] = step
+            raise nonfinite(step, later=True)
+
     def forget(self) -> None:
         """Starts to count anew."""
-        self._refused.zero_()
-        self._heard.zero_()
+        for memory in (self.flag, self._refused, self._heard):
+            memory.zero_()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+
+CPU = torch.device("cpu")
 
 
 class SameNoise(Protocol):
@@ -20,9 +22,9 @@ class Noise:
     """The state of torch's global generators at the start of a step."""
 
     def __init__(self, devices: Sequence[torch.device]):
-        self._generators = [torch.default_generator, *(_generator(d) for d in devices if d.type != "cpu")]
+        self._accesses = [_access(d) for d in (CPU, *(d for d in devices if d.type != "cpu"))]
         self._start = self._states()
-        self._after_first: list[Tensor | int] | None = None
+        self._after_first: list[Any] | None = None
 
     def rewind(self) -> None:
         """After a pass: the next one starts from the same noise."""
@@ -35,16 +37,20 @@ class Noise:
         if self._after_first is not None:
             self._set(self._after_first)
 
-    def _states(self) -> list[Tensor | int]:
-        return [g.get_offset() if g.device.type == "cuda" else g.get_state() for g in self._generators]
+    def _states(self) -> list[Any]:
+        return [get() for get, _ in self._accesses]
 
-    def _set(self, states: list[Tensor | int]) -> None:
-        for g, state in zip(self._generators, states, strict=True):
-            if isinstance(state, int):  # how far a counter has come: its key stays the same within a step
-                g.set_offset(state)
-            else:
-                g.set_state(state)
+    def _set(self, states: list[Any]) -> None:
+        for (_, put), state in zip(self._accesses, states, strict=True):
+            put(state)
 
 
-def _generator(device: torch.device) -> Any:
-    return torch.get_device_module(device).default_generators[device.index or 0]
+@lru_cache
+def _access(device: torch.device) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """How the state of a device's global generator is read and set."""
+    if device == CPU:
+        return torch.default_generator.get_state, torch.default_generator.set_state
+    own: Any = torch.get_device_module(device).default_generators[device.index or 0]
+    if device.type == "cuda":  # how far a counter has come: its key stays the same within a step
+        return own.get_offset, own.set_offset
+    return own.get_state, own.set_state

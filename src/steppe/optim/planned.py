@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Protocol
 
 from torch import Tensor
@@ -21,12 +20,14 @@ class Planned:
     site: OptimizerSite
     statistics: Saved  # as before the step
     gradients: Gradients  # held: reading `p.grad` is quicker while somebody has it
-    health: Tensor | None  # not finite if any loss or gradient of the step was not
+    trouble: Tensor | None  # 0 if every loss and gradient of the step is finite, where anybody wants to know
 
     def after(self, earlier: Planned) -> Planned:
         """The same, added to a gradient that waited already."""
-        health = None if self.health is None or earlier.health is None else self.health + earlier.health
-        return Planned(self.site, earlier.statistics, self.gradients, health)
+        trouble, before = self.trouble, earlier.trouble
+        if trouble is not before:  # else it has been seen in the same place
+            trouble = None if trouble is None or before is None else trouble + before
+        return Planned(self.site, earlier.statistics, self.gradients, trouble)
 
 
 class Applying(Protocol):
@@ -48,8 +49,7 @@ class Checked:
         """A refused step raises, or shows in the number of steps taken."""
 
     def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
-        # first: to ask a fused base, which refuses on the device, and to look then took no less time (benchmarks)
-        if planned.health is None or isfinite(planned.health):
+        if planned.trouble is None or not planned.trouble:  # what is not a number is true
             with planned.site.settings_applied():
                 base.step()
             planned.site.commit()
@@ -59,10 +59,19 @@ class Checked:
             raise nonfinite(planned.site.step)
 
 
-def nonfinite(step: int) -> FloatingPointError:
-    """What is said of a step that was not taken."""
+def nonfinite(step: int, later: bool = False) -> FloatingPointError:
+    """What is said of a step that was not taken, at once or at a later step."""
+    heard = " (No step waits for the GPU: this one is the first to hear of it. opt.settle() hears at once.)"
     return FloatingPointError(
         f"a loss or gradient of step {step} is not finite. Weights, statistics and optimizer state "
-        "are as before the step. Lower the learning rate or rho, look at this batch, or skip such steps: "
-        "SharpnessAware(..., on_nonfinite='skip')."
+        f"are as before the step. Lower the learning rate or rho, look at {'its' if later else 'this'} batch, or skip "
+        f"such steps: SharpnessAware(..., on_nonfinite='skip').{heard if later else ''}"
+    )
+
+
+def unplanned(method: str) -> RuntimeError:
+    """What is said of a step that no pass has been run for."""
+    return RuntimeError(
+        f"{method} evaluates the loss several times a step. Either call opt.step(closure), "
+        "or run `for turn in opt.passes(): turn.backward(loss)` before opt.step()."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -73,8 +73,17 @@ class OptimizerSite:
         gaps = missing.tensors if missing is not None else self.space.zeros().tensors
         return self.space.vector([gap if t is None else local(t) for t, gap in zip(kept, gaps, strict=True)])
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is an older one of everything that the plan wants kept."""
+        slots = [PREFIX + slot for slot in self._remembered]
+        return not slots or all(slot in self._base.state.get(p, {}) for p in self.space.params for slot in slots)
+
     def refuse_where(self, flag: Tensor) -> None:
-        """Takes back what the plan wants kept where a flag on the device is set, without looking at it."""
+        """Takes back what the plan wants kept where a flag on the device is not 0, without looking at it."""
+        if not self._remembered and not self.settings:
+            return
+        flag = flag != 0
         for slot, new in self._remembered.items():
             old = self.recall(slot)
             if old is not None:
@@ -83,9 +92,12 @@ class OptimizerSite:
         for name, value in self.settings.items():
             self.settings[name] = torch.where(flag, self.option(name), value)
 
-    @contextmanager
-    def settings_applied(self) -> Iterator[None]:
+    def settings_applied(self) -> AbstractContextManager[None]:
         """The groups with the options that the plan set, for good unless the block fails."""
+        return self._settings_applied() if self.settings else nullcontext()
+
+    @contextmanager
+    def _settings_applied(self) -> Iterator[None]:
         before = [{name: _kept(g[name]) for name in self.settings if name in g} for g in self._base.param_groups]
         try:
             for group in self._base.param_groups:

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..compiled import is_compiled
 from ..many import copy_
 from ..room import Room
+from ..rote import Rote
 
 Place = tuple[dict[str, Any], str]  # a module's buffers, and a name among them
 
@@ -21,20 +22,24 @@ RUNNING = ("running_", "num_batches")  # how normalisation layers name their sta
 TRACKED = ("running_mean", "running_var", "num_batches_tracked")  # what torch's BatchNorm tracks
 
 
+WORD = torch.int32  # what entries are copied as, bitwise
+
+
 class Tensors:
-    """The tensors at some places, and their entries by device and type: foreach takes in one kernel what is alike."""
+    """The tensors at some places, and their entries by device and size: foreach takes in one kernel what is alike."""
 
     def __init__(self, places: list[Place], tensors: list[Tensor]):
         self.places, self.tensors = places, tensors
         self._addresses = [t.data_ptr() for t in tensors]
+        self.devices = {t.device for t in tensors}
         kinds: dict[Any, list[Tensor]] = {}
-        for t in tensors:
-            flat = t.detach().view(-1) if t.is_contiguous() else t.detach()
-            kinds.setdefault((t.device, t.dtype), []).append(flat)
+        for entries in map(_entries, tensors):
+            kinds.setdefault((entries.device, entries.dtype), []).append(entries)
         self._alike = [(own, [t.numel() for t in own]) for own in kinds.values()]
         # a room holds entries as they lie in memory, `values` in the order of the dimensions
         rooms = [Room.for_copies_of(own if all(t.ndim == 1 for t in own) else (), aligned=1) for own in kinds.values()]
         self._rooms = [room for room in rooms if room is not None]
+        self._saving: Rote | None = None
         self._lent: weakref.ref[Saved] | None = None  # who has them
 
     def now_at(self, places: list[Place]) -> Tensors:
@@ -42,9 +47,14 @@ class Tensors:
         found = [buffers.get(name) for buffers, name in places]
         tensors = [t for t in found if t is not None]
         same = len(tensors) == len(self.tensors) and all(map(is_, tensors, self.tensors))
-        if same and [t.data_ptr() for t in tensors] == self._addresses:
+        if same and list(map(Tensor.data_ptr, tensors)) == self._addresses:
             return self
         return Tensors([p for p, t in zip(places, found, strict=True) if t is not None], tensors)
+
+    @property
+    def stay(self) -> bool:
+        """Whether the places still hold these tensors, which have been written to and not replaced."""
+        return all(buffers.get(name) is t for (buffers, name), t in zip(self.places, self.tensors, strict=True))
 
     def values(self) -> list[Tensor]:
         """What they hold: all that is alike end to end."""
@@ -52,12 +62,25 @@ class Tensors:
 
     def saved(self) -> Saved:
         """What they hold, where there is room in memory that is used again when nobody has it any more."""
-        if len(self._rooms) < len(self._alike) or (self._lent is not None and self._lent() is not None):
+        taken = self._lent is not None and self._lent() is not None
+        if taken or not self._rooms or len(self._rooms) < len(self._alike):
             return Saved(self, self.values())
-        pairs = zip(self._rooms, self._alike, strict=True)
-        saved = Saved(self, [flat for room, (own, _) in pairs for flat in room.end_to_end(own)])
+        if self._saving is None:
+            self._saving = Rote(self._save, self._rooms[0].make().views[0].device)
+        self._saving()
+        saved = Saved(self, [flat for room in self._rooms for flat in room.flats])
         self._lent = weakref.ref(saved)
         return saved
+
+    def _save(self) -> None:
+        for room, (own, _) in zip(self._rooms, self._alike, strict=True):
+            room.copies(own)
+
+    def set_where(self, flag: Tensor, values: list[Tensor]) -> None:
+        """Sets them where a flag on the device is not 0, without looking at it."""
+        if self._alike:
+            mask = flag != 0
+            self.set([torch.where(mask, old, new) for old, new in zip(values, self.values(), strict=True)])
 
     def set(self, values: list[Tensor]) -> None:
         for (own, sizes), flat in zip(self._alike, values, strict=True):
@@ -152,11 +175,6 @@ class RunningStatistics:
             buffers[name] = tensor
         saved.at.set(saved.values)
 
-    def restore_where(self, flag: Tensor, saved: Saved) -> None:
-        """Goes back to what was saved where a flag on the device is set, without looking at it."""
-        pairs = zip(saved.values, saved.at.values(), strict=True)
-        saved.at.set([torch.where(flag, old, new) for old, new in pairs])
-
     def marks(self) -> list[tuple[int, int]]:
         """A fingerprint of the other buffers, cheap enough to take every step."""
         return [_mark(_at(p)) for p in self._others]
@@ -189,6 +207,15 @@ def _can_stop_tracking(module: nn.Module) -> bool:
     """Whether a layer runs as torch's own BatchNorm does, which leaves its statistics alone where it does not track."""
     own = getattr(type(module), "forward", None) in (_BatchNorm.forward, nn.SyncBatchNorm.forward)
     return isinstance(module, _BatchNorm) and own and "forward" not in vars(module)
+
+
+def _entries(t: Tensor) -> Tensor:
+    """A tensor's memory as one row of words, where it is that of a plain tensor without gaps."""
+    t = t.detach()
+    if not t.is_contiguous():
+        return t
+    flat = t.view(-1)
+    return flat.view(WORD) if type(t) is Tensor and t.element_size() % WORD.itemsize == 0 else flat
 
 
 def _at(place: Place) -> Tensor | None:

@@ -17,6 +17,7 @@ from .noise import SameNoise
 from .replicas import Replicas
 from .report import Report
 from .statistics import RunningStatistics
+from .trouble import Trouble
 from .turn import Pass
 
 
@@ -32,11 +33,10 @@ class Walk:
     noise: SameNoise | None
     scaler: Any
     report: Report | None
-    watch: bool  # every loss and gradient goes into `health`
+    trouble: Trouble | None  # sees every loss and gradient
     look: bool  # the first loss's graph goes into `graph`
 
     def __post_init__(self) -> None:
-        self.health: list[Tensor] = []  # numbers that must all be finite
         self.graph: Tensor | None = None  # the first loss, for a look at what it went through
         self.before = self.statistics.save()  # what a step that fails or is refused goes back to
         self.taken = 0  # passes
@@ -89,8 +89,8 @@ class Walk:
     def _read(self, turn: Pass) -> Reading:
         grad = self.gradients.collect(turn.went_back) if turn.probe.grad else None
         reading = Reading(grad, turn.loss, self.replicas.mean if turn.probe.sync else _itself, turn.losses, turn.batch)
-        if self.watch:
-            self.health += [x for x in (turn.loss, grad.health() if grad is not None else None) if x is not None]
+        if self.trouble is not None:
+            self.trouble.see(turn.loss, grad)
         if self.report is not None:
             self.report.took(reading, turn.loss)
         return reading

@@ -1,0 +1,83 @@
+"""Steps that are refused on the device where they are not finite, of which the host hears when it comes by again."""
+
+from __future__ import annotations
+
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from . import fused
+from .guard import Guarded
+from .planned import Planned
+
+
+class HeardLater:
+    """Finds out which steps need not be waited for, and keeps the flag that they raise."""
+
+    def __init__(self, base: Optimizer):
+        self._base = base
+        self._guard: Guarded | None = None
+        self._unheard = False  # whether a step was applied since the last look
+        self._state: Any = None  # which it moved
+        self._open = False  # whether the flag may have been raised by a step that was never applied
+        self._things: tuple[Any, ...] = (None, None, None)  # with which a look at all parameters found nothing amiss
+        self._kinds: list[Any] = []
+
+    def flag(self, device: torch.device, goes_on: bool) -> Tensor | None:
+        """What a step is to raise where it meets trouble, if the last one could be refused on the device."""
+        if self._guard is None:
+            return None
+        moved = self._guard.flag.device != device
+        if moved or (self._open and not goes_on):
+            self.listen(wait=True)
+            self._guard.flag.zero_()
+        self._guard, self._open = (None, False) if moved else (self._guard, True)
+        return None if self._guard is None else self._guard.flag
+
+    def listen(self, wait: bool) -> None:
+        """Raises if an earlier step is known to have been refused, with everything as it was before that step."""
+        if self._guard is None or not self._unheard:
+            return
+        if self._base.state is not self._state:  # another state was loaded: it knows nothing of that step
+            self._unheard = False
+            self._guard.forget()
+            return
+        self._unheard = not wait
+        try:
+            self._guard.tell(self._base.param_groups, wait)
+        except FloatingPointError:
+            self._unheard = self._open = False
+            raise
+
+    def serving(self, planned: Planned) -> Guarded | None:
+        """What applies a step that can be refused on its device, where looking would have to wait."""
+        base, site, statistics = self._base, planned.site, planned.statistics.at
+        if planned.trouble is None or site.settings or site.space.sharded or not (site.begun and statistics.stay):
+            return None
+        things = (site.space, statistics, base.state)
+        first = base.state.get(site.space.params[0], {})
+        kinds = [len(base.state), len(first), *((g.get("fused"), bool(g.get("momentum"))) for g in base.param_groups)]
+        if not all(map(is_, things, self._things)) or kinds != self._kinds:
+            devices = {*site.space.devices, *statistics.devices}
+            if len(devices) > 1 or site.space.device.type not in fused.DEVICES or not fused.obeys(base):
+                return None
+            self._things, self._kinds = things, kinds
+        self._guard = self._guard or Guarded(site.space.device, stop=True)
+        return self._guard
+
+    def applied(self, served: bool) -> None:
+        """Hears that a step was applied or has failed; one that was not served may have left the flag up."""
+        self._open, self._unheard, self._state = False, served, self._base.state
+        if not served:
+            self._guard = None
+
+
+def hooked(*optimizers: Optimizer) -> bool:
+    """Whether somebody wants to be called at every step that is taken."""
+    return bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks) or any(
+        o._optimizer_step_pre_hooks or o._optimizer_step_post_hooks for o in optimizers
+    )

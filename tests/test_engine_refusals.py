@@ -1,0 +1,145 @@
+"""What else may happen around a step that was refused unseen: replaced buffers, loaded states, steps under way."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import test_engine_later
+import torch
+from registry import same
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+import steppe
+from steppe.optim.site import STEP
+
+rooms, _refusing = test_engine_later.rooms, test_engine_later._refusing
+GOOD, BAD = torch.ones(4, 3), torch.full((4, 3), torch.nan)
+
+
+class Replacing(nn.Module):
+    """A layer whose statistics are other tensors after every pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("running_mean", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.linear(x)
+        self.running_mean = 0.9 * self.running_mean + 0.1 * y.mean(0).detach()
+        return y
+
+
+def built(model: nn.Module | None = None, **options: Any) -> tuple[nn.Module, steppe.SharpnessAware]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)) if model is None else model
+    opt = steppe.sam(SGD(model.parameters(), lr=0.1, **options), model=model)
+    take(opt, model, GOOD)
+    return model, opt
+
+
+def passes(opt: steppe.SharpnessAware, model: nn.Module, x: Tensor, **how: Any) -> None:
+    for turn in opt.passes(**how):
+        turn.backward(model(x).square().sum())
+
+
+def take(opt: steppe.SharpnessAware, model: nn.Module, x: Tensor) -> None:
+    passes(opt, model, x)
+    opt.step()
+
+
+def refused(step: int) -> Any:
+    return pytest.raises(FloatingPointError, match=f"step {step} is not finite")
+
+
+def test_statistics_that_passes_replace_are_put_back() -> None:
+    model, opt = built(Replacing())
+    before = copy.deepcopy(model.state_dict())
+    with refused(1):
+        take(opt, model, BAD)
+        opt.settle()
+    same(dict(model.state_dict()), dict(before))
+
+
+def test_an_error_that_comes_between_the_passes_and_their_step_ends_that_step() -> None:
+    model, opt = built()
+    before = copy.deepcopy(model.state_dict())
+    take(opt, model, BAD)
+    passes(opt, model, BAD)
+    with refused(1):
+        opt.state_dict()
+    with pytest.raises(RuntimeError, match="evaluates the loss several times"):
+        opt.step()
+    same(dict(model.state_dict()), dict(before))
+
+
+def test_a_group_that_the_base_got_since_hears_of_it_too() -> None:
+    model, opt = built()
+    take(opt, model, BAD)
+    opt.base.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    with refused(1):
+        opt.settle()
+    assert {g[STEP] for g in opt.param_groups} == {1}
+    opt.settle()
+
+
+@pytest.mark.parametrize("register", [register_optimizer_step_pre_hook, register_optimizer_step_post_hook])
+def test_hooks_of_all_optimizers_do_not_hear_of_a_refused_step(register: Callable[..., Any]) -> None:
+    model, opt = built()
+    heard: list[Any] = []
+    handle = register(lambda asked, *_: heard.append(asked) if asked is opt.base else None)
+    try:
+        with refused(1):
+            take(opt, model, BAD)
+        assert heard == []
+        take(opt, model, GOOD)
+        assert heard == [opt.base]
+    finally:
+        handle.remove()
+
+
+def test_a_micro_batch_that_fails_leaves_those_before_it_as_they_were() -> None:
+    for first, met in ((GOOD, None), (BAD, refused(1))):
+        model, opt = built()
+        passes(opt, model, first)
+        with pytest.raises(ZeroDivisionError):
+            for _ in opt.passes(accumulate=True):
+                raise ZeroDivisionError
+        passes(opt, model, GOOD, accumulate=True)
+        twin, its = built()
+        passes(its, twin, first)
+        passes(its, twin, GOOD, accumulate=True)
+        for each in (opt, its):
+            if met is None:
+                each.step()
+            else:
+                with refused(1):
+                    each.step()
+                    each.settle()
+        same(dict(model.state_dict()), dict(twin.state_dict()))
+        assert all(t.isfinite().all() for t in model.state_dict().values())
+
+
+def test_a_state_that_the_base_loads_knows_nothing_of_it() -> None:
+    model, opt = built()
+    saved = copy.deepcopy(opt.base.state_dict())
+    take(opt, model, BAD)
+    opt.base.load_state_dict(saved)
+    take(opt, model, GOOD)
+    opt.settle()
+    assert {g[STEP] for g in opt.param_groups} == {2}
+
+
+def test_momentum_that_somebody_took_away_is_not_made_of_garbage() -> None:
+    model, opt = built(momentum=0.9)
+    take(opt, model, GOOD)
+    for state in opt.base.state.values():
+        state.pop("momentum_buffer")
+    with refused(2):
+        take(opt, model, BAD)
+    assert all(state.get("momentum_buffer") is None for state in opt.base.state.values())
