@@ -57,11 +57,14 @@ def test_draws_on_a_gpu_repeat(name):
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("says", ["raise", None])
 @pytest.mark.parametrize("name", [*WHOLE_BATCH, "agnostic-sam", "m-sam", "esam"])
-def test_no_step_waits_for_the_gpu(name):
+def test_no_step_waits_for_the_gpu(name, says, dtype):
     model, x, y = problem("cuda")
+    model, x = model.to(dtype), x.to(dtype)
     base = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    opt = steppe.build(name, base, model=model, on_nonfinite=None, record=True)
+    opt = steppe.build(name, base, model=model, on_nonfinite=says, record=True)
     closure = closure_for(model, x, y)
     for _ in range(2):
         opt.step(closure)
@@ -192,6 +195,42 @@ def test_rooms_change_nothing_but_rounding(name, monkeypatch):
         expected = trained(name, "cuda")
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["sam", "gsam", "looksam"])
+def test_recorded_copies_are_those_that_are_made_one_by_one(name, monkeypatch):
+    """Also of weights that somebody has moved to other memory meanwhile, and of statistics that are refused."""
+    ends = []
+    for recorded in (True, False):
+        if not recorded:
+            monkeypatch.setattr("steppe.rote.EAGER", math.inf)
+        model, x, y = convolutional()
+        opt = steppe.build(name, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model=model)
+        for i in range(12):
+            if i == 6:
+                for p in model.parameters():
+                    p.data = p.data.clone()
+                model[1].running_mean = model[1].running_mean.clone()
+            if i == 9:
+                with pytest.raises(FloatingPointError, match="step 9 is not finite"):
+                    opt.step(closure_for(model, x * math.nan, y))
+                    opt.settle()
+            opt.step(closure_for(model, x, y))
+        ends.append(model.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(ends[0].values(), ends[1].values(), strict=True))
+
+
+def test_a_later_step_hears_of_a_refused_one():
+    model, x, y = convolutional()
+    opt = steppe.sam(torch.optim.AdamW(model.parameters(), lr=0.01), model=model)
+    for _ in range(3):
+        opt.step(closure_for(model, x, y))
+    before = copy.deepcopy([model.state_dict(), opt.state_dict()])
+    opt.step(closure_for(model, x * math.nan, y))
+    with pytest.raises(FloatingPointError, match="step 3 is not finite"):
+        for _ in range(100):  # however far the device is behind
+            opt.step(closure_for(model, x, y))
+    torch.testing.assert_close([model.state_dict(), opt.state_dict()], before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("steps", [0, 2])

@@ -435,6 +435,18 @@ def test_a_header_that_declares_what_is_not_there(tmp_path: Path) -> None:
         refused(f"npz:{path}", tmp_path, "x.npy")
 
 
+def test_an_entry_that_begins_before_its_file(tmp_path: Path) -> None:
+    path = zip_of(tmp_path / "a.npz", x=npy_bytes(X), y=npy_bytes(Y))
+    body = bytearray(path.read_bytes())
+    end = body.rindex(b"PK\x05\x06")
+    (directory,) = struct.unpack_from("<I", body, end + 16)
+    struct.pack_into("<I", body, end + 16, directory + 1000)  # where the list of entries is said to begin
+    path.write_bytes(body)
+    refused(f"npz:{path}", tmp_path, "a.npz", "begins 1000 bytes before the file")
+    with pytest.raises(DataError, match=r"damaged archive: 'x\.npy' begins 1000 bytes before"):
+        unpack(path, tmp_path / "into")
+
+
 def test_an_entry_that_lies_about_its_size(tmp_path: Path) -> None:
     path = zip_of(tmp_path / "a.npz", x=npy_bytes(X), y=npy_bytes(Y))
     whole = path.read_bytes()

@@ -65,9 +65,18 @@ def _tarred(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                 yield member.name, member.size, file
 
 
+def entries(packed: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """The entries of a zip file, which all begin within it."""
+    found = packed.infolist()
+    for entry in found:
+        if entry.header_offset < 0:  # to go there is an error of the operating system's, as if the disk were broken
+            raise zipfile.BadZipFile(f"{entry.filename!r} begins {-entry.header_offset} bytes before the file")
+    return found
+
+
 def _zipped(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
     with zipfile.ZipFile(archive) as packed:
-        for entry in packed.infolist():
+        for entry in entries(packed):
             _inside(archive, entry.filename)
             if entry.is_dir():
                 continue

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from .archives import entries
 from .damage import MOST_BYTES, DataError, affordable
 from .dataset import Dataset, Splits
 from .labels import class_numbers, paired
@@ -71,9 +72,9 @@ def _splits(path: Path, sets: dict[str, Dataset]) -> Splits:
 def _arrays(path: Path, most: int) -> dict[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = [e for e in archive.infolist() if e.filename.endswith(".npy")]
-            affordable(path, sum(e.file_size for e in entries), path.stat().st_size, most)
-            found = {e.filename.removesuffix(".npy"): _array(path, archive, e, most) for e in entries}
+            arrays = [e for e in entries(archive) if e.filename.endswith(".npy")]
+            affordable(path, sum(e.file_size for e in arrays), path.stat().st_size, most)
+            found = {e.filename.removesuffix(".npy"): _array(path, archive, e, most) for e in arrays}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError,
             OverflowError) as error:  # fmt: skip
         raise DataError(f"{path}: not an .npz file that can be read: {error}") from error

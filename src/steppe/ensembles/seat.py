@@ -74,5 +74,8 @@ class Seat:
                 )
             group[STEP] += 1
 
+    def settle(self) -> None:
+        """Nobody has to wait to hear of a refused step."""
+
     def state_dict(self) -> Any:
         return self.opt.state_dict()

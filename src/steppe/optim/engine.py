@@ -44,7 +44,7 @@ class SharpnessAware(Optimizer):
         model: nn.Module | None = None,  # its running statistics move once a step; its DDP wrapper is obeyed
         scaler: Any = None,  # a torch.amp.GradScaler: every pass is unscaled, an overflow in any leaves no trace
         seed: int = 0,
-        on_nonfinite: Literal["raise", "skip"] | None = "raise",  # None: not looked at, so never waits for a GPU
+        on_nonfinite: Literal["raise", "skip"] | None = "raise",  # a GPU is not waited for: a later step raises
         same_noise: bool = True,  # all passes of a step see the same dropout masks (Foret et al.'s own code)
         record: bool = False,  # fill `last`
     ):
