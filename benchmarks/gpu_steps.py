@@ -34,9 +34,9 @@ SHAPES = ((64, 128), (64, 512), (16, 128))  # width, batch
 # Steps that are timed together, queued up as in training: with large batches the device is behind the host, and what
 # is left of its queue at the end must not count much. Times of the host vary less within a few steps.
 TIMES, TIMES_EAGER = 4, {128: 2}
-ROUNDS, SECONDS = 400, 70.0  # a shape; about as many make the interval of a ratio 1 % to either side
+ROUNDS, SECONDS = 400, 60.0  # a shape; about as many make the interval of a ratio 1 % to either side
 SELDOM, OTHERS = 35, 5  # captured steps run in every so many of the rounds, what has no bar in every so many
-END = 270.0  # seconds
+END = 240.0  # seconds
 METHODS = {"none": {}, "sam": {}, "asam": {"rho": 0.5}, "frob-sam": {"n": 2}, "agnostic-sam": {}, "gsam": {}}
 COMPILED = ("none", "sam")
 COMPILED_AT = ((64, 512),)  # where the device's time, not the host's, is what is left
