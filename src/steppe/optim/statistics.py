@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -39,7 +40,7 @@ class Tensors:
         # a room holds entries as they lie in memory, `values` in the order of the dimensions
         rooms = [Room.for_copies_of(own if all(t.ndim == 1 for t in own) else (), aligned=1) for own in kinds.values()]
         self._rooms = [room for room in rooms if room is not None]
-        self._saving: Rote | None = None
+        self._saving: Callable[[], object] | None = None
         self._lent: weakref.ref[Saved] | None = None  # who has them
 
     def now_at(self, places: list[Place]) -> Tensors:
@@ -65,8 +66,8 @@ class Tensors:
         taken = self._lent is not None and self._lent() is not None
         if taken or not self._rooms or len(self._rooms) < len(self._alike):
             return Saved(self, self.values())
-        if self._saving is None:
-            self._saving = Rote(self._save, self._rooms[0].make().views[0].device)
+        if self._saving is None:  # a recording is of one device
+            self._saving = Rote(self._save, next(iter(self.devices))) if len(self.devices) == 1 else self._save
         self._saving()
         saved = Saved(self, [flat for room in self._rooms for flat in room.flats])
         self._lent = weakref.ref(saved)
