@@ -77,7 +77,11 @@ def unsettled(run: Run) -> Any:
 
 def refused(step: int, later: bool | None = True) -> Any:
     """The error that names a step, and says that it was heard later, or at once; None: either."""
-    ends = {True: r" \(No step waits .* first to hear of it\. opt\.settle\(\) hears at once\.\)$", False: "$", None: ""}
+    ends = {
+        True: r" \(No step waits .* heard only now; settle\(\) after a step hears at once\.\)$",
+        False: "$",
+        None: "",
+    }
     return pytest.raises(FloatingPointError, match=rf"step {step} is not finite.*on_nonfinite='skip'\)\.{ends[later]}")
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -35,10 +38,12 @@ class Replacing(nn.Module):
         return y
 
 
-def built(model: nn.Module | None = None, **options: Any) -> tuple[nn.Module, steppe.SharpnessAware]:
+def built(
+    model: nn.Module | None = None, method: str = "sam", **options: Any
+) -> tuple[nn.Module, steppe.SharpnessAware]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)) if model is None else model
-    opt = steppe.sam(SGD(model.parameters(), lr=0.1, **options), model=model)
+    opt = steppe.build(method, SGD(model.parameters(), lr=0.1, **options), model=model)
     take(opt, model, GOOD)
     return model, opt
 
@@ -103,6 +108,54 @@ def test_hooks_of_all_optimizers_do_not_hear_of_a_refused_step(register: Callabl
         handle.remove()
 
 
+def test_a_micro_batch_that_is_given_up_does_not_spoil_those_before_it() -> None:
+    """However bad it was."""
+    model, opt = built(method="gsam")
+    passes(opt, model, GOOD)
+    for turn in opt.passes(accumulate=True):
+        turn.backward(model(BAD).square().sum())
+        if turn.probe.at is not None:
+            break
+    opt.step()
+    opt.settle()
+    assert {g[STEP] for g in opt.param_groups} == {2}
+    assert all(t.isfinite().all() for t in model.state_dict().values())
+
+
+def test_statistics_of_passes_that_were_given_up_when_an_error_comes() -> None:
+    model, opt = built()
+    before = copy.deepcopy(model.state_dict())
+    take(opt, model, BAD)
+    passes(opt, model, GOOD)
+    with refused(1):
+        passes(opt, model, GOOD)
+    same(dict(model.state_dict()), dict(before))
+
+
+def test_hooks_do_not_hear_of_a_refused_step_where_a_scaler_is_off() -> None:
+    model, opt = built()
+    opt.scaler, heard = torch.amp.GradScaler("cpu", enabled=False), []
+    opt.register_step_post_hook(lambda *_: heard.append(1))
+    for x, error in ((GOOD, None), (BAD, refused(2))):
+        with error or nullcontext():
+            opt.step(lambda turn, x=x: turn.backward(model(x).square().sum()))
+    assert heard == [1]
+
+
+def test_memory_goes_with_the_optimizer() -> None:
+    """Without the garbage collector, which may come at any time."""
+    model, opt = built()
+    take(opt, model, GOOD)
+    kept = weakref.ref(opt._statistics._known), weakref.ref(opt._later._guard)
+    gc.collect()
+    gc.disable()
+    try:
+        del opt
+        assert [k() for k in kept] == [None, None]
+    finally:
+        gc.enable()
+
+
 def test_a_micro_batch_that_fails_leaves_those_before_it_as_they_were() -> None:
     for first, met in ((GOOD, None), (BAD, refused(1))):
         model, opt = built()
@@ -125,21 +178,50 @@ def test_a_micro_batch_that_fails_leaves_those_before_it_as_they_were() -> None:
         assert all(t.isfinite().all() for t in model.state_dict().values())
 
 
-def test_a_state_that_the_base_loads_knows_nothing_of_it() -> None:
-    model, opt = built()
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("first", [GOOD, BAD])
+def test_a_state_that_the_base_loads_knows_nothing_of_it(first: Tensor, momentum: float) -> None:
+    model, opt = built(momentum=momentum)
     saved = copy.deepcopy(opt.base.state_dict())
-    take(opt, model, BAD)
+    take(opt, model, first)
     opt.base.load_state_dict(saved)
     take(opt, model, GOOD)
     opt.settle()
     assert {g[STEP] for g in opt.param_groups} == {2}
 
 
-def test_momentum_that_somebody_took_away_is_not_made_of_garbage() -> None:
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("first", [GOOD, BAD])
+def test_the_first_step_after_a_state_was_loaded_is_refused_too(first: Tensor, momentum: float) -> None:
+    model, opt = built(momentum=momentum)
+    saved = copy.deepcopy(opt.base.state_dict())
+    take(opt, model, first)
+    opt.base.load_state_dict(saved)
+    before = copy.deepcopy(model.state_dict())
+    with refused(1):
+        take(opt, model, BAD)
+        opt.settle()
+    same(dict(model.state_dict()), dict(before))
+
+
+def test_a_state_that_is_loaded_between_the_passes_and_their_step() -> None:
+    model, opt = built()
+    take(opt, model, GOOD)
+    before = copy.deepcopy(model.state_dict())
+    passes(opt, model, BAD)
+    opt.base.load_state_dict(copy.deepcopy(opt.base.state_dict()))
+    with refused(2):
+        opt.step()
+        opt.settle()
+    same(dict(model.state_dict()), dict(before))
+
+
+@pytest.mark.parametrize("away", [lambda s: s.pop("momentum_buffer"), lambda s: s.update(momentum_buffer=None)])
+def test_momentum_that_somebody_took_away_is_not_made_of_garbage(away: Callable[[Any], Any]) -> None:
     model, opt = built(momentum=0.9)
     take(opt, model, GOOD)
     for state in opt.base.state.values():
-        state.pop("momentum_buffer")
+        away(state)
     with refused(2):
         take(opt, model, BAD)
     assert all(state.get("momentum_buffer") is None for state in opt.base.state.values())

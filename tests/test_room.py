@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,14 +55,6 @@ def filled(tensors: Sequence[Tensor], seed: int) -> list[Tensor]:
 
 
 ALONE = Replicas(None, [])
-SHOWN: list[Callable[[Vector], object]] = [  # what a plan may do with a gradient
-    lambda v: None,
-    lambda v: v.norm(),
-    lambda v: v.mul_(0.0),
-    lambda v: (v.norm(), v.mul_(0.0)),
-    lambda v: (v.norm(1.0), v.add_(v, alpha=-1.0)),
-    lambda v: v.release(),
-]
 
 
 def bits(t: Tensor) -> Tensor:
@@ -201,18 +192,12 @@ def test_trouble_is_a_number_that_is_not_finite(dtype: torch.dtype, made: bool, 
         tensors[1][1, 4] = bad
         for loss in (torch.tensor(2.0), torch.tensor(bad), torch.tensor(bad, dtype=torch.float64), None):
             value = copy.deepcopy(loss)
-            for given_flag, shown in itertools.product((None, torch.zeros(())), SHOWN):
-                good = [torch.ones_like(t) for t in tensors]
-                both, alone = Trouble(space, given_flag), Trouble(space)
-                for trouble, its_loss, grad in (
-                    (both, loss, tensors),
-                    (both, torch.tensor(1.0), good),
-                    (alone, loss, good),
-                ):
-                    vector = space.vector([t.clone() for t in grad])
-                    trouble.see(its_loss, vector)
-                    shown(vector)
-                    vector.show()
+            for flag in (None, torch.zeros(())):
+                good = space.vector([torch.ones_like(t) for t in tensors])
+                both, alone = Trouble(space, flag), Trouble(space)
+                both.see(loss, space.vector(tensors))
+                both.see(torch.tensor(1.0), good)
+                alone.see(loss, good)
                 assert (float(both.total([], ALONE)) == 0) == math.isfinite(bad)
                 assert (float(alone.total([], ALONE)) == 0) == (loss is None or math.isfinite(loss))
             assert loss is None or torch.equal(bits(loss), bits(value))
@@ -231,7 +216,6 @@ def test_a_norm_does_not_depend_on_what_the_room_was_used_for_before(later: str)
                 space.room.copies(space.weights().chunks)
             v = space.vector([torch.randn(p.shape, generator=g) for p in space.params])
             Trouble(space).see(None, v)
-            v.show()
             space.room.copies(space.weights().chunks)
             space.room.taken = later == "taken"
             found.append(float(v.norm()))

@@ -38,7 +38,7 @@ class Ball:
 
     def within(self, site: Surroundings, times: float = 1.0) -> Ball:
         """The same ball with the radius that the parameter groups ask for now, times a factor."""
-        return Ball(_scaled(site.option("rho"), times), self.metric, self.p)
+        return replace(self, rho=_scaled(site.option("rho"), times))
 
     def steepest(self, grad: Vector, site: Surroundings) -> Vector:
         """The d in this ball with the largest <grad, d>, by the dual-norm formula."""

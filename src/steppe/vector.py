@@ -105,12 +105,11 @@ class Space:
 class Vector:
     """A point or direction in a `Space`; a trailing underscore means in place, as in torch."""
 
-    __slots__ = ("_chunks", "_length", "_tensors", "seen_by", "space")
+    __slots__ = ("_chunks", "_length", "_tensors", "space")
 
     def __init__(self, space: Space, chunks: list[Tensor] | None = None, tensors: list[Tensor] | None = None):
         self.space, self._chunks, self._tensors = space, chunks, tensors
         self._length: Tensor | None = None  # the Euclidean norm, once somebody has asked
-        self.seen_by: Callable[[Vector], None] | None = None  # who wants to see it once, as it is now
 
     @property
     def chunks(self) -> list[Tensor]:
@@ -131,25 +130,12 @@ class Vector:
         """Whether these are still the very tensors that the vector was made of."""
         return self._tensors is not None
 
-    @property
-    def measured(self) -> bool:
-        """Whether the Euclidean norm is known."""
-        return self._length is not None
-
-    def show(self) -> None:
-        """Lets whoever wants to see this vector do so, before it changes."""
-        if self.seen_by is not None:
-            see, self.seen_by = self.seen_by, None
-            see(self)
-
     def _writable(self) -> list[Tensor]:
-        self.show()
         chunks, self._tensors, self._length = self.chunks, None, None
         return chunks
 
     def release(self) -> None:
         """Frees the memory, whoever else holds this vector."""
-        self.show()
         self._chunks = self._tensors = self._length = None
 
     def clone(self) -> Vector:

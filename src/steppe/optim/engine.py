@@ -44,7 +44,7 @@ class SharpnessAware(Optimizer):
         model: nn.Module | None = None,  # its running statistics move once a step; its DDP wrapper is obeyed
         scaler: Any = None,  # a torch.amp.GradScaler: every pass is unscaled, an overflow in any leaves no trace
         seed: int = 0,
-        on_nonfinite: Literal["raise", "skip"] | None = "raise",  # a GPU is not waited for: a later step raises
+        on_nonfinite: Literal["raise", "skip"] | None = "raise",  # where a GPU can refuse it, a later step raises
         same_noise: bool = True,  # all passes of a step see the same dropout masks (Foret et al.'s own code)
         record: bool = False,  # fill `last`
     ):
@@ -98,7 +98,7 @@ class SharpnessAware(Optimizer):
         self._last: Report | None = None
         self._looked = False
         self._later, self._kernels = HeardLater(self.base), Kernels(self.base)
-        self.applying: Applying | None = None  # in place of a look at every gradient, which waits for the device
+        self.applying: Applying | None = None  # in place of the engine's own ways to apply a step
         self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
         super().__setstate__({})  # installs the hooks, touches no state
         self.register_state_dict_pre_hook(SharpnessAware.settle)  # type: ignore[arg-type]
@@ -135,11 +135,9 @@ class SharpnessAware(Optimizer):
         if closure is None:
             self._apply()
             return None
-        losses: list[Any] = []
         with closing(self.passes(mask=mask)) as turns:
-            for turn in turns:
-                losses.append(turn.run(closure, held_out))
-        if self.scaler is None:
+            losses = [turn.run(closure, held_out) for turn in turns]
+        if self.scaler is None or not self.scaler.is_enabled():
             self._apply()
         else:
             step_by(self.scaler, self)
@@ -154,6 +152,8 @@ class SharpnessAware(Optimizer):
         return running
 
     def _passes(self, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
+        if self._later.open and not (accumulate and self._planned is not None):
+            self.settle()  # a step was given up
         earlier, self._planned = self._planned if accumulate else None, None
         ground = self._survey()
         space, replicas, excursion = ground.space, ground.replicas, ground.excursion()
@@ -163,7 +163,7 @@ class SharpnessAware(Optimizer):
         noise = (self.noise or Noise)(space.devices) if self.same_noise else None
         site = OptimizerSite(self.base, space, excursion, replicas, self.seed, mask)
         report = Report() if self.record else None
-        flag = self._later.flag(space.device, earlier is not None) if self._hears_later and not scaler else None
+        flag = self._later.flag(space.device) if self._hears_later and not scaler and earlier is None else None
         trouble = Trouble(space, flag) if self.on_nonfinite is not None or scaler is not None else None
         plan = self.method.plan(site)
         look = self.model is None and not self._looked

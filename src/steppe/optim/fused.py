@@ -37,7 +37,7 @@ class Kernels:
 
     def _undo(self) -> None:
         for group in self._fused:
-            if group.get("foreach") is None:  # else somebody has chosen since
+            if group.get("foreach") is None and group.get("fused"):  # else somebody has chosen since
                 group["fused"] = None
 
 

@@ -16,6 +16,10 @@ from .planned import Planned, nonfinite
 from .site import STEP
 from .statistics import RunningStatistics, Saved
 
+SLOTS = 1024
+_PAGES: list[Tensor] = []
+_FREE: list[Tensor] = []
+
 
 class Guarded:
     """Applies steps whose numbers are finite and counts the others; needs a fused base, which obeys `found_inf`.
@@ -30,7 +34,7 @@ class Guarded:
         self.flag = torch.zeros((), device=device)  # 1.0 if a step is refused, else 0.0
         self._watched = False  # whether it says so of the last step
         self._refused = torch.zeros((), device=device)  # how many
-        self._heard = torch.zeros((), pin_memory=device.type == "cuda")  # the same, read without waiting
+        self._heard = _mailbox() if device.type == "cuda" else torch.zeros(())  # the same, read without waiting
         self._told: Any = None  # when the last step was heard of, where all workers have to hear at the same step
         self._ends: tuple[list[Any], Rote] | None = None
 
@@ -59,12 +63,13 @@ class Guarded:
     def _end(self, saved: Saved) -> None:
         """Takes the statistics back if the step was refused, and counts it."""
         if self._ends is None or not all(map(is_, self._ends[0], (saved.at, *saved.values))):
-            at, values = saved.at, saved.values  # not `saved`, whose memory is used again when nobody has it
+            # not `saved`, whose memory is used again when nobody has it, and not `self`, which has this
+            at, values, flag, refused, heard = saved.at, saved.values, self.flag, self._refused, self._heard
 
             def end() -> None:
-                at.set_where(self.flag, values)
-                self._refused.add_(self.flag)
-                self._heard.copy_(self._refused, non_blocking=True)
+                at.set_where(flag, values)
+                refused.add_(flag)
+                heard.copy_(refused, non_blocking=True)
 
             self._ends = [at, *values], Rote(end, self.flag.device)
         self._ends[1]()
@@ -96,6 +101,22 @@ class Guarded:
             raise nonfinite(step, later=True)
 
     def forget(self) -> None:
+        """Starts to count anew, with the flag down."""
+        self.flag.zero_()
+        self.recount()
+
+    def recount(self) -> None:
         """Starts to count anew."""
-        for memory in (self.flag, self._refused, self._heard):
-            memory.zero_()
+        self._refused.zero_()
+        self._heard.zero_()
+
+
+def _mailbox() -> Tensor:
+    """A number that both sides reach, in memory that is never used for anything else.
+
+    A recording that is still under way when its guard is gone writes there, and torch does not know of that.
+    """
+    if not _FREE:
+        _PAGES.append(torch.zeros(SLOTS, pin_memory=True))
+        _FREE.extend(_PAGES[-1].unbind())
+    return _FREE.pop()

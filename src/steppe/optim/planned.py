@@ -24,9 +24,7 @@ class Planned:
 
     def after(self, earlier: Planned) -> Planned:
         """The same, added to a gradient that waited already."""
-        trouble, before = self.trouble, earlier.trouble
-        if trouble is not before:  # else it has been seen in the same place
-            trouble = None if trouble is None or before is None else trouble + before
+        trouble = None if self.trouble is None or earlier.trouble is None else self.trouble + earlier.trouble
         return Planned(self.site, earlier.statistics, self.gradients, trouble)
 
 
@@ -61,7 +59,7 @@ class Checked:
 
 def nonfinite(step: int, later: bool = False) -> FloatingPointError:
     """What is said of a step that was not taken, at once or at a later step."""
-    heard = " (No step waits for the GPU: this one is the first to hear of it. opt.settle() hears at once.)"
+    heard = " (No step waits for the GPU, so this is heard only now; settle() after a step hears at once.)"
     return FloatingPointError(
         f"a loss or gradient of step {step} is not finite. Weights, statistics and optimizer state "
         f"are as before the step. Lower the learning rate or rho, look at {'its' if later else 'this'} batch, or skip "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from operator import is_
 from typing import Any
 
@@ -67,15 +68,12 @@ class Tensors:
         if taken or not self._rooms or len(self._rooms) < len(self._alike):
             return Saved(self, self.values())
         if self._saving is None:  # a recording is of one device
-            self._saving = Rote(self._save, next(iter(self.devices))) if len(self.devices) == 1 else self._save
+            save = partial(_copy, self._rooms, [own for own, _ in self._alike])
+            self._saving = Rote(save, next(iter(self.devices))) if len(self.devices) == 1 else save
         self._saving()
         saved = Saved(self, [flat for room in self._rooms for flat in room.flats])
         self._lent = weakref.ref(saved)
         return saved
-
-    def _save(self) -> None:
-        for room, (own, _) in zip(self._rooms, self._alike, strict=True):
-            room.copies(own)
 
     def set_where(self, flag: Tensor, values: list[Tensor]) -> None:
         """Sets them where a flag on the device is not 0, without looking at it."""
@@ -208,6 +206,11 @@ def _can_stop_tracking(module: nn.Module) -> bool:
     """Whether a layer runs as torch's own BatchNorm does, which leaves its statistics alone where it does not track."""
     own = getattr(type(module), "forward", None) in (_BatchNorm.forward, nn.SyncBatchNorm.forward)
     return isinstance(module, _BatchNorm) and own and "forward" not in vars(module)
+
+
+def _copy(rooms: list[Room], tensors: list[list[Tensor]]) -> None:
+    for room, own in zip(rooms, tensors, strict=True):
+        room.copies(own)
 
 
 def _entries(t: Tensor) -> Tensor:

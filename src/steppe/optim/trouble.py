@@ -21,29 +21,21 @@ class Trouble:
         self._flag = flag  # raised by a kernel where an entry is not
 
     def see(self, loss: Tensor | None, grad: Vector | None) -> None:
-        """Sees a pass: its loss now, and its gradient when that is about to change, or shown."""
-        if loss is not None:
-            self._numbers.append(loss)
-        if grad is not None:
-            grad.seen_by = self._look
-
-    def _look(self, grad: Vector) -> None:
-        room = self._space.room
-        if grad.measured or room is None or not room.single:
-            self._numbers.append(grad.norm())  # finite if all entries are, unless their squares overflow
+        room, numbers = self._space.room, [] if loss is None else [loss]
+        if room is None or not room.single:
+            self._numbers += numbers if grad is None else [*numbers, grad.norm()]
             return
         if self._flag is None:
             self._flag = torch.zeros((), device=self._space.device)
-        numbers, self._numbers = self._numbers, []
-        tensors = list(grad.chunks)
-        for x in numbers:
-            alike = x.dtype is torch.float32 and x.device == self._space.device
+        tensors = [] if grad is None else grad.chunks
+        if numbers and numbers[0].dtype is torch.float32 and numbers[0].device == self._space.device:
             # by another name, lest autograd takes it for changed: the kernel writes every number again as it is
-            (tensors if alike else self._numbers).append(x.data)
+            tensors, numbers = [*tensors, numbers[0].data], []
+        self._numbers += numbers
         room.flag_(self._flag, tensors)
 
     def total(self, settings: Iterable[Any], replicas: Replicas) -> Tensor:
-        """0 if all losses and gradients are finite on every worker, else another number or none.
+        """0 if all losses and gradients are finite on every worker, else another number or NaN.
 
         Of the settings only what is not a number counts: SA-SAM's theta starts at infinity.
         """

@@ -49,7 +49,7 @@ class Walk:
             while True:
                 with torch.no_grad():
                     try:
-                        probe = next(self.plan) if turn is None else self._answered(turn)
+                        probe = self.plan.send(None if turn is None else self._read(turn))  # type: ignore[arg-type]
                     except StopIteration as done:
                         return done.value  # type: ignore[no-any-return]
                     if self.taken == 1:
@@ -86,16 +86,8 @@ class Walk:
         self.replicas.let_go()
         self.excursion.go(probe.at)
 
-    def _answered(self, turn: Pass) -> Probe:
-        """What the plan asks for when it has read this pass."""
+    def _read(self, turn: Pass) -> Reading:
         grad = self.gradients.collect(turn.went_back) if turn.probe.grad else None
-        try:
-            return self.plan.send(self._reading(turn, grad))
-        finally:
-            if grad is not None:
-                grad.show()
-
-    def _reading(self, turn: Pass, grad: Vector | None) -> Reading:
         reading = Reading(grad, turn.loss, self.replicas.mean if turn.probe.sync else _itself, turn.losses, turn.batch)
         if self.trouble is not None:
             self.trouble.see(turn.loss, grad)
