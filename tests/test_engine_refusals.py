@@ -178,6 +178,17 @@ def test_a_micro_batch_that_fails_leaves_those_before_it_as_they_were() -> None:
         assert all(t.isfinite().all() for t in model.state_dict().values())
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_nobody_saves_the_state_of_the_base_unheard(again: bool) -> None:
+    model, opt = built()
+    take(opt, model, BAD)
+    if again:  # a base that is wrapped once more
+        steppe.build("gsam", opt.base, model=model)
+    with refused(1):
+        opt.base.state_dict()
+    assert opt.base.state_dict()["param_groups"][0][STEP] == 1
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("first", [GOOD, BAD])
 def test_a_state_that_the_base_loads_knows_nothing_of_it(first: Tensor, momentum: float) -> None:

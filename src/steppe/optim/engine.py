@@ -15,7 +15,7 @@ from ..probe import Method
 from .fused import Kernels
 from .gradients import Gradients
 from .ground import Ground, refuse_complex
-from .later import HeardLater, hooked
+from .later import HeardLater, hooked, settle_before_saving
 from .noise import Noise, SameNoise
 from .planned import Applying, Checked, Planned, unplanned
 from .report import Report
@@ -101,7 +101,7 @@ class SharpnessAware(Optimizer):
         self.applying: Applying | None = None  # in place of the engine's own ways to apply a step
         self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
         super().__setstate__({})  # installs the hooks, touches no state
-        self.register_state_dict_pre_hook(SharpnessAware.settle)  # type: ignore[arg-type]
+        settle_before_saving(self, self.base)
         self._set_default_options()
 
     def __repr__(self) -> str:
