@@ -35,7 +35,7 @@ SHAPES = ((64, 128), (64, 512), (16, 128))  # width, batch
 # is left of its queue at the end must not count much. Times of the host vary less within a few steps.
 TIMES, TIMES_EAGER = 4, {128: 2}
 ROUNDS, SECONDS = 400, 60.0  # a shape; about as many make the interval of a ratio 1 % to either side
-SELDOM, OTHERS = 35, 5  # captured steps run in every so many of the rounds, what has no bar in every so many
+SELDOM, OTHERS = 35, 5  # captured steps run in every so many of the rounds, all but steppe's eager one in every so many
 END = 240.0  # seconds
 METHODS = {"none": {}, "sam": {}, "asam": {"rho": 0.5}, "frob-sam": {"n": 2}, "agnostic-sam": {}, "gsam": {}}
 COMPILED = ("none", "sam")

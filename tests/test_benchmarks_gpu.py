@@ -215,7 +215,7 @@ def test_bytes_of_a_step(part):
     assert steps.least_bytes(100, 1000, passes=4, shares=2.0) == 1200 + 4000 + 500
 
 
-def test_what_has_a_bar_runs_in_every_round_and_the_others_in_some(part, monkeypatch):
+def test_the_eager_step_runs_in_every_round_and_the_others_in_some(part, monkeypatch):
     steps, asked = part("gpu_steps"), part("gpu_timing").Asked(rounds=15, device="cpu")
     monkeypatch.setattr(type(asked), "ms", lambda self, work, times: work() * times)
     fused, both = f"{steps.EAGER}, fused base", f"{steps.TWO}, fused base"

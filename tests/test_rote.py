@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from steppe import rote
-from steppe.graphs import in_place
+from steppe.graphs import replay_of
 from steppe.rote import EAGER, Rote
 
 GPU = torch.device("cuda", 0)
@@ -25,9 +25,9 @@ class Device:
         self.recordings = self.replays = 0
         self._capturing, self._records = False, records
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self._capturing)
-        monkeypatch.setattr(rote, "in_place", self._in_place)
+        monkeypatch.setattr(rote, "replay_of", self._replay_of)
 
-    def _in_place(self, work: Callable[[], object], device: torch.device) -> Callable[[], None] | None:
+    def _replay_of(self, work: Callable[[], object], device: torch.device) -> Callable[[], None] | None:
         assert device == GPU
         self.recordings += 1
         return self._replay if self._records else None
@@ -55,7 +55,7 @@ class Counting:
 
 
 def test_a_cpu_acts_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rote, "in_place", lambda *_: pytest.fail("there is nothing to record on"))
+    monkeypatch.setattr(rote, "replay_of", lambda *_: pytest.fail("there is nothing to record on"))
     action = Counting()
     again = Rote(action, torch.device("cpu"), action.memory)
     for n in range(1, EAGER + 4):
@@ -185,7 +185,7 @@ def test_it_is_recorded_in_a_larger_recording_before_and_after_its_own() -> None
 @on_a_gpu
 def test_recording_does_nothing_yet() -> None:
     x = torch.zeros(3, device=GPU)
-    replay = in_place(lambda: x.add_(1), x.device)
+    replay = replay_of(lambda: x.add_(1), x.device)
     assert replay is not None
     assert x.tolist() == [0, 0, 0]
     replay()
@@ -198,7 +198,7 @@ def test_recording_does_nothing_yet() -> None:
 def test_what_waits_for_the_device_is_not_recorded_and_does_no_harm(waits: Callable[[Tensor], object]) -> None:
     x = torch.ones(3, device=GPU)
     drawn = torch.randn(3, device=GPU, generator=torch.Generator(GPU).manual_seed(5))
-    assert in_place(lambda: (x.mul(2), waits(x)), x.device) is None
+    assert replay_of(lambda: (x.mul(2), waits(x)), x.device) is None
     assert x.sum().item() == 3
     torch.cuda.synchronize()
     torch.cuda.manual_seed(5)

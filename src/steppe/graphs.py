@@ -86,7 +86,7 @@ class CudaGraphs:
         return result, graph.replay
 
 
-def in_place(work: Callable[[], object], device: torch.device) -> Callable[[], None] | None:
+def replay_of(work: Callable[[], object], device: torch.device) -> Callable[[], None] | None:
     """Records work on memory that is there, without waiting for the device; None where that cannot be recorded."""
     graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

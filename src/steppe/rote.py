@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from .graphs import in_place
+from .graphs import replay_of
 
 EAGER = 2  # times before it is recorded: what is asked for once never is
 
@@ -34,7 +34,7 @@ class Rote:
             self._action()
             return
         if self._again is None and self._times >= EAGER:
-            self._again = in_place(self._action, self._device)
+            self._again = replay_of(self._action, self._device)
             self._recordable = self._again is not None
         if self._again is None:
             self._action()

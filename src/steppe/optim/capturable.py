@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from ..probe import pattern_of
 from .engine import SharpnessAware
 from .fused import FUSED, put_steps_on_device
-from .later import hooked
+from .hooks import hooked
 
 
 def obstacle(opt: SharpnessAware) -> str | None:

@@ -15,7 +15,8 @@ from ..probe import Method
 from .fused import Kernels
 from .gradients import Gradients
 from .ground import Ground, refuse_complex
-from .later import HeardLater, hooked, settle_before_saving
+from .hooks import hooked, settle_before_saving
+from .later import HeardLater
 from .noise import Noise, SameNoise
 from .planned import Applying, Checked, Planned, unplanned
 from .report import Report
@@ -214,8 +215,7 @@ class SharpnessAware(Optimizer):
         """Steps the base optimizer on the planned gradient; a step that is refused leaves no trace."""
         planned, self._planned = self._planned, None
         if planned is None:
-            self._apply_unplanned()
-            return
+            return self._apply_unplanned()
         guard = self._later.serving(planned) if self._hears_later else None
         apply: Applying = self.applying or guard or Checked(self.on_nonfinite)
         try:

@@ -22,8 +22,6 @@ Place = tuple[dict[str, Any], str]  # a module's buffers, and a name among them
 
 RUNNING = ("running_", "num_batches")  # how normalisation layers name their statistics
 TRACKED = ("running_mean", "running_var", "num_batches_tracked")  # what torch's BatchNorm tracks
-
-
 WORD = torch.int32  # what entries are copied as, bitwise
 
 
