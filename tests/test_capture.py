@@ -17,7 +17,7 @@ import steppe
 from steppe import capture
 from steppe.optim.capture import passes_of
 from steppe.optim.captured import Captured
-from steppe.optim.guard import Guarded
+from steppe.optim.finite import DeviceGuard
 from steppe.optim.site import STEP
 
 CUDA = torch.cuda.is_available()
@@ -395,7 +395,7 @@ def test_what_is_heard_late_has_done_no_harm(monkeypatch):
     for x, y in given[:6]:
         take(x, y)
     before = copy.deepcopy(model.state_dict())
-    monkeypatch.setattr(Guarded, "heard", 0)
+    monkeypatch.setattr(DeviceGuard, "seen", 0)
     take(given[6][0] * float("nan"), given[6][1])
     for x, y in given[7:]:
         take(x, y)
@@ -445,7 +445,7 @@ def test_nothing_moves_after_a_refused_step_in_whatever_shape_the_next_batch_com
         take(x, y)
     before, step = copy.deepcopy(model.state_dict()), opt.param_groups[0][STEP]
     with monkeypatch.context() as patch:
-        patch.setattr(Guarded, "heard", 0)
+        patch.setattr(DeviceGuard, "seen", 0)
         take(good[6][0] * torch.inf, good[6][1])
         with pytest.raises(FloatingPointError, match=f"step {step} is not finite"):
             take(good[7][0][:20], good[7][1][:20])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import steppe
-from steppe.room import Room
+from steppe.vector import Space
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -159,78 +159,10 @@ def convolutional():
     return model, x, torch.randint(0, 4, (16,), device="cuda")
 
 
-def test_rooms_copy_bitwise_and_know_norms():
-    params = [p.detach() for p in convolutional()[0].parameters()]
-    params.append(torch.full((7,), 300.0, device="cuda", dtype=torch.float16))  # whose squares overflow
-    room = Room.for_copies_of(params)
-    room.copies([torch.full_like(p, math.inf) for p in params])
-    for a, b in zip(room.copies(params), params, strict=True):
-        assert torch.equal(a, b)
-        assert a.stride() == b.stride()
-    exact = math.sqrt(sum(float(p.double().square().sum()) for p in params))
-    assert float(room.norm(params, torch.float32)) == pytest.approx(exact, rel=1e-5)
-    single = [p.clone() for p in params[:-1]]
-    flag = torch.zeros((), device="cuda")
-    room.flag_(flag, single)
-    assert float(flag) == 0.0
-    assert all(torch.equal(a, b) for a, b in zip(single, params, strict=False))
-    single[-1][-1] = math.nan
-    room.flag_(flag, single)
-    assert float(flag) == 1.0
-
-
-def test_rooms_are_for_dense_tensors_of_one_gpu():
-    here = torch.zeros(4, device="cuda")
-    assert Room.for_copies_of([here]) is not None
-    assert Room.for_copies_of([here, torch.zeros(4)]) is None
-    assert Room.for_copies_of([here, torch.zeros(8, device="cuda")[::2]]) is None
-    assert Room.for_copies_of([here, here[:0]]) is None
-
-
-@pytest.mark.parametrize("name", ["sam", "gsam", "sa-sam", "m-sam", "agnostic-sam"])
-def test_rooms_change_nothing_but_rounding(name, monkeypatch):
-    found = trained(name, "cuda")
-    with monkeypatch.context() as patch:
-        patch.setattr(Room, "for_copies_of", lambda *args, **options: None)
-        expected = trained(name, "cuda")
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("name", ["sam", "gsam", "looksam"])
-def test_recorded_copies_are_those_that_are_made_one_by_one(name, monkeypatch):
-    """Also of weights that somebody has moved to other memory meanwhile, and of statistics that are refused."""
-    ends = []
-    for recorded in (True, False):
-        if not recorded:
-            monkeypatch.setattr("steppe.rote.EAGER", math.inf)
-        model, x, y = convolutional()
-        opt = steppe.build(name, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model=model)
-        for i in range(12):
-            if i == 6:
-                for p in model.parameters():
-                    p.data = p.data.clone()
-                model[1].running_mean = model[1].running_mean.clone()
-            if i == 9:
-                with pytest.raises(FloatingPointError, match="step 9 is not finite"):
-                    opt.step(closure_for(model, x * math.nan, y))
-                    opt.settle()
-            opt.step(closure_for(model, x, y))
-        ends.append(model.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(ends[0].values(), ends[1].values(), strict=True))
-
-
-def test_a_later_step_hears_of_a_refused_one():
-    model, x, y = convolutional()
-    opt = steppe.sam(torch.optim.AdamW(model.parameters(), lr=0.01), model=model)
-    for _ in range(3):
-        opt.step(closure_for(model, x, y))
-    before = copy.deepcopy([model.state_dict(), opt.state_dict()])
-    opt.step(closure_for(model, x * math.nan, y))
-    with pytest.raises(FloatingPointError, match="step 3 is not finite"):
-        for _ in range(100):  # however far the device is behind
-            opt.step(closure_for(model, x, y))
-    torch.testing.assert_close([model.state_dict(), opt.state_dict()], before, rtol=0, atol=0)
+def test_norms_neither_overflow_nor_vanish():
+    for size in (1e-25, 1.0, 1e20):
+        tensors = [torch.full((n,), size, device="cuda") for n in (7, 30000)]
+        assert float(Space(tensors).weights().norm()) == pytest.approx(size * math.sqrt(30007), rel=1e-5)
 
 
 @pytest.mark.parametrize("steps", [0, 2])
@@ -247,9 +179,7 @@ def test_a_step_that_fails_or_is_refused_leaves_no_trace(bad, steps):
                 loss = nn.functional.cross_entropy(model(x), y)
                 turn.backward(loss * (factor if i == bad else 1) if factor else loss * (1 // (bad - i)))
             opt.step()
-            opt.settle()
         assert all(torch.equal(t, before[k]) for k, t in model.state_dict().items())
-        assert not opt._survey().space.room.taken
 
 
 def test_later_passes_are_those_of_layers_that_track():

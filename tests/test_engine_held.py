@@ -1,61 +1,36 @@
-"""What a step holds on to while it is away: the weights in memory that is used again, and statistics that stay.
-
-Rooms are for GPUs; here the CPU is given some, with every tensor alone as on a GPU, or stacked as on a CPU.
-"""
+"""What a step holds on to while the weights are displaced: an exact copy of them, and statistics that stay."""
 
 from __future__ import annotations
 
 import copy
-import gc
 import math
 import warnings
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from registry import ENTRIES, Entry, Run, copied, same
-from test_capture import batches, captured_by, made
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import steppe
 from steppe import Probe, capture
 from steppe.optim.statistics import _can_stop_tracking
-from steppe.room import ALIGNED, Room
 
 F64 = torch.float64
 SEVERAL = [e for e in ENTRIES if e.method().cost(1) > 1]  # passes
 every_method = pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
-alone_and_stacked = pytest.mark.parametrize("rooms", ["alone", "stacked"], indirect=True)
+alone_and_stacked = pytest.mark.parametrize("alone", [True, False], ids=["alone", "stacked"], indirect=True)
+fixture_alone = pytest.mark.usefixtures("alone")
 several_passes = pytest.mark.parametrize("entry", SEVERAL, ids=lambda e: e.name)
 
 
 @pytest.fixture
-def rooms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Room]]:
-    """All rooms that the test's engines make, as if they were on a GPU."""
-    real, found = Room.for_copies_of, []
-
-    def anywhere(tensors: Any, aligned: int = ALIGNED) -> Room | None:
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.Tensor, "is_cuda", True, raising=False)
-            room = real(tensors, aligned)
-        found.extend([room] if room is not None else [])
-        return room
-
-    monkeypatch.setattr(Room, "for_copies_of", staticmethod(anywhere))
-    if getattr(request, "param", "alone") == "alone":
+def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tensor is a chunk of its own, as on a GPU, or small ones are stacked, as on a CPU."""
+    if request.param:
         monkeypatch.setattr("steppe.vector.STACK_BELOW", 0)
-    yield found
-    assert found  # else the test was of something else
-    assert not any(room.taken for room in found)
-
-
-def without_rooms(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> Any:
-    with monkeypatch.context() as patch:
-        patch.setattr(Room, "for_copies_of", staticmethod(lambda tensors, aligned=ALIGNED: None))
-        return work()
 
 
 def close(a: Any, b: Any) -> None:
@@ -65,49 +40,12 @@ def close(a: Any, b: Any) -> None:
 # -- the weights --------------------------------------------------------------------------------------------
 
 
-def states(run: Run, steps: int = 3) -> list[dict[str, Tensor]]:
-    found = []
-    for i in range(steps):
-        run.step(i, by="closure" if i % 2 else "passes")
-        found.append(run.weights())
-    return found
-
-
-@alone_and_stacked
-@every_method
-def test_a_method_takes_the_same_steps(entry: Entry, rooms: list[Room], monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(entry, record=True)
-    found, its = states(run), run.opt.last.read()
-    plain = Run(entry, record=True)
-    expected = without_rooms(monkeypatch, lambda: states(plain))
-    assert run.opt._survey().space.room in rooms
-    assert plain.opt._survey().space.room is None
-    close(found, expected)
-    close(its, plain.opt.last.read())
-
-
-NESTED: dict[str, Callable[[], Any]] = {
-    "every second, per part": lambda: steppe.Every(2, steppe.PerPart(steppe.SAM(0.5), 2)),
-    "per part, every second": lambda: steppe.PerPart(steppe.Every(2, steppe.GSAM(0.5)), 2),
-    "per worker, three ascents": lambda: steppe.PerWorker(steppe.SAM(0.5, steps=3)),
-    "parts of parts": lambda: steppe.PerPart(steppe.PerPart(steppe.SAM(0.5), 2), 2),
-}
-
-
-@pytest.mark.parametrize("make", NESTED.values(), ids=NESTED.keys())
-def test_nested_methods_take_the_same_steps(
-    make: Callable[[], Any], rooms: list[Room], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entry = Entry("nested", make, norm="layer")
-    close(states(Run(entry)), without_rooms(monkeypatch, lambda: states(Run(entry))))
-
-
 def tracking(model: nn.Module) -> list[bool]:
     return [m.track_running_stats for m in model.modules() if hasattr(m, "track_running_stats")]
 
 
 @several_passes
-def test_after_a_pass_that_fails_everything_is_as_before(entry: Entry, rooms: list[Room]) -> None:
+def test_after_a_pass_that_fails_everything_is_as_before(entry: Entry) -> None:
     run = Run(entry, dtype=torch.float32)
     run.step(0)
     run.step(1)
@@ -118,11 +56,10 @@ def test_after_a_pass_that_fails_everything_is_as_before(entry: Entry, rooms: li
             run.step(2, meddle=lambda number, loss: loss * (1 // (bad - number)))
         same(run.everything(), before)
         assert tracking(run.model) == flags
-        assert not any(room.taken for room in rooms)
 
 
 @several_passes
-def test_after_a_step_that_is_left_everything_is_as_before(entry: Entry, rooms: list[Room]) -> None:
+def test_after_a_step_that_is_left_everything_is_as_before(entry: Entry) -> None:
     run = Run(entry, dtype=torch.float32)
     run.step(0)
     run.step(1)
@@ -140,11 +77,10 @@ def test_after_a_step_that_is_left_everything_is_as_before(entry: Entry, rooms: 
             run.opt.passes(**run.extras(2))
         same(run.everything(), before)
         assert tracking(run.model) == flags
-        assert not any(room.taken for room in rooms)
 
 
 @several_passes
-def test_a_refused_step_leaves_no_trace(entry: Entry, rooms: list[Room]) -> None:
+def test_a_refused_step_leaves_no_trace(entry: Entry) -> None:
     run = Run(entry, dtype=torch.float32)
     run.step(0)
     run.step(1)
@@ -156,8 +92,9 @@ def test_a_refused_step_leaves_no_trace(entry: Entry, rooms: list[Room]) -> None
 
 
 @alone_and_stacked
+@fixture_alone
 @every_method
-def test_a_run_that_is_taken_up_again_goes_on_bitwise(entry: Entry, rooms: list[Room]) -> None:
+def test_a_run_that_is_taken_up_again_goes_on_bitwise(entry: Entry) -> None:
     whole, first, second = (Run(entry, dtype=torch.float32) for _ in range(3))
     for i in range(4):
         whole.step(i)
@@ -207,8 +144,9 @@ class Wandering:
 
 
 @alone_and_stacked
+@fixture_alone
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_a_plan_may_come_back_and_leave_again(rooms: list[Room], dtype: torch.dtype) -> None:
+def test_a_plan_may_come_back_and_leave_again(dtype: torch.dtype) -> None:
     run = Run(Entry("wandering", Wandering), dtype=dtype, dropout=0.0)
     params = list(run.model.parameters())
     for number in range(3):
@@ -227,7 +165,7 @@ def test_a_plan_may_come_back_and_leave_again(rooms: list[Room], dtype: torch.dt
 
 
 @pytest.mark.parametrize("bad", [None, 0, 1, 2])
-def test_accumulated_steps_go_back_to_before_the_first_of_them(bad: int | None, rooms: list[Room]) -> None:
+def test_accumulated_steps_go_back_to_before_the_first_of_them(bad: int | None) -> None:
     """Though the memory of what was saved is used again as soon as nobody has it."""
     entry = next(e for e in ENTRIES if e.name == "sam-3-steps")
     run = Run(entry, dtype=torch.float32)
@@ -252,11 +190,12 @@ def test_accumulated_steps_go_back_to_before_the_first_of_them(bad: int | None, 
 
 
 @alone_and_stacked
-def test_parameters_may_lie_in_any_order_in_memory(rooms: list[Room], monkeypatch: pytest.MonkeyPatch) -> None:
-    def ends() -> list[Tensor]:
+@fixture_alone
+def test_parameters_may_lie_in_any_order_in_memory() -> None:
+    def ends(order: torch.memory_format) -> list[Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(16, 2))
-        model.to(F64, memory_format=torch.channels_last)
+        model.to(F64, memory_format=order)
         x, y = torch.randn(6, 3, 4, 4, dtype=F64), torch.arange(6) % 2
         opt = steppe.build("asam", torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model=model)
         for i in range(4):
@@ -265,11 +204,11 @@ def test_parameters_may_lie_in_any_order_in_memory(rooms: list[Room], monkeypatc
             opt.step(lambda turn: turn.backward(F.cross_entropy(model(x), y)))
         return list(model.state_dict().values())
 
-    close(ends(), without_rooms(monkeypatch, ends))
+    close(ends(torch.channels_last), ends(torch.contiguous_format))
 
 
 @pytest.mark.parametrize("height", [1, 4])
-def test_parameters_may_change_their_shape_between_steps(rooms: list[Room], height: int) -> None:
+def test_parameters_may_change_their_shape_between_steps(height: int) -> None:
     model, x = nn.Linear(3, 2, bias=False), rows(0)
     opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
     opt.step(lambda turn: turn.backward(model(x).square().mean()))
@@ -298,7 +237,7 @@ class Odd(nn.Module):
 
 @pytest.mark.parametrize("steps", [0, 2])
 @pytest.mark.parametrize("end", ["fails", "is refused", "is taken"])
-def test_buffers_may_lie_in_any_order_in_memory(rooms: list[Room], end: str, steps: int) -> None:
+def test_buffers_may_lie_in_any_order_in_memory(end: str, steps: int) -> None:
     model = nn.Sequential(nn.Linear(3, 4), Odd(), nn.Linear(4, 1))
     opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
@@ -630,21 +569,3 @@ def test_what_is_compiled_for_a_captured_step_tracks_always(
             step(rows(i))
     assert seen == [True, bool(compiled)] * 3
     assert int(model[1].num_batches_tracked) == 3
-
-
-def test_a_recording_keeps_the_memory_that_it_writes_to(rooms: list[Room]) -> None:
-    """A graph goes on writing there, whatever the engine has put in its place."""
-    model, opt = made("sam")
-    take = captured_by(opt, model)
-    for x, y in batches(5):
-        take(x, y)
-    assert take._recordings
-    saved_in = weakref.ref(opt._statistics._known)
-    model.norm._buffers["running_mean"] = model.norm.running_mean.detach()  # another object, in the same memory
-    opt._statistics.save()
-    gc.collect()
-    assert saved_in() is not None
-    assert saved_in() is not opt._statistics._known
-    del take
-    gc.collect()
-    assert saved_in() is None

@@ -1,16 +1,13 @@
-"""What else may happen around a step that was refused unseen: replaced buffers, loaded states, steps under way."""
+"""What else may happen around a step that is refused: replaced buffers, loaded states, hooks, micro-batches."""
 
 from __future__ import annotations
 
 import copy
-import gc
-import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import test_engine_later
 import torch
 from registry import same
 from torch import Tensor, nn
@@ -20,7 +17,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 import steppe
 from steppe.optim.site import STEP
 
-rooms, _refusing = test_engine_later.rooms, test_engine_later._refusing
 GOOD, BAD = torch.ones(4, 3), torch.full((4, 3), torch.nan)
 
 
@@ -67,30 +63,7 @@ def test_statistics_that_passes_replace_are_put_back() -> None:
     before = copy.deepcopy(model.state_dict())
     with refused(1):
         take(opt, model, BAD)
-        opt.settle()
     same(dict(model.state_dict()), dict(before))
-
-
-def test_an_error_that_comes_between_the_passes_and_their_step_ends_that_step() -> None:
-    model, opt = built()
-    before = copy.deepcopy(model.state_dict())
-    take(opt, model, BAD)
-    passes(opt, model, BAD)
-    with refused(1):
-        opt.state_dict()
-    with pytest.raises(RuntimeError, match="evaluates the loss several times"):
-        opt.step()
-    same(dict(model.state_dict()), dict(before))
-
-
-def test_a_group_that_the_base_got_since_hears_of_it_too() -> None:
-    model, opt = built()
-    take(opt, model, BAD)
-    opt.base.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
-    with refused(1):
-        opt.settle()
-    assert {g[STEP] for g in opt.param_groups} == {1}
-    opt.settle()
 
 
 @pytest.mark.parametrize("register", [register_optimizer_step_pre_hook, register_optimizer_step_post_hook])
@@ -117,19 +90,8 @@ def test_a_micro_batch_that_is_given_up_does_not_spoil_those_before_it() -> None
         if turn.probe.at is not None:
             break
     opt.step()
-    opt.settle()
     assert {g[STEP] for g in opt.param_groups} == {2}
     assert all(t.isfinite().all() for t in model.state_dict().values())
-
-
-def test_statistics_of_passes_that_were_given_up_when_an_error_comes() -> None:
-    model, opt = built()
-    before = copy.deepcopy(model.state_dict())
-    take(opt, model, BAD)
-    passes(opt, model, GOOD)
-    with refused(1):
-        passes(opt, model, GOOD)
-    same(dict(model.state_dict()), dict(before))
 
 
 def test_hooks_do_not_hear_of_a_refused_step_where_a_scaler_is_off() -> None:
@@ -140,20 +102,6 @@ def test_hooks_do_not_hear_of_a_refused_step_where_a_scaler_is_off() -> None:
         with error or nullcontext():
             opt.step(lambda turn, x=x: turn.backward(model(x).square().sum()))
     assert heard == [1]
-
-
-def test_memory_goes_with_the_optimizer() -> None:
-    """Without the garbage collector, which may come at any time."""
-    model, opt = built()
-    take(opt, model, GOOD)
-    kept = weakref.ref(opt._statistics._known), weakref.ref(opt._later._guard)
-    gc.collect()
-    gc.disable()
-    try:
-        del opt
-        assert [k() for k in kept] == [None, None]
-    finally:
-        gc.enable()
 
 
 def test_a_micro_batch_that_fails_leaves_those_before_it_as_they_were() -> None:
@@ -173,46 +121,8 @@ def test_a_micro_batch_that_fails_leaves_those_before_it_as_they_were() -> None:
             else:
                 with refused(1):
                     each.step()
-                    each.settle()
         same(dict(model.state_dict()), dict(twin.state_dict()))
         assert all(t.isfinite().all() for t in model.state_dict().values())
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_nobody_saves_the_state_of_the_base_unheard(again: bool) -> None:
-    model, opt = built()
-    take(opt, model, BAD)
-    if again:  # a base that is wrapped once more
-        steppe.build("gsam", opt.base, model=model)
-    with refused(1):
-        opt.base.state_dict()
-    assert opt.base.state_dict()["param_groups"][0][STEP] == 1
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("first", [GOOD, BAD])
-def test_a_state_that_the_base_loads_knows_nothing_of_it(first: Tensor, momentum: float) -> None:
-    model, opt = built(momentum=momentum)
-    saved = copy.deepcopy(opt.base.state_dict())
-    take(opt, model, first)
-    opt.base.load_state_dict(saved)
-    take(opt, model, GOOD)
-    opt.settle()
-    assert {g[STEP] for g in opt.param_groups} == {2}
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("first", [GOOD, BAD])
-def test_the_first_step_after_a_state_was_loaded_is_refused_too(first: Tensor, momentum: float) -> None:
-    model, opt = built(momentum=momentum)
-    saved = copy.deepcopy(opt.base.state_dict())
-    take(opt, model, first)
-    opt.base.load_state_dict(saved)
-    before = copy.deepcopy(model.state_dict())
-    with refused(1):
-        take(opt, model, BAD)
-        opt.settle()
-    same(dict(model.state_dict()), dict(before))
 
 
 def test_a_state_that_is_loaded_between_the_passes_and_their_step() -> None:
@@ -223,7 +133,6 @@ def test_a_state_that_is_loaded_between_the_passes_and_their_step() -> None:
     opt.base.load_state_dict(copy.deepcopy(opt.base.state_dict()))
     with refused(2):
         opt.step()
-        opt.settle()
     same(dict(model.state_dict()), dict(before))
 
 

@@ -26,7 +26,7 @@ class Recorder(Protocol):
         ...
 
     def rehearsing(self) -> AbstractContextManager[Gains]:
-        """Within, operations run as when they are recorded, and waiting for the device is an error."""
+        """Within, operations run on the stream where they are recorded later."""
         ...
 
     def record(self, work: Callable[[], R], noise: Sequence[Generator] = ()) -> tuple[R, Callable[[], None]]:
@@ -55,7 +55,6 @@ class CudaGraphs:
 
     @contextmanager
     def rehearsing(self) -> Iterator[Gains]:
-        before = torch.cuda.get_sync_debug_mode()
         event: Any = torch.cuda.Event
         start, end = event(enable_timing=True), event(enable_timing=True)
         began, took = perf_counter(), 0.0
@@ -64,15 +63,11 @@ class CudaGraphs:
             end.synchronize()
             return bool(1e3 * took > BOUND * start.elapsed_time(end))
 
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            with self.aside():
-                start.record(self._stream)
-                yield gains
-                end.record(self._stream)
-                took = perf_counter() - began
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
+        with self.aside():
+            start.record(self._stream)
+            yield gains
+            end.record(self._stream)
+            took = perf_counter() - began
 
     def record(self, work: Callable[[], R], noise: Sequence[Generator] = ()) -> tuple[R, Callable[[], None]]:
         if not self._graphs:  # a pool goes with the last graph that uses it
@@ -84,25 +79,6 @@ class CudaGraphs:
             result = work()
         self._graphs.add(graph)
         return result, graph.replay
-
-
-def replay_of(work: Callable[[], object], device: torch.device) -> Callable[[], None] | None:
-    """Records work on memory that is there, without waiting for the device; None where that cannot be recorded."""
-    graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
-    side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    side.wait_stream(here)
-    try:
-        with _recording(device), torch.cuda.stream(side):
-            graph.capture_begin(capture_error_mode=MODE)
-            try:
-                work()
-            finally:
-                graph.capture_end()
-    except RuntimeError:
-        return None
-    finally:
-        here.wait_stream(side)
-    return graph.replay
 
 
 @contextmanager

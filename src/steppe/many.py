@@ -42,15 +42,10 @@ def add_(targets: Sequence[Tensor], increments: Sequence[Tensor]) -> None:
         torch._foreach_add_(list(targets), list(increments))
 
 
-def scale_(targets: Sequence[Tensor], factor: Tensor) -> None:
-    """Multiplies every target by a 0-dim tensor."""
+def scale_(targets: Sequence[Tensor], factor: Tensor | float) -> None:
+    """Multiplies every target by a number or a 0-dim tensor."""
     if targets:
         torch._foreach_mul_(list(targets), factor)
-
-
-def flag_nonfinite_(flag: Tensor, tensors: Sequence[Tensor], one: Tensor) -> None:
-    """Sets the flag to 1 where an entry of single-precision tensors is not finite; `one` is a 1 on their device."""
-    torch._amp_foreach_non_finite_check_and_unscale_(list(tensors), flag, one)  # times one, which changes nothing
 
 
 def zero_(targets: Sequence[Tensor]) -> None:

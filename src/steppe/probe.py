@@ -41,6 +41,10 @@ class Reading:
             raise RuntimeError("this probe asked for losses only (grad=False): it has no gradient to read")
         return self._grad
 
+    def averaged(self, number: Tensor) -> Tensor:
+        """The mean of a number over workers if the gradient is averaged over them, else the number itself."""
+        return self._mean(number)
+
     @property
     def loss(self) -> Tensor:
         """The mean loss, over workers too if the gradient is."""

@@ -8,7 +8,7 @@ module that spells `torch._foreach_*`; everything else reads as algebra.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from math import inf
+from math import inf, nan
 from typing import Any
 
 import torch
@@ -19,10 +19,10 @@ from .chunk import Chunk
 from .inner import dot, joined
 from .many import copies
 from .roles import Role
-from .room import Room
 from .shards import local, over_ranks, sharding_of
 
 STACK_BELOW = 1 << 14  # elements: a larger tensor costs more to copy than one more operation costs to call
+TINY = 1e-24  # sums of powers below this may have lost entries that are too small for float32
 
 
 class Space:
@@ -42,7 +42,6 @@ class Space:
             Chunk(tuple(members), key[4], key[5], key[6], key[2])  # type: ignore[index]
             for key, members in sorted(kinds.items(), key=lambda kv: kv[0][0])  # type: ignore[index]
         ]
-        self.room: Room | None = None  # where a GPU puts numbers end to end; who steps often makes it
         self._one_by_one = [c.members for c in self.chunks] == [(i,) for i in range(len(self.params))]
         self._meshes = {c.sharding for c in self.chunks if c.sharding}
         firsts = [self.params[c.members[0]] for c in self.chunks]
@@ -90,11 +89,18 @@ class Space:
     def zeros(self) -> Vector:
         return Vector(self, [torch.zeros_like(x) for x in self.weights().chunks])
 
-    def total(self, parts: Sequence[Tensor], combine: Callable[[Tensor], Tensor], op: Any = None) -> Tensor:
-        """`combine` of one number a chunk, over all ranks that hold a shard; counts stay integers."""
+    def total(
+        self,
+        parts: Sequence[Tensor],
+        combine: Callable[[Tensor], Tensor],
+        op: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """`combine` of one number per chunk, over all ranks that hold a shard; counts stay integers."""
+        dtype = dtype or self.precision
         if not parts:
-            return torch.zeros((), dtype=self.precision)
-        dtype = self.precision if parts[0].is_floating_point() else parts[0].dtype
+            return torch.zeros((), dtype=dtype)
+        dtype = dtype if parts[0].is_floating_point() else parts[0].dtype
         settled = len(self.devices) == 1 and parts[0].dtype is dtype  # parts are of one type, where their chunks are
         numbers = list(parts) if settled else [x.to(self.device, dtype) for x in parts]
         if self._meshes:
@@ -195,16 +201,30 @@ class Vector:
         if p == inf:  # not by foreach: it is slow there, and refuses the empty shards of uneven sharding
             peaks = [x.abs().amax() if x.numel() else x.new_zeros(()) for x in chunks]
             return space.total(peaks, torch.max, dist.ReduceOp.MAX)
-        if p == 2 and space.room is not None and not space.room.taken:
-            self._length = space.room.norm(chunks, space.precision)
-            return self._length
-        norms = torch._foreach_norm(chunks, p, dtype=space.precision) if chunks else ()
-        if space.sharded:
-            length = space.total([n.pow(p) for n in norms], torch.sum).pow(1 / p)
+        if not chunks:
+            return torch.zeros((), dtype=space.precision)
+        if space.device.type == "cuda":  # double precision costs nothing there, and looking would wait for the device
+            length = self._norm(p, torch.float64).to(space.precision)
         else:
-            length = space.total(norms, lambda x: torch.linalg.vector_norm(x, p))
+            length = self._norm(p, space.precision)
+            # squares of float32 numbers overflow from 2e19 on and vanish below 1e-23; summing in double precision
+            # always would take 30 times as long on a CPU
+            if space.device.type == "cpu" and space.precision is torch.float32 and not TINY ** (1 / p) < length < inf:
+                length = self._norm(p, torch.float64).float()
         self._length = length if p == 2 else self._length
         return length
+
+    def _norm(self, p: float, dtype: torch.dtype) -> Tensor:
+        space, chunks = self.space, self.chunks
+        norms = torch._foreach_norm(chunks, p, dtype=dtype)
+        if space.sharded:
+            return space.total([n.pow(p) for n in norms], torch.sum, dtype=dtype).pow(1 / p)
+        return space.total(norms, lambda x: torch.linalg.vector_norm(x, p), dtype=dtype)
+
+    def along(self, other: Vector) -> Tensor:
+        """How many times `other` fits into the projection of this vector onto it, <self, other> / ||other||^2."""
+        scale = other.norm().reciprocal().nan_to_num_(nan=nan, posinf=0.0)  # squares would overflow or vanish
+        return self.dot(other * scale) * scale
 
     def dot(self, other: Vector) -> Tensor:
         """The inner product over all entries on all ranks, accumulated in float32 or better."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..probe import pattern_of
 from .engine import SharpnessAware
 from .fused import FUSED, put_steps_on_device
-from .hooks import hooked
 
 
 def obstacle(opt: SharpnessAware) -> str | None:
@@ -27,6 +27,15 @@ def obstacle(opt: SharpnessAware) -> str | None:
     }
     found = next((reason for reason, holds in reasons.items() if holds), None)
     return found or made_capturable(opt.base, guarded=opt.on_nonfinite is not None)
+
+
+def hooked(*optimizers: Optimizer) -> bool:
+    """Whether somebody wants to be called at every step that is taken."""
+    return bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks) or any(
+        getattr(o, name, None)
+        for o in optimizers
+        for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    )
 
 
 def _distributed() -> bool:

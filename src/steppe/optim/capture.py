@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from .capturable import obstacle
 from .captured import Captured, Passes, Rows
 from .engine import SharpnessAware
 from .graphs import StepGraphs
+from .turn import Pass
 
 
 def capture(
@@ -53,15 +53,15 @@ def passes_of(opt: SharpnessAware, loss_fn: Callable[..., Tensor], model: Any) -
     """A whole step on the loss of a model, whose rows the method chooses."""
 
     def passes(batch: Rows, held: Rows | None) -> Tensor:
-        losses: list[Tensor] = []
-        with closing(opt.passes()) as turns:
-            for turn in turns:
-                if turn.held_out and held is None:
-                    raise RuntimeError("the method looks at held-out data too: step(x, y, held_out=(x2, y2))")
-                rows: Any = held if turn.held_out else turn.rows(*batch) if len(batch) > 1 else [turn.rows(*batch)]
-                loss = loss_fn(model, *rows)
-                losses.append(loss.detach().mean())
-                turn.backward(loss)
+        def run(turn: Pass) -> Tensor:
+            if turn.held_out and held is None:
+                raise RuntimeError("the method looks at held-out data too: step(x, y, held_out=(x2, y2))")
+            rows: Any = held if turn.held_out else turn.rows(*batch) if len(batch) > 1 else [turn.rows(*batch)]
+            loss = loss_fn(model, *rows)
+            turn.backward(loss)
+            return loss.detach().mean()
+
+        losses = opt.run_passes(run)
         opt.step()
         return losses[0]
 

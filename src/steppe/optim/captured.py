@@ -16,9 +16,9 @@ from ..probe import pattern_of
 from ..tape import Tape
 from .dials import Dials, fixed
 from .engine import SharpnessAware
-from .guard import Guarded
-from .noise import Noise
+from .finite import DeviceGuard
 from .recording import Recording, StepRecorder
+from .remains import note_remains
 from .site import STEP
 
 EAGER = 2  # steps of a kind before it is recorded: lazily made handles and state have to be there
@@ -55,7 +55,7 @@ class Captured:
         self._dials: Dials | None = None
         self._ground: Any = None  # what all recordings stand on
         self._shifts = 0  # how often that has changed since the last one
-        self._guard = Guarded(self.device, stop=opt.on_nonfinite == "raise")
+        self._guard = DeviceGuard(self.device, stop=opt.on_nonfinite == "raise")
         if not isinstance(recorder, str):
             self._recorder = recorder
             me = weakref.ref(self)  # an optimizer that outlives this step does not keep its graphs
@@ -67,7 +67,6 @@ class Captured:
         """Takes a step on these rows and returns its first loss, on the device."""
         if self.why is not None:
             return self._plain(batch, held_out)
-        self.opt.settle()  # the step before may have been run as it is
         self._listen(wait=False)
         rows, n = (*batch, *(held_out or ())), len(batch)
         kind = self._kind(rows, n)
@@ -88,7 +87,6 @@ class Captured:
 
     def settle(self) -> None:
         """Waits for the device; raises what a recorded step met, and puts numbers where the groups hold memory."""
-        self.opt.settle()
         if self.why is None and self._dials is not None:
             self._listen(wait=True)
             self._dials.read()
@@ -129,22 +127,14 @@ class Captured:
         return loss.clone()
 
     def _rehearsed(self, kind: Hashable, batch: Rows, held_out: Rows | None) -> Tensor:
-        """A step as it will be recorded, where anything that waits for the device is an error."""
+        """A step as it will be recorded, which makes the memory that the recording reads."""
         batch, held_out = [t.to(self.device) for t in batch], _moved(held_out, self.device)
         assert self._dials is not None
         self._dials.turn()
-        self._shown, noise = None, Noise([self.device])
+        self._shown = None
         self._tapes[kind] = tape = Tape()
-        try:
-            with self._recorder.rehearsing(), tape.rehearsing(), self._on_device():
-                loss = self._passes(batch, held_out)
-        except RuntimeError as error:
-            if "synchronizing" not in str(error):
-                raise
-            self._give_up(f"something in the loss or the model waits for the GPU: {error}")
-        if self.why is not None:  # only now: the error kept what this pass computed alive
-            noise.rewind()
-            return self._plain(batch, held_out)
+        with self._recorder.rehearsing(), tape.rehearsing(), self._on_device():
+            loss = self._passes(batch, held_out)
         self._dials.leave(self._guard.sets)
         return loss.clone()
 
@@ -179,6 +169,7 @@ class Captured:
         if known is not self._shown or not known.shown:
             self._shown = known
             known.show()
+            note_remains(opt.base)
         opt._last = known.report
         self._dials.leave(self._guard.sets)
         return loss
@@ -197,7 +188,7 @@ class Captured:
     def _listen(self, wait: bool) -> None:
         """Raises what a recorded step met, with everything as it was before that step."""
         if self.opt.on_nonfinite == "raise":
-            self._guard.tell(self.opt.param_groups, wait)
+            self._guard.check(self.opt.param_groups, wait)
 
     def _forget(self) -> None:
         self._tapes, self._recordings, self._shown, self._dials, self._ground = {}, {}, None, None, None

@@ -6,6 +6,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..probe import Method, Plan, Probe, Reading, Site, pattern_of
 from ..rows import Part, Rows, whole, within
 from .sam import SAM, Plain
@@ -59,15 +62,20 @@ class PerPart:
         return pattern_of(self.method, step)
 
     def plan(self, site: Site) -> Plan:
-        total = None
-        batch = [0]
+        total, readings = None, list[Reading]()
         for i in range(self.parts):
             part = Part(i, self.parts)
-            grad = yield from relayed(self.method.plan(site), restricted(part), lambda r: batch.append(r.batch or 0))
-            grad.mul_(float(part.size(max(batch))))
+            grad = yield from relayed(self.method.plan(site), restricted(part), readings.append)
+            rows = max(r.batch or 0 for r in readings)
+            grad.mul_(_over_workers(part.size(rows), readings[-1], site))
             total = grad if total is None else total.add_(grad)
         assert total is not None
-        return total.mul_(1 / max(batch))
+        return total.mul_(1 / _over_workers(rows, readings[-1], site))
+
+
+def _over_workers(rows: int, reading: Reading, site: Site) -> float | Tensor:
+    """A number of rows, averaged over workers as the gradient is: local batches may differ, and replicas must not."""
+    return float(rows) if site.alone else reading.averaged(torch.full((), float(rows), device=site.space.device))
 
 
 @dataclass(frozen=True)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from ..probe import Method
-from .fused import Kernels
+from .finite import FiniteCheck, HostCheck
 from .gradients import Gradients
 from .ground import Ground, refuse_complex
-from .hooks import hooked, settle_before_saving
-from .later import HeardLater
+from .interrupts import interrupts_deferred
+from .misuse import NO_HALVES, refuse_base, refuse_method
 from .noise import Noise, SameNoise
-from .planned import Applying, Checked, Planned, unplanned
+from .planned import Applying, Planned, unplanned
+from .remains import note_remains, refuse_accumulated
 from .report import Report
-from .scaling import step_by
+from .scaling import let_ask, report_overflow
 from .site import STEP, OptimizerSite
 from .statistics import RunningStatistics
-from .trouble import Trouble
 from .turn import Pass
 from .unreachable import warn_of_unreachable_statistics
 from .walk import Walk
@@ -33,27 +33,50 @@ KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise
 # the options that a wrapper put into its base's groups, so that the next one can tell them from the user's
 _GIVEN: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
 
+R = TypeVar("R")
+_version = attrgetter("_version")
+
 
 class SharpnessAware(Optimizer):
-    """Computes `p.grad` by a method's plan and applies it by `base`, whose groups and state it shares."""
+    """Computes `p.grad` by a method's plan and applies it by `base`, whose groups and state it shares.
+
+    Parameters
+    ----------
+    base
+        Any first-order torch optimizer. With `maximize=True` the method looks for the worst case of minus the loss.
+    method
+        A sharpness-aware method such as `SAM(rho=0.05)`.
+    model
+        Its running statistics move once per step, and its DDP or FSDP2 wrapper is followed.
+    scaler
+        A `torch.amp.GradScaler`: every pass is unscaled, and an overflow in any pass leaves no trace.
+    seed
+        Of the random draws of methods that make them.
+    on_nonfinite
+        What to do where a loss or gradient is not finite: "raise", "skip" the step, or None, which does not look.
+    same_noise
+        All passes of a step see the same dropout masks, as in Foret et al.'s code.
+    record
+        Fill `last`.
+
+    """
+
+    _planned: Planned | None
 
     def __init__(
         self,
         base: Optimizer,
         method: Method,
         *,
-        model: nn.Module | None = None,  # its running statistics move once a step; its DDP wrapper is obeyed
-        scaler: Any = None,  # a torch.amp.GradScaler: every pass is unscaled, an overflow in any leaves no trace
+        model: nn.Module | None = None,
+        scaler: Any = None,
         seed: int = 0,
-        on_nonfinite: Literal["raise", "skip"] | None = "raise",  # where a GPU can refuse it, a later step raises
-        same_noise: bool = True,  # all passes of a step see the same dropout masks (Foret et al.'s own code)
-        record: bool = False,  # fill `last`
+        on_nonfinite: Literal["raise", "skip"] | None = "raise",
+        same_noise: bool = True,
+        record: bool = False,
     ):
-        if isinstance(base, LBFGS | SharpnessAware):
-            raise TypeError(
-                f"{type(base).__name__} cannot be the base: it evaluates the closure at points of its own, and a "
-                "sharpness-aware step does too. Use a first-order optimizer such as torch.optim.SGD or AdamW."
-            )
+        refuse_base(base)
+        refuse_method(method)
         refuse_complex([p for g in base.param_groups for p in g["params"]])
         if on_nonfinite not in ("raise", "skip", None):
             raise ValueError(f"on_nonfinite is 'raise', 'skip' or None, not {on_nonfinite!r}")
@@ -79,7 +102,6 @@ class SharpnessAware(Optimizer):
         return self.base.defaults
 
     def __getstate__(self) -> dict[str, Any]:
-        self.settle()
         return {name: self.__dict__[name] for name in KEPT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -87,23 +109,31 @@ class SharpnessAware(Optimizer):
             self.__dict__.update(state)
             self._prepare()
         else:  # torch's load_state_dict hands in groups and state: they are the base's
-            self._later = HeardLater(self.base)  # what it might say is of another state
+            self._planned = None  # it was computed from another state
             self.base.__setstate__(state)
             self._set_default_options()
 
     def _prepare(self) -> None:
         self._ground: Ground | None = None
         self._statistics = RunningStatistics(self.model)
-        self._planned: Planned | None = None
+        self._planned = None
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._last: Report | None = None
         self._looked = False
-        self._later, self._kernels = HeardLater(self.base), Kernels(self.base)
+        self._overflow = torch.zeros(())  # read by the scaler, see scaling.py
+        if self.scaler is not None:
+            let_ask(self.scaler)
         self.applying: Applying | None = None  # in place of the engine's own ways to apply a step
         self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
         super().__setstate__({})  # installs the hooks, touches no state
-        settle_before_saving(self, self.base)
         self._set_default_options()
+
+    @property
+    def first_step(self) -> NoReturn:
+        """Not here: other SAM optimizers have two halves of a step, and this one has any number of passes."""
+        raise AttributeError(NO_HALVES)
+
+    second_step = first_step
 
     def __repr__(self) -> str:
         return f"SharpnessAware({self.method!r}, base={self.base!r})"
@@ -136,16 +166,37 @@ class SharpnessAware(Optimizer):
         if closure is None:
             self._apply()
             return None
-        with closing(self.passes(mask=mask)) as turns:
-            losses = [turn.run(closure, held_out) for turn in turns]
-        if self.scaler is None or not self.scaler.is_enabled():
+        self._refuse_closure()
+        try:
+            losses = self.run_passes(lambda turn: turn.run(closure, held_out), mask=mask)
             self._apply()
-        else:
-            step_by(self.scaler, self)
+        except BaseException:
+            self._discard()
+            raise
         return losses[0] if losses else None
 
+    def run_passes(self, run: Callable[[Pass], R], *, mask: Tensor | None = None) -> list[R]:
+        """Runs every pass by a function; an exception leaves the weights where they were."""
+        turns = self.passes(mask=mask)
+        try:
+            try:
+                return [run(turn) for turn in turns]
+            finally:
+                turns.close()
+        finally:  # again, lest a Ctrl-C in the line above leaves an open generator to the traceback
+            turns.close()
+
     def passes(self, *, accumulate: bool = False, mask: Tensor | None = None) -> Generator[Pass]:
-        """Yields once a probe, then leaves the planned gradient in `p.grad`, added to what is there if `accumulate`."""
+        """Yields once per probe, then leaves the planned gradient, unscaled, in `p.grad`.
+
+        Parameters
+        ----------
+        accumulate
+            Add it to the gradient that is there, as a plain backward pass would.
+        mask
+            A bool tensor over the rows of the batch, for methods that treat some rows in another way.
+
+        """
         if self._running is not None and (unfinished := self._running()) is not None:
             unfinished.close()  # the caller left the loop and kept the iterator: put the weights back first
         running = self._passes(accumulate, mask)
@@ -153,82 +204,126 @@ class SharpnessAware(Optimizer):
         return running
 
     def _passes(self, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
-        if self._later.open and not (accumulate and self._planned is not None):
-            self.settle()  # a step was given up
-        earlier, self._planned = self._planned if accumulate else None, None
-        ground = self._survey()
+        if not accumulate:
+            self._discard()
+        earlier = self._planned
+        ground, maximize = self._survey(), self._maximizes()
+        ground.replicas.refuse_unsupported(mask)
         space, replicas, excursion = ground.space, ground.replicas, ground.excursion()
-        scaler = self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
+        scaler = self._enabled_scaler()
         unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None
-        gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit)
+        gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit, maximize=maximize)
         noise = (self.noise or Noise)(space.devices) if self.same_noise else None
         site = OptimizerSite(self.base, space, excursion, replicas, self.seed, mask)
         report = Report() if self.record else None
-        flag = self._later.flag(space.device) if self._hears_later and not scaler and earlier is None else None
-        trouble = Trouble(space, flag) if self.on_nonfinite is not None or scaler is not None else None
-        plan = self.method.plan(site)
-        look = self.model is None and not self._looked
-        walk = Walk(plan, excursion, gradients, self._statistics, replicas, noise, scaler, report, trouble, look)
+        check = FiniteCheck(space) if self.on_nonfinite is not None or scaler is not None else None
+        plan, look = self.method.plan(site), self.model is None and not self._looked
+        walk = Walk(
+            plan, excursion, gradients, self._statistics, replicas, noise, scaler, maximize, report, check, look
+        )
         try:
-            direction = yield from walk.passes()
-        except BaseException:
-            self._planned = earlier
+            try:
+                self._planned = None
+                direction = yield from walk.passes()
+                walk.end()
+                if walk.graph is not None and walk.taken > 1:
+                    self._looked = True
+                    warn_of_unreachable_statistics(walk.graph)
+                if report is not None:
+                    settings = {**self.param_groups[0], **site.settings}
+                    report.lr, report.rho = settings.get("lr"), settings.get("rho")
+                    self._last = report
+                with torch.no_grad():
+                    found = check.total(site.settings.values(), replicas) if check is not None else None
+                    gradients.deliver(direction)
+                planned = Planned(site, walk.before, gradients, found)
+                if scaler is not None:  # looks before anybody steps: a scaler that skips a step tells nobody
+                    planned.overflow, planned.found = not planned.finite, None
+                planned = planned if earlier is None else planned.after(earlier)
+                if planned.overflow:
+                    self._statistics.restore(planned.statistics)
+                note_remains(self.base)
+                planned.versions = planned.statistics.at.versions()
+                self._planned = planned
+            except BaseException:
+                self._abandon(walk, earlier)
+                raise
+        except BaseException:  # again: an interrupt may have hit the lines above, and a second call does no harm
+            self._abandon(walk, earlier)
             raise
-        if walk.graph is not None and walk.taken > 1:
-            self._looked = True
-            warn_of_unreachable_statistics(walk.graph)
-        with torch.no_grad():
-            found = trouble.total(site.settings.values(), replicas) if trouble is not None else None
-            gradients.deliver(direction, found)
-        if not gradients.dense:
-            self._kernels.give_up()
-        planned = Planned(site, walk.before, gradients, found if scaler is None else None)
-        self._planned = planned if earlier is None else planned.after(earlier)
-        if report is not None:
-            settings = {**self.param_groups[0], **site.settings}
-            report.lr, report.rho = settings.get("lr"), settings.get("rho")
-            self._last = report
+
+    def _abandon(self, walk: Walk, earlier: Planned | None) -> None:
+        walk.abandon()
+        self._planned = earlier
+
+    def found_inf_(self) -> Tensor:
+        """1.0 if the step that waits has overflowed: what the scaler skips a step for."""
+        return self._overflow.fill_(float(self._planned is not None and self._planned.overflow))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients, and with them a plan that waits to be applied."""
+        self._discard()
+        super().zero_grad(set_to_none)
+
+    def _discard(self) -> None:
+        """Forgets a plan that was never applied: running statistics go back to before its passes."""
+        if (planned := self._planned) is not None:
+            if planned.statistics.at.versions() == planned.versions:  # nobody else has written them since
+                self._statistics.restore(planned.statistics)
+            self._planned = None
+
+    def _enabled_scaler(self) -> Any:
+        return self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
+
+    def _maximizes(self) -> bool:
+        """Whether the base climbs: then the loss that a plan sees is minus the caller's."""
+        found = {bool(g.get("maximize", False)) for g in self.param_groups}
+        if len(found) > 1:
+            raise ValueError("some parameter groups have maximize=True and some do not: they need one objective")
+        return found.pop()
+
+    def _refuse_closure(self) -> None:
+        """A closure starts from cleared gradients: what waits in `p.grad`, or was accumulated there, would be lost."""
+        if self._planned is not None:
+            raise RuntimeError(
+                "step(closure) was called while the gradient of passes() waits in p.grad: apply it by opt.step(), or "
+                "drop it by opt.zero_grad()"
+            )
+        refuse_accumulated(self.base)
 
     def _survey(self) -> Ground:
         if self._ground is None or not self._ground.holds(self.param_groups):
             self._set_default_options()  # groups may have been added to the base
             self._ground = Ground.of(self.model, self.param_groups)
-            self._kernels.choose()
         return self._ground
 
-    def settle(self) -> None:
-        """Waits for the device and raises if a step was refused there, which else a later step does."""
-        try:
-            self._later.listen(wait=True)
-        except FloatingPointError:
-            planned, self._planned = self._planned, None
-            if planned is not None:
-                self._statistics.restore(planned.statistics)
-            raise
-
-    @property
-    def _hears_later(self) -> bool:
-        """Whether a step may be refused on the device, unseen, where that can be."""
-        return self.on_nonfinite == "raise" and self.applying is None and not hooked(self, self.base)
-
     def _apply(self) -> None:
-        """Steps the base optimizer on the planned gradient; a step that is refused leaves no trace."""
-        planned, self._planned = self._planned, None
+        """Steps the base optimizer on the planned gradient; a step that is refused or fails leaves no trace."""
+        planned = self._planned
         if planned is None:
             return self._apply_unplanned()
-        guard = self._later.serving(planned) if self._hears_later else None
-        apply: Applying = self.applying or guard or Checked(self.on_nonfinite)
+        apply: Applying = self.applying or HostCheck("skip" if planned.overflow else self.on_nonfinite)
+        params = planned.site.space.params
+        before = list(map(_version, params))
         try:
-            self._later.listen(wait=guard is None)
-            apply(self.base, planned, self._statistics)
-        except FloatingPointError:
-            self._statistics.restore(planned.statistics)
+            if (scaler := self._enabled_scaler()) is not None:
+                self.found_inf_()
+                report_overflow(scaler, self)
+            with interrupts_deferred():
+                try:
+                    apply(self.base, planned, self._statistics)
+                finally:
+                    self._planned = None
+                    note_remains(self.base)
+        except BaseException:
+            if self._planned is not None or list(map(_version, params)) == before:  # the base did not step
+                self._planned = None
+                self._statistics.restore(planned.statistics)
             raise
         finally:
-            self._later.applied(served=guard is not None)
+            torch.clear_autocast_cache()  # an outer autocast keeps the cast weights of before the step
 
     def _apply_unplanned(self) -> None:
-        self.settle()
         if any(float(g.get("lr", 1)) for g in self.param_groups):
             raise unplanned(type(self.method).__name__)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..contiguous import stack_of
 from ..many import add_, copies, copy_
-from ..rote import Rote
 from ..vector import Space, Vector
 
 
@@ -29,36 +28,15 @@ class Stage:
         self.views = [view for buffer in self.buffers for view in buffer.unbind(0)]
         self._firsts = [space.chunks[k].members[0] for k in self.whole]
         self._lasting = None if space.sharded else self._places(here)  # shards are handed out anew
-        self._routes: tuple[Rote, Rote] | None = None
         self._settled = [space.params[i] for k in self.stacks for i in space.chunks[k].members]
         self._addresses = [p.data_ptr() for p in self._settled]
 
     def keep(self, here: Vector) -> Vector:
         """A copy of the weights; what is scattered is one already."""
-        chunks, room = here.chunks, here.space.room
-        if room is not None:
-            room.taken = True
-            if self.scattered:  # then some chunks are in other memory every time
-                return Vector(here.space, room.copies(chunks))
-            views = room.make().views
-            if self._routes is None:
-                out = Rote(lambda: room.copies(chunks), views[0].device)
-                self._routes = out, Rote(lambda: copy_(chunks, views), views[0].device, chunks)
-            self._routes[0]()
-            return Vector(here.space, list(views))
+        chunks = here.chunks
         fresh = copies([chunks[k] for k in self.whole])
         kept = dict(enumerate(chunks)) | dict(zip(self.whole, fresh, strict=True))
         return Vector(here.space, [kept[k] for k in range(len(kept))])
-
-    def put_back(self) -> bool:
-        """Puts what was kept back where it was, if there was room for it."""
-        if self._routes is not None:
-            self._routes[1]()
-        return self._routes is not None
-
-    def moved(self) -> None:
-        """Hears that parameters are in other memory than before."""
-        self._routes = None
 
     def places(self, here: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """What moves whole and what is scattered, in the memory of the parameters that are here."""
@@ -107,7 +85,7 @@ class Excursion:
         if self._origin is None:
             self._origin = stage.keep(self._here)
         home = self._origin.chunks
-        if self._away and not stage.put_back():
+        if self._away:
             copy_(self._whole, [home[k] for k in stage.whole])
         self._away = True
         for buffer, k in zip(stage.buffers, stage.scattered, strict=True):
@@ -120,15 +98,12 @@ class Excursion:
         """Puts every parameter back for good: the copy is given up."""
         self.back()
         self._origin = None
-        if self._space.room is not None:
-            self._space.room.taken = False
 
     def back(self) -> None:
         """Puts every parameter back, those without a gradient too."""
         if not self._away or self._origin is None:
             return
         home, stage = self._origin.chunks, self._stage
-        if not stage.put_back():
-            copy_(stage.buffers, [home[k] for k in stage.scattered])
-            copy_(self._scattered + self._whole, stage.views + [home[k] for k in stage.whole])
+        copy_(stage.buffers, [home[k] for k in stage.scattered])
+        copy_(self._scattered + self._whole, stage.views + [home[k] for k in stage.whole])
         self._away = False

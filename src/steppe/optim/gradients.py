@@ -17,21 +17,17 @@ _grad = attrgetter("grad")
 class Gradients:
     """The `p.grad` of all parameters of a space, and which of them any pass of the step has reached."""
 
-    def __init__(self, space: Space, *, keep: bool, own: bool, unit: Tensor | None):
+    def __init__(self, space: Space, *, keep: bool, own: bool, unit: Tensor | None, maximize: bool = False):
         self.space = space
         self._kept = [p.grad for p in space.params] if keep else [None] * len(space.params)
         self._keep = keep
         self._own = own  # the next backward pass may write into what this one leaves
         self._unit = unit  # what the loss was multiplied by
+        self._maximize = maximize  # plans see the gradient of minus the loss
         self._reached = [False] * len(space.params)
         self._last: Vector | None = None  # the last pass's gradient
         self._whole = False  # whether `p.grad` is just that
         self._looked_up: dict[int, list[Tensor]] = {}  # rows of sparse gradients, by parameter
-
-    @property
-    def dense(self) -> bool:
-        """Whether every parameter has a gradient, and no pass has left a sparse one."""
-        return not self._looked_up and all(self._reached)
 
     def clear(self) -> None:
         for p in self.space.params:
@@ -60,20 +56,18 @@ class Gradients:
             tensors = [local(g) for g in tensors]
         if self._own:
             tensors = [g.clone() for g in tensors]
-        if self._unit is not None:
-            scale_(tensors, 1 / self._unit)
+        if self._unit is not None or self._maximize:
+            factor = -1.0 if self._maximize else 1.0
+            scale_(tensors, factor if self._unit is None else factor / self._unit)
         self._last = self.space.vector(tensors)
         self._whole = whole and not (self._own or self._keep or self.space.sharded)
         return self._last
 
-    def deliver(self, direction: Vector, trouble: Tensor | None) -> None:
-        """Writes the direction into `p.grad`; a parameter that no pass reached keeps none."""
+    def deliver(self, direction: Vector) -> None:
+        """Writes the direction, unscaled, into `p.grad`; a parameter that no pass reached keeps none."""
         tensors = direction.tensors
-        if self._unit is not None:
-            factor = self._unit
-            if trouble is not None:  # an overflow in any pass must reach the scaler
-                factor = factor * torch.where(trouble == 0, 1.0, torch.nan).to(factor)
-            scale_(tensors, factor)
+        if self._maximize:
+            scale_(tensors, -1.0)
         untouched = direction is self._last and direction.intact
         if untouched and self._whole:
             return

@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..roles import roles_of
-from ..room import Room
 from ..vector import Space
 from .excursion import Excursion, Stage
 from .replicas import Replicas
@@ -32,13 +31,17 @@ class Ground:
     @classmethod
     def of(cls, model: nn.Module | None, groups: Groups) -> Ground:
         params = _trained(groups)
+        if not params:
+            raise ValueError(
+                "no parameter of the optimizer requires a gradient, so there is nothing to train: set "
+                "requires_grad_(True) on what this step should move"
+            )
         refuse_complex(params)
         replicas = Replicas(model, params)
         replicas.let_go()  # gathered weights are other objects than the parameters that we know
         roles = roles_of(model, groups)
         group_of = [i for i, g in enumerate(groups) for p in g["params"] if p.requires_grad]
         space = Space(params, group_of, [roles[id(p)] for p in params])
-        space.room = Room.for_copies_of(space.weights().chunks) if not space.sharded else None
         return cls(space, Stage(space), replicas, _kinds(space), _places(params))
 
     def holds(self, groups: Groups) -> bool:
@@ -51,7 +54,6 @@ class Ground:
         if places == self.places:
             return True
         self.places[:] = places
-        self.stage.moved()
         return _kinds(self.space) == self.kinds and self.stage.stands()
 
     def excursion(self) -> Excursion:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ..ball import Ascent, ball, inverse
+from ..ball import Ascent, ball
 from ..probe import Plan, Probe, Site
 
 
@@ -34,7 +34,7 @@ class GSAM:
         there = (yield Probe(at=ball(self.rho).within(site).steepest_(here.clone(), site))).grad
         # from the difference, so that nothing is left of it where the two gradients agree
         turned = here.add_(there, -1.0)
-        along = turned.dot(there) * inverse(there.dot(there))
+        along = turned.along(there)
         return there.mul_(1 + self.alpha * along).add_(turned, -self.alpha)
 
 

@@ -36,6 +36,6 @@ class LookSAM:
         there = (yield Probe(at=ball(self.rho).within(site).steepest_(here.clone(), site))).grad
         # from the difference, so that nothing is remembered of rounding where the two gradients agree
         turned = there - here
-        along = turned.dot(here) * inverse(here.dot(here))
+        along = turned.along(here)
         site.remember("across", turned.add_(here, -along))
         return there

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -20,12 +20,25 @@ class Planned:
     site: OptimizerSite
     statistics: Saved  # as before the step
     gradients: Gradients  # held: reading `p.grad` is quicker while somebody has it
-    trouble: Tensor | None  # 0 if every loss and gradient of the step is finite, where anybody wants to know
+    found: Tensor | None  # 0 if every loss and gradient of the step is finite; None: nobody looks
+    overflow: bool = False  # a gradient scaler skips this step
+    versions: list[int] = field(default_factory=list)  # of the statistics after the passes
 
     def after(self, earlier: Planned) -> Planned:
         """The same, added to a gradient that waited already."""
-        trouble = None if self.trouble is None or earlier.trouble is None else self.trouble + earlier.trouble
-        return Planned(self.site, earlier.statistics, self.gradients, trouble)
+        found = None if self.found is None or earlier.found is None else self.found + earlier.found
+        return Planned(self.site, earlier.statistics, self.gradients, found, self.overflow or earlier.overflow)
+
+    @property
+    def finite(self) -> bool:
+        """Whether nothing speaks against the step; waits for the device."""
+        return not self.overflow and (self.found is None or not self.found)  # NaN is true
+
+    def apply(self, base: Optimizer) -> None:
+        """Steps the base optimizer and keeps what the plan wants kept."""
+        with self.site.settings_applied():
+            base.step()
+        self.site.commit()
 
 
 class Applying(Protocol):
@@ -35,36 +48,6 @@ class Applying(Protocol):
     def undo_(self, values: Tensor, before: Tensor) -> None:
         """Puts back what the last step changed elsewhere, if it was refused."""
         ...
-
-
-@dataclass(frozen=True)
-class Checked:
-    """Looks whether everything is finite, which waits for the device, and raises or skips."""
-
-    on_nonfinite: str | None
-
-    def undo_(self, values: Tensor, before: Tensor) -> None:
-        """A refused step raises, or shows in the number of steps taken."""
-
-    def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
-        if planned.trouble is None or not planned.trouble:  # what is not a number is true
-            with planned.site.settings_applied():
-                base.step()
-            planned.site.commit()
-            return
-        statistics.restore(planned.statistics)
-        if self.on_nonfinite != "skip":
-            raise nonfinite(planned.site.step)
-
-
-def nonfinite(step: int, later: bool = False) -> FloatingPointError:
-    """What is said of a step that was not taken, at once or at a later step."""
-    heard = " (No step waits for the GPU, so this is heard only now; settle() after a step hears at once.)"
-    return FloatingPointError(
-        f"a loss or gradient of step {step} is not finite. Weights, statistics and optimizer state "
-        f"are as before the step. Lower the learning rate or rho, look at {'its' if later else 'this'} batch, or skip "
-        f"such steps: SharpnessAware(..., on_nonfinite='skip').{heard if later else ''}"
-    )
 
 
 def unplanned(method: str) -> RuntimeError:

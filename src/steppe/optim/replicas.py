@@ -39,6 +39,19 @@ class Replicas:
         """Whether there are other workers, and we can reach them."""
         return bool(self._groups)
 
+    def refuse_unsupported(self, mask: Tensor | None) -> None:
+        """DDP modes that count on one forward and backward pass per step, alike on all workers."""
+        if getattr(getattr(self._ddp, "_join_config", None), "enable", False):
+            raise RuntimeError(
+                "torch's Join stands in for one pass per step of a worker that has run out of data, and a "
+                "sharpness-aware step has several: give all workers the same number of batches (drop_last=True)"
+            )
+        if mask is not None and getattr(self._ddp, "static_graph", False):
+            raise RuntimeError(
+                "DistributedDataParallel(static_graph=True) expects the same passes at every step, and with a mask "
+                "their number depends on the rows: wrap the model without static_graph"
+            )
+
     @property
     def recycles_gradients(self) -> bool:
         """Whether the next backward pass may write into the gradients of this one (DDP's bucket views)."""

@@ -1,25 +1,42 @@
-"""Stepping through a GradScaler after a closure has run all passes."""
+"""torch.amp.GradScaler around a step of several passes.
+
+`passes()` unscales every pass and leaves `p.grad` unscaled. The scaler must not divide it again, and its `update()`
+must know of an overflow in any pass. So a scaler that is given to an optimizer asks it instead of `p.grad`.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Any
+from types import MethodType
+from typing import Any, Protocol
 
-from torch.optim import Optimizer
+from torch import Tensor
+from torch.amp.grad_scaler import OptState
 
 
-def step_by(scaler: Any, opt: Optimizer) -> None:
-    """Unscales and, unless a pass overflowed, has the scaler call `opt.step()`, whose hooks have run already."""
-    try:
-        scaler.unscale_(opt)
-    except RuntimeError as error:
-        raise RuntimeError(
-            "scaler.step(opt, closure) would apply gradients that are still scaled: call opt.step(closure), "
-            "then scaler.update()."
-        ) from error
-    hooks = opt._optimizer_step_pre_hooks, opt._optimizer_step_post_hooks
-    opt._optimizer_step_pre_hooks, opt._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
-    try:
-        scaler.step(opt)
-    finally:
-        opt._optimizer_step_pre_hooks, opt._optimizer_step_post_hooks = hooks
+class Unscaled(Protocol):
+    """An optimizer whose gradients are unscaled already."""
+
+    scaler: Any
+
+    def found_inf_(self) -> Tensor:
+        """1.0 if a pass of the step that waits has overflowed, else 0.0; it changes with the next step."""
+        ...
+
+
+def let_ask(scaler: Any) -> None:
+    """Has a scaler ask optimizers that unscale for themselves, in `unscale_`, `step` and `update`."""
+    if not isinstance(vars(scaler).get("_unscale_grads_"), MethodType):
+        scaler._unscale_grads_ = MethodType(_unscale_grads_, scaler)
+
+
+def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
+    if getattr(optimizer, "scaler", None) is self:
+        found: Tensor = optimizer.found_inf_()
+        return {found.device: found}
+    return type(self)._unscale_grads_(self, optimizer, *args)  # type: ignore[no-any-return]
+
+
+def report_overflow(scaler: Any, optimizer: Unscaled) -> None:
+    """Lets `scaler.update()` know of this step, unless the scaler has asked already."""
+    if scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY:
+        scaler.unscale_(optimizer)

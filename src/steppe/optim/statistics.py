@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from operator import is_
 from typing import Any
 
@@ -15,8 +12,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..compiled import is_compiled
 from ..many import copy_
-from ..room import Room
-from ..rote import Rote
 
 Place = tuple[dict[str, Any], str]  # a module's buffers, and a name among them
 
@@ -31,16 +26,10 @@ class Tensors:
     def __init__(self, places: list[Place], tensors: list[Tensor]):
         self.places, self.tensors = places, tensors
         self._addresses = [t.data_ptr() for t in tensors]
-        self.devices = {t.device for t in tensors}
         kinds: dict[Any, list[Tensor]] = {}
         for entries in map(_entries, tensors):
             kinds.setdefault((entries.device, entries.dtype), []).append(entries)
         self._alike = [(own, [t.numel() for t in own]) for own in kinds.values()]
-        # a room holds entries as they lie in memory, `values` in the order of the dimensions
-        rooms = [Room.for_copies_of(own if all(t.ndim == 1 for t in own) else (), aligned=1) for own in kinds.values()]
-        self._rooms = [room for room in rooms if room is not None]
-        self._saving: Callable[[], object] | None = None
-        self._lent: weakref.ref[Saved] | None = None  # who has them
 
     def now_at(self, places: list[Place]) -> Tensors:
         """The tensors at some places: these, if they still are, and in the same memory."""
@@ -51,27 +40,17 @@ class Tensors:
             return self
         return Tensors([p for p, t in zip(places, found, strict=True) if t is not None], tensors)
 
-    @property
-    def stay(self) -> bool:
-        """Whether the places still hold these tensors, which have been written to and not replaced."""
-        return all(buffers.get(name) is t for (buffers, name), t in zip(self.places, self.tensors, strict=True))
+    def versions(self) -> list[int]:
+        """How often each of them has been written to."""
+        return [_mark(t)[1] for t in self.tensors]
 
     def values(self) -> list[Tensor]:
         """What they hold: all that is alike end to end."""
         return [torch.cat([t if t.ndim == 1 else t.reshape(-1) for t in own]) for own, _ in self._alike]
 
     def saved(self) -> Saved:
-        """What they hold, where there is room in memory that is used again when nobody has it any more."""
-        taken = self._lent is not None and self._lent() is not None
-        if taken or not self._rooms or len(self._rooms) < len(self._alike):
-            return Saved(self, self.values())
-        if self._saving is None:  # a recording is of one device
-            save = partial(_copy, self._rooms, [own for own, _ in self._alike])
-            self._saving = Rote(save, next(iter(self.devices))) if len(self.devices) == 1 else save
-        self._saving()
-        saved = Saved(self, [flat for room in self._rooms for flat in room.flats])
-        self._lent = weakref.ref(saved)
-        return saved
+        """What they hold now, to be restored later."""
+        return Saved(self, self.values())
 
     def set_where(self, flag: Tensor, values: list[Tensor]) -> None:
         """Sets them where a flag on the device is not 0, without looking at it."""
@@ -204,11 +183,6 @@ def _can_stop_tracking(module: nn.Module) -> bool:
     """Whether a layer runs as torch's own BatchNorm does, which leaves its statistics alone where it does not track."""
     own = getattr(type(module), "forward", None) in (_BatchNorm.forward, nn.SyncBatchNorm.forward)
     return isinstance(module, _BatchNorm) and own and "forward" not in vars(module)
-
-
-def _copy(rooms: list[Room], tensors: list[list[Tensor]]) -> None:
-    for room, own in zip(rooms, tensors, strict=True):
-        room.copies(own)
 
 
 def _entries(t: Tensor) -> Tensor:

@@ -12,12 +12,12 @@ from torch import Tensor
 from ..probe import Plan, Probe, Reading
 from ..vector import Vector
 from .excursion import Excursion
+from .finite import FiniteCheck
 from .gradients import Gradients
 from .noise import SameNoise
 from .replicas import Replicas
 from .report import Report
 from .statistics import RunningStatistics
-from .trouble import Trouble
 from .turn import Pass
 
 
@@ -32,52 +32,58 @@ class Walk:
     replicas: Replicas
     noise: SameNoise | None
     scaler: Any
+    maximize: bool
     report: Report | None
-    trouble: Trouble | None  # sees every loss and gradient
+    check: FiniteCheck | None  # sees every loss and gradient
     look: bool  # the first loss's graph goes into `graph`
 
     def __post_init__(self) -> None:
         self.graph: Tensor | None = None  # the first loss, for a look at what it went through
         self.before = self.statistics.save()  # what a step that fails or is refused goes back to
         self.taken = 0  # passes
+        self._last: Vector | None = None  # the last pass's gradient
 
     def passes(self) -> Generator[Pass, None, Vector]:
-        """Yields a pass for every probe of the plan and returns its direction."""
+        """Yields a pass for every probe of the plan and returns its direction; `end` or `abandon` must follow."""
         marks = self.statistics.marks()
         turn: Pass | None = None
-        try:
-            while True:
-                with torch.no_grad():
-                    try:
-                        probe = self.plan.send(None if turn is None else self._read(turn))  # type: ignore[arg-type]
-                    except StopIteration as done:
-                        return done.value  # type: ignore[no-any-return]
-                    if self.taken == 1:
-                        self.statistics.hold()
-                    self._set_out(probe)
-                turn = Pass(probe, self.scaler, look=self.look and not self.taken)
-                with self.replicas.passing(probe.sync, probe.grad):
-                    yield turn
-                turn.finish()
-                self.taken += 1
-                if self.taken == 1:
-                    self.statistics.learn(marks)
-                    self.graph = turn.graph
-                if self.noise is not None:
-                    self.noise.rewind()
-                self.statistics.again()
-        except BaseException:
-            self.replicas.recover()
-            self.statistics.restore(self.before)
-            self.gradients.undo()
-            raise
-        finally:
-            self.statistics.let_go()
+        while True:
             with torch.no_grad():
-                self.replicas.let_go()
-                self.excursion.end()
+                try:
+                    probe = self.plan.send(None if turn is None else self._read(turn))  # type: ignore[arg-type]
+                except StopIteration as done:
+                    return self._checked(done.value)
+                if self.taken == 1:
+                    self.statistics.hold()
+                self._set_out(probe)
+            turn = Pass(probe, self.scaler, look=self.look and not self.taken)
+            with self.replicas.passing(probe.sync, probe.grad):
+                yield turn
+            turn.finish()
+            self.taken += 1
+            if self.taken == 1:
+                self.statistics.learn(marks)
+                self.graph = turn.graph
             if self.noise is not None:
-                self.noise.resume()
+                self.noise.rewind()
+            self.statistics.again()
+
+    def end(self) -> None:
+        """Puts the weights back. May be interrupted and called again."""
+        self.statistics.let_go()
+        with torch.no_grad():
+            self.replicas.let_go()
+            self.excursion.end()
+        if self.noise is not None:
+            self.noise.resume()
+        torch.clear_autocast_cache()  # or the next forward pass under an outer autocast sees displaced weights
+
+    def abandon(self) -> None:
+        """Puts everything back as before the step. May be interrupted and called again."""
+        self.replicas.recover()
+        self.statistics.restore(self.before)
+        self.gradients.undo()
+        self.end()
 
     def _set_out(self, probe: Probe) -> None:
         self.gradients.clear()
@@ -85,15 +91,26 @@ class Walk:
             self.report.moved(probe.at)
         self.replicas.let_go()
         self.excursion.go(probe.at)
+        # an outer autocast, even a disabled one, keeps the cast weights of the pass before
+        torch.clear_autocast_cache()
 
     def _read(self, turn: Pass) -> Reading:
-        grad = self.gradients.collect(turn.went_back) if turn.probe.grad else None
-        reading = Reading(grad, turn.loss, self.replicas.mean if turn.probe.sync else _itself, turn.losses, turn.batch)
-        if self.trouble is not None:
-            self.trouble.see(turn.loss, grad)
+        self._last = grad = self.gradients.collect(turn.went_back) if turn.probe.grad else None
+        loss, losses = turn.loss, turn.losses
+        if self.check is not None:
+            self.check.see(loss, grad)
+        if self.maximize:
+            loss, losses = -loss if loss is not None else None, -losses if losses is not None else None
+        reading = Reading(grad, loss, self.replicas.mean if turn.probe.sync else _itself, losses, turn.batch)
         if self.report is not None:
             self.report.took(reading, turn.loss)
         return reading
+
+    def _checked(self, direction: Vector) -> Vector:
+        """A direction that is not the last gradient itself may have overflowed on its own."""
+        if self.check is not None and not (direction is self._last and direction.intact):
+            self.check.see(None, direction)
+        return direction
 
 
 def _itself(x: Tensor) -> Tensor:

@@ -216,7 +216,6 @@ class Training:
         """Adds the time since the last count to the epoch's, and the steps that were refused unseen meanwhile."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self.trainee.opt.settle()
         if self._captured is not None:
             refused = self._captured.skipped
             self.trainee.skipped, self._refused = self.trainee.skipped + refused - self._refused, refused

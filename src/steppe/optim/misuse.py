@@ -1,0 +1,54 @@
+"""Errors for what is natural to write and does not work: what was given, and what to write instead."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.optim import LBFGS, Optimizer
+
+NO_HALVES = (
+    "SharpnessAware has no first_step() and second_step(): a step may have any number of passes. Write\n"
+    "    for turn in opt.passes():\n        turn.backward(loss_fn(model(x), y))\n    opt.step()\n"
+    "or opt.step(closure)."
+)
+
+
+def refuse_base(base: Any) -> None:
+    """Only a first-order torch optimizer can be the base."""
+    example = "SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method)"
+    if isinstance(base, LBFGS) or hasattr(base, "passes"):
+        raise TypeError(
+            f"{type(base).__name__} cannot be the base: it evaluates the closure at points of its own, and a "
+            "sharpness-aware step does too. Use a first-order optimizer such as torch.optim.SGD or AdamW."
+        )
+    if isinstance(base, type):
+        raise TypeError(f"the base is the class {base.__name__}: give an optimizer made of it, {example}")
+    if not isinstance(base, Optimizer):
+        raise TypeError(f"the base is a torch optimizer, not {_described(base)}: write {example}")
+    for name in ("param_groups", "state", "defaults"):
+        if not isinstance(getattr(base, name, None), Mapping if name != "param_groups" else Sequence):
+            raise TypeError(
+                f"{type(base).__name__} is a torch.optim.Optimizer without {name}: call super().__init__(params, "
+                "defaults) in its __init__, or give the optimizer that it wraps"
+            )
+
+
+def refuse_method(method: Any) -> None:
+    if isinstance(method, str):
+        raise TypeError(f"the method is the string {method!r}: write steppe.build({method!r}, base, ...) for a name")
+    if isinstance(method, type):
+        raise TypeError(f"the method is the class {method.__name__}: give one made of it, {method.__name__}()")
+    missing = [name for name in ("plan", "options", "cost") if not callable(getattr(method, name, None))]
+    if missing or not hasattr(method, "slots"):
+        lacking = ", ".join(missing or ["slots"])
+        raise TypeError(
+            f"the method is a steppe.Method such as steppe.SAM(rho=0.05), not {_described(method)}: it has no {lacking}"
+        )
+
+
+def _described(x: Any) -> str:
+    params = inspect.isgenerator(x) or (isinstance(x, list | tuple) and x and isinstance(x[0], Tensor | dict))
+    return "parameters" if params else f"{type(x).__name__} {x!r}"[:80]
