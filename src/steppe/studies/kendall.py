@@ -63,7 +63,7 @@ def pairs(x: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> Pairs:
     return Pairs(*(int(each.sum()) // 2 for each in counts))  # each pair stands twice in a matrix
 
 
-def signs(x: Floats) -> Signs:
+def signs(x: Floats | Ints) -> Signs:
     """The sign of x_i - x_j for all i and j."""
     above = x[:, None] > x
     found: Signs = above.view(np.int8) - above.T.view(np.int8)
