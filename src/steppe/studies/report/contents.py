@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from math import isfinite, nan
 from typing import Any
 
+from ..._util.json import json_safe
 from ...training.config import Config
 from ..finding import counts, renamed
 from ..pictures import chosen
@@ -59,19 +60,8 @@ def content(store: Store, *, full: bool = True) -> Content:
         **shown(counted, list(settings), study.get("targets"), full=full),
         "live": False,
     }
-    found: Content = plain(made)
+    found: Content = json_safe(made, str)
     return found
-
-
-def plain(x: Any) -> Any:
-    """Numbers that are not finite are null: JSON has none."""
-    if isinstance(x, Mapping):
-        return {str(k): plain(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [plain(v) for v in x]
-    if isinstance(x, float):
-        return x if isfinite(x) else None
-    return x if x is None or isinstance(x, (str, int)) else str(x)
 
 
 def _planned(table: Table, study: Mapping[str, Any]) -> Table:
