@@ -82,7 +82,7 @@ class Stepper:
     def begin(self) -> None:
         cpu = torch.device("cpu")
         self.training = Training(self.config, Path(), self.splits, task_of(self.splits), Workers(), cpu)
-        self.batches, self.left = self.training.supply.epoch(0), len(self.training.supply.feed)
+        self.batches, self.left = self.training.supply.epoch(0, 0), len(self.training.supply.feed)
         self._step()  # the first one warms up
 
     def timed(self) -> float:
