@@ -1,4 +1,4 @@
-"""SharpBalance adds at most 1 % to the time of a convolutional network with SAM; many small members are best stacked.
+"""SharpBalance adds at most 1 % to the time of a convolutional network with SAM; processes pay for long members only.
 
 First table: steps of runs under way in one process, taken in turns, on random images: 20 000 of 1 x 8 x 8 in batches of
 100 for MLPs, 6400 of 3 x 32 x 32 in batches of 128 for a ResNet-18 of width 8. `marked` has every row marked as
@@ -7,14 +7,12 @@ random scores and three members would have it: three passes, on a quarter, three
 rows, where SAM has two on all. Ratios are of a step to the mean of the SAM steps before and after it. `scores` is what
 an exchange costs a member, Fisher traces of all rows, in epochs of SAM. `whole` is a run of the paper's 200 epochs with
 an exchange after 100 to the same run with SAM: (100 + scores + 100 mixed) / 200, with a 95 % interval by bootstrap.
+Times are of the processor, on one thread, so that what else runs on the machine counts little.
 
-Second table: steps of all members, one after the other and all at once with stacked weights, in turns, batches of 32,
-everything that a step costs included; `model only` is the same with the members' methods and optimizers apart, which is
-what methods get that cannot be moved together. Times in both tables are of the processor, on one thread, so that what
-else runs on the machine counts little. Third table: whole calls, files and the start of processes included, by the
-clock: it needs idle cores. Medians and quartiles.
+Second table: whole calls, files and the start of processes included, by the clock: it needs idle cores. Medians and
+quartiles.
 
-    PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/ensembles.py [--steps 60] [--only cost|stacked|processes]
+    PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/ensembles.py [--steps 60] [--only cost|processes]
 """
 
 from __future__ import annotations
@@ -26,30 +24,25 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import torch
 
 from steppe.data.dataset import Dataset, Splits
 from steppe.ensembles import Ensemble, train_ensemble
-from steppe.ensembles import stacked as at_once
 from steppe.measures.fisher import fisher_traces
 from steppe.measures.workers import Workers
 from steppe.training import Config
 from steppe.training.flatness import objective_of
-from steppe.training.loop import Asking, Training, follow
+from steppe.training.loop import Training
 from steppe.training.problem import task_of
-from steppe.training.progress import Silent
-from steppe.training.stopping import Wish
 
 BAR, EPOCHS = 1.0, 200  # percent, and the length of the paper's runs
 ROWS = 1200  # of the digits
-CALLS = ((10, 2, 16, 30), (3, 4, 128, 20), (2, 4, 1024, 15))  # members, depth, width, epochs of the third table
+CALLS = ((10, 2, 16, 30), (3, 4, 128, 20), (2, 4, 1024, 15))  # members, depth, width, epochs of the second table
 
 
 def quartiles(values: list[float], form: str = ".3f") -> str:
@@ -73,12 +66,6 @@ def random_images(shape: tuple[int, ...] = (1, 8, 8), many: int = 20_000) -> Spl
     return Splits(rows, rows.rows(slice(100)))
 
 
-def begun(config: Config, splits: Splits) -> tuple[Training, Asking]:
-    """A run under way; nothing is written."""
-    training = Training(config, Path(), splits, task_of(splits), Workers(), torch.device("cpu"))
-    return training, training.asking(Wish(), Silent(), [])
-
-
 def timed(work: Callable[[], object]) -> float:
     start = time.process_time()
     work()
@@ -86,15 +73,16 @@ def timed(work: Callable[[], object]) -> float:
 
 
 class Stepper:
-    """A run that takes a step when told to, and starts anew where its epoch would end."""
+    """A run that takes a step when told to, and starts anew where its epoch would end; nothing is written."""
 
-    def __init__(self, config: Config, splits: Splits, passes: int):
-        self.config, self.splits, self.passes = config, splits, passes
+    def __init__(self, config: Config, splits: Splits):
+        self.config, self.splits = config, splits
         self.begin()
 
     def begin(self) -> None:
-        self.training, self.asking = begun(self.config, self.splits)
-        self.rows, self.left = next(self.asking), len(self.training.supply.feed) - 1
+        cpu = torch.device("cpu")
+        self.training = Training(self.config, Path(), self.splits, task_of(self.splits), Workers(), cpu)
+        self.batches, self.left = self.training.supply.epoch(0, 0), len(self.training.supply.feed)
         self._step()  # the first one warms up
 
     def timed(self) -> float:
@@ -104,8 +92,9 @@ class Stepper:
 
     def _step(self) -> None:
         self.left -= 1
-        for _ in range(self.passes):
-            self.rows = self.asking.send(self.training.seen(self.rows))
+        batch = next(self.batches)
+        self.training._set_out()
+        self.training._passes(batch)
 
 
 def cost(rounds: int, folder: Path) -> list[str]:
@@ -119,11 +108,10 @@ def cost(rounds: int, folder: Path) -> list[str]:
         n = len(splits.train)
         np.save(folder / "all.npy", np.arange(n))
         np.save(folder / "some.npy", np.sort(np.random.default_rng(0).permutation(n)[: 3 * n // 4]))
-        variants = {"again": (None, 2), "marked": ("all.npy", 2), "mixed": ("some.npy", 3)}
-        sam = Stepper(config, splits, 2)
+        variants = {"again": None, "marked": "all.npy", "mixed": "some.npy"}
+        sam = Stepper(config, splits)
         steppers = {
-            k: Stepper(replace(config, sharp_rows=str(folder / f) if f else None), splits, passes)
-            for k, (f, passes) in variants.items()
+            k: Stepper(replace(config, sharp_rows=str(folder / f) if f else None), splits) for k, f in variants.items()
         }
         ratios: dict[str, list[float]] = {k: [] for k in variants}
         plain: list[float] = []
@@ -162,63 +150,19 @@ def whole(mixed: float, scores: float) -> float:
     return (EPOCHS / 2 + scores + EPOCHS / 2 * mixed) / EPOCHS
 
 
-def few(asking: Asking, passes: int) -> Iterator[object]:
-    """So many passes of a run."""
-    rows = next(asking)
-    for _ in range(passes):
-        rows = asking.send((yield rows))
-
-
-def stacked(rounds: int, folder: Path) -> list[str]:
-    heads = ("strategy", "members", "mlp", "one after the other, ms a step", "stacked", "stacked, model only")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    splits, steps = random_images(), 15
-    n = len(splits.train)
-    np.save(folder / "some.npy", np.sort(np.random.default_rng(0).permutation(n)[: 3 * n // 4]))
-    cases = [("deep", 1, m, w) for m, w in ((3, 16), (10, 16), (30, 16), (10, 64), (30, 64), (3, 512), (10, 512))]
-    cases += [("deep+sam", 2, m, w) for m, w in ((3, 16), (10, 16), (30, 16), (10, 64), (30, 64), (10, 512))]
-    cases += [("sharpbalance, mixed", 3, m, w) for m, w in ((3, 16), (10, 16), (30, 16), (10, 64))]
-    for strategy, passes, members, width in cases:
-        changes = {1: {"method": "none"}, 2: {}, 3: {"sharp_rows": str(folder / "some.npy")}}[passes]
-        configs = [mlp(width, 2, seed=i, batch_size=32, **changes) for i in range(members)]
-
-        def alone() -> None:
-            for training, asking in runs:  # noqa: B023
-                follow(few(asking, passes * steps), training.seen)  # type: ignore[arg-type]  # noqa: B023
-
-        def together() -> None:
-            at_once._drive([(t, few(asking, passes * steps)) for t, asking in runs], ExitStack())  # noqa: B023
-
-        def models_only() -> None:
-            with patch.object(at_once, "shareable", lambda training: False):
-                together()
-
-        took: dict[str, list[float]] = {"alone": [], "together": [], "models": []}
-        for _ in range(rounds):
-            for name, way in (("alone", alone), ("together", together), ("models", models_only)):
-                runs = [begun(c, splits) for c in configs]
-                took[name].append(timed(way))
-        ratios = [[a / b for a, b in zip(took[k], took["alone"], strict=True)] for k in ("together", "models")]
-        each = [1e3 * t / steps for t in took["alone"]]
-        cells = [strategy, str(members), f"2 x {width}", quartiles(each, ".1f"), *(quartiles(r, ".2f") for r in ratios)]
-        lines.append(f"| {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
-    return lines
-
-
 def processes(rounds: int, folder: Path) -> list[str]:
-    heads = ("members", "mlp", "steps", "one after the other, s by the clock", "processes", "stacked")
+    heads = ("members", "mlp", "steps", "one after the other, s by the clock", "processes")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for members, depth, width, epochs in CALLS:
-        took: dict[str, list[float]] = {"sequence": [], "processes": [], "stacked": []}
+        took: dict[str, list[float]] = {"sequence": [], "processes": []}
         for number in range(rounds):
             for way in random.sample(sorted(took), len(took)):
                 config = mlp(width, depth, epochs=epochs, out=str(folder / f"{width}-{number}-{way}"))
                 start = time.perf_counter()
                 train_ensemble(config, Ensemble(members=members, strategy="deep+sam", how=way))  # type: ignore[arg-type]
                 took[way].append(time.perf_counter() - start)
-        ratios = [[a / b for a, b in zip(took[k], took["sequence"], strict=True)] for k in ("processes", "stacked")]
-        cells = [quartiles(took["sequence"], ".1f"), *(quartiles(r, ".2f") for r in ratios)]
+        ratios = [a / b for a, b in zip(took["processes"], took["sequence"], strict=True)]
+        cells = [quartiles(took["sequence"], ".1f"), quartiles(ratios, ".2f")]
         lines.append(f"| {members} | {depth} x {width} | {epochs * ROWS // 100} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     return lines
@@ -227,8 +171,8 @@ def processes(rounds: int, folder: Path) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=60, help="steps of every kind")
-    parser.add_argument("--rounds", type=int, default=5, help="of the second and the third table")
-    parser.add_argument("--only", choices=("cost", "stacked", "processes"))
+    parser.add_argument("--rounds", type=int, default=5, help="of the second table")
+    parser.add_argument("--only", choices=("cost", "processes"))
     parser.add_argument("--out", type=Path, help="also write the tables there")
     options = parser.parse_args()
     lines = [
@@ -240,8 +184,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         if options.only in (None, "cost"):
             lines += cost(options.steps, Path(folder))
-        if options.only in (None, "stacked"):
-            lines += [*stacked(options.rounds, Path(folder)), ""]
         if options.only in (None, "processes"):
             lines += processes(options.rounds, Path(folder))
     print("\n".join(lines))

@@ -98,7 +98,7 @@ def _runs(asked: Asked, folder: Path) -> Runs:
     from steppe.data.dataset import Splits
     from steppe.measures.workers import Workers
     from steppe.training import Config
-    from steppe.training.loop import Training, follow
+    from steppe.training.loop import Training
     from steppe.training.problem import task_of
     from steppe.training.stopping import Wish
 
@@ -116,7 +116,7 @@ def _runs(asked: Asked, folder: Path) -> Runs:
     parts = {name: len(feed) // share for name, share in SHARES.items()}  # steps
 
     def ours(number: int) -> None:
-        follow(training.asking(Wish(), alone, [], until=training.position.epoch + 1), training.seen)
+        training.run(Wish(), alone, until=training.position.epoch + 1)
 
     def loop(sam: bool) -> Callable[[int], None]:
         torch.manual_seed(0)

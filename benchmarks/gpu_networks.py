@@ -62,7 +62,7 @@ def channels_last_resnet18(shape: tuple[int, ...], outputs: int, width: int = 64
 
 
 def small_conv(shape: tuple[int, ...], outputs: int, width: int = 32) -> nn.Module:
-    """For configurations: four convolutions without norm layers, which can be stacked."""
+    """For configurations: four convolutions without norm layers."""
     layers: list[nn.Module] = []
     before = shape[0]
     for i in range(4):

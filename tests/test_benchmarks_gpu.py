@@ -57,7 +57,7 @@ SHOWN = {
         "| PyHessian's procedure (reimplemented) |",
     ),
     "measures": ("vmap(grad)", "| steppe, Auto-PGD of 3 steps |", "published search"),
-    "ensembles": ("one after the other, captured", "| 2 | stacked |", "refused: members with this model"),
+    "ensembles": ("one after the other, captured", "one after the other, eager"),
     "epochs": ("training loop, captured (plain:", "copied loop (reimplemented)", "SGD, eager loop", "200 epochs"),
 }
 

@@ -198,12 +198,9 @@ def test_a_crash_at_every_write_changes_nothing(whole: Trained, folder: Path, mo
     assert_same_members(found, whole)
 
 
-@pytest.mark.parametrize("how", ["sequence", "stacked"])
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_and_the_same_call_goes_on(
-    how: str, sent: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    straight = trained(folder / "straight", how, model=PLAIN)
+def test_a_signal_stops_it_and_the_same_call_goes_on(sent: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = trained(folder / "straight", model=PLAIN)
     taken = loop.Training._set_out
 
     def with_signal(self: loop.Training) -> int:
@@ -214,67 +211,29 @@ def test_a_signal_stops_it_and_the_same_call_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(loop.Training, "_set_out", with_signal)
         with pytest.raises(Stopped):
-            trained(folder / "stopped", how, model=PLAIN)
+            trained(folder / "stopped", model=PLAIN)
     halfway = open_ensemble(folder / "stopped")
     assert not any(run.finished for run in halfway.runs[1:])
     assert halfway.runs[1].position.step == 3
-    assert_same_members(trained(folder / "stopped", how, model=PLAIN), straight)
+    assert_same_members(trained(folder / "stopped", model=PLAIN), straight)
 
 
-BASES: list[tuple[str, dict[str, Any]]] = [
-    ("sharpbalance", {"method": "sam", "optimizer": "adamw", "lr": 0.01}),
-    ("sharpbalance", {"method": "asam", "clip": 1.0, "ema": 0.9}),
-    ("deep+sam", {"method": "looksam", "method_options": {"k": 3}, "nesterov": True}),
-    ("deep", {"weight_decay": 0.01, "swa": 0.2}),
-]
-
-
-@pytest.mark.parametrize(("strategy", "base"), BASES)
-def test_stacked_members_are_those_in_sequence(strategy: str, base: dict[str, Any], folder: Path) -> None:
-    """Up to rounding, with the same records; masks make parts of different length."""
-    ways = {
-        how: trained(folder / how, how, {"strategy": strategy}, model=PLAIN, **base) for how in ("sequence", "stacked")
-    }
-    for one, other in zip(ways["sequence"].runs, ways["stacked"].runs, strict=True):
-        for kind in ["last", *(k for k in ("ema", "swa") if base.get(k))]:
-            mine, theirs = one.weights(kind), other.weights(kind)
-            for name in mine:
-                assert mine[name].numpy() == pytest.approx(theirs[name].numpy(), abs=3e-5), name
-        for a, b in zip(timeless(one.records), timeless(other.records), strict=True):
-            assert a.keys() == b.keys()
-            assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-4)
-            assert a["passes"] == b["passes"]
-        if strategy == "sharpbalance":
-            assert scores(one) == pytest.approx(scores(other), rel=1e-3, abs=1e-8)
-
-
-def test_a_stacked_member_that_fails_leaves_the_others_to_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = loop.Training._set_out
-
-    def failing(self: loop.Training) -> int:
-        if self.config.seed == 1 and self.position.epoch == 1:
-            raise FloatingPointError("too steep")
-        return taken(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_set_out", failing)
-        with pytest.raises(FloatingPointError, match="too steep"):
-            trained(folder, "stacked", {"strategy": "deep"}, model=PLAIN)
+def test_an_ensemble_that_was_trained_stacked_opens_and_goes_on(whole: Trained, folder: Path) -> None:
+    settings = {"exchange_every": 1}
+    trained(folder, settings=settings, method="sam", momentum=0.9)
+    about = folder / "ensemble.yaml"
+    about.write_text(about.read_text().replace("how: sequence", "how: stacked"))
     found = open_ensemble(folder)
-    assert [run.finished for run in found.runs] == [True, False, True]
-    assert all(run.finished for run in trained(folder, "stacked", {"strategy": "deep"}, model=PLAIN).runs)
+    assert found.ensemble.how == "sequence"
+    assert_same_members(found, whole)
+    assert_same_members(trained(folder, settings=settings, method="sam", momentum=0.9), whole)
 
 
-def test_models_that_move_in_a_pass_are_not_stacked(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot be stacked: .* moves in a forward pass"):
-        trained(folder / "a", "stacked")
-    with pytest.raises(ValueError, match="draws random numbers"):
-        trained(folder / "b", "stacked", model="test_ensembles_members:dropping")
-
-
-def dropping(shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
-    nn = torch.nn
-    return nn.Sequential(nn.Linear(torch.Size(shape).numel(), 8), nn.Dropout(0.5), nn.Linear(8, outputs))
+def test_ways_that_there_are_not() -> None:
+    with pytest.raises(ValueError, match=r"how is 'stacked', which was removed: take 'sequence'.* or 'processes'"):
+        Ensemble(how="stacked")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"there is no value of how 'sequenc'. Did you mean 'sequence'"):
+        Ensemble(how="sequenc")  # type: ignore[arg-type]
 
 
 def test_strategies(folder: Path) -> None:

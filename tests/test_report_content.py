@@ -14,7 +14,6 @@ from pages import HOSTILE, MEASURES, Cell, cells, estimate, study
 
 from steppe.studies.correlate import correlations, strong, weak
 from steppe.studies.report import content, html, write
-from steppe.studies.report.contents import plain
 from steppe.studies.report.definitions import definition
 from steppe.studies.report.page import embedded
 from steppe.studies.store import Store
@@ -216,11 +215,6 @@ def test_nothing_on_the_page_points_elsewhere(made) -> None:
     assert "unsafe" not in rules["script-src"]
     assert "connect-src" not in rules  # so that default-src holds
     assert "http" not in policy
-
-
-def test_plain_values_hold_no_number_that_json_has_not() -> None:
-    made = plain({"a": [float("nan"), float("inf"), 1.5, True, None, ("x", 2)]})
-    assert made == {"a": [None, None, 1.5, True, None, ["x", 2]]}
 
 
 def test_a_page_of_200_runs_is_small(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from studies_cells import BASE, contents, tiny
 
 from steppe.studies.cell import Outcome, Task, cells
-from steppe.studies.engines import Engine, Local, Ray, Serial, Stacked, engine_of
+from steppe.studies.engines import Engine, Local, Ray, Serial, engine_of
 from steppe.studies.engines.engine import Tries
 from steppe.studies.plan import EngineSettings
 from steppe.studies.run import run
@@ -42,43 +42,13 @@ def test_processes_give_the_records_of_one_process(folder: Path, by_serial: dict
     assert contents(study) == by_serial
 
 
-def test_stacked_runs_give_the_same_up_to_rounding(folder: Path, by_serial: dict[str, Any]) -> None:
-    study = tiny(folder / "stacked")
-    assert run(study, Stacked()).done == 4
-    found = contents(study)
-    assert found.keys() == by_serial.keys()
-    for key, one in by_serial.items():
-        if key == "versions":
-            continue
-        other = found[key]
-        for part in ("name", "config", "groups", "state", "failures", "error", "meta"):
-            assert other[part] == one[part]
-        assert other["targets"] == pytest.approx(one["targets"], rel=1e-4, abs=1e-5)
-        for name, (value, *_, kind, _, _) in one["measures"].items():
-            assert other["measures"][name][0] == pytest.approx(value, rel=1e-3)
-            assert other["measures"][name][3] == kind
-
-
-def test_stacked_runs_are_trained_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two stacks, for a stack has one model: 2 + 2 cells, and not one after the other."""
-    from steppe.ensembles import stacked
-
-    sizes = []
-    drive = stacked._drive
-    monkeypatch.setattr(stacked, "_drive", lambda begun, stack: sizes.append(len(begun)) or drive(begun, stack))
-    wide = {"width": 12, "depth": 1}
-    grid = {"model_options": [BASE["model_options"], wide], "lr": [0.1, 0.2]}
-    assert run(tiny(folder / "two stacks", grid=grid), Stacked()).done == 4
-    assert sizes == [2, 2]
-
-
-def test_one_that_diverges_leaves_its_stack(folder: Path) -> None:
-    study = tiny(folder / "diverging", grid={"lr": [0.1, 1e30], "seed": [0, 1]})
-    with pytest.warns(UserWarning, match="could not all be trained at once"):
-        found = run(study, Stacked())
-    assert found.done == 2
-    assert sorted(found.failures) == ["lr=1e+30 seed=0", "lr=1e+30 seed=1"]
-    assert all("not finite" in error for error in found.failures.values())
+def test_a_study_of_the_removed_engine_opens_and_computes_nothing(folder: Path) -> None:
+    done = tiny(folder / "was stacked")
+    run(done, Serial())
+    study = replace(done, engine=EngineSettings("stacked"))  # type: ignore[arg-type]
+    assert run(study).done == 4  # nothing is missing
+    with pytest.raises(ValueError, match=r"engine 'stacked' was removed: take 'local' or 'serial'"):
+        run(replace(study, out=str(folder / "anew")))
 
 
 def test_a_killed_worker_costs_its_cell_and_the_cell_is_tried_again(folder: Path) -> None:
@@ -167,7 +137,6 @@ def test_stopped_workers_end_at_once(folder: Path) -> None:
 
 def test_engines_by_name() -> None:
     assert isinstance(engine_of(EngineSettings("serial")), Serial)
-    assert engine_of(EngineSettings("stacked", workers=3)) == Stacked(3)
     assert engine_of(EngineSettings("ray", address="a:1", retries=7)) == Ray("a:1", 7)
     local = engine_of(EngineSettings(workers=3, retries=4), "cpu")
     assert local == Local(3, 4, 0, "spawn")

@@ -23,7 +23,8 @@ from steppe.studies.cell import cells
 from steppe.studies.engines import Serial
 from steppe.studies.finding import admitted, finding, of_plan
 from steppe.studies.plan import Rule, Study
-from steppe.studies.run import LOCK, look, run
+from steppe.studies.report.contents import content
+from steppe.studies.run import LOCK, look, renote, run
 from steppe.studies.store import Store
 from steppe.training import open_run
 
@@ -177,6 +178,17 @@ def test_runs_count_by_the_rule_and_tau_is_scipys(tmp_path: Path) -> None:
     assert "10 runs count (12 planned; those count that are done with train_error <= 0.1)" in found.words[0]
     assert expected.pvalue > 0.1
     assert "none of 1 measures predicts test_error" in found.words[1]
+    renote(study)
+    with Store.reading(study.store) as store:
+        page = content(store)
+    tau, [shown] = held.correlation.pooled, page["correlations"]
+    assert {name: shown["pooled"][name] for name in ("tau", "low", "high", "p", "n")} == {
+        name: getattr(tau, name) for name in ("tau", "low", "high", "p", "n")
+    }
+    assert [card["verdict"] for card in page["answers"]] == [
+        held.strong.verdict.capitalize(),
+        held.weak.verdict.capitalize(),
+    ]
 
 
 @pytest.mark.parametrize(("sign", "says"), [(1, "have a lower test_error"), (-1, "have a HIGHER test_error")])

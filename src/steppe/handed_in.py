@@ -9,6 +9,8 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
+from ._util.checkpoints import without_prefix
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -75,7 +77,7 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None
     """Puts a state dict into a model, whatever prefix its names have, or says what does not fit."""
     from .measures.states import matched
 
-    state = _without_prefix(state, model)
+    state = without_prefix(state, model.state_dict().keys())
     try:
         found = matched(model, state)
     except ValueError as error:
@@ -89,13 +91,3 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None
             f"{path}: {error}.{hint} Say which model it is with --model, and how it was built with --model-options"
         ) from error
     model.load_state_dict(found, strict=False)  # matched() has seen to the names; extra state has no tensors
-
-
-def _without_prefix(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """The state without as many of the prefixes that all of its names share as makes most of them the model's own."""
-    own, names = set(model.state_dict()), dict(state)
-    readings = [names]
-    while len({name.partition(".")[0] for name in names}) == 1 and all("." in name for name in names):
-        names = {name.partition(".")[2]: t for name, t in names.items()}
-        readings.append(names)
-    return max(readings, key=lambda r: len(own & r.keys()))

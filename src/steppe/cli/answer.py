@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
+
+from .._util.json import json_safe
 
 PIPE_WIDTH = 160  # columns where no terminal says how many there are: enough that tables keep one line a row
 
@@ -65,10 +66,4 @@ def add(to: Any, *cells: object) -> None:
 
 def plain(x: Any) -> Any:
     """A value in types that JSON has: paths and others as texts, numbers that are not finite as null."""
-    if isinstance(x, Mapping):
-        return {str(k): plain(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple, set)):
-        return [plain(v) for v in x]
-    if isinstance(x, float):
-        return x if isfinite(x) else None
-    return x if x is None or isinstance(x, (bool, int, str)) else str(x)
+    return json_safe(x, str)

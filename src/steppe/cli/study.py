@@ -37,7 +37,7 @@ class How:
     """Where cells are computed, and how that is followed."""
 
     engine: str | None = field(default=None, metadata=called("ENGINE"))
-    """local (processes of this machine), serial, stacked (all small models at once on one device), or ray"""
+    """local (processes of this machine), serial, or ray"""
     address: str | None = field(default=None, metadata=called("ADDRESS"))
     """of a Ray cluster"""
     workers: int | None = None

@@ -112,6 +112,8 @@ def open_ensemble(path: Path | str) -> Trained:
 def _about(path: Path) -> dict[str, Any]:
     try:
         said: dict[str, Any] = yaml.safe_load((path / ABOUT).read_text(encoding="utf-8"))
+        if said["ensemble"].get("how") == "stacked":  # removed since; like every way, it may change between two starts
+            said["ensemble"]["how"] = "sequence"
         for part, known in (("ensemble", asdict(Ensemble())), ("config", asdict(Config()))):
             strange = [k for k in said[part] if k not in known]
             if strange:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from .._util.processes import end_with_parent
 from ..training.config import Config
 from ..training.folder import RUN
 from ..training.position import Position
@@ -135,7 +135,7 @@ def _work(pipe: Connection, threads: int) -> None:
     from ..training.entry import train
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one tells the others
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     torch.set_num_threads(min(threads, torch.get_num_threads()))
     while True:
         try:
@@ -150,11 +150,3 @@ def _work(pipe: Connection, threads: int) -> None:
         except Exception as error:
             trouble = str(error) or type(error).__name__
         pipe.send({"trouble": trouble})
-
-
-def _end_with_parent() -> None:
-    """A process whose parent is gone stops training, with a checkpoint, and frees its member's folder."""
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)

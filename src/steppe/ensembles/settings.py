@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
+
+from ..names import unknown
 
 End = Literal["sharpest", "flattest"]
 Rest = Literal["normal", "own-share", "other-shares"]
-How = Literal["sequence", "processes", "stacked"]
+How = Literal["sequence", "processes"]
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,15 @@ class Ensemble:
     """sharpbalance: what rows are that nobody named: plain steps, or dealt out, with a member's own share
     sharpness-aware or all but that, as in the released code"""
     how: How = "sequence"
-    """members one after the other, in several processes, or all at once with stacked weights"""
+    """members one after the other, or in several processes"""
     processes: int | None = None
     """how many, with --how processes; by default one a member, and no more than there are cores"""
 
     def __post_init__(self) -> None:
+        if str(self.how) == "stacked":
+            raise ValueError("how is 'stacked', which was removed: take 'sequence' (faster on a GPU) or 'processes'")
+        if self.how not in get_args(How):
+            raise ValueError(unknown("value of how", str(self.how), get_args(How)))
         for name in ("members", "exchange_at", "exchange_every", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -11,7 +11,6 @@ from ..training.problem import data_of
 from .members import Trained, exchange, exchanges, folder, keep, members_of, open_ensemble, tell_scores
 from .processes import in_processes
 from .settings import Ensemble, How
-from .stacked import stacked
 
 Reach = Callable[[Sequence[Config], int | None], None]
 """Trains all members to the end of an epoch and has them write scores, or to the end of their runs."""
@@ -49,4 +48,4 @@ def in_sequence(ensemble: Ensemble, progress: bool | None) -> Iterator[Reach]:
     yield reach
 
 
-WAYS: Mapping[How, Way] = {"sequence": in_sequence, "processes": in_processes, "stacked": stacked}
+WAYS: Mapping[How, Way] = {"sequence": in_sequence, "processes": in_processes}

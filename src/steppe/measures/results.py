@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from .._util.json import json_safe
 from .estimate import Cost, Estimate
 
 if TYPE_CHECKING:
@@ -68,12 +69,4 @@ class Results(Mapping[str, Estimate]):
         """Everything, with numbers that are not finite as null."""
         rows = {name: asdict(e) | {"interval": e.interval()} for name, e in self.estimates.items()}
         everything = {"estimates": rows, "failures": dict(self.failures), "cost": asdict(self.cost)}
-        return json.dumps(_finite(everything), indent=2)
-
-
-def _finite(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {k: _finite(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [_finite(v) for v in x]
-    return None if isinstance(x, float) and not isfinite(x) else x
+        return json.dumps(json_safe(everything), indent=2)

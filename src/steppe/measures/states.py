@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from .._util.checkpoints import without_prefix
 from ..vector import Vector
 from .objective import Objective
 
@@ -50,11 +51,7 @@ def _renamed(state: State, own: State) -> dict[str, Tensor]:
     """A state dict without the prefixes of wrappers, as far as the model's own names do not have them."""
     plain = {name.replace("_orig_mod.", ""): name for name in own}
     reading = {k.replace("_orig_mod.", ""): v for k, v in state.items() if not k.endswith("_extra_state")}
-    readings = [reading]
-    while reading and all(k.startswith("module.") for k in reading):
-        reading = {k.removeprefix("module."): v for k, v in reading.items()}
-        readings.append(reading)
-    best = max(readings, key=lambda r: len(plain.keys() & r.keys()))
+    best = without_prefix(reading, plain.keys(), "module")
     return {plain.get(k, k): v for k, v in best.items()}
 
 

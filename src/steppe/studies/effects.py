@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate
 from math import nan
 from typing import Any
 
@@ -87,22 +85,14 @@ def _between(values: Floats, level: Ints, how: Chance) -> tuple[float, float]:
     if n < 3 or np.ptp(values) == 0 or level.max() == 0:
         return nan, nan
     from scipy.special import chdtrc
+    from scipy.stats import rankdata
 
-    ranked, size = ranks(values), np.bincount(level)
-    ties = np.bincount(ranked)
-    centred = (np.cumsum(ties) - (ties - 1) / 2)[ranked] - (n + 1) / 2  # tied values share their mean rank
+    centred, size = rankdata(values) - (n + 1) / 2, np.bincount(level)  # tied values share their mean rank
     share = float((np.bincount(level, centred) ** 2 / size).sum() / (centred**2).sum())
     if n > SHUFFLED:  # the chi-squared limit of Kruskal and Wallis
         return share, float(chdtrc(len(size) - 1, (n - 1) * share))
-    null = _shuffled_shares(np.sort(centred).tobytes(), tuple(size.tolist()), how.permutations, how.seed)
+    everything = np.broadcast_to(np.sort(centred), (how.permutations, n))
+    shuffled = np.random.default_rng([how.seed, 5]).permuted(everything, axis=1)
+    sums = np.add.reduceat(shuffled, np.cumsum(size) - size, axis=1)
+    null = (sums**2 / size).sum(1) / (centred**2).sum()
     return share, (1 + int((null >= share - 1e-12).sum())) / (1 + how.permutations)
-
-
-@lru_cache(maxsize=64)
-def _shuffled_shares(centred: bytes, size: tuple[int, ...], times: int, seed: int) -> Floats:
-    """Shares of shuffled ranks; they hang on the values through ties alone, so that most measures have the same."""
-    values = np.frombuffer(centred)
-    shuffled = np.random.default_rng([seed, 5]).permuted(np.broadcast_to(values, (times, len(values))), axis=1)
-    sums = np.add.reduceat(shuffled, [0, *accumulate(size[:-1])], axis=1)
-    found: Floats = (sums**2 / size).sum(1) / (values**2).sum()
-    return found

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .neighbours import coded, neighbours
+from .kendall import Ints, ranks
+from .neighbours import coded, contexts_of, neighbours
 
 # pairs an environment needs to count: of fewer than five coins, all fall wrong in one environment of sixteen
 FEWEST = 5
+ALIKE = 16  # runs that differ by the seed alone, of which all are compared: 256 pairs for each change of a setting
 
 
 @dataclass(frozen=True)
@@ -83,17 +85,17 @@ def environments(
     found, too_few, unresolved = [], 0, 0
     for axis, name in enumerate(settings):
         levels = int(axes[axis].max(initial=0)) + 1
-        changes, errors = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
-        for block in neighbours(axes, axis):
-            i, j = block.first, block.second
-            bar = noise if noise.ndim == 0 else 2 * np.hypot(noise[i], noise[j])
-            clear = np.abs(b[i] - b[j]) > bar
-            unresolved += int((~clear).sum())
-            i, j = i[clear], j[clear]
-            changes.append(block.change[clear])
-            errors.append((1 - np.sign(a[i] - a[j]) * np.sign(b[i] - b[j])) / 2)
-        change, which = np.unique(np.concatenate(changes), return_inverse=True)
-        count, wrong = np.bincount(which), np.bincount(which, np.concatenate(errors))
+        values, context = axes[axis], contexts_of(axes, axis)
+        rows = _some(context * levels + values)
+        i, j = (rows[side] for side in neighbours(context[rows], values[rows]))
+        bar = noise if noise.ndim == 0 else 2 * np.hypot(noise[i], noise[j])
+        clear = np.abs(b[i] - b[j]) > bar
+        unresolved += int((~clear).sum())
+        i, j = i[clear], j[clear]
+        between = np.minimum(values[i], values[j]) * levels + np.maximum(values[i], values[j])
+        change, which = np.unique(between, return_inverse=True)
+        errors = (1 - np.sign(a[i] - a[j]) * np.sign(b[i] - b[j])) / 2
+        count, wrong = np.bincount(which), np.bincount(which, errors)
         too_few += int((count < fewest).sum())
         for number in np.flatnonzero(count >= max(fewest, 1)).tolist():
             at = (int(there.nonzero()[0][np.argmax(axes[axis] == level)]) for level in divmod(change[number], levels))
@@ -101,3 +103,14 @@ def environments(
             found.append(Environment(name, (one, other), float(wrong[number] / count[number]), int(count[number])))
     found.sort(key=lambda e: (-e.sign_error, -e.pairs))
     return Environments(found, too_few, unresolved, int((~there).sum()))
+
+
+def _some(alike: Ints) -> Ints:
+    """Rows of at most so many runs of each kind, picked blindly: their pairs grow as their square."""
+    kind = ranks(alike)
+    size = np.bincount(kind)
+    if size.max(initial=0) <= ALIKE:
+        return np.arange(len(kind))
+    order = np.lexsort((np.random.default_rng(0).random(len(kind)), kind))
+    number = np.arange(len(kind)) - np.repeat(np.cumsum(size) - size, size)  # within its kind
+    return np.sort(order[number < ALIKE])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..names import unknown
-from ..training import files
+from ..written import written
 from .table import Run, Table
 
 Shape = Literal["runs", "outcomes"]
@@ -34,7 +34,9 @@ def export_table(table: Table, path: str | os.PathLike[str], shape: Shape = "run
     rows = ROWS[shape](table)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     place.parent.mkdir(parents=True, exist_ok=True)
-    files.replace(place, WRITERS[place.suffix](columns, rows))
+    content = WRITERS[place.suffix](columns, rows)
+    with written(place) as file:
+        file.write(content)
     return place
 
 

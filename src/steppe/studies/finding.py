@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from . import hypotheses
 from .cell import Cell, groups_of
 from .correlate import Chance, Correlation, correlations
-from .plan import Study
+from .plan import Rule, Study
 from .table import Run, Table
 
 LEVEL = 0.05  # below which a p-value, corrected for the number of measures, counts as a finding
@@ -55,23 +55,25 @@ class Finding:
 def of_plan(study: Study, cells: Sequence[Cell], table: Table) -> Table:
     """The runs of a store that the study plans as it is now, in its order and with its groups."""
     have = {run.key: run for run in table.runs}
-    return Table(
-        [
-            replace(have[c.key], name=c.name, groups=c.groups or groups_of(study, have[c.key].config))
-            for c in cells
-            if c.key in have
-        ]
-    )
+    there = (c for c in cells if c.key in have)
+    return renamed(table, ((c.key, c.name, c.groups or groups_of(study, have[c.key].config)) for c in there))
+
+
+def renamed(table: Table, cells: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Table:
+    """The runs of a table with these keys, in this order and with these names and groups."""
+    have = {run.key: run for run in table.runs}
+    return Table([replace(have[key], name=name, groups=groups) for key, name, groups in cells if key in have])
 
 
 def admitted(study: Study, table: Table) -> Table:
     """The runs that count: done, and within the study's rules."""
+    return table.where(lambda run: counts(run, study.admission))
 
-    def holds(run: Run) -> bool:
-        numbers = {**run.meta, **{k: m.value for k, m in run.measures.items()}, **run.targets}
-        return run.state == "done" and all(rule.holds(numbers) for rule in study.admission)
 
-    return table.where(holds)
+def counts(run: Run, rules: Iterable[Rule]) -> bool:
+    """Whether a run is done and within the rules."""
+    numbers = {**run.meta, **{k: m.value for k, m in run.measures.items()}, **run.targets}
+    return run.state == "done" and all(rule.holds(numbers) for rule in rules)
 
 
 def finding(study: Study, cells: Sequence[Cell], table: Table, how: Chance = Chance()) -> Finding:  # noqa: B008
@@ -80,17 +82,26 @@ def finding(study: Study, cells: Sequence[Cell], table: Table, how: Chance = Cha
     done = [run for run in planned.runs if run.state == "done"]
     counted = admitted(study, planned)
     failures = {run.name: run.error for run in planned.runs if run.state == "failed"}
-    held = _held(study, counted, how)
+    targets = [t for t in study.targets if t in counted.targets]
+    measures = [m for m in study.measures if m in counted.measures]
+    measures += [m for m in counted.measures if m not in measures]
+    held = findings(counted, measures, targets, how) if len(counted) else []
     words = _words(study, planned, counted, held)
     return Finding(study.folder, len(cells), len(done), failures, len(counted), held, words)
 
 
-def _held(study: Study, table: Table, how: Chance) -> list[Held]:
-    targets = [t for t in study.targets if t in table.targets]
+def findings(
+    table: Table,
+    measures: Sequence[str] | None = None,
+    targets: Sequence[str] | None = None,
+    how: Chance = Chance(),  # noqa: B008
+) -> list[Held]:
+    """Every measure against every target over the runs that count, with what that says to both hypotheses.
+
+    The one place that computes it: the terminal, JSON output and the page all show this.
+    """
     found = []
-    there = table.measures
-    measures = [*(m for m in study.measures if m in there), *(m for m in there if m not in study.measures)]
-    for row in correlations(table, measures, targets, how=how) if len(table) else []:
+    for row in correlations(table, measures, targets, how=how):
         x, y = table.measure(row.measure), table.target(row.target)
         strong = hypotheses.strong(row.pooled, row.within)
         found.append(Held(row, strong, hypotheses.weak(x.values, y.values, how=how)))

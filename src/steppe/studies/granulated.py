@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .kendall import Floats, Ints, ranks, scores
-from .neighbours import coded, contexts_of
+from .neighbours import coded, contexts_of, neighbours
 
 
 @dataclass(frozen=True)
@@ -50,16 +49,11 @@ def granulated(x: ArrayLike, y: ArrayLike, settings: Mapping[str, Sequence[Any] 
     psi, contexts, pairs = {}, {}, {}
     for axis, name in enumerate(settings):
         context = contexts_of(axes, axis)
-        same = ranks(context * (int(axes[axis].max(initial=0)) + 1) + axes[axis])
-        # pairs with the same others, less those that have the same value of this setting too
-        score = _per(context, scores(a, b, context) - scores(a, b, same)) / 2
-        count = _per(context, np.bincount(context)[context] - np.bincount(same)[same]) / 2
+        i, j = neighbours(context, axes[axis])
+        score = np.bincount(context[i], np.sign(a[i] - a[j]) * np.sign(b[i] - b[j]))
+        count = np.bincount(context[i])
         used = count > 0
         psi[name] = float((score[used] / count[used]).mean()) if used.any() else nan
         contexts[name], pairs[name] = int(used.sum()), int(count.sum())
     known = [v for v in psi.values() if not np.isnan(v)]
     return Granulated(float(np.mean(known)) if known else nan, psi, contexts, pairs, int((~there).sum()))
-
-
-def _per(context: Ints, of_runs: Ints) -> Floats:
-    return np.bincount(context, of_runs).astype(np.float64)

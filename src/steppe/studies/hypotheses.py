@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import ceil, isfinite, sqrt
 from typing import Literal
 
@@ -148,14 +147,8 @@ def _blindly(a: Floats, b: Floats, few: int, difference: float, how: Chance) -> 
 
         spread = float(b.std(ddof=1)) * sqrt(n / (few * (n - few)))
         return float(ndtr(-difference / spread)) if spread else 1.0
-    inside = _shuffled(b.tobytes(), how.permutations, how.seed) @ _inside(a, few)
+    draws = np.random.default_rng([how.seed, 4])
+    inside = draws.permuted(np.broadcast_to(b, (how.permutations, n)), axis=1) @ _inside(a, few)
     found = (b.sum() - inside) / (n - few) - inside / few
     room = 1e-12 * float(np.abs(b).max())  # sums in another order differ by rounding
     return (1 + int((found >= difference - room).sum())) / (1 + how.permutations)
-
-
-@lru_cache(maxsize=4)
-def _shuffled(values: bytes, times: int, seed: int) -> Floats:
-    """Shuffles of a target, which serve all measures."""
-    b = np.frombuffer(values)
-    return np.random.default_rng([seed, 4]).permuted(np.broadcast_to(b, (times, len(b))), axis=1)

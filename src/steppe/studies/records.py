@@ -7,9 +7,10 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
-from math import isfinite, isnan, nan
+from math import isnan, nan
 from typing import Any
 
+from .._util.json import json_safe
 from .table import Measured, Run, Table
 
 # what was finished stays done while somebody adds a measure to it; a failed cell that is tried again is running
@@ -90,7 +91,7 @@ def row(estimate: Any) -> tuple[Any, ...]:
 
 def text(value: Any) -> str:
     """JSON that is the same for equal values; numbers that are not finite are null."""
-    return json.dumps(_plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return json.dumps(json_safe(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
 
 
 def now() -> str:
@@ -100,11 +101,3 @@ def now() -> str:
 
 def _number(value: Any) -> float | None:
     return None if value is None or isnan(value) else float(value)
-
-
-def _plain(x: Any) -> Any:
-    if isinstance(x, Mapping):
-        return {str(k): _plain(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [_plain(v) for v in x]
-    return None if isinstance(x, float) and not isfinite(x) else x

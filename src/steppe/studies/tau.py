@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, nan, sqrt
+from math import isfinite, nan
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .kendall import Floats, Ints, pairs, pairs_and_scores, ranks
-from .resampling import DENSE, chance, jackknife, resampled, some, taus_of
+from .kendall import Floats, Ints, pairs, ranks
+from .resampling import chance, jackknife, resampled, taus_of
 
-REDRAWN = 1000  # runs of a large pool whose values are redrawn: what errors do on average needs no more
+DENSE = 300  # runs up to which a pool is drawn again; of more, the jackknife covers as well
 FEWEST = 5  # runs that an interval needs: resamples of fewer take a handful of values
 ERRORS_CARRIED, ERRORS_NONE, ERRORS_IGNORED = "carried", "exact values", "ignored"
 
@@ -98,7 +98,7 @@ def kendall(
     label = _labels(groups, there)
     errors = _errors(x_error, there), _errors(y_error, there)
     a, b = a[there], b[there]
-    counted, each = pairs_and_scores(a, b, label)
+    counted = pairs(a, b, label)
     groups_used = int((np.bincount(label) > 1).sum())
     tau = Tau(
         *(counted.tau_a, counted.tau_b, nan, nan, nan, len(a), int((~there).sum())),
@@ -111,7 +111,7 @@ def kendall(
     tau = replace(tau, p=p, p_from=p_from, adjusted=p)
     errors = np.nan_to_num(errors[0]), np.nan_to_num(errors[1])
     if len(a) > DENSE:
-        return _by_jackknife(_moved(tau, a, b, label, errors, how), jackknife(each, label))
+        return _by_jackknife(_moved(tau, a, b, label, errors, how), jackknife(a, b, label))
     return _by_resampling(tau, a, b, label, errors, how)
 
 
@@ -148,10 +148,10 @@ def _redrawn(a: Floats, b: Floats, errors: tuple[Floats, Floats], draws: np.rand
     return x, y
 
 
-def _moving(tau: Tau, moved: Sequence[float], of: float, scale: float = 1.0) -> Tau:
-    """What redrawing did to a tau of `of`; `scale` is by how much less it does to the whole pool."""
-    spread = scale * float(np.std(moved, ddof=1)) if len(moved) > 1 else nan
-    return replace(tau, error_spread=spread, attenuation=float(np.mean(moved)) - of)
+def _moving(tau: Tau, moved: Sequence[float]) -> Tau:
+    """What redrawing did to tau."""
+    spread = float(np.std(moved, ddof=1)) if len(moved) > 1 else nan
+    return replace(tau, error_spread=spread, attenuation=float(np.mean(moved)) - tau.tau)
 
 
 def _unmoved(tau: Tau) -> Tau:
@@ -175,7 +175,7 @@ def _by_resampling(tau: Tau, a: Floats, b: Floats, label: Ints, errors: tuple[Fl
             redrawn = taus_of(np.vstack([np.ones_like(weights[:1]), weights[part]]), x, y, label)
             moved.append(float(redrawn[0]))
             found.append(redrawn[1:])
-        tau = _moving(tau, moved, tau.tau)
+        tau = _moving(tau, moved)
         taus = np.concatenate(found) - tau.attenuation
     taus = taus[np.isfinite(taus)]
     if len(a) < FEWEST or not len(taus) or np.ptp(taus) == 0:
@@ -185,16 +185,12 @@ def _by_resampling(tau: Tau, a: Floats, b: Floats, label: Ints, errors: tuple[Fl
 
 
 def _moved(tau: Tau, a: Floats, b: Floats, label: Ints, errors: tuple[Floats, Floats], how: Chance) -> Tau:
-    """What redrawing does to a large pool: its average from some of the runs, its spread as errors of more even out."""
+    """What redrawing does to a pool that is not resampled."""
     if not _any(errors):
         return _unmoved(tau)
     draws = np.random.default_rng([how.seed, 3])
-    rows = some(label, REDRAWN, draws) if len(a) > REDRAWN else np.arange(len(a))
-    x, y, those, known = a[rows], b[rows], label[rows], (errors[0][rows], errors[1][rows])
-    before = tau.tau if len(rows) == len(a) else pairs(x, y, those).tau_a
-    redraws = (_redrawn(x, y, known, draws) for _ in range(min(how.redraws, 5)))
-    moved = [pairs(u, v, those).tau_a for u, v in redraws]
-    return _moving(tau, moved, before, scale=sqrt(len(rows) / len(a)))
+    redraws = (_redrawn(a, b, errors, draws) for _ in range(min(how.redraws, 5)))
+    return _moving(tau, [pairs(x, y, label).tau_a for x, y in redraws])
 
 
 def _by_jackknife(tau: Tau, error: float) -> Tau:

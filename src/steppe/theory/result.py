@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .._util.json import json_safe
 from ..names import unknown
 
 SUFFIXES = (".html", ".json")
@@ -46,7 +46,7 @@ class Result:
 
     def plain(self) -> dict[str, Any]:
         """The numbers in types that JSON has: arrays as lists, those that are not finite as null."""
-        made: dict[str, Any] = _plain(self.data)
+        made: dict[str, Any] = json_safe(self.data)
         return made
 
 
@@ -96,16 +96,3 @@ def _fits(value: Any, usual: Any) -> bool:
     if isinstance(usual, float):
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return isinstance(value, type(usual)) and not isinstance(value, bool)
-
-
-def _plain(x: Any) -> Any:
-    """A value in types that JSON has: arrays as lists, numbers that are not finite as null."""
-    if hasattr(x, "tolist"):
-        x = x.tolist()
-    if isinstance(x, Mapping):
-        return {str(k): _plain(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [_plain(v) for v in x]
-    if isinstance(x, float):
-        return x if isfinite(x) else None
-    return x

@@ -14,7 +14,7 @@ from .config import Config
 from .distributed import device_of, joined, together
 from .folder import about, claimed, config_in, plain, refuse_changes
 from .loggers import Logger, logger
-from .loop import Asking, Training, follow
+from .loop import Training
 from .problem import data_of, task_of
 from .progress import watching
 from .runs import Run, open_run
@@ -31,18 +31,12 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
     """
     with ExitStack() as stack:
         wish = stack.enter_context(listening())
-        begun = begin(stack, config, wish, progress, until)
-        if begun is not None:
-            training, asking = begun
-            training.capture()
-            follow(asking, training.seen)
+        _run(stack, config, wish, progress, until)
         return open_run(folder_of(config))
 
 
-def begin(
-    stack: ExitStack, config: Config, wish: Wish, progress: bool | None = None, until: int | None = None
-) -> tuple[Training, Asking] | None:
-    """A run where its folder says that it is, with the folder claimed; None if it is as far as that already."""
+def _run(stack: ExitStack, config: Config, wish: Wish, progress: bool | None, until: int | None) -> None:
+    """Trains a run from where its folder says that it is, with the folder claimed."""
     plain(config)  # what no file can hold is refused before anything is made
     path, device = folder_of(config), device_of(config.device)
     stack.enter_context(random_numbers_kept())
@@ -52,13 +46,14 @@ def begin(
     together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
     done = together(workers, lambda: _found(path, config))
     if done is not None and (done.finished or (until is not None and done.position.epoch >= until)):
-        return None
+        return
     training = together(workers, lambda: _made(config, path, workers, device, done))
     logs = together(workers, lambda: _loggers(stack, config, path) if first else [])
     watcher = stack.enter_context(
         watching(progress if first else False, training.course, training.position, config.batch_size)
     )
-    return training, training.asking(wish, watcher, logs, until)
+    training.capture()
+    training.run(wish, watcher, logs, until)
 
 
 def _found(path: Path, config: Config) -> Committed | None:

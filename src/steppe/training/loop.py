@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,9 +36,6 @@ from .stopping import Stopped, Wish
 from .supply import Batch, Rows, Supply
 from .trainee import Trainee
 
-Seen = tuple[Tensor, Tensor]  # what a model gives on some rows, and the loss of every row
-Asking = Generator[Rows, Seen, None]  # asks for that, pass after pass
-
 AGREE = 16  # steps between two questions to the other processes whether to stop or to save: each question waits
 
 
@@ -60,13 +56,13 @@ class Training:
         self._refused = 0  # of its steps, as far as they are counted
 
     def capture(self) -> None:
-        """From now on steps are recorded and replayed, where they can be and this process sees to its own passes."""
+        """From now on steps are recorded and replayed, where they can be."""
         if self.device.type == "cuda" and self.config.capture and self.workers.count == 1:
             self._captured = captured(self.trainee.opt, self._alone, self.trainee.bare)
 
     def _alone(self, rows: Sequence[Tensor], held_out: Sequence[Tensor] | None) -> Tensor:
         held = None if held_out is None else (held_out[0], held_out[1])
-        follow(self._passes(Batch((rows[0], rows[1]), held, None)), self.seen)
+        self._passes(Batch((rows[0], rows[1]), held, None))
         return self.trainee.sums.totals[0]
 
     def go_back_to(self, done: Committed) -> None:
@@ -74,14 +70,14 @@ class Training:
         self.trainee.load(weights_in(self.path), state_in(self.path, done))
         self.position, self._records = done.position, done.records
 
-    def asking(self, wish: Wish, watcher: Watcher, loggers: list[Logger], until: int | None = None) -> Asking:
-        """Trains to the end of the run or of an epoch, or until somebody wishes otherwise; others see to the passes."""
+    def run(self, wish: Wish, watcher: Watcher, loggers: Sequence[Logger] = (), until: int | None = None) -> None:
+        """Trains to the end of the run or of an epoch, or until somebody wishes otherwise."""
         self._wish, self._watcher, self._loggers = wish, watcher, loggers
         self._saved = monotonic()
         last = self.course.epochs if until is None else min(until, self.course.epochs)
         try:
             while self.position.epoch < last:
-                yield from self._train_epoch()
+                self._train_epoch()
                 self._end_epoch()
         except FloatingPointError as error:
             raise FloatingPointError(
@@ -89,19 +85,13 @@ class Training:
                 "this. The same command would come here again: give other settings and another out."
             ) from error
 
-    def seen(self, rows: Rows) -> Seen:
-        """What the model gives on some rows, and their losses."""
-        with autocast(self.config, self.device):
-            output = self.trainee.model(rows[0])
-        return output, self.loss(output, rows[1])
-
-    def _train_epoch(self) -> Asking:
+    def _train_epoch(self) -> None:
         length = self.course.length(self.position.epoch)
         self._clock = perf_counter()
         for batch in islice(self.supply.epoch(self.position.epoch, self.position.step), length - self.position.step):
             number = self._set_out()
             if self._captured is None or batch.sharp is not None:
-                yield from self._passes(batch)
+                self._passes(batch)
             else:
                 self._replay(self._captured, batch)
             self.position = self.position.stepped()
@@ -129,14 +119,16 @@ class Training:
                 group["lr"] = learning_rate(config, step, self.course.steps)
         return self._number
 
-    def _passes(self, batch: Batch) -> Asking:
+    def _passes(self, batch: Batch) -> None:
         """One step of the method: however many passes it asks for, and one of the base optimizer."""
         config, trainee, opt = self.config, self.trainee, self.trainee.opt
         number, before, counted = self._number, trainee.sums.totals.clone(), 0
         with closing(opt.passes(mask=batch.sharp)) as turns:
             for turn in turns:
                 x, y = turn.rows(*self._rows(batch, turn.held_out))
-                output, losses = yield x, y
+                with autocast(config, self.device):
+                    output = trainee.model(x)
+                losses = self.loss(output, y)
                 # every row once, at the weights themselves if the method goes there
                 if not turn.held_out and (turn.probe.at is None or not counted) and counted < len(batch.rows[1]):
                     trainee.sums.add(losses, output, y, self.loss)
@@ -222,15 +214,3 @@ class Training:
         now = perf_counter()
         self.trainee.seconds += now - self._clock
         self._clock = now
-
-
-def follow(asking: Asking, seen: Callable[[Rows], Seen]) -> None:
-    """Trains a run whose passes are all answered by one function."""
-    with closing(asking):
-        answer: Any = None
-        while True:
-            try:
-                rows = asking.send(answer)
-            except StopIteration:
-                return
-            answer = seen(rows)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from .._util.json import json_safe
 from . import files
 from .checkpoint import RECORDS
 
@@ -19,7 +19,7 @@ TIMINGS = ("images_per_second", "seconds", "evaluation_seconds")
 
 def write(folder: Path, record: Mapping[str, Any]) -> int:
     """Adds a record and returns the length of the file."""
-    return files.append(folder / RECORDS, (json.dumps(_plain(record), allow_nan=False) + "\n").encode())
+    return files.append(folder / RECORDS, (json.dumps(json_safe(record), allow_nan=False) + "\n").encode())
 
 
 def read(folder: Path, length: int) -> list[Record]:
@@ -28,12 +28,3 @@ def read(folder: Path, length: int) -> list[Record]:
         return []
     with (folder / RECORDS).open("rb") as file:
         return [json.loads(line) for line in file.read(length).splitlines()]
-
-
-def _plain(x: Any) -> Any:
-    """Numbers that are not finite are null: JSON has none."""
-    if isinstance(x, Mapping):
-        return {k: _plain(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [_plain(v) for v in x]
-    return None if isinstance(x, float) and not isfinite(x) else x

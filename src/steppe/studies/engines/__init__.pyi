@@ -3,4 +3,3 @@ from .local import Local as Local
 from .named import engine_of as engine_of
 from .ray import Ray as Ray
 from .serial import Serial as Serial
-from .stacked import Stacked as Stacked

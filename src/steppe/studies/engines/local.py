@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from ..._util.processes import end_with_parent
 from ...training.stopping import Wish
 from ..cell import Outcome, Task
 from ..work import work
 from .engine import PAUSE, Begun, Tries
 
-PATIENCE = 120.0  # seconds for a process to start and take its task
 GRACE = 10.0  # seconds for a process whose driver is gone to write a checkpoint
+PATIENCE = 120.0  # seconds for a process to start and take its task
 # for processes that are forked from one that has it all: the first step of any optimizer imports dynamo, in two seconds
 PRELOADED = ["torch._dynamo", "steppe.training.entry", "steppe.measures.run", "steppe.data.named", "steppe.nn.named"]
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # files without which there is no CUDA; a look at them takes no torch
@@ -138,19 +137,9 @@ def _outcome(task: Task, future: Future[Outcome]) -> tuple[Outcome, bool]:
 
 def _begin(slots: str, gpus: int) -> None:
     """The first thing that a worker does."""
-    threading.Thread(target=_end_with_driver, daemon=True).start()
+    end_with_parent(GRACE)  # nobody would hear of its cell
     if gpus:  # before torch is imported
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible(_slot(Path(slots)) % gpus)
-
-
-def _end_with_driver() -> None:
-    """A worker whose driver is gone writes a checkpoint and ends: nobody would hear of its cell."""
-    driver = parent_process()
-    if driver is not None:
-        connection.wait([driver.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-        sleep(GRACE)
-        os._exit(1)
 
 
 _HELD: list[FileLock] = []  # the system lets go of it, however the worker ends

@@ -17,11 +17,12 @@ def engine_of(settings: EngineSettings, device: str | None = None) -> Engine:
             from .serial import Serial
 
             return Serial(settings.retries)
-        case "stacked":
-            from .stacked import Stacked
-
-            return Stacked(settings.workers, settings.retries)
         case "ray":
             from .ray import Ray
 
             return Ray(settings.address, settings.retries, settings.workers, settings.per_gpu, device)
+        case removed:
+            raise ValueError(
+                f"the engine {removed!r} was removed: take 'local' or 'serial' (`engine:` in the file, or --engine). "
+                "They train every run by itself, which gives the same numbers up to rounding"
+            )

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import UTC, datetime
 from math import isfinite, nan
 from typing import Any
 
+from ..._util.json import json_safe
 from ...training.config import Config
+from ..finding import counts, renamed
 from ..pictures import chosen
 from ..plan import TARGETS, Rule
 from ..store import Store
-from ..table import Measured, Run, Table
+from ..table import Measured, Table
 from .attached import attached
 from .curves import curves
 from .definitions import definition
-from .findings import SEED, findings
+from .findings import SEED, shown
 from .together import together
 
 Content = dict[str, Any]
@@ -32,8 +34,8 @@ def content(store: Store, *, full: bool = True) -> Content:
     study = study if isinstance(study, Mapping) else {}
     table = _planned(store.table(), study)
     rules = [Rule.of(rule) for rule in study.get("admission") or []]
-    admitted = [all(rule.holds(_numbers(run)) for rule in rules) if run.state == "done" else None for run in table.runs]
-    counted = Table([run for run, holds in zip(table.runs, admitted, strict=True) if holds])
+    admitted = [counts(run, rules) if run.state == "done" else None for run in table.runs]
+    counted = table.where(lambda run: counts(run, rules))
     settings = _settings(table, study.get("groups") or ())
     targets, measures = (_first(study.get(k), getattr(table, k)) for k in ("targets", "measures"))
     roles = chosen(counted, next(iter(targets), None), next(iter(measures), None))
@@ -55,22 +57,11 @@ def content(store: Store, *, full: bool = True) -> Content:
         "making": _making(store, table, study, rules, counted),
         **attached(notes, {run.key: i for i, run in enumerate(table.runs)}, roles),
         **together(notes, table, settings, measures),
-        **findings(counted, list(settings), study.get("targets"), full=full),
+        **shown(counted, list(settings), study.get("targets"), full=full),
         "live": False,
     }
-    found: Content = plain(made)
+    found: Content = json_safe(made, str)
     return found
-
-
-def plain(x: Any) -> Any:
-    """Numbers that are not finite are null: JSON has none."""
-    if isinstance(x, Mapping):
-        return {str(k): plain(v) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return [plain(v) for v in x]
-    if isinstance(x, float):
-        return x if isfinite(x) else None
-    return x if x is None or isinstance(x, (str, int)) else str(x)
 
 
 def _planned(table: Table, study: Mapping[str, Any]) -> Table:
@@ -78,24 +69,13 @@ def _planned(table: Table, study: Mapping[str, Any]) -> Table:
     cells = study.get("cells")
     if not isinstance(cells, list):
         return table
-    have = {run.key: run for run in table.runs}
     groups = study.get("groups") or []
-    return Table(
-        [
-            replace(have[key], name=name, groups=dict(zip(groups, values, strict=True)))
-            for key, name, values in cells
-            if key in have
-        ]
-    )
+    return renamed(table, ((key, name, dict(zip(groups, values, strict=True))) for key, name, values in cells))
 
 
 def _first(asked: Sequence[str] | None, there: Sequence[str]) -> list[str]:
     """Names that are there, those that were asked for first and in that order."""
     return [*(name for name in asked or () if name in there), *(name for name in there if name not in (asked or ()))]
-
-
-def _numbers(run: Run) -> dict[str, float]:
-    return {**run.meta, **{name: m.value for name, m in run.measures.items()}, **run.targets}
 
 
 def _settings(table: Table, groups: Sequence[str]) -> dict[str, list[Any]]:

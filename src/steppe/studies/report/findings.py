@@ -1,4 +1,4 @@
-"""What the runs say: rank correlations, the two hypotheses in words, and what measures follow instead."""
+"""What the page shows of findings: rank correlations, the two hypotheses in words, and what measures follow instead."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
-from ..correlate import Correlation, correlations
+from ..correlate import Correlation
 from ..effects import Effect, effects
 from ..environments import environments
+from ..finding import Held, findings
 from ..granulated import granulated
-from ..hypotheses import Answer, strong, weak
+from ..hypotheses import Answer
 from ..table import Table
 from ..tau import Chance, Tau
 
@@ -21,22 +22,22 @@ QUICK = Chance(resamples=300, permutations=999, redraws=5)
 SEED = "seed"  # of all settings the one whose values mean nothing
 
 
-def findings(
+def shown(
     table: Table, settings: Sequence[str], targets: Sequence[str] | None = None, *, full: bool = True
 ) -> dict[str, Any]:
     """Correlations, answers, effects and robustness of the runs that count; of all targets unless some are named."""
     how = Chance() if full else QUICK
     held = [t for t in table.targets if t in targets] if targets else table.targets
     held.sort(key=list(targets or held).index)
-    found = correlations(table, targets=held, how=how) if len(table) > 1 else []
+    found = findings(table, targets=held, how=how) if len(table) > 1 else []
     differ = set(table.settings())
     swept = [s for s in settings if s != SEED and s in differ]
     followed = effects(table, settings=swept, how=QUICK) if len(table) > 2 else []
     return {
-        "correlations": [_correlation(c) for c in found],
-        "answers": _answers(table, found, followed, how),
+        "correlations": [_correlation(one.correlation) for one in found],
+        "answers": _answers(table, found, followed),
         "effects": [_effect(e) for e in followed],
-        "robust": [_robust(table, c, swept) for c in found] if swept else [],
+        "robust": [_robust(table, one.correlation, swept) for one in found] if swept else [],
     }
 
 
@@ -69,9 +70,7 @@ def _robust(table: Table, c: Correlation, swept: Sequence[str]) -> dict[str, Any
     return said | {"where": where, "pairs": pairs}
 
 
-def _answers(
-    table: Table, found: Sequence[Correlation], followed: Sequence[Effect], how: Chance
-) -> list[dict[str, Any]]:
+def _answers(table: Table, found: Sequence[Held], followed: Sequence[Effect]) -> list[dict[str, Any]]:
     """One card a question, about the study's first target; with too few runs, one that says so."""
     if len(table) < 2 or not found:
         words = (
@@ -79,13 +78,12 @@ def _answers(
         )
         question = "Does sharpness predict generalisation here?"
         return [{"question": question, "verdict": "Not enough to tell yet", "words": [words]}]
-    target = found[0].target
-    mine = [c for c in found if c.target == target]
-    y = table.target(target).values
-    strongs = {c.measure: strong(c.pooled, c.within) for c in mine}
-    weaks = {c.measure: weak(table.measure(c.measure).values, y, how=how) for c in mine}
-    taus = [c for c in mine if isfinite(c.pooled.tau)] or mine
-    best = max(taus, key=lambda c: c.pooled.tau).measure
+    target = found[0].correlation.target
+    mine = {one.correlation.measure: one for one in found if one.correlation.target == target}
+    strongs = {measure: one.strong for measure, one in mine.items()}
+    weaks = {measure: one.weak for measure, one in mine.items()}
+    taus = {measure: one.correlation.pooled.tau for measure, one in mine.items()}
+    best = max(taus, key=lambda measure: taus[measure] if isfinite(taus[measure]) else float("-inf"))
     largest = max(weaks, key=lambda name: weaks[name].numbers.get("difference", float("-inf")))
     cards = [
         _card(f"Strong hypothesis: is sharpness highly correlated with {target}?", strongs, best),

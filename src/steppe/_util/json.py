@@ -1,0 +1,32 @@
+"""Values in types that JSON has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any
+
+
+def json_safe(x: Any, other: Callable[[Any], Any] = lambda x: x) -> Any:
+    """A copy of a value that `json.dumps(..., allow_nan=False)` takes.
+
+    Parameters
+    ----------
+    x
+        Mappings, lists, tuples, sets, arrays, texts and numbers in one another. Keys become texts, arrays lists, and
+        numbers that are not finite None: JSON has none.
+    other
+        What becomes of values of any other type. By default they stay, and `json.dumps` raises.
+
+    """
+    if hasattr(x, "tolist"):  # an array, or one number of an array
+        x = x.tolist()
+    if isinstance(x, Mapping):
+        return {str(k): json_safe(v, other) for k, v in x.items()}
+    if isinstance(x, (set, frozenset)):
+        x = sorted(x, key=str)  # the same text every time
+    if isinstance(x, (list, tuple)):
+        return [json_safe(v, other) for v in x]
+    if isinstance(x, float):
+        return x if isfinite(x) else None
+    return x if x is None or isinstance(x, (int, str)) else other(x)
