@@ -416,4 +416,4 @@ def test_models_of_ones_own_are_found_in_the_working_folder(runs: Path, capsys: 
     )
     words = ["--model", "my_models:net", "--model-options.width", "3", "--epochs", "1", "--out", "runs.own"]
     assert answered(capsys, "train", *words)["finished"]
-    assert answered(capsys, "measure", "runs.own", "--measures", "loss")["results"]
+    assert answered(capsys, "measure", "runs.own", "--model", "my_models:net", "--measures", "loss")["results"]

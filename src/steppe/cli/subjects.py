@@ -39,13 +39,17 @@ class On:
     weights: Literal["last", "ema", "swa"] = "last"
     """a run's last weights, or an average of those on its way"""
     model: str | None = field(default=None, metadata=called("MODEL"))
-    """the model that a checkpoint belongs to, by name or `package.module:factory`; a run knows its own"""
+    """the model that a checkpoint belongs to, by name or `package.module:factory`; a run knows its own, and if that is
+    code outside steppe it is imported only if it is named here too"""
     model_options: dict[str, Any] = field(default_factory=dict)
     """what else that model is built with"""
     data: str | None = field(default=None, metadata=called("DATA"))
     """the data set of a checkpoint, or another one for runs"""
     data_root: str | None = field(default=None, metadata=called("FOLDER"))
     """the folder under which data sets lie; by default a run's own, or data"""
+
+    trust: bool = False
+    """import whatever code folders of runs name as their model"""
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.batch < 1:
@@ -79,7 +83,9 @@ def config_of(where: str, on: On) -> Config:
         from ..training.runs import open_run
 
         given = {k: v for k in ("data", "data_root") if (v := getattr(on, k)) is not None}
-        return replace(open_run(path).config, **given)
+        run = open_run(path, on.model, on.trust)
+        run.refuse_untrusted()
+        return replace(run.config, **given)
     if not path.exists():
         raise FileNotFoundError(f"there is no run or checkpoint {where!r}")
     if on.model is None or on.data is None:
@@ -98,7 +104,7 @@ def subject(where: str, on: On) -> Subject:
 
     config, path = config_of(where, on), Path(where)
     if path.is_dir():
-        run = open_run(path)
+        run = open_run(path, on.model, on.trust)
         return Subject(where, run.model(on.weights), data_of(config), run.task)
     state = read(path)
     splits = data_of(config)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from glob import glob
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from .. import imported
 from ..names import unknown
 from .cell import Cell, digest, groups_of
 from .plan import TARGETS, Study
@@ -30,6 +31,14 @@ def pooled(study: Study) -> list[Cell]:
             raise ValueError(f"pool: {strange[0]} does not say of what it is: give data and model in base")
     rows = _rows(Path(study.errors), paths) if study.errors else {}
     return [_cell(study, path, rows.get(path, {})) for path in paths]
+
+
+def refuse_untrusted(study: Study, planned: Sequence[Cell], trust: bool) -> None:
+    """Raises if a folder of the pool names code outside steppe as its model, and the study's file does not."""
+    for cell in planned:
+        if cell.checkpoint is not None:
+            file = Path(cell.checkpoint) / "run.yaml"
+            imported.refuse_untrusted(file, cell.config["model"], study.base.get("model"), trust)
 
 
 def _cell(study: Study, path: Path, row: Mapping[str, Any]) -> Cell:

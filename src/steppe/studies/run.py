@@ -17,6 +17,7 @@ from .cell import Cell, Outcome, Task, cells, kept
 from .finding import Finding, admitted, finding, of_plan
 from .pictures import open_pictures
 from .plan import TARGETS, Study
+from .pool import refuse_untrusted
 from .store import Store
 from .table import Run, Table
 from .watch import Watch, watching
@@ -36,13 +37,16 @@ def run(
     progress: bool | None = None,
     again: bool = False,
     also: Sequence[str] = (),
+    trust: bool = False,
 ) -> Finding:
     """Computes what is missing of a study, keeps it in the study's store, and returns what it says.
 
     What is there already stays: after an interruption the same call goes on, and cells that are new in the grid are
     computed alone. `again`: also cells that failed before. `also`: more measures, which stay with the study.
+    `trust`: folders of the pool may name any code as their model; otherwise only the `model` in the study's base.
     """
     planned = cells(study)
+    refuse_untrusted(study, planned, trust)
     with ExitStack() as stack:
         stack.enter_context(claimed(study.folder))
         store = stack.enter_context(Store.open(study.store))

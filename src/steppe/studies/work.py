@@ -124,7 +124,7 @@ def _checkpoint(task: Task, config: Config) -> Found:
 
     path = Path(str(task.cell.checkpoint))
     if path.is_dir():
-        run = open_run(path)
+        run = open_run(path, config.model)  # a name that `run` has let pass
         return run.model(), run.data(), run.task, run.records, {"parameters": float(run.about["parameters"])}
     splits = data_of(config)
     problem = task_of(splits)

@@ -36,7 +36,7 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
             training, asking = begun
             training.capture()
             follow(asking, training.seen)
-        return open_run(folder_of(config))
+        return open_run(folder_of(config), config.model)
 
 
 def begin(
