@@ -49,8 +49,8 @@ def refuse_untrusted(file: Path, model: object, named: str | None, trust: bool) 
     if is_factory(model) and model != named and not trust:
         name = repr(str(model))
         raise ValueError(
-            f"{file} names the model {name}, which is code outside steppe: it was not imported, because whoever made this "
-            f"folder chose it. If you know this code, name it too: --model {name}, `model` in the base of a study, in "
+            f"{file} names the model {name}, which is code outside steppe: it was not imported, because whoever made "
+            f"this folder chose it. If you know this code, name it too: --model {name}, `model` in a study's base, in "
             f"Python model={name}. If you trust the folder with any code: --trust, in Python trust=True"
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import imported
+from ..data.declared import CHOICES
 from ..names import unknown
 from .cell import Cell, digest, groups_of
 from .plan import TARGETS, Study
@@ -25,10 +26,14 @@ def pooled(study: Study) -> list[Cell]:
     paths = [p for p in paths if p.suffix == ".safetensors" or (p / "run.yaml").exists()]
     if not paths:
         raise FileNotFoundError(f"pool: there is no .safetensors file and no run's folder at {study.pool!r}")
-    if "model" not in study.base or "data" not in study.base:
-        strange = [p for p in paths if p.is_file()]
-        if strange:
-            raise ValueError(f"pool: {strange[0]} does not say of what it is: give data and model in base")
+    files = [p for p in paths if p.is_file()]
+    if files and ("model" not in study.base or "data" not in study.base):
+        raise ValueError(f"pool: {files[0]} does not say of what it is: give data and model in base")
+    if files and study.standardise is None:
+        raise ValueError(
+            f"pool: {files[0]} does not say how its inputs were standardised in training: give standardise, which is "
+            f"{CHOICES}"
+        )
     rows = _rows(Path(study.errors), paths) if study.errors else {}
     return [_cell(study, path, rows.get(path, {})) for path in paths]
 
@@ -53,9 +58,17 @@ def _cell(study: Study, path: Path, row: Mapping[str, Any]) -> Cell:
     if lost:
         raise ValueError(f"{study.errors}: {lost[0]} of {path.name} is {row[lost[0]]!r}, and has to be a number")
     seen = {k: v for k, v in row.items() if k not in known and k != COLUMN}
-    key = digest({"config": config, "weights": _marks(path)})
+    standardise = study.standardise if path.is_file() else None
+    said = {} if standardise is None else {"standardise": standardise}
     return Cell(
-        key, path.stem if path.is_file() else path.name, config, groups_of(study, {**config, **seen}), str(path), known
+        digest({"config": config, "weights": _marks(path), **said}),
+        path.stem if path.is_file() else path.name,
+        config,
+        groups_of(study, {**config, **seen}),
+        str(path),
+        known,
+        standardise,
+        study.tolerance,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from ..training.stopping import Wish, listening
-from .cell import Cell, Outcome, Task, cells, kept
+from .cell import Cell, Disagreement, Outcome, Task, cells, kept
 from .finding import Finding, admitted, finding, of_plan
 from .pictures import open_pictures
 from .plan import TARGETS, Study
@@ -99,9 +99,11 @@ def open_tasks(
         run = have.get(cell.key, Run(cell.key, cell.name, cell.config, cell.groups, "open"))
         if run.state == "failed" and not again:
             continue
+        cell.refuse_disagreement(run.targets)
         lacking = [m for m in measures if m not in run.measures and (again or m not in run.failures)]
-        targets = [t for t in wanted if t not in run.targets and t not in cell.known] if run.state != "done" else []
         unsaid = [t for t in cell.known if t not in run.targets]
+        open_ = [*wanted, *(t for t in cell.known if t in TARGETS)] if run.state != "done" or unsaid else []
+        targets = [t for t in dict.fromkeys(open_) if t not in run.targets]
         if lacking or unsaid or run.state != "done":
             tasks.append(Task(cell, study.run_folder(cell.key), lacking, targets))
     return tasks
@@ -120,6 +122,8 @@ def _compute(store: Store, tasks: Sequence[Task], engine: Engine, wish: Wish, wa
         for outcome in engine.outcomes(tasks, wish, begun):
             if outcome.state == "stopped":
                 return wish.why or outcome.error
+            if outcome.ends:
+                raise Disagreement(outcome.error)
             _keep(store, by_key[outcome.key], outcome)
             watch(by_key[outcome.key].name, outcome.state)
     finally:
