@@ -31,6 +31,8 @@ from steppe.training.stopping import Stopped
 SMALL = ["--data", "digits", "--model", "mlp", "--model-options", '{"width": 12, "depth": 2}', "--epochs", "2"]
 SMALL += ["--lr", "0.2", "--batch-size", "50"]
 AS_CHECKPOINT = ["--model", "mlp", "--model-options", '{"width": 12, "depth": 2}', "--data", "digits"]
+AS_CHECKPOINT += ["--standardise", "digits"]
+MLP = ["--model", "mlp", "--data", "digits", "--standardise", "digits"]
 
 
 @pytest.fixture(scope="module")
@@ -332,16 +334,16 @@ def test_what_is_measured_by_default_is_what_the_library_does(runs: Path, capsys
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["runs/sam/checkpoint.safetensors"], 2, "give --model and --data"),
-        (["runs/sam/checkpoint.safetensors", "--model", "mlp"], 2, "give --data"),
-        (["runs/sam/checkpoint.safetensors", "--model", "mpl", "--data", "digits"], 2, "Did you mean 'mlp'"),
+        (["runs/sam/checkpoint.safetensors"], 2, "give --model and --data and --standardise"),
+        (["runs/sam/checkpoint.safetensors", "--model", "mlp"], 2, "give --data and --standardise"),
+        (["runs/sam/checkpoint.safetensors", *MLP, "--model", "mpl"], 2, "Did you mean 'mlp'"),
         (["runs/sam", "--measures", "tarce"], 2, "Did you mean 'trace'"),
         (["runs/sam", "--measures", "worst_linf@x"], 2, "has to be a number"),
         (["runs/sam", "--device", "cuda:99"], 2, "no device"),
         (["runs/sam", "--split", "tset"], 2, "Did you mean 'test'"),
         (["runs/sam", "--weights", "ema"], 1, "no kind of weights 'ema'"),
         (["runs"], 1, "is no run's folder"),
-        (["runs/sam/checkpoint.safetensors", "--model", "mlp", "--data", "digits"], 1, "does not fit the model"),
+        (["runs/sam/checkpoint.safetensors", *MLP], 1, "does not fit the model"),
     ],
 )
 def test_what_cannot_be_measured_is_answered(
@@ -416,4 +418,4 @@ def test_models_of_ones_own_are_found_in_the_working_folder(runs: Path, capsys: 
     )
     words = ["--model", "my_models:net", "--model-options.width", "3", "--epochs", "1", "--out", "runs.own"]
     assert answered(capsys, "train", *words)["finished"]
-    assert answered(capsys, "measure", "runs.own", "--measures", "loss")["results"]
+    assert answered(capsys, "measure", "runs.own", "--model", "my_models:net", "--measures", "loss")["results"]

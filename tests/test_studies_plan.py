@@ -199,6 +199,7 @@ def pool(folder: Path, text: str = POOL, **changes: Any) -> Study:
         (folder / f"{name}.safetensors").write_bytes(name.encode() * 10)
     (folder / "errors.csv").write_text(text)
     given = {"pool": f"{folder}/*.safetensors", "errors": str(folder / "errors.csv"), "groups": ["augment"]}
+    given |= {"standardise": "digits"}
     return study(**(given | {"base": {"data": "digits", "model": "mlp"}, "targets": ["test_error"]} | changes))
 
 
@@ -209,7 +210,9 @@ def test_a_pool_and_the_table_of_its_errors(tmp_path: Path) -> None:
     assert Path(str(b.checkpoint)).name == "b.safetensors"
     assert [c.key for c in cells(pool(tmp_path))] == [a.key, b.key]
     (tmp_path / "b.safetensors").write_bytes(b"c" * 10)  # other weights under the same name
-    one, other = cells(study(pool=f"{tmp_path}/*.safetensors", base={"data": "digits", "model": "mlp"}))
+    one, other = cells(
+        study(pool=f"{tmp_path}/*.safetensors", base={"data": "digits", "model": "mlp"}, standardise="digits")
+    )
     assert one.key == a.key
     assert other.key != b.key
 

@@ -215,16 +215,17 @@ def test_a_pool_of_checkpoints(tmp_path: Path, done: Study) -> None:
         for i, one in enumerate(runs):
             trained = open_run(done.folder / "runs" / one.key)
             save_file(trained.weights(), tmp_path / f"{i}.safetensors")
-            rows.writerow([f"{i}.safetensors", 0.1 * i, "ab"[i % 2]])
+            rows.writerow([f"{i}.safetensors", one.targets["test_error"] + 0.001 * i, "ab"[i % 2]])
     given = {
         "base": {**BASE, "seed": 0}, "pool": f"{tmp_path}/*.safetensors", "errors": str(tmp_path / "errors.csv"),
         "measures": ["worst_l2@0.1"], "targets": ["test_error", "train_error"], "groups": ["family"],
-        "out": str(tmp_path / "pool"),
+        "standardise": "none", "out": str(tmp_path / "pool"),
     }  # fmt: skip
     study = Study.of(given, "pool")
     assert run(study, Serial()).done == 4
     found = look(study)[1].runs
-    assert [r.targets["test_error"] for r in found] == pytest.approx([0.0, 0.1, 0.2, 0.3])  # as given
+    given_errors = [r.targets["test_error"] + 0.001 * i for i, r in enumerate(runs)]
+    assert [r.targets["test_error"] for r in found] == given_errors
     assert [r.targets["train_error"] for r in found] == pytest.approx([r.targets["train_error"] for r in runs])
     assert all("test_error" not in r.target_errors for r in found)
     assert [r.groups["family"] for r in found] == ["a", "b", "a", "b"]

@@ -1,4 +1,4 @@
-"""What users wrote and name by `package.module:factory`, found as `python -m` would find it."""
+"""What users wrote and name by `package.module:factory`, found as `python -m` would find it, if it is they who do."""
 
 from __future__ import annotations
 
@@ -22,6 +22,37 @@ def working_folder_first() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(here)
+
+
+def is_factory(name: object) -> bool:
+    """Whether a name is `package.module:factory`, for code outside steppe, and not one of ours."""
+    return ":" in str(name)
+
+
+def refuse_untrusted(file: Path, model: object, named: str | None, trust: bool) -> None:
+    """Raise if a file names a factory as its model that its reader has not named too.
+
+    To import a module, and to call what is in it, is to run code. A file that somebody hands in must not choose it.
+
+    Parameters
+    ----------
+    file
+        The file that names the model.
+    model
+        What it names.
+    named
+        The model that the command line, the study's file or the caller names.
+    trust
+        Whether the reader lets such files name any factory.
+
+    """
+    if is_factory(model) and model != named and not trust:
+        name = repr(str(model))
+        raise ValueError(
+            f"{file} names the model {name}, which is code outside steppe: it was not imported, because whoever made "
+            f"this folder chose it. If you know this code, name it too: --model {name}, `model` in a study's base, in "
+            f"Python model={name}. If you trust the folder with any code: --trust, in Python trust=True"
+        )
 
 
 def imported(place: str, what: str) -> Any:

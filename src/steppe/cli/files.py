@@ -11,7 +11,7 @@ from .options import Option
 from .trouble import Misuse
 
 LARGEST = 1 << 20  # bytes: a file of options is small, and a larger one is something else
-NOT_IN_FILES = ("config", "json", "debug", "dry_run")  # how to run a command, not what
+NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust")  # how to run a command, not what
 
 
 def read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ..imported import is_factory
 from ..names import unknown
 from ..training.config import Config
 
@@ -24,12 +25,12 @@ def refuse_unknown(config: Config) -> Method:
 
     if not config.data.startswith(("folder:", "npz:")):
         _known("data set", [config.data], [*DATASETS, *OWN])
-    if ":" not in config.model:
+    if not is_factory(config.model):
         _known("model", [config.model], [*MODELS, "package.module:factory"])
         _known(f"option of {config.model}", config.model_options, MODELS[config.model].options)
     _known("augmentation", config.augment, AUGMENTATIONS)
     _known("corruption", config.corruptions, [*NAMES, "all"])
-    _known("logger", [name for name in config.loggers if ":" not in name], LOGGERS)
+    _known("logger", [name for name in config.loggers if not is_factory(name)], LOGGERS)
     plan_of(config.measures)
     known_device(config.device)
     rho = {} if config.rho is None else {"rho": config.rho}

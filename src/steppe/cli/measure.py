@@ -180,7 +180,7 @@ COMMANDS = {
         run,
         [
             "steppe measure runs/* --measures lambda_max,trace,adaptive_worst_linf",
-            "steppe measure weights.safetensors --model resnet18 --data cifar10 --measures worst_linf@0.002",
+            "steppe measure weights.safetensors --model resnet18 --data cifar10 --standardise cifar10",
         ],
     )
 }

@@ -46,6 +46,8 @@ class How:
     """how often a cell is tried again whose worker was lost, before it is recorded as failed"""
     again: bool = False
     """compute once more what failed before"""
+    trust: bool = False
+    """import whatever code folders of the pool name as their model, not only the `model` in base"""
     progress: bool | None = None
     """a bar on a terminal, elsewhere a line a cell; by default the bar, and nothing elsewhere"""
 
@@ -138,8 +140,8 @@ def _run(study: Study, how: How, also: Sequence[str]) -> Answer:
     from ..studies.run import run as run_study
 
     with asking():
-        _refuse(study, also)
-    found = run_study(study, progress=how.progress, again=how.again, also=also)
+        _refuse(study, how, also)
+    found = run_study(study, progress=how.progress, again=how.again, also=also, trust=how.trust)
     if not found.stopped and found.done:
         found = replace(found, report=_page(study, None))
     return answer(study, found)
@@ -166,15 +168,17 @@ def study_of(which: Which, how: How | None = None) -> Study:
         return replace(study, engine=replace(study.engine, **given))
 
 
-def _refuse(study: Study, also: Sequence[str]) -> None:
+def _refuse(study: Study, how: How, also: Sequence[str]) -> None:
     """Looks up every name before anything is computed."""
     from ..measures.named import plan_of
     from ..studies.cell import cells
+    from ..studies.pool import refuse_untrusted
     from ..training.config import Config
 
     plan_of([*study.measures, *also])
-    seen = set()
-    for cell in cells(study):
+    seen, planned = set(), cells(study)
+    refuse_untrusted(study, planned, how.trust)
+    for cell in planned:
         config = Config(**cell.config)
         told = repr((config.method, config.rho, config.method_options, config.model, config.model_options, config.data))
         if told not in seen:
@@ -197,7 +201,7 @@ def _dry(study: Study, how: How) -> Answer:
     from ..studies.table import Table
 
     with asking():
-        _refuse(study, ())
+        _refuse(study, how, ())
     planned, found, measures, notes = cells(study), Table([]), list(study.measures), {}
     if study.store.exists():
         from ..studies.run import measures_of

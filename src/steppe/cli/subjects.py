@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..data.declared import CHOICES, declared
 from ..handed_in import load_into, read
 from ..training.config import Config
 from .known import refuse_unknown
@@ -39,13 +40,20 @@ class On:
     weights: Literal["last", "ema", "swa"] = "last"
     """a run's last weights, or an average of those on its way"""
     model: str | None = field(default=None, metadata=called("MODEL"))
-    """the model that a checkpoint belongs to, by name or `package.module:factory`; a run knows its own"""
+    """the model that a checkpoint belongs to, by name or `package.module:factory`; a run knows its own, and if that is
+    code outside steppe it is imported only if it is named here too"""
     model_options: dict[str, Any] = field(default_factory=dict)
     """what else that model is built with"""
     data: str | None = field(default=None, metadata=called("DATA"))
     """the data set of a checkpoint, or another one for runs"""
     data_root: str | None = field(default=None, metadata=called("FOLDER"))
     """the folder under which data sets lie; by default a run's own, or data"""
+
+    standardise: str | None = field(default=None, metadata=called("HOW"))
+    """how a checkpoint's inputs were standardised in training: a data set, by its training rows; MEANS/STDS of the
+    channels, for pixels from 0 to 1; or none; a run knows its own"""
+    trust: bool = False
+    """import whatever code folders of runs name as their model"""
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.batch < 1:
@@ -79,30 +87,40 @@ def config_of(where: str, on: On) -> Config:
         from ..training.runs import open_run
 
         given = {k: v for k in ("data", "data_root") if (v := getattr(on, k)) is not None}
-        return replace(open_run(path).config, **given)
+        run = open_run(path, on.model, on.trust)
+        run.refuse_untrusted()
+        return replace(run.config, **given)
     if not path.exists():
         raise FileNotFoundError(f"there is no run or checkpoint {where!r}")
-    if on.model is None or on.data is None:
-        missing = [flag for flag, value in (("--model", on.model), ("--data", on.data)) if value is None]
-        raise Misuse(f"{where} is a checkpoint, and it does not say of what: give {' and '.join(missing)}")
+    missing = [f"--{name}" for name in ("model", "data", "standardise") if getattr(on, name) is None]
+    if on.model is None or on.data is None or on.standardise is None:
+        choices = f". --standardise takes {CHOICES}" if on.standardise is None else ""
+        raise Misuse(f"{where} is a checkpoint, and it does not say of what: give {' and '.join(missing)}{choices}")
     config = Config(data=on.data, model=on.model, model_options=on.model_options)
     with asking():
         refuse_unknown(config)
+        declared(on.standardise)
     return config if on.data_root is None else replace(config, data_root=on.data_root)
 
 
 def subject(where: str, on: On) -> Subject:
     """A run or a checkpoint, with its weights in the model and its data read."""
-    from ..training.problem import data_of, model_of, task_of
+    from ..training.problem import data_of, model_of, standard_of, task_of
     from ..training.runs import open_run
 
     config, path = config_of(where, on), Path(where)
-    if path.is_dir():
-        run = open_run(path)
-        return Subject(where, run.model(on.weights), data_of(config), run.task)
-    state = read(path)
+    state = read(path) if path.is_file() else {}
     splits = data_of(config)
-    task = task_of(splits)
+    standard = None if on.standardise is None else standard_of(on.standardise, config, splits)
+    if path.is_dir():
+        run = open_run(path, on.model, on.trust)
+        if standard not in (None, run.task.standard):
+            raise ValueError(
+                f"{where} is a run that was trained with {run.task.standard}, and --standardise {on.standardise} is "
+                f"{standard}: leave it out for runs, which know their own"
+            )
+        return Subject(where, run.model(on.weights), splits, run.task)
+    task = task_of(splits, standard)
     model = model_of(config, task.shape, task.outputs)
     load_into(model, state, path)
     return Subject(where, model, splits, task)

@@ -98,14 +98,14 @@ def keep(config: Config, ensemble: Ensemble) -> None:
     files.replace(path / ABOUT, yaml.safe_dump(now, sort_keys=False, allow_unicode=True).encode())
 
 
-def open_ensemble(path: Path | str) -> Trained:
-    """The ensemble in a folder, finished or not."""
+def open_ensemble(path: Path | str, model: str | None = None, trust: bool = False) -> Trained:
+    """Open the ensemble in a folder, finished or not; `model` and `trust` as in `steppe.training.open_run`."""
     path = Path(path)
     if not (path / ABOUT).exists():
         raise FileNotFoundError(f"{path} is no ensemble's folder: it has no {ABOUT}. `steppe ensemble` makes one")
     said = _about(path)
     ensemble = Ensemble(**said["ensemble"])
-    runs = [open_run(path / f"member-{i}") for i in range(ensemble.members)]
+    runs = [open_run(path / f"member-{i}", model, trust) for i in range(ensemble.members)]
     return Trained(path, Config(**said["config"]), ensemble, runs)
 
 
@@ -134,7 +134,7 @@ def tell_scores(config: Config, epoch: int) -> None:
     file = scores_file(path, epoch)
     if file.exists():
         return
-    run = open_run(path)
+    run = open_run(path, config.model)
     if run.position != Position(epoch):
         raise FileNotFoundError(
             f"{file} is not there, and the run is at {run.position}: what it would hold is of the weights after epoch "

@@ -32,7 +32,7 @@ def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: b
             reach(configs, epoch)
             exchange(configs, ensemble, epoch)
         reach(configs, None)
-    return open_ensemble(folder(config, ensemble))
+    return open_ensemble(folder(config, ensemble), config.model)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from ..imported import is_factory
 from ..names import unknown
 from .densenet import densenet121
 from .diagonal import diagonal
@@ -78,7 +79,7 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn
     shape = tuple(shape)
     if not shape or min(shape) < 1 or outputs < 1:
         raise ValueError(f"a model needs rows with something in them and at least one output; got {shape}, {outputs}")
-    if ":" in name:
+    if is_factory(name):
         return made_elsewhere(name, shape, outputs, options)
     if name not in MODELS:
         raise ValueError(unknown("model", name, MODELS) + " Your own is package.module:factory.")

@@ -15,6 +15,10 @@ from .settings import OURS, config_of, plain, settings
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # where things lie and how often they are kept
 
 
+class Disagreement(ValueError):
+    """What a table says of a checkpoint is not what is found here: all that the study would say is in doubt."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run of a study, or one checkpoint of its pool."""
@@ -24,7 +28,20 @@ class Cell:
     config: Mapping[str, Any]
     groups: Mapping[str, Any]
     checkpoint: str | None = None  # a file of weights, or a run's folder, that was there before
-    known: Mapping[str, float] = field(default_factory=dict)  # targets that need not be computed
+    known: Mapping[str, float] = field(default_factory=dict)  # targets as a table of the user's has them
+    standardise: str | None = None  # how the inputs of a file of weights were standardised in training
+    tolerance: float = 0.0  # how far targets that are computed may be from the table's
+
+    def refuse_disagreement(self, ours: Mapping[str, float]) -> None:
+        """Raises if the table says something else than what was found here."""
+        for name, said in self.known.items():
+            if name in ours and not abs(ours[name] - said) <= self.tolerance:
+                raise Disagreement(
+                    f"the table of errors says that {name} of {self.checkpoint} is {said:g}, and here it is "
+                    f"{ours[name]:g}: they differ by {abs(ours[name] - said):.4g}, more than the tolerance of "
+                    f"{self.tolerance:g}. Look at standardise, data and model in the study's file, and at the units of "
+                    "the table (shares, not per cent). A column under another name is not compared"
+                )
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,7 @@ class Outcome:
     curves: Sequence[Mapping[str, Any]] = ()  # records of the epochs
     versions: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
+    ends: bool = False  # the whole study
     transient: bool = False  # it may go well another time: a lost worker, a full disk
     pictures: Mapping[str, Any] = field(default_factory=dict)  # notes by name
 

@@ -9,6 +9,7 @@ from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ..data.declared import declared
 from ..names import unknown
 from .settings import settings, types
 from .show import Show
@@ -103,6 +104,10 @@ class Study:
     """existing checkpoints or folders of runs instead, as a pattern such as path/*.safetensors"""
     errors: str | None = None
     """a CSV file with the errors of the pool: a column `checkpoint`, targets, and anything else that is known"""
+    standardise: str | None = None
+    """how inputs of files in the pool were standardised in training, as in `steppe measure`; runs know their own"""
+    tolerance: float = 0.005  # tables often have two decimals
+    """how far what is computed of the pool may be from what `errors` says, before the study stops"""
     measures: Sequence[str] = USUAL
     """by name, at a radius as in worst_linf@0.002; or a mapping of names to lists of radii"""
     targets: Sequence[str] = ("test_error", "gap")
@@ -138,13 +143,22 @@ class Study:
             if key not in known:
                 raise ValueError(unknown("key of a study", str(key), known))
         found: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-        for key in ("pool", "errors", "out"):
+        for key in ("pool", "errors", "out", "standardise"):
             if not isinstance(found.get(key, ""), str):
                 raise ValueError(f"{key} takes a text, not {found[key]!r}")
         if "pool" in found and ("grid" in found or "random" in found):
             raise ValueError("a study has a pool of checkpoints, or a grid or random draws of runs to train: not both")
         if ("errors" in found) and "pool" not in found:
             raise ValueError("errors is the CSV file of a pool of checkpoints: there is no `pool`")
+        if "standardise" in found:
+            declared(found["standardise"])
+            if "pool" not in found:
+                raise ValueError(
+                    "standardise is of a pool of checkpoints: there is no `pool`. Runs standardise themselves"
+                )
+        tolerance = found.get("tolerance", 0)
+        if not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool) or not tolerance >= 0:
+            raise ValueError(f"tolerance takes a number, 0 or more, not {tolerance!r}")
         base = found.get("base", {})
         if not isinstance(base, Mapping):
             raise ValueError(f"base takes settings of a run, not {base!r}")

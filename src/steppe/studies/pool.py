@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from glob import glob
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from .. import imported
+from ..data.declared import CHOICES
 from ..names import unknown
 from .cell import Cell, digest, groups_of
 from .plan import TARGETS, Study
@@ -24,12 +26,24 @@ def pooled(study: Study) -> list[Cell]:
     paths = [p for p in paths if p.suffix == ".safetensors" or (p / "run.yaml").exists()]
     if not paths:
         raise FileNotFoundError(f"pool: there is no .safetensors file and no run's folder at {study.pool!r}")
-    if "model" not in study.base or "data" not in study.base:
-        strange = [p for p in paths if p.is_file()]
-        if strange:
-            raise ValueError(f"pool: {strange[0]} does not say of what it is: give data and model in base")
+    files = [p for p in paths if p.is_file()]
+    if files and ("model" not in study.base or "data" not in study.base):
+        raise ValueError(f"pool: {files[0]} does not say of what it is: give data and model in base")
+    if files and study.standardise is None:
+        raise ValueError(
+            f"pool: {files[0]} does not say how its inputs were standardised in training: give standardise, which is "
+            f"{CHOICES}"
+        )
     rows = _rows(Path(study.errors), paths) if study.errors else {}
     return [_cell(study, path, rows.get(path, {})) for path in paths]
+
+
+def refuse_untrusted(study: Study, planned: Sequence[Cell], trust: bool) -> None:
+    """Raises if a folder of the pool names code outside steppe as its model, and the study's file does not."""
+    for cell in planned:
+        if cell.checkpoint is not None:
+            file = Path(cell.checkpoint) / "run.yaml"
+            imported.refuse_untrusted(file, cell.config["model"], study.base.get("model"), trust)
 
 
 def _cell(study: Study, path: Path, row: Mapping[str, Any]) -> Cell:
@@ -44,9 +58,17 @@ def _cell(study: Study, path: Path, row: Mapping[str, Any]) -> Cell:
     if lost:
         raise ValueError(f"{study.errors}: {lost[0]} of {path.name} is {row[lost[0]]!r}, and has to be a number")
     seen = {k: v for k, v in row.items() if k not in known and k != COLUMN}
-    key = digest({"config": config, "weights": _marks(path)})
+    standardise = study.standardise if path.is_file() else None
+    said = {} if standardise is None else {"standardise": standardise}
     return Cell(
-        key, path.stem if path.is_file() else path.name, config, groups_of(study, {**config, **seen}), str(path), known
+        digest({"config": config, "weights": _marks(path), **said}),
+        path.stem if path.is_file() else path.name,
+        config,
+        groups_of(study, {**config, **seen}),
+        str(path),
+        known,
+        standardise,
+        study.tolerance,
     )
 
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from ..training.stopping import Wish, listening
-from .cell import Cell, Outcome, Task, cells, kept
+from .cell import Cell, Disagreement, Outcome, Task, cells, kept
 from .finding import Finding, admitted, finding, of_plan
 from .pictures import open_pictures
 from .plan import TARGETS, Study
+from .pool import refuse_untrusted
 from .store import Store
 from .table import Run, Table
 from .watch import Watch, watching
@@ -36,13 +37,16 @@ def run(
     progress: bool | None = None,
     again: bool = False,
     also: Sequence[str] = (),
+    trust: bool = False,
 ) -> Finding:
     """Computes what is missing of a study, keeps it in the study's store, and returns what it says.
 
     What is there already stays: after an interruption the same call goes on, and cells that are new in the grid are
     computed alone. `again`: also cells that failed before. `also`: more measures, which stay with the study.
+    `trust`: folders of the pool may name any code as their model; otherwise only the `model` in the study's base.
     """
     planned = cells(study)
+    refuse_untrusted(study, planned, trust)
     with ExitStack() as stack:
         stack.enter_context(claimed(study.folder))
         store = stack.enter_context(Store.open(study.store))
@@ -95,9 +99,11 @@ def open_tasks(
         run = have.get(cell.key, Run(cell.key, cell.name, cell.config, cell.groups, "open"))
         if run.state == "failed" and not again:
             continue
+        cell.refuse_disagreement(run.targets)
         lacking = [m for m in measures if m not in run.measures and (again or m not in run.failures)]
-        targets = [t for t in wanted if t not in run.targets and t not in cell.known] if run.state != "done" else []
         unsaid = [t for t in cell.known if t not in run.targets]
+        open_ = [*wanted, *(t for t in cell.known if t in TARGETS)] if run.state != "done" or unsaid else []
+        targets = [t for t in dict.fromkeys(open_) if t not in run.targets]
         if lacking or unsaid or run.state != "done":
             tasks.append(Task(cell, study.run_folder(cell.key), lacking, targets))
     return tasks
@@ -116,6 +122,8 @@ def _compute(store: Store, tasks: Sequence[Task], engine: Engine, wish: Wish, wa
         for outcome in engine.outcomes(tasks, wish, begun):
             if outcome.state == "stopped":
                 return wish.why or outcome.error
+            if outcome.ends:
+                raise Disagreement(outcome.error)
             _keep(store, by_key[outcome.key], outcome)
             watch(by_key[outcome.key].name, outcome.state)
     finally:

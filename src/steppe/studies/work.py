@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from .. import __version__
 from ..training.config import Config
-from .cell import Outcome, Task
+from .cell import Disagreement, Outcome, Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,7 +39,8 @@ def work(task: Task) -> Outcome:
 
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         transient = isinstance(error, (OSError, MemoryError, OutOfMemoryError))
-        return Outcome(task.cell.key, "failed", error=said, transient=transient)
+        ends = isinstance(error, Disagreement)
+        return Outcome(task.cell.key, "failed", error=str(error) if ends else said, transient=transient, ends=ends)
 
 
 def _computed(task: Task) -> Outcome:
@@ -58,6 +59,8 @@ def _computed(task: Task) -> Outcome:
         targets, errors = (
             _targets(model, splits, problem, config, curves[-1] if curves else {}) if task.targets else ({}, {})
         )
+        task.cell.refuse_disagreement(targets)
+        targets = {k: v for k, v in targets.items() if isfinite(v)}
         objective = objective_of(model, problem, splits.train, config.measure_rows)
         from ..measures.run import measured
 
@@ -120,14 +123,14 @@ def _checkpoint(task: Task, config: Config) -> Found:
     """A model that somebody else has trained."""
     from ..handed_in import load_into, read
     from ..training import open_run
-    from ..training.problem import data_of, model_of, task_of
+    from ..training.problem import data_of, model_of, standard_of, task_of
 
     path = Path(str(task.cell.checkpoint))
     if path.is_dir():
-        run = open_run(path)
+        run = open_run(path, config.model)  # a name that `run` has let pass
         return run.model(), run.data(), run.task, run.records, {"parameters": float(run.about["parameters"])}
     splits = data_of(config)
-    problem = task_of(splits)
+    problem = task_of(splits, standard_of(str(task.cell.standardise), config, splits))
     model = model_of(config, problem.shape, problem.outputs)
     load_into(model, read(path), path)
     return model, splits, problem, [], {"parameters": float(sum(p.numel() for p in model.parameters()))}
@@ -160,7 +163,7 @@ def _targets(
         corrupted = under_corruptions(model, splits.test, problem, config, Workers())["corrupted_accuracy"]
     values |= {"corrupted_error": 1 - corrupted} if corrupted is not None else {}
     model.eval()
-    return {k: v for k, v in values.items() if isfinite(v)}, errors
+    return values, errors
 
 
 def _moved(splits: Splits, device: Any) -> Splits:

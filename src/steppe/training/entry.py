@@ -32,7 +32,7 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
     with ExitStack() as stack:
         wish = stack.enter_context(listening())
         _run(stack, config, wish, progress, until)
-        return open_run(folder_of(config))
+        return open_run(folder_of(config), config.model)
 
 
 def _run(stack: ExitStack, config: Config, wish: Wish, progress: bool | None, until: int | None) -> None:

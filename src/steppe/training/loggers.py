@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..imported import imported
+from ..imported import imported, is_factory
 from ..names import unknown
 from . import files
 from .records import Record
@@ -91,7 +91,7 @@ def logger(name: str, folder: Path, records: Sequence[Record]) -> Logger:
     """One of ours, which starts from the records so far, or `package.module:factory`, called with the folder."""
     if name in LOGGERS:
         return LOGGERS[name](folder, records)
-    if ":" not in name:
+    if not is_factory(name):
         raise ValueError(unknown("logger", name, LOGGERS) + " Your own is `package.module:factory`.")
     made: Logger = imported(name, "logger")(folder)
     return made

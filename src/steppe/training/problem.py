@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..data.dataset import Splits
+from ..data.declared import declared
 from ..data.pixels import Standard
 from ..draw import seed_of, seed_torch
 from .config import Config
@@ -47,11 +48,29 @@ def moved(splits: Splits, device: torch.device) -> Splits:
     return Splits(**{name: part.to(device) for name, part in vars(splits).items() if part is not None})
 
 
-def task_of(splits: Splits) -> Task:
+def standard_of(words: str, config: Config, splits: Splits) -> Standard:
+    """The standardisation that is declared of a checkpoint which is looked at on the rows of `config`."""
+    numbers, rows = declared(words), splits.train
+    if numbers is None:
+        rows = rows if words == config.data else data_of(replace(config, data=words)).train
+        standard = Standard.of(rows)
+    else:
+        standard = Standard(*numbers)
+    if rows.is_images != splits.train.is_images or (standard.mean and not rows.is_images):
+        kinds = ["numbers", "images"]
+        raise ValueError(
+            f"standardise is {words!r}, which is for {kinds[bool(standard.mean)]}, and inputs of {config.data} are "
+            f"{kinds[splits.train.is_images]}: numbers are used as they are, with `none`"
+        )
+    return standard
+
+
+def task_of(splits: Splits, standard: Standard | None = None) -> Task:
+    """What a model of these rows is for; unless told otherwise they are standardised by those to train on."""
     train = splits.train
     outputs = len(train.classes) or prod(train.targets.shape[1:])
     loss: Loss = CrossEntropy() if train.classes else SquaredError()
-    return Task(tuple(train.inputs.shape[1:]), outputs, Standard.of(train), loss)
+    return Task(tuple(train.inputs.shape[1:]), outputs, Standard.of(train) if standard is None else standard, loss)
 
 
 def trained_loss(config: Config, task: Task) -> Loss:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ..data.dataset import Dataset, Splits
+from ..imported import refuse_untrusted
 from ..measures.objective import Objective
 from ..names import unknown
 from . import checkpoint, records
@@ -34,6 +35,8 @@ class Run:
     finished: bool
     task: Task
     about: dict[str, Any]  # all of run.yaml
+    named: str | None = None  # the model that whoever opened the folder names
+    trust: bool = False  # whether run.yaml may name any code as its model
 
     @property
     def result(self) -> Record:
@@ -55,8 +58,13 @@ class Run:
         found: dict[str, Tensor] = averages[which]["tensors"]
         return found
 
+    def refuse_untrusted(self) -> None:
+        """Raises if the model is code outside steppe that only run.yaml names."""
+        refuse_untrusted(self.path / RUN, self.config.model, self.named, self.trust)
+
     def model(self, which: Weights = "last") -> nn.Module:
         """The model with trained weights, on the CPU and in evaluation mode."""
+        self.refuse_untrusted()
         model = model_of(self.config, self.task.shape, self.task.outputs)
         model.load_state_dict(self.weights(which))
         return model.eval()
@@ -80,8 +88,20 @@ class Run:
         return objective_of(model or self.model(which), self.task, dataset, rows)
 
 
-def open_run(path: Path | str) -> Run:
-    """The run in a folder, finished or not, whether or not it is being trained."""
+def open_run(path: Path | str, model: str | None = None, trust: bool = False) -> Run:
+    """Open the run in a folder, finished or not, whether or not it is being trained.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    model
+        The `package.module:factory` that you know the run's model to be. Without it, and without `trust`, only
+        models of steppe are built: `Run.model` and `Run.objective` raise for others, and no code is imported.
+    trust
+        Build the model whatever `run.yaml` names. That runs code of whoever made the folder.
+
+    """
     path = Path(path)
     said = about(path)
     if said is None:
@@ -90,4 +110,4 @@ def open_run(path: Path | str) -> Run:
     found = records.read(path, done.records if done is not None else 0)
     position = done.position if done is not None else Position()
     finished = done is not None and done.finished
-    return Run(path, config_in(path, said), found, position, finished, task_in(said), said)
+    return Run(path, config_in(path, said), found, position, finished, task_in(said), said, model, trust)
