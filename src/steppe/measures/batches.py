@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from .elsewhere import random_numbers_kept
 
 Batch = Any  # (inputs, targets), or whatever the objective's `forward` takes: tensors in lists, tuples or mappings
+Weight = Callable[[Batch], float | Tensor] | float  # of a batch among others; a number: all weigh the same
 
 
 def batches_of(data: Any, m: int | None = None) -> Sequence[Batch]:
@@ -51,6 +53,22 @@ def rows_of(batch: Batch) -> int:
                 raise ValueError("a batch is empty: drop it from the data")
             return len(x)
     raise TypeError(f"a batch holds at least one tensor with one entry a row; this one is {type(batch).__name__}")
+
+
+def weight_of(batch: Batch, weight: Weight | None) -> float:
+    """What a batch counts among others: by default its rows."""
+    if weight is None:
+        return float(rows_of(batch))
+    value = weight(batch) if callable(weight) else weight
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"weight= is a number, or a function that maps a batch to one, and gave a {type(value).__name__}"
+        ) from error
+    if not 0 <= number < inf:
+        raise ValueError(f"weight= is {number} for a batch: it has to be finite, and 0 or more")
+    return number
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:

@@ -19,7 +19,7 @@ from ..roles import roles_of
 from ..rows import select, whole
 from ..shards import distributed
 from ..vector import Space, Vector
-from .batches import Batch, batches_of, moved, rows_of
+from .batches import Batch, Weight, batches_of, moved, rows_of, weight_of
 from .elsewhere import Statistics, bare, elsewhere
 from .estimate import Cost, Meter
 from .first_step import FirstStep
@@ -42,28 +42,57 @@ def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Objective:
-    """The mean of `loss_fn(output, target)` over fixed batches, weighted by their rows.
+    """The mean of `loss_fn(output, target)` over fixed batches, weighted by their rows or by `weight`.
 
-    `batches` may be tensors (inputs, targets), a sequence of batches or a DataLoader, which is read once.
-    With `group`, every worker of a process group holds its share of the batches (see `share`) and sums are
-    taken over all of them.
+    Parameters
+    ----------
+    model
+        The model, which is never changed.
+    loss_fn
+        Maps output and target to the mean loss of a batch, or to one loss per row. A sum over rows raises an error.
+    batches
+        Tensors (inputs, targets), a sequence of batches, or a DataLoader, which is read once.
+    forward
+        Maps the model and a batch to output and target.
+    weight
+        What a batch counts: a function of the batch, or one number for all of them. None counts its rows, which is
+        right where `loss_fn` averages over rows. Where it averages over something else, count that:
+        `weight=lambda batch: (batch[1] != -100).sum()` for targets that `ignore_index` leaves out. Batches of
+        weight 0 are left out.
+    m
+        Cuts the data anew into batches of m rows.
+    only
+        Patterns of names, such as "layer4.*", of the parameters that move.
+    statistics
+        Of normalisation layers: "running" (eval mode), or "batch" (training mode for these layers alone).
+    precision
+        "float32", "tf32" or "bf16" (autocast) of the passes, whatever is set around them.
+    group
+        A process group; each of its workers holds its share of the batches (see `share`), and sums are taken over all.
+    first, stride
+        The number of the first batch and the distance to the next: random draws depend on them.
+    meter, replays
+        Counts the work; keeps recorded passes.
+    trusted
+        Skips the check that the loss is a function of the weights and a mean.
     """
 
     model: nn.Module
-    loss_fn: Callable[[Any, Any], Tensor]  # a mean, or one loss a row
+    loss_fn: Callable[[Any, Any], Tensor]
     batches: Any
     _: KW_ONLY
-    forward: Callable[[nn.Module, Batch], tuple[Any, Any]] = supervised  # a batch's output and target
-    m: int | None = None  # cut the data anew into batches of m rows
-    only: Sequence[str] | None = None  # patterns of names, such as "layer4.*": the parameters that may move
-    statistics: Statistics = "running"  # of normalisation layers: "batch" is training mode for them alone
-    precision: Precision = "float32"  # or "tf32" or "bf16" (autocast): of the passes, whatever is set around them
-    group: Any = None  # a process group whose workers share the batches
-    first: int = 0  # the number of the first batch, and how far apart the others are: what draws depend on
+    forward: Callable[[nn.Module, Batch], tuple[Any, Any]] = supervised
+    weight: Weight | None = None
+    m: int | None = None
+    only: Sequence[str] | None = None
+    statistics: Statistics = "running"
+    precision: Precision = "float32"
+    group: Any = None
+    first: int = 0
     stride: int = 1
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     replays: Replays = field(default_factory=Replays, compare=False, repr=False)
-    trusted: InitVar[bool] = False  # the loss was found to be a function already
+    trusted: InitVar[bool] = False
     _steady: bool = field(default=False, init=False, compare=False, repr=False)
     # ways to single rows' gradients, and the function of which they were found right
     ways_of_rows: dict[str, Hashable] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -126,6 +155,23 @@ class Objective:
             raise ValueError("there is nothing to measure on: data has no batches")
         return rows
 
+    @cached_property
+    def batch_weights(self) -> Sequence[float]:
+        """What every batch that this worker holds counts."""
+        if self.weight is None:
+            return [float(n) for n in self.sizes]
+        return [weight_of(b, self.weight) for b in self.batches]
+
+    @cached_property
+    def total_weight(self) -> float:
+        """What all batches of all workers count together."""
+        if self.weight is None:
+            return float(self.rows)
+        total = float(self.workers.total(torch.tensor(sum(self.batch_weights), dtype=torch.float64)))
+        if not total:
+            raise ValueError("there is nothing to measure on: weight= is 0 for every batch")
+        return total
+
     def spent(self) -> Cost:
         """What was worked so far, here and on parts of this objective; the difference of two is a cost."""
         return self.meter.passes(self.rows)
@@ -153,10 +199,15 @@ class Objective:
         return float(reading.loss), reading.grad
 
     def each(self) -> Iterator[tuple[int, Objective]]:
-        """Every batch of this worker as an objective of its own, with its number among all workers' batches."""
+        """Every batch of this worker as an objective of its own, with its number among all workers' batches.
+
+        Batches of weight 0 are left out: they have no mean.
+        """
         self.check()
         device = self.space.device
-        for i, batch in enumerate(self.batches):
+        for i, (batch, weight) in enumerate(zip(self.batches, self.batch_weights, strict=True)):
+            if not weight:
+                continue
             number = self.first + i * self.stride
             alone = [moved(batch, device)]
             yield number, replace(self, batches=alone, m=None, group=None, first=number, stride=1, trusted=True)
@@ -170,9 +221,11 @@ class Objective:
         total = torch.zeros((), dtype=torch.float64, device=self.space.device)
         grad: Vector | None = None
         each: list[Tensor] = []
-        for batch in self.batches:
+        for batch, weight in zip(self.batches, self.batch_weights, strict=True):
+            if not weight:
+                continue
             losses, grads, rows = self._pass(places, batch, probe)
-            share = rows / (self.rows if probe.rows is whole else rows)
+            share = weight / self.total_weight if probe.rows is whole else 1.0
             total += losses.double().mean().to(total.device) * share
             each += [losses.reshape(-1)] if losses.ndim else []
             if probe.grad:
@@ -203,20 +256,20 @@ class Objective:
         return elsewhere(self.model, dict(zip(self.params, places, strict=True)), task, self.statistics, self.precision)
 
     def check(self) -> None:
-        """Refuses a loss that is not a function of the weights, once, on all workers if on one."""
+        """Refuses a loss that is not a function of the weights, or no mean, once, on all workers if on one."""
         if self._steady:
             return
         object.__setattr__(self, "_steady", True)
         trouble: Exception | None = None
         try:
             try:
-                _ = self.sizes, self.space
+                _ = self.sizes, self.batch_weights, self.space
                 if len(self.batches):
                     refuse_unsteady(self)
             except Exception as found:
                 trouble = found
             self.workers.share_trouble(trouble)
-            _ = self.rows  # a sum over workers, which all of them must take at the same time
+            _ = self.rows, self.total_weight  # sums over workers, which all of them must take at the same time
         except BaseException:
             object.__setattr__(self, "_steady", False)
             raise

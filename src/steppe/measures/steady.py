@@ -1,53 +1,138 @@
-"""Refuses losses that are no function of the weights, before they become wrong numbers."""
+"""Refuses losses that are no function of the weights, or no mean over batches, before they become wrong numbers."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from ..draw import seed_torch
-from .batches import moved, part, rows_of
+from .batches import Batch, moved, part, rows_of, weight_of
 from .estimate import NotFinite
 
 if TYPE_CHECKING:
     from .objective import Objective
 
 FEW = 16  # rows that show as well as all of them whether a loss changes by itself
+ROUNDED = {"float32": 0.0, "tf32": 1e-2, "bf16": 5e-2}  # how far rounding may move a loss, as a share of it
+
+
+@dataclass(frozen=True)
+class _Look:
+    """The loss of some rows, and what their halves weigh and lose by themselves (none if they have no halves)."""
+
+    rows: int
+    loss: float
+    halves: Sequence[tuple[float, float]]
 
 
 def refuse_unsteady(objective: Objective) -> None:
-    """Raises if some rows evaluated twice, with other random numbers, give two losses."""
-    found = []
-    for seed in (0, 1):
-        batch = objective.batches[0]  # anew: a lazy sequence may augment
-        if rows_of(batch) > FEW and objective.statistics == "running":
-            batch = part(batch, slice(0, FEW))
-        batch = moved(batch, objective.space.device)
-
-        def task(model: nn.Module, seed: int = seed, batch: Any = batch) -> float:
-            seed_torch(seed)
-            np.random.seed(seed)
-            random.seed(seed)
-            losses = objective.loss_fn(*objective.forward(model, batch))
-            return float(losses.double().mean()) if isinstance(losses, Tensor) else refuse_constant(objective, losses)
-
-        with torch.no_grad():
-            found.append(objective.evaluate(objective.here(), task))
-    one, two = found
-    if not isfinite(one):
-        raise NotFinite(f"the loss at the weights themselves is {one}: there is nothing to compare with around them")
-    precision = max(torch.finfo(p.dtype).eps for p in objective.params.values())
-    if not abs(one - two) <= 0.1 * precision**0.5 * max(abs(one), abs(two)):  # kernels may add up in any order
+    """Raises if the loss of a batch changes with random numbers, is not finite, or does not average as batches do."""
+    weighty = [i for i, weight in enumerate(objective.batch_weights) if weight]
+    if not weighty:  # other workers may hold some that count
+        return
+    sizes = objective.sizes
+    which = next((i for i in weighty if sizes[i] > 1), weighty[0])  # one row alone cannot tell a sum from a mean
+    few = min(FEW, sizes[which]) if objective.statistics == "running" else sizes[which]
+    one, two = (_look(objective, which, few, seed) for seed in (0, 1))
+    if not isfinite(one.loss) and few < sizes[which]:  # such as of rows whose targets are all ignored
+        one, two = (_look(objective, which, sizes[which], seed) for seed in (0, 1))
+    _refuse_not_finite(one)
+    precision: float = max(torch.finfo(p.dtype).eps for p in objective.params.values()) ** 0.5
+    if not abs(one.loss - two.loss) <= 0.1 * precision * max(abs(one.loss), abs(two.loss)):  # sums in any order
         raise ValueError(
-            f"the loss is not a function of the weights: one batch gave {one:.6g} and then {two:.6g}. Dropout, random "
-            "augmentation or noise is active although the model is in eval mode here: switch it off, or draw it once "
-            "and pass the result as data."
+            f"the loss is not a function of the weights: one batch gave {one.loss:.6g} and then {two.loss:.6g}. "
+            "Dropout, random augmentation or noise is active although the model is in eval mode here: switch it off, "
+            "or draw it once and pass the result as data."
         )
+    unsaid = objective.weight is None and len(objective.batches) > 1
+    if unsaid and one.rows < sizes[which]:  # few rows may not show what a loss leaves out
+        one = _look(objective, which, sizes[which], 0)
+        _refuse_not_finite(one)
+    _refuse_other_reductions(one, max(precision, ROUNDED[objective.precision]), unsaid)
+
+
+def _refuse_not_finite(look: _Look) -> None:
+    if not isfinite(look.loss):
+        raise NotFinite(
+            f"the loss at the weights themselves is {look.loss}: there is nothing to compare with around them"
+        )
+
+
+def _refuse_other_reductions(look: _Look, tolerance: float, unsaid: bool) -> None:
+    """Raises if the loss of a batch is the sum of its halves' losses, or `unsaid` by any weight, not their mean."""
+    if not look.halves:
+        return
+    weighing = [(weight, loss) for weight, loss in look.halves if weight]
+    total = sum(weight for weight, _ in weighing) or 1.0
+    apart = abs(look.loss - sum(weight * loss for weight, loss in weighing) / total)
+    if apart <= tolerance * sum(weight * abs(loss) for weight, loss in weighing) / total:
+        return
+    one, two = (loss for _, loss in look.halves)
+    found = f"{look.rows} rows gave {look.loss:.6g}, the two halves of them {one:.6g} and {two:.6g}"
+    if one and two and abs(look.loss - one - two) <= tolerance * (abs(one) + abs(two)):
+        raise ValueError(
+            f"the loss is a sum over its rows: {found}. Its measures would depend on how the data is cut into batches. "
+            'Return the mean or one loss per row: reduction="mean" or reduction="none".'
+        )
+    if unsaid:
+        raise ValueError(
+            f"the loss of a batch is not the mean of its parts' losses: {found}. If it averages over something else "
+            "than rows, such as targets that are not ignored, pass what a batch counts: "
+            "weight=lambda batch: (batch[1] != -100).sum(). If it is meant to depend on whole batches, as contrastive "
+            "losses do, pass weight=1, and all of them count the same."
+        )
+
+
+def _look(objective: Objective, which: int, n: int, seed: int) -> _Look:
+    """The loss of the first n rows of a batch, which is read anew: a lazy sequence may augment."""
+    batch = moved(objective.batches[which], objective.space.device)
+    if n < rows_of(batch):
+        batch = part(batch, slice(0, n))
+
+    def task(model: nn.Module) -> _Look:
+        seed_torch(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        output, target = objective.forward(model, batch)
+        losses = objective.loss_fn(output, target)
+        if not isinstance(losses, Tensor):
+            refuse_constant(objective, losses)
+        loss = float(losses.double().mean())
+        if n == 1 or (losses.ndim and len(losses) == n):  # one loss a row, whose mean is taken here
+            return _Look(n, loss, [])
+        return _Look(n, loss, _halves(objective, model, batch, output, target))
+
+    with torch.no_grad():
+        return objective.evaluate(objective.here(), task)  # type: ignore[no-any-return]
+
+
+def _halves(
+    objective: Objective, model: nn.Module, batch: Batch, output: Any, target: Any
+) -> Sequence[tuple[float, float]]:
+    """Of the same outputs if they have rows, which costs no pass and where rows are mixed is the batch's own loss."""
+    n = rows_of(batch)
+    cuts = slice(0, n // 2), slice(n // 2, n)
+    outputs, targets = tree_leaves(output), [x for x in tree_leaves(target) if isinstance(x, Tensor) and x.ndim]
+    have_rows = all(isinstance(x, Tensor) and x.ndim and len(x) == n for x in [*outputs, *targets])
+    if not have_rows and objective.statistics == "batch":
+        return []
+    try:
+        if have_rows:
+            pairs = [part((output, target), rows) for rows in cuts]
+        else:
+            pairs = [objective.forward(model, part(batch, rows)) for rows in cuts]
+        losses = [float(objective.loss_fn(*pair).double().mean()) for pair in pairs]
+    except Exception:  # not every model takes a part of a batch, and the whole of it has a loss
+        return []
+    return [(weight_of(part(batch, rows), objective.weight), loss) for rows, loss in zip(cuts, losses, strict=True)]
 
 
 def refuse_constant(objective: Objective, losses: Any, grads: Any = None) -> None:

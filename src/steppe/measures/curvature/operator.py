@@ -61,9 +61,11 @@ class Curvature:
         o.check()
         moving = [v if self.scale is None else v * self.scale for v in vectors]
         sums: list[Vector] = []
-        for i, (batch, size) in enumerate(zip(o.batches, o.sizes, strict=True)):
+        for i, (batch, size, weight) in enumerate(zip(o.batches, o.sizes, o.batch_weights, strict=True)):
+            if not weight:
+                continue
             # copies: autograd may give back a direction itself, or one number in every place
-            parts = [self.space.vector(part) * (size / o.rows) for part in self._parts(i, batch, moving)]
+            parts = [self.space.vector(part) * (weight / o.total_weight) for part in self._parts(i, batch, moving)]
             sums = [total.add_(part) for total, part in zip(sums, parts, strict=True)] if sums else parts
             o.meter.products += len(vectors) * size
         sums = [o.workers.summed(total) for total in sums or [self.space.zeros() for _ in vectors]]
@@ -74,8 +76,9 @@ class Curvature:
         o = self.objective
         o.check()
         total = self.space.zeros()
-        for i, (batch, size) in enumerate(zip(o.batches, o.sizes, strict=True)):
-            total.add_(self.space.vector(self._behind.gradient(i, batch)), size / o.rows)
+        for i, (batch, weight) in enumerate(zip(o.batches, o.batch_weights, strict=True)):
+            if weight:
+                total.add_(self.space.vector(self._behind.gradient(i, batch)), weight / o.total_weight)
         total = o.workers.summed(total)
         return total if self.scale is None else total.mul_(self.scale)
 
