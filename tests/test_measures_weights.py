@@ -197,7 +197,7 @@ def test_a_mean_over_something_else_than_rows_needs_a_weight(loss: str) -> None:
     with pytest.raises(ValueError, match=r"not the mean.*weight="):
         Objective(MODEL, UNEVEN[loss], data).loss()
     assert Objective(MODEL, UNEVEN[loss], table(ignored=True)).loss() > 0
-    losses = [float(UNEVEN[loss](MODEL(x), y)) for x, y in data]
+    losses = [UNEVEN[loss](MODEL(x), y).item() for x, y in data]
     found = Objective(MODEL, UNEVEN[loss], data, weight=lambda b: len(b[0])).loss()
     assert found == pytest.approx((17 * losses[0] + (ROWS - 17) * losses[1]) / ROWS, rel=1e-12)
     assert Objective(MODEL, UNEVEN[loss], data, weight=2).loss() == pytest.approx(sum(losses) / 2, rel=1e-12)

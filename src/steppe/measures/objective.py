@@ -75,6 +75,7 @@ class Objective:
         Counts the work; keeps recorded passes.
     trusted
         Skips the check that the loss is a function of the weights and a mean.
+
     """
 
     model: nn.Module
@@ -205,8 +206,8 @@ class Objective:
         """
         self.check()
         device = self.space.device
-        for i, (batch, weight) in enumerate(zip(self.batches, self.batch_weights, strict=True)):
-            if not weight:
+        for i, batch in enumerate(self.batches):
+            if not self.batch_weights[i]:
                 continue
             number = self.first + i * self.stride
             alone = [moved(batch, device)]
@@ -221,11 +222,11 @@ class Objective:
         total = torch.zeros((), dtype=torch.float64, device=self.space.device)
         grad: Vector | None = None
         each: list[Tensor] = []
-        for batch, weight in zip(self.batches, self.batch_weights, strict=True):
-            if not weight:
+        for i, batch in enumerate(self.batches):
+            if not self.batch_weights[i]:
                 continue
             losses, grads, rows = self._pass(places, batch, probe)
-            share = weight / self.total_weight if probe.rows is whole else 1.0
+            share = self.batch_weights[i] / self.total_weight if probe.rows is whole else 1.0
             total += losses.double().mean().to(total.device) * share
             each += [losses.reshape(-1)] if losses.ndim else []
             if probe.grad:

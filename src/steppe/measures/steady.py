@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..draw import seed_torch
 from .batches import Batch, moved, part, rows_of, weight_of
-from .estimate import NotFinite
+from .estimate import refuse_not_finite
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -44,7 +44,7 @@ def refuse_unsteady(objective: Objective) -> None:
     one, two = (_look(objective, which, few, seed) for seed in (0, 1))
     if not isfinite(one.loss) and few < sizes[which]:  # such as of rows whose targets are all ignored
         one, two = (_look(objective, which, sizes[which], seed) for seed in (0, 1))
-    _refuse_not_finite(one)
+    refuse_not_finite(one.loss)
     precision: float = max(torch.finfo(p.dtype).eps for p in objective.params.values()) ** 0.5
     if not abs(one.loss - two.loss) <= 0.1 * precision * max(abs(one.loss), abs(two.loss)):  # sums in any order
         raise ValueError(
@@ -55,15 +55,8 @@ def refuse_unsteady(objective: Objective) -> None:
     unsaid = objective.weight is None and len(objective.batches) > 1
     if unsaid and one.rows < sizes[which]:  # few rows may not show what a loss leaves out
         one = _look(objective, which, sizes[which], 0)
-        _refuse_not_finite(one)
+        refuse_not_finite(one.loss)
     _refuse_other_reductions(one, max(precision, ROUNDED[objective.precision]), unsaid)
-
-
-def _refuse_not_finite(look: _Look) -> None:
-    if not isfinite(look.loss):
-        raise NotFinite(
-            f"the loss at the weights themselves is {look.loss}: there is nothing to compare with around them"
-        )
 
 
 def _refuse_other_reductions(look: _Look, tolerance: float, unsaid: bool) -> None:
@@ -105,7 +98,7 @@ def _look(objective: Objective, which: int, n: int, seed: int) -> _Look:
         losses = objective.loss_fn(output, target)
         if not isinstance(losses, Tensor):
             refuse_constant(objective, losses)
-        loss = float(losses.double().mean())
+        loss = _mean(losses)
         if n == 1 or (losses.ndim and len(losses) == n):  # one loss a row, whose mean is taken here
             return _Look(n, loss, [])
         return _Look(n, loss, _halves(objective, model, batch, output, target))
@@ -129,10 +122,14 @@ def _halves(
             pairs = [part((output, target), rows) for rows in cuts]
         else:
             pairs = [objective.forward(model, part(batch, rows)) for rows in cuts]
-        losses = [float(objective.loss_fn(*pair).double().mean()) for pair in pairs]
+        losses = [_mean(objective.loss_fn(*pair)) for pair in pairs]
     except Exception:  # not every model takes a part of a batch, and the whole of it has a loss
         return []
     return [(weight_of(part(batch, rows), objective.weight), loss) for rows, loss in zip(cuts, losses, strict=True)]
+
+
+def _mean(losses: Tensor) -> float:
+    return float(losses.detach().double().mean())
 
 
 def refuse_constant(objective: Objective, losses: Any, grads: Any = None) -> None:

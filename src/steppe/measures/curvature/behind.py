@@ -17,6 +17,7 @@ from ...replays import Replays
 from ...vector import Vector
 from ..batches import Batch, moved
 from ..elsewhere import undisturbed
+from ..estimate import refuse_not_finite
 from ..objective import Objective
 from ..passes import recorded_on, replayed
 from .forms import Apply, Form, Local
@@ -34,6 +35,7 @@ class Behind:
     def __init__(self, objective: Objective, form: Form, memory: float | None, recorder: Recorder | None = None):
         self.objective, self.form, self.memory = objective, form, memory
         self.kept: dict[int, Local] = {}
+        self._finite: set[int] = set()  # batches whose loss was seen to be
         self._recorder = recorder
         self._replays = Replays(recorder, most=MOST)
 
@@ -65,6 +67,7 @@ class Behind:
         o = self.objective
         with self._replays.aside(o.space.device):  # a graph is gone through on the stream that it was built on
             local = self._built(moved(batch, o.space.device))
+            self._refuse_not_finite(i, local.loss)
         o.meter.gradients += o.sizes[i]
         if i < self._keepable:
             self.kept[i] = local
@@ -79,15 +82,24 @@ class Behind:
 
         def products(directions: Sequence[Tensor], batch: Batch) -> list[Tensor]:
             local = self._built(batch)
-            return [t for k in range(0, len(directions), n) for t in local.apply(directions[k : k + n])]
+            products = [t for k in range(0, len(directions), n) for t in local.apply(directions[k : k + n])]
+            return [*products, local.loss]
 
         results: Products = []
         for start in range(0, len(vectors), AT_ONCE):
             directions = [t for v in vectors[start : start + AT_ONCE] for t in v.tensors]
             found = replayed(o, ("behind", self.form), products, directions, moved(batch, o.space.device))
+            *found, loss = found
+            self._refuse_not_finite(i, loss)
             results += [list(found[k : k + n]) for k in range(0, len(found), n)]
             o.meter.gradients += o.sizes[i]
         return results
+
+    def _refuse_not_finite(self, i: int, loss: Tensor) -> None:
+        """Once a batch: the weights stay, and on a GPU it waits for the loss."""
+        if i not in self._finite:
+            refuse_not_finite(float(loss), f"of batch {i} at the weights themselves")
+            self._finite.add(i)
 
     def _apply(self, apply: Apply, vectors: Sequence[Vector]) -> Products:
         if len(vectors) == 1 or not self._vectorises:
