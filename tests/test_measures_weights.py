@@ -1,4 +1,4 @@
-"""How data is cut into batches changes no measure: batches weigh what their loss averages over, and sums are refused."""
+"""How data is cut into batches changes no measure: batches weigh what the loss averages over; sums are refused."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_cuts_of_a_sum_are_refused_unless_every_row_is_a_batch(sizes: list[int],
     if all(len(x) == 1 for x, _ in data):  # a sum of one is a mean
         same(numbers(data, loss_fn, weight=weight), whole())
     else:
-        with pytest.raises(ValueError, match='sum.*reduction="mean"'):
+        with pytest.raises(ValueError, match=r'sum.*reduction="mean"'):
             numbers(data, loss_fn, weight=weight)
 
 
@@ -232,7 +232,7 @@ def test_a_weight_that_is_none_is_refused(wrong: Any) -> None:
 
 def test_data_without_any_weight_is_refused() -> None:
     x, y = table()
-    with pytest.raises(ValueError, match="weight.* 0"):
+    with pytest.raises(ValueError, match=r"weight.* 0"):
         Objective(MODEL, cross_entropy, (x, torch.full_like(y, IGNORED)), m=5, weight=kept).loss()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from math import isfinite, nan, sqrt
+from math import isfinite, isnan, nan, sqrt
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -98,7 +98,7 @@ class Estimate:
 
     def _compared(self) -> tuple[Any, ...]:
         values = (getattr(self, f.name) for f in fields(self) if f.compare)
-        return tuple("nan" if x != x else x for x in values)
+        return tuple("nan" if isinstance(x, float) and isnan(x) else x for x in values)
 
     def __str__(self) -> str:
         digits = f"{self.value:.4g} ± {self.stderr:.2g}" if self.stderr > 0 else f"{self.value:.6g}"
