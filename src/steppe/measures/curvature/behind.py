@@ -21,9 +21,10 @@ from ..estimate import refuse_not_finite
 from ..objective import Objective
 from ..passes import recorded_on, replayed
 from .forms import Apply, Form, Local
-from .stacks import Products, columns_of, rows_of_columns
-from .trial import AT_ONCE
 
+Products = list[list[Tensor]]  # one tensor a parameter for every vector
+
+AT_ONCE = 8  # directions that go back through a graph together: more gained little (curvature benchmarks)
 GRAPH = 3  # times the tensors that a forward pass saves: what a gradient's graph keeps (measured: 2 to 3)
 SHARE = 0.25  # of the free memory that kept graphs may take unless told otherwise
 MOST = 64  # recordings: they share their memory, and each is of one graph, which is kept anyway
@@ -113,7 +114,9 @@ class Behind:
     def _stacked(self, apply: Apply, vectors: Sequence[Vector]) -> Products:
         results: Products = []
         for start in range(0, len(vectors), AT_ONCE):
-            results += rows_of_columns(apply(columns_of(vectors[start : start + AT_ONCE]), True))
+            some = vectors[start : start + AT_ONCE]
+            columns = apply([torch.stack(ts) for ts in zip(*(v.tensors for v in some), strict=True)], True)
+            results += [list(ts) for ts in zip(*columns, strict=True)]
         return results
 
     @property
