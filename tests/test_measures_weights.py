@@ -153,11 +153,18 @@ SUMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("m", [None, 16, 4])
+@pytest.mark.parametrize("m", [17, 16, 4])
 @pytest.mark.parametrize("loss", SUMS)
-def test_sums_are_refused_with_what_to_do(loss: str, m: int | None) -> None:
+def test_sums_are_refused_with_what_to_do(loss: str, m: int) -> None:
     with pytest.raises(ValueError, match=r'sum over its rows.*reduction="mean"'):
         Objective(MODEL, SUMS[loss], table(), m=m).loss()
+
+
+def test_a_sum_over_one_batch_is_what_was_asked_for() -> None:
+    """Nothing is cut, so nothing depends on a cut."""
+    found = numbers(table(), SUMS["cross entropy"])
+    for name in ("loss", "gradient", "lambda_max", "gauss_newton", "slope", "relative"):
+        assert found[name] == pytest.approx(ROWS * whole()[name], rel=1e-7)
 
 
 def test_a_sum_is_noticed_where_the_first_batch_has_one_row() -> None:

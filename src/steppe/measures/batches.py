@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -16,6 +16,17 @@ from .elsewhere import random_numbers_kept
 
 Batch = Any  # (inputs, targets), or whatever the objective's `forward` takes: tensors in lists, tuples or mappings
 Weight = Callable[[Batch], float | Tensor] | float  # of a batch among others; a number: all weigh the same
+
+
+def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
+    """The output and the target of a batch (inputs, targets): what an objective does unless told otherwise."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise TypeError(
+            f"a batch is a pair (inputs, targets) unless forward= says how to use it; this one is a "
+            f"{type(batch).__name__} of {len(batch)}: pass forward=lambda model, batch: (output, target)"
+        )
+    inputs, targets = batch
+    return model(inputs), targets
 
 
 def batches_of(data: Any, m: int | None = None) -> Sequence[Batch]:

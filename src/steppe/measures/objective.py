@@ -17,27 +17,15 @@ from ..probe import Method, Probe, Reading, follow
 from ..replays import Replays
 from ..roles import roles_of
 from ..rows import select, whole
-from ..shards import distributed
 from ..vector import Space, Vector
-from .batches import Batch, Weight, batches_of, moved, rows_of, weight_of
+from .batches import Batch, Weight, batches_of, moved, rows_of, supervised, weight_of
 from .elsewhere import Statistics, bare, elsewhere
 from .estimate import Cost, Meter
 from .first_step import FirstStep
 from .passes import one_pass
 from .precision import Precision
-from .steady import refuse_unsteady
+from .steady import refuse_sharded, refuse_unsteady
 from .workers import Workers
-
-
-def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
-    """The output and the target of a batch (inputs, targets): what an objective does unless told otherwise."""
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise TypeError(
-            f"a batch is a pair (inputs, targets) unless forward= says how to use it; this one is a "
-            f"{type(batch).__name__} of {len(batch)}: pass forward=lambda model, batch: (output, target)"
-        )
-    inputs, targets = batch
-    return model(inputs), targets
 
 
 @dataclass(frozen=True)
@@ -46,35 +34,22 @@ class Objective:
 
     Parameters
     ----------
-    model
-        The model, which is never changed.
-    loss_fn
-        Maps output and target to the mean loss of a batch, or to one loss per row. A sum over rows raises an error.
-    batches
-        Tensors (inputs, targets), a sequence of batches, or a DataLoader, which is read once.
-    forward
-        Maps the model and a batch to output and target.
+    model, loss_fn, batches, forward
+        The model is never changed. `loss_fn(output, target)` is the mean loss of a batch, or one loss per row. Data is
+        tensors (inputs, targets), a sequence of batches, or a DataLoader, which is read once. `forward(model, batch)`
+        returns output and target.
     weight
-        What a batch counts: a function of the batch, or one number for all of them. None counts its rows, which is
-        right where `loss_fn` averages over rows. Where it averages over something else, count that:
-        `weight=lambda batch: (batch[1] != -100).sum()` for targets that `ignore_index` leaves out. Batches of
-        weight 0 are left out.
-    m
-        Cuts the data anew into batches of m rows.
-    only
-        Patterns of names, such as "layer4.*", of the parameters that move.
-    statistics
-        Of normalisation layers: "running" (eval mode), or "batch" (training mode for these layers alone).
-    precision
-        "float32", "tf32" or "bf16" (autocast) of the passes, whatever is set around them.
+        What a batch counts, a function of the batch or one number for all. None counts rows, which is right where
+        `loss_fn` averages over rows. Where it averages over something else, count that: for `ignore_index`,
+        `weight=lambda batch: (batch[1] != -100).sum()`. Batches of weight 0 are left out.
+    m, only
+        Cuts the data anew into batches of m rows. Names or patterns, such as "layer4.*", of the parameters that move.
+    statistics, precision
+        Of normalisation layers: "running", or "batch" as in training; of passes: "float32", "tf32" or "bf16" (autocast).
     group
-        A process group; each of its workers holds its share of the batches (see `share`), and sums are taken over all.
-    first, stride
-        The number of the first batch and the distance to the next: random draws depend on them.
-    meter, replays
-        Counts the work; keeps recorded passes.
-    trusted
-        Skips the check that the loss is a function of the weights and a mean.
+        A process group; each worker holds its share of the batches (see `share`), and sums are taken over all of them.
+    first, stride, meter, replays, trusted
+        The numbers of the batches, on which draws depend; the work so far; recorded passes; whether checks are skipped.
 
     """
 
@@ -122,12 +97,7 @@ class Objective:
         if not chosen:
             some = ", ".join(list(trained)[:3]) or "none at all"
             raise ValueError(f"no trainable parameter matches {self.only}: the model has {some}")
-        old = any(type(m).__name__ == "FullyShardedDataParallel" for m in self.model.modules())
-        if old or any(distributed(p) is not None for p in chosen.values()):
-            raise ValueError(
-                f"the model is sharded (FSDP{1 if old else 2}), and its function at other weights cannot be asked for: "
-                "load its full state dict into an unsharded copy and measure that, its batches shared out by group="
-            )
+        refuse_sharded(self.model, chosen.values())
         return chosen
 
     @cached_property
@@ -159,15 +129,13 @@ class Objective:
     @cached_property
     def batch_weights(self) -> Sequence[float]:
         """What every batch that this worker holds counts."""
-        if self.weight is None:
-            return [float(n) for n in self.sizes]
-        return [weight_of(b, self.weight) for b in self.batches]
+        return self.sizes if self.weight is None else [weight_of(b, self.weight) for b in self.batches]
 
     @cached_property
     def total_weight(self) -> float:
         """What all batches of all workers count together."""
         if self.weight is None:
-            return float(self.rows)
+            return self.rows
         total = float(self.workers.total(torch.tensor(sum(self.batch_weights), dtype=torch.float64)))
         if not total:
             raise ValueError("there is nothing to measure on: weight= is 0 for every batch")
@@ -200,17 +168,13 @@ class Objective:
         return float(reading.loss), reading.grad
 
     def each(self) -> Iterator[tuple[int, Objective]]:
-        """Every batch of this worker as an objective of its own, with its number among all workers' batches.
-
-        Batches of weight 0 are left out: they have no mean.
-        """
+        """Every batch of this worker that counts as an objective of its own, with its number among all workers'."""
         self.check()
-        device = self.space.device
         for i, batch in enumerate(self.batches):
             if not self.batch_weights[i]:
                 continue
             number = self.first + i * self.stride
-            alone = [moved(batch, device)]
+            alone = [moved(batch, self.space.device)]
             yield number, replace(self, batches=alone, m=None, group=None, first=number, stride=1, trusted=True)
 
     def read(self, probe: Probe) -> Reading:
@@ -230,15 +194,14 @@ class Objective:
             total += losses.double().mean().to(total.device) * share
             each += [losses.reshape(-1)] if losses.ndim else []
             if probe.grad:
-                part = self.space.vector(grads)
-                part = part if share == 1 else part * share
+                part = self.space.vector(grads) if share == 1 else self.space.vector(grads) * share
                 grad = part if grad is None else grad.add_(part)
             self.meter.losses += (not probe.grad) * rows
             self.meter.gradients += probe.grad * rows
         if probe.grad:
             grad = self.workers.summed(grad if grad is not None else self.space.zeros())
-        each_row = torch.cat(each) if each else None
-        return Reading(grad, self.workers.total(total), lambda x: x, each_row, sum(self.sizes))
+        row_losses = torch.cat(each) if each else None
+        return Reading(grad, self.workers.total(total), lambda x: x, row_losses, sum(self.sizes))
 
     def here(self) -> list[Tensor]:
         """The weights themselves, sharing their memory and none of their history."""

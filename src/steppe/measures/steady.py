@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from ..draw import seed_torch
+from ..shards import distributed
 from .batches import Batch, moved, part, rows_of, weight_of
 from .estimate import refuse_not_finite
 
@@ -52,15 +53,16 @@ def refuse_unsteady(objective: Objective) -> None:
             "Dropout, random augmentation or noise is active although the model is in eval mode here: switch it off, "
             "or draw it once and pass the result as data."
         )
-    unsaid = objective.weight is None and len(objective.batches) > 1
-    if unsaid and one.rows < sizes[which]:  # few rows may not show what a loss leaves out
+    if len(objective.batches) == 1 and objective.workers.count == 1:  # nothing to weigh it against
+        return
+    if one.rows < sizes[which]:  # few rows may not show what a loss leaves out
         one = _look(objective, which, sizes[which], 0)
         refuse_not_finite(one.loss)
-    _refuse_other_reductions(one, max(precision, ROUNDED[objective.precision]), unsaid)
+    _refuse_other_reductions(one, max(precision, ROUNDED[objective.precision]), unsaid=objective.weight is None)
 
 
-def _refuse_other_reductions(look: _Look, tolerance: float, unsaid: bool) -> None:
-    """Raises if the loss of a batch is the sum of its halves' losses, or `unsaid` by any weight, not their mean."""
+def _refuse_other_reductions(look: _Look, tolerance: float, *, unsaid: bool) -> None:
+    """Raises if the loss of a batch is the sum of its halves', or if it is not their mean and no weight is given."""
     if not look.halves:
         return
     weighing = [(weight, loss) for weight, loss in look.halves if weight]
@@ -72,7 +74,7 @@ def _refuse_other_reductions(look: _Look, tolerance: float, unsaid: bool) -> Non
     found = f"{look.rows} rows gave {look.loss:.6g}, the two halves of them {one:.6g} and {two:.6g}"
     if one and two and abs(look.loss - one - two) <= tolerance * (abs(one) + abs(two)):
         raise ValueError(
-            f"the loss is a sum over its rows: {found}. Its measures would depend on how the data is cut into batches. "
+            f"the loss is a sum over its rows: {found}. Measures would depend on how the data is cut into batches. "
             'Return the mean or one loss per row: reduction="mean" or reduction="none".'
         )
     if unsaid:
@@ -139,4 +141,14 @@ def refuse_constant(objective: Objective, losses: Any, grads: Any = None) -> Non
             "the loss does not depend on the parameters that move: its graph reaches none of "
             f"{', '.join(list(objective.params)[:3])} ... Compute it from the model that forward() is given, without "
             "no_grad, detach or item."
+        )
+
+
+def refuse_sharded(model: nn.Module, params: Iterable[Tensor]) -> None:
+    """Raises if a parameter is in pieces on several workers."""
+    old = any(type(m).__name__ == "FullyShardedDataParallel" for m in model.modules())
+    if old or any(distributed(p) is not None for p in params):
+        raise ValueError(
+            f"the model is sharded (FSDP{1 if old else 2}), and its function at other weights cannot be asked for: "
+            "load its full state dict into an unsharded copy and measure that, its batches shared out by group="
         )
