@@ -31,7 +31,7 @@ class PerBatch(Measure):
         try:
             for number, batch in objective.each():
                 part = self.measure.estimate(batch, seed)
-                rows.append((number, [part.value, batch.total_weight, float(KINDS.index(part.kind))]))
+                rows.append((number, [part.value, batch.batch_weights[0], float(KINDS.index(part.kind))]))
                 if objective.group is None:
                     yield _mean_of(rows, objective.spent() - before)
         except Exception as found:

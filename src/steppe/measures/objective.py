@@ -45,7 +45,7 @@ class Objective:
     m, only
         Cuts the data anew into batches of m rows. Names or patterns, such as "layer4.*", of the parameters that move.
     statistics, precision
-        Of normalisation layers: "running", or "batch" as in training; of passes: "float32", "tf32" or "bf16" (autocast).
+        Of normalisation layers: "running", or "batch" as in training; of passes: "float32", "tf32" or autocast "bf16".
     group
         A process group; each worker holds its share of the batches (see `share`), and sums are taken over all of them.
     first, stride, meter, replays, trusted
@@ -132,14 +132,12 @@ class Objective:
         return self.sizes if self.weight is None else [weight_of(b, self.weight) for b in self.batches]
 
     @cached_property
-    def total_weight(self) -> float:
-        """What all batches of all workers count together."""
-        if self.weight is None:
-            return self.rows
+    def shares(self) -> Sequence[float]:
+        """The share of every batch that this worker holds in the mean over all workers' batches."""
         total = float(self.workers.total(torch.tensor(sum(self.batch_weights), dtype=torch.float64)))
-        if not total:
+        if not total and self.rows:
             raise ValueError("there is nothing to measure on: weight= is 0 for every batch")
-        return total
+        return [weight / total for weight in self.batch_weights]
 
     def spent(self) -> Cost:
         """What was worked so far, here and on parts of this objective; the difference of two is a cost."""
@@ -180,17 +178,15 @@ class Objective:
     def read(self, probe: Probe) -> Reading:
         """Answers a probe by evaluating the model's function at other weights."""
         self.check()
-        moves = probe.at.tensors if probe.at is not None else None
         with torch.no_grad():
-            places = sums(self.here(), moves) if moves else self.here()
+            places = sums(self.here(), probe.at.tensors) if probe.at is not None else self.here()
         total = torch.zeros((), dtype=torch.float64, device=self.space.device)
         grad: Vector | None = None
         each: list[Tensor] = []
-        for i, batch in enumerate(self.batches):
-            if not self.batch_weights[i]:
+        for batch, share in zip(self.batches, self.shares, strict=True):
+            if not share:
                 continue
             losses, grads, rows = self._pass(places, batch, probe)
-            share = self.batch_weights[i] / self.total_weight if probe.rows is whole else 1.0
             total += losses.double().mean().to(total.device) * share
             each += [losses.reshape(-1)] if losses.ndim else []
             if probe.grad:
@@ -233,7 +229,7 @@ class Objective:
             except Exception as found:
                 trouble = found
             self.workers.share_trouble(trouble)
-            _ = self.rows, self.total_weight  # sums over workers, which all of them must take at the same time
+            _ = self.rows, self.shares  # sums over workers, which all of them must take at the same time
         except BaseException:
             object.__setattr__(self, "_steady", False)
             raise

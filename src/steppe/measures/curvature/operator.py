@@ -52,10 +52,9 @@ class Curvature:
         o.check()
         moving = [v if self.scale is None else v * self.scale for v in vectors]
         sums: list[Vector] = []
-        for i, (batch, size, weight) in enumerate(zip(o.batches, o.sizes, o.batch_weights, strict=True)):
-            if not weight:
+        for i, (batch, size, share) in enumerate(zip(o.batches, o.sizes, o.shares, strict=True)):
+            if not share:
                 continue
-            share = weight / o.total_weight
             # copies: autograd may give back a direction itself, or one number in every place
             parts = [self.space.vector(part) * share for part in self._behind.products(i, batch, moving)]
             sums = [total.add_(part) for total, part in zip(sums, parts, strict=True)] if sums else parts
@@ -68,9 +67,9 @@ class Curvature:
         o = self.objective
         o.check()
         total = self.space.zeros()
-        for i, (batch, weight) in enumerate(zip(o.batches, o.batch_weights, strict=True)):
-            if weight:
-                total.add_(self.space.vector(self._behind.gradient(i, batch)), weight / o.total_weight)
+        for i, (batch, share) in enumerate(zip(o.batches, o.shares, strict=True)):
+            if share:
+                total.add_(self.space.vector(self._behind.gradient(i, batch)), share)
         total = o.workers.summed(total)
         return total if self.scale is None else total.mul_(self.scale)
 
