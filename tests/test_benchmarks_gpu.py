@@ -49,7 +49,7 @@ SHOWN = {
     "curvature": (
         "graph not kept",
         "| steppe, 2 directions |",
-        "one direction went backward through a kept graph",
+        "Products were recorded before they were timed",
         "the largest eigenvalues are",
         "| steppe, bf16 |",
         "The trace at 2 %",

@@ -27,11 +27,17 @@ ROUNDED = {"float32": 0.0, "tf32": 1e-2, "bf16": 5e-2}  # how far rounding may m
 
 @dataclass(frozen=True)
 class _Look:
-    """The loss of some rows, and what their halves weigh and lose by themselves (none if they have no halves)."""
+    """Some rows of a batch, what the model makes of them, and the mean loss of that."""
 
-    rows: int
+    batch: Batch
+    output: Any
+    target: Any
     loss: float
-    halves: Sequence[tuple[float, float]]
+    reduced: bool  # not one loss per row
+
+    @property
+    def rows(self) -> int:
+        return rows_of(self.batch)
 
 
 def refuse_unsteady(objective: Objective) -> None:
@@ -58,26 +64,30 @@ def refuse_unsteady(objective: Objective) -> None:
     if one.rows < sizes[which]:  # few rows may not show what a loss leaves out
         one = _look(objective, which, sizes[which], 0)
         refuse_not_finite(one.loss)
-    _refuse_other_reductions(one, max(precision, ROUNDED[objective.precision]), unsaid=objective.weight is None)
+    if one.rows > 1 and one.reduced:
+        _refuse_other_reductions(objective, one, max(precision, ROUNDED[objective.precision]))
 
 
-def _refuse_other_reductions(look: _Look, tolerance: float, *, unsaid: bool) -> None:
+def _refuse_other_reductions(objective: Objective, look: _Look, tolerance: float) -> None:
     """Raises if the loss of a batch is the sum of its halves', or if it is not their mean and no weight is given."""
-    if not look.halves:
+    cuts = slice(0, look.rows // 2), slice(look.rows // 2, look.rows)
+    losses = _parts(objective, look, cuts)
+    if losses is None:
         return
-    weighing = [(weight, loss) for weight, loss in look.halves if weight]
+    weights = [weight_of(part(look.batch, rows), objective.weight) for rows in cuts]
+    weighing = [(weight, loss) for weight, loss in zip(weights, losses, strict=True) if weight]
     total = sum(weight for weight, _ in weighing) or 1.0
     apart = abs(look.loss - sum(weight * loss for weight, loss in weighing) / total)
     if apart <= tolerance * sum(weight * abs(loss) for weight, loss in weighing) / total:
         return
-    one, two = (loss for _, loss in look.halves)
+    one, two = losses
     found = f"{look.rows} rows gave {look.loss:.6g}, the two halves of them {one:.6g} and {two:.6g}"
     if one and two and abs(look.loss - one - two) <= tolerance * (abs(one) + abs(two)):
         raise ValueError(
             f"the loss is a sum over its rows: {found}. Measures would depend on how the data is cut into batches. "
             'Return the mean or one loss per row: reduction="mean" or reduction="none".'
         )
-    if unsaid:
+    if objective.weight is None:
         raise ValueError(
             f"the loss of a batch is not the mean of its parts' losses: {found}. If it averages over something else "
             "than rows, such as targets that are not ignored, pass what a batch counts: "
@@ -100,34 +110,33 @@ def _look(objective: Objective, which: int, n: int, seed: int) -> _Look:
         losses = objective.loss_fn(output, target)
         if not isinstance(losses, Tensor):
             refuse_constant(objective, losses)
-        loss = _mean(losses)
-        if n == 1 or (losses.ndim and len(losses) == n):  # one loss a row, whose mean is taken here
-            return _Look(n, loss, [])
-        return _Look(n, loss, _halves(objective, model, batch, output, target))
+        return _Look(batch, output, target, _mean(losses), reduced=not losses.ndim or len(losses) != n)
 
     with torch.no_grad():
         return objective.evaluate(objective.here(), task)  # type: ignore[no-any-return]
 
 
-def _halves(
-    objective: Objective, model: nn.Module, batch: Batch, output: Any, target: Any
-) -> Sequence[tuple[float, float]]:
-    """Of the same outputs if they have rows, which costs no pass and where rows are mixed is the batch's own loss."""
-    n = rows_of(batch)
-    cuts = slice(0, n // 2), slice(n // 2, n)
-    outputs, targets = tree_leaves(output), [x for x in tree_leaves(target) if isinstance(x, Tensor) and x.ndim]
-    have_rows = all(isinstance(x, Tensor) and x.ndim and len(x) == n for x in [*outputs, *targets])
+def _parts(objective: Objective, look: _Look, cuts: Sequence[slice]) -> list[float] | None:
+    """The losses of some rows each, from parts of the output if it has rows, which needs no pass; None if they fail.
+
+    Of the outputs, because a model may mix rows, as with batch statistics, where a part of the batch has other outputs.
+    """
+    outputs = tree_leaves(look.output)
+    targets = [x for x in tree_leaves(look.target) if isinstance(x, Tensor) and x.ndim]
+    have_rows = all(isinstance(x, Tensor) and x.ndim and len(x) == look.rows for x in [*outputs, *targets])
     if not have_rows and objective.statistics == "batch":
-        return []
-    try:
+        return None
+
+    def loss_of(model: nn.Module, rows: slice) -> float:
         if have_rows:
-            pairs = [part((output, target), rows) for rows in cuts]
-        else:
-            pairs = [objective.forward(model, part(batch, rows)) for rows in cuts]
-        losses = [_mean(objective.loss_fn(*pair)) for pair in pairs]
-    except Exception:  # not every model takes a part of a batch, and the whole of it has a loss
-        return []
-    return [(weight_of(part(batch, rows), objective.weight), loss) for rows, loss in zip(cuts, losses, strict=True)]
+            return _mean(objective.loss_fn(*part((look.output, look.target), rows)))
+        return _mean(objective.loss_fn(*objective.forward(model, part(look.batch, rows))))
+
+    try:
+        with torch.no_grad():
+            return objective.evaluate(objective.here(), lambda model: [loss_of(model, rows) for rows in cuts])  # type: ignore[no-any-return]
+    except Exception:  # not every model takes a part of a batch, and all of it has a loss
+        return None
 
 
 def _mean(losses: Tensor) -> float:
