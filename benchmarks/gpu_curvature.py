@@ -21,8 +21,6 @@ from torch.nn.functional import cross_entropy
 
 from steppe import Objective
 from steppe.measures import Curvature, Eigenvalue, Measure, Sweep, Trace, fisher_traces
-from steppe.measures.curvature.trial import PATIENCE, WARM
-from steppe.vector import Vector
 
 Batches = Sequence[tuple[Tensor, Tensor]]
 
@@ -43,7 +41,7 @@ TOLERANCES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5)  # the first is PyHessian's own
 WIDTHS = (16, 64)  # of networks whose products are timed
 SETTINGS = ((16, 1), (16, 4), (64, 1))  # width and batches of those that are asked for lambda_max and the trace
 FULL = ((64, 4),)
-SETTLING = PATIENCE // DIRECTIONS + WARM + 4  # calls after which an operator has found its way
+RECORDED = 3  # calls after which an operator replays its products
 OURS, PEER = "steppe", "PyHessian's procedure (reimplemented)"
 PRECISIONS = ("tf32", "bf16")
 
@@ -108,16 +106,16 @@ def _products(page: Page, asked: Asked, width: int) -> None:
         f"steppe, {many} directions, operator made anew": (made_anew, many),
         "steppe, 1 direction": (lambda: single.products(probes[:1]), 1),
     }
-    settling = {f"steppe, {many} directions": (several, probes), "steppe, 1 direction": (single, probes[:1])}
+    recorded = {f"steppe, {many} directions", "steppe, 1 direction"}
     truth, errors = Curvature(exact).products(probes), {}
     rounded = {f"steppe, {many} directions, {name}": Curvature(objective(net, batches, name)) for name in precisions()}
+    recorded |= rounded.keys()
     for name, other in rounded.items():
-        works[name], settling[name] = (partial(other.products, probes), many), (other, probes)
+        works[name] = (partial(other.products, probes), many)
 
     def begin(name: str) -> None:
-        if name in settling:
-            settle(*settling[name])
-        works[name][0]()
+        for _ in range(RECORDED if name in recorded else 1):
+            works[name][0]()
 
     peaks = {name: asked.peak(partial(begin, name)) for name in works}
     for name, other in rounded.items():
@@ -142,36 +140,13 @@ def _products(page: Page, asked: Asked, width: int) -> None:
     heads = ("product", "ms each", "n", "in gradients", "double backward, not kept / this", "peak MiB", "error")
     page.table(f"Products with the Hessian, width {width}, batch {size}", heads, rows)
     page.say(
-        f"{net.about}. Several directions went {way(several, True)}, one direction went {way(single, False)}; "
-        "operators had found their ways before they were timed, except those that were made anew.",
+        f"{net.about}. Products were recorded before they were timed, except those of operators that were made anew.",
         "",
     )
     faster = statistics.median(ratios(each[slow], each[f"steppe, {many} directions"]))
     what = f"throughput of products / double backward without kept graph, width {width}"
     page.bar(what, f"at least {PRODUCTS}", f"{faster:.2f}", faster >= PRODUCTS)
     asked.free()
-
-
-def settle(operator: Curvature, vectors: Sequence[Vector]) -> None:
-    """Asks an operator as often as it takes to find out which way is the faster."""
-    trial = operator._trial if len(vectors) > 1 else None
-    for _ in range(SETTLING):
-        if trial is not None and trial.ahead is not None:
-            return
-        operator.products(vectors)
-
-
-def way(operator: Curvature, several: bool) -> str:
-    """How products with several directions or with one were made, as found at run time."""
-    trial = operator._trial if several else None
-    if trial is None:
-        return "backward through a kept graph (forward mode is tried for several, and on a GPU)"
-    if trial.ahead is False:
-        return "backward through a kept graph (forward mode was tried and not taken)"
-    if not trial._seen:
-        return "backward through a kept graph (forward mode was not tried yet)"
-    found = f"forward over reverse, {trial.chunk} in a pass"
-    return found if trial.ahead else f"{found} so far (which way is the faster is not decided yet)"
 
 
 # -- questions --------------------------------------------------------------------------------------------------------

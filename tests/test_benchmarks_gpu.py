@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import islice
 from math import comb
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -50,7 +49,7 @@ SHOWN = {
     "curvature": (
         "graph not kept",
         "| steppe, 2 directions |",
-        "one direction went backward through a kept graph",
+        "Products were recorded before they were timed",
         "the largest eigenvalues are",
         "| steppe, bf16 |",
         "The trace at 2 %",
@@ -360,52 +359,6 @@ def test_iterations_run_until_one_tolerance_is_enough_for_all(part):
     assert found == [quick[:6], slow[:6]]  # the slow one rests at 9.9996, the sixth
     assert curvature.loosest(found, 10.0, 1e-3) == curvature.loosest([quick, slow], 10.0, 1e-3)
     assert curvature.until_near([iter(quick)], 20.0, 1e-3, 5) == [quick[:5]]
-
-
-@pytest.mark.parametrize(
-    ("ahead", "seen", "said"),
-    [
-        (None, {}, "backward through a kept graph (forward mode was not tried yet)"),
-        (None, {8: 2}, "forward over reverse, 8 in a pass so far (which way is the faster is not decided yet)"),
-        (True, {8: 9}, "forward over reverse, 8 in a pass"),
-        (False, {8: 1}, "backward through a kept graph (forward mode was tried and not taken)"),
-        (False, {}, "backward through a kept graph (forward mode was tried and not taken)"),
-    ],
-)
-def test_the_way_of_products_is_told_as_far_as_it_is_known(part, ahead, seen, said):
-    operator = SimpleNamespace(_trial=SimpleNamespace(ahead=ahead, _seen=seen, chunk=8))
-    way = part("gpu_curvature").way
-    assert way(operator, True) == said
-    assert way(operator, False).startswith("backward through a kept graph")
-
-
-def test_an_operator_is_asked_until_its_way_is_found(part, classifier):
-    import steppe
-    from steppe.measures import Curvature
-
-    class Bench:
-        """Forward mode is as fast as its clock says, and memory is plenty."""
-
-        time = 0.0
-
-        def now(self):
-            self.time += 1.0
-            return self.time
-
-        def held(self):
-            return 0.0
-
-        most = held
-
-        def free(self):
-            return 1e12
-
-    model, batches = classifier
-    objective = steppe.Objective(model, cross_entropy, batches[:1])
-    operator = Curvature(objective, bench=Bench())
-    probes = [objective.draw(-1, i).signs() for i in range(4)]
-    part("gpu_curvature").settle(operator, probes)
-    assert operator._trial.ahead is not None
 
 
 @pytest.mark.parametrize("layout", ["binary", "python"])

@@ -32,11 +32,10 @@ from untouched import MAKERS, Case, checkpointed, convolutions, lstm, make, tied
 
 from steppe import Elementwise, NormLayersOnly, Vector
 from steppe.basis import flat
-from steppe.measures.curvature.behind import GRAPH
+from steppe.measures.curvature.behind import AT_ONCE, GRAPH
 from steppe.measures.curvature.dense import Dense
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
 from steppe.measures.curvature.operator import Curvature
-from steppe.measures.curvature.trial import AT_ONCE
 from steppe.measures.objective import Objective
 from steppe.metric import Given
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from math import inf, isnan, nan, sqrt
 from typing import Any
 
@@ -15,7 +18,20 @@ from torch import Tensor
 from untouched import SIZES, classification, make
 
 from steppe import SAM, Probe
-from steppe.measures.estimate import Cost, Estimate, Measure, Meter, NotFinite, exact, last, mean, stopped, summarise
+from steppe.measures.estimate import (
+    Cost,
+    Estimate,
+    Measure,
+    Meter,
+    NotFinite,
+    exact,
+    last,
+    looks,
+    mean,
+    stopped,
+    summarise,
+    weighted,
+)
 from steppe.measures.objective import Objective
 from steppe.rows import Part, Row
 
@@ -305,3 +321,43 @@ def test_objectives_do_not_share_a_meter_unless_one_is_part_of_the_other() -> No
     one, two = case.objective(), case.objective()
     one.loss()
     assert counted(two) == (0, 0, 0)
+
+
+# -- the time that numbers take ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 9, 10, 25, 100, 1234, 100_000])
+def test_running_estimates_together_take_linear_time(n: int) -> None:
+    """Looks end with the last draw, and who stops early loses ten draws or a tenth of them."""
+    due = list(looks(n))
+    assert due[-1] == n
+    assert all(a < b <= max(a + 10, 1.1 * a + 10) for a, b in pairwise([0, *due]))
+    assert sum(due) <= 12 * n
+
+
+def test_leaving_out_weighted_draws_takes_linear_time() -> None:
+    values, weights = draws(300), draws(300, seed=1).exp()
+    quick = weighted(values, weights, "unbiased")
+    slow = summarise(torch.stack([values * weights, weights], 1), "unbiased", lambda d: d[:, 0].sum() / d[:, 1].sum())
+    assert (quick.value, quick.n) == (pytest.approx(slow.value, rel=1e-12), 300)
+    assert quick.stderr == pytest.approx(slow.stderr, rel=1e-12)
+
+
+# -- estimates as values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["value", "stderr"])
+def test_an_estimate_that_is_not_a_number_equals_itself(field: str) -> None:
+    """Whichever nan it is: the one of math, one that was computed, or one that was read from a file."""
+    numbers = {"value": 1.5, "stderr": 0.5}
+    one, two, other = (
+        Estimate(**{**numbers, field: x}, n=1, kind="unbiased", cost=Cost(seconds=s))
+        for s, x in enumerate([nan, float("inf") - float("inf"), 0.25])
+    )
+    assert one == two == pickle.loads(pickle.dumps(one))
+    assert hash(one) == hash(two)
+    assert {one, two, other} == {one, other}
+    assert one != other
+    assert one != "nan"
+    assert one != replace(one, note="of another")
+    assert one != replace(one, kind="exact")

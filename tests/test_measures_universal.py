@@ -19,6 +19,8 @@ from problems import bowl_problem, each_output, flat_weights, mlp_problem, rando
 from scipy.integrate import dblquad
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from untouched import assert_untouched
 
 from steppe import (
@@ -524,3 +526,42 @@ def test_a_psi_that_overflows_is_said(form: str) -> None:
 def test_a_radius_that_is_none_is_refused(rho: float) -> None:
     with pytest.raises(ValueError, match="rho"):
         ZerothOrder(TRACE, rho).estimate(bowl(random_hessian(3)))
+
+
+# -- the time that draws take -----------------------------------------------------------------------------------------
+
+
+class Numbers(TorchDispatchMode):
+    """Counts the numbers that torch computes."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.count += sum(t.numel() for t in tree_leaves((args, out)) if isinstance(t, Tensor))
+        return out
+
+
+@pytest.mark.parametrize("triple", [FROBENIUS, exponential(0.1)])
+@pytest.mark.parametrize("form", FORMS)
+def test_four_times_the_draws_take_four_times_the_work(form: str, triple: Triple) -> None:
+    """The running estimates, of which every one leaves out each of its draws, included."""
+
+    def work(n: int) -> int:
+        objective = bowl(0.01 * random_hessian(3))
+        with Numbers() as numbers:
+            FORMS[form](triple, n=n).estimate(objective)
+        return numbers.count
+
+    assert work(800) <= 1.5 * 4 * work(200)
+
+
+@pytest.mark.parametrize("triple", [TRACE, FROBENIUS, DETERMINANT, exponential(0.1)])
+def test_leaving_out_each_draw_in_linear_time_is_leaving_it_out(triple: Triple) -> None:
+    """Also beside a draw that outweighs all others together."""
+    u = torch.randn(40, 1, dtype=F64, generator=torch.Generator().manual_seed(0))
+    for huge in (u[7].clone(), torch.tensor([1e3], dtype=F64), torch.tensor([-1e3], dtype=F64)):
+        u[7] = huge
+        psis = triple.psis(u)
+        expected = torch.stack([triple.link(torch.cat([psis[:i], psis[i + 1 :]])) for i in range(40)])
+        torch.testing.assert_close(triple.links_without_each(psis), expected, rtol=1e-12, atol=1e-12)

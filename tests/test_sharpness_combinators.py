@@ -18,8 +18,8 @@ from untouched import assert_untouched
 
 from steppe import Ball, rademacher
 from steppe.measures.average_case import AverageCase
-from steppe.measures.combinators import NormalisedLogits, OnNormalisedLogits, PerBatch, weighted_mean
-from steppe.measures.estimate import Estimate, Kind, Measure, NotFinite, summarise
+from steppe.measures.combinators import NormalisedLogits, OnNormalisedLogits, PerBatch
+from steppe.measures.estimate import Estimate, Kind, Measure, NotFinite, summarise, weighted
 from steppe.measures.objective import Objective
 from steppe.measures.worst_case import OneStep, WorstCase
 
@@ -100,8 +100,9 @@ def test_uneven_batches_have_the_error_of_the_jackknife():
 
 
 def test_the_weighted_mean_is_weighted():
-    draws = torch.tensor([[1.0, 3.0, 0.0], [5.0, 1.0, 0.0]])
-    assert float(weighted_mean(draws)) == 2.0
+    values, weights = torch.tensor([1.0, 3.0, nan], dtype=torch.float64), torch.tensor([1.0, 1.0, 0.0])
+    assert weighted(values, weights, "exact").value == 2.0
+    assert weighted(values, torch.tensor([3.0, 1.0, 0.0]), "exact").value == 1.5
 
 
 def test_one_batch_has_a_value_and_no_error():

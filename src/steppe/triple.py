@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import log
+from math import inf, log
 
 import torch
 from torch import Tensor
@@ -66,11 +66,27 @@ class Triple:
     def link(self, psis: Tensor) -> Tensor:
         """Phi of the mean of psi over the rows, corrected for their number; in `logs`, the logarithm of that."""
         n = len(psis)
-        if not self.logs:
-            mean = psis.mean(0)
-            return self.correction(n) * self.phi(mean if self.m > 1 else mean[0])
-        log_mean = torch.logsumexp(psis, 0) - log(n)
-        return self.phi(log_mean if self.m > 1 else log_mean[0]) + log(self.correction(n))
+        return self._of_mean(torch.logsumexp(psis, 0) - log(n) if self.logs else psis.mean(0), n)
+
+    def links_without_each(self, psis: Tensor) -> Tensor:
+        """`link` of all rows but the first, of all but the second and so on, in linear time."""
+        n = len(psis) - 1
+        if self.logs:
+            means = torch.logaddexp(*_before_and_after(psis, torch.logcumsumexp, -inf)) - log(n)
+        else:
+            means = torch.add(*_before_and_after(psis, torch.cumsum, 0.0)) / n
+        return torch.stack([self._of_mean(mean, n) for mean in means])
+
+    def _of_mean(self, mean: Tensor, n: int) -> Tensor:
+        linked = self.phi(mean if len(mean) > 1 else mean[0])
+        return linked + log(self.correction(n)) if self.logs else self.correction(n) * linked
+
+
+def _before_and_after(rows: Tensor, accumulate: Callable[..., Tensor], nothing: float) -> tuple[Tensor, Tensor]:
+    """What has accumulated before every row, and after it: unlike a difference of sums, exact beside large rows."""
+    none = torch.full_like(rows[:1], nothing)
+    before = torch.cat([none, accumulate(rows, 0)[:-1]])
+    return before, torch.cat([accumulate(rows.flip(0), 0).flip(0)[1:], none])
 
 
 def sphere(draw: Draw) -> Vector:

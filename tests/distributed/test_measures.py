@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from untouched import assert_untouched
 
 from steppe import SAM
+from steppe.measures import Curvature, Dense, FisherTrace, Loss, PerBatch
 from steppe.measures.batches import share
 from steppe.measures.estimate import NotFinite
 from steppe.measures.objective import Objective
@@ -77,6 +78,51 @@ def test_two_workers_measure_what_one_process_does(pair: Pair, count: int, wrapp
     """Of three batches one worker has two; of one batch one worker has none."""
     for found in pair.run(together, count, wrapper):
         assert_equal(found, alone(count))
+
+
+def kept(batch: tuple[Tensor, Tensor]) -> Tensor:
+    return (batch[1] > 0).sum()
+
+
+def positive(out: Tensor, y: Tensor) -> Tensor:
+    """The mean over rows whose target is positive, 0 / 0 where there is none."""
+    return squares(out, y)[y > 0].mean()
+
+
+def weighted(batches: Batches, **options: Any) -> dict[str, Any]:
+    objective = Objective(make(network), positive, batches, weight=kept, **options)
+    loss, grad = objective.gradient()
+    fisher, sharp = FisherTrace("rows").estimate(objective), PerBatch(Loss()).estimate(objective)
+    trace, values = Dense(Curvature(objective)).matrix.trace(), [fisher.value, fisher.stderr, sharp.value, loss]
+    return {"numbers": torch.tensor([*values, float(trace)], dtype=torch.float64), "grad": grad.tensors}
+
+
+def shared_weights(rank: int, dropped: int) -> dict[str, Any]:
+    return weighted(share(some_kept(dropped), dist.group.WORLD), group=dist.group.WORLD)
+
+
+def some_kept(dropped: int) -> Batches:
+    """Batches of which one has no positive target."""
+    return [(x, -y.abs() if i == dropped else y.abs() * (y > -1) - 0.1) for i, (x, y) in enumerate(data(3))]
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+def test_workers_weigh_their_batches_as_one_process_does(pair: Pair, dropped: int) -> None:
+    """The second worker has one batch, which counts nothing if it is the dropped one."""
+    for found in pair.run(shared_weights, dropped):
+        torch.testing.assert_close(found, weighted(some_kept(dropped)), rtol=1e-12, atol=1e-12)
+
+
+def summed(rank: int) -> str:
+    batches = share(data(2), dist.group.WORLD)
+    try:
+        return str(Objective(make(network), lambda o, y: squares(o, y).sum(), batches, group=dist.group.WORLD).loss())
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_sum_is_refused_where_every_worker_has_one_batch(pair: Pair) -> None:
+    assert all("sum over its rows" in said for said in pair.run(summed))
 
 
 def recut(rank: int, m: int) -> tuple[list[int], float]:

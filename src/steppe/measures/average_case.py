@@ -13,10 +13,8 @@ from ..draw import Draw
 from ..metric import Metric
 from ..triple import Law, gaussian
 from ..vector import Vector
-from .estimate import Estimate, Measure, NotFinite, summarise
+from .estimate import Estimate, Measure, NotFinite, looks, summarise
 from .objective import Objective
-
-LOOK = 10  # draws between two running estimates
 
 
 def box(draw: Draw) -> Vector:
@@ -46,6 +44,7 @@ class AverageCase(Measure):
         scales = Ball(self.rho, self.metric).scales(objective)
         base = objective.loss()
         draws: list[float] = []
+        due = set(looks(self.n))
         for i in range(self.n):
             d = stretch_(self.law(objective.draw(seed, objective.number, i)).clone(), scales)
             sides = [objective.loss(d), objective.loss(d.mul_(-1.0))]
@@ -55,6 +54,6 @@ class AverageCase(Measure):
                     "measure at a smaller radius, or in float64"
                 )
             draws.append(sum(sides) / 2 - base)
-            if len(draws) % LOOK == 0 or len(draws) == self.n:
+            if len(draws) in due:
                 cost = objective.spent() - before
                 yield summarise(torch.tensor(draws, dtype=torch.float64), "unbiased", cost=cost)

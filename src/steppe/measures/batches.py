@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .elsewhere import random_numbers_kept
 
 Batch = Any  # (inputs, targets), or whatever the objective's `forward` takes: tensors in lists, tuples or mappings
+Weight = Callable[[Batch], float | Tensor] | float  # of a batch among others; a number: all weigh the same
+
+
+def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
+    """The output and the target of a batch (inputs, targets): what an objective does unless told otherwise."""
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise TypeError(
+            f"a batch is a pair (inputs, targets) unless forward= says how to use it; this one is a "
+            f"{type(batch).__name__} of {len(batch)}: pass forward=lambda model, batch: (output, target)"
+        )
+    inputs, targets = batch
+    return model(inputs), targets
 
 
 def batches_of(data: Any, m: int | None = None) -> Sequence[Batch]:
@@ -51,6 +64,22 @@ def rows_of(batch: Batch) -> int:
                 raise ValueError("a batch is empty: drop it from the data")
             return len(x)
     raise TypeError(f"a batch holds at least one tensor with one entry a row; this one is {type(batch).__name__}")
+
+
+def weight_of(batch: Batch, weight: Weight | None) -> float:
+    """What a batch counts among others: by default its rows."""
+    if weight is None:
+        return float(rows_of(batch))
+    value = weight(batch) if callable(weight) else weight
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"weight= is a number, or a function that maps a batch to one, and gave a {type(value).__name__}"
+        ) from error
+    if not 0 <= number < inf:
+        raise ValueError(f"weight= is {number} for a batch: it has to be finite, and 0 or more")
+    return number
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:

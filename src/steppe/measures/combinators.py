@@ -9,7 +9,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from .estimate import Cost, Estimate, Kind, Measure, summarise
+from .estimate import Cost, Estimate, Kind, Measure, weighted
 from .objective import Objective
 
 KINDS: tuple[Kind, ...] = get_args(Kind)  # from the strongest to the weakest
@@ -17,7 +17,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)  # from the strongest to the weakest
 
 @dataclass(frozen=True)
 class PerBatch(Measure):
-    """m-sharpness: the mean of a measure over single batches, weighted by their rows, which are the draws.
+    """m-sharpness: the mean of a measure over single batches, weighted as the objective does, which are the draws.
 
     Its error is that of the batches as a sample of all such batches. With several workers each measures its own.
     """
@@ -31,7 +31,7 @@ class PerBatch(Measure):
         try:
             for number, batch in objective.each():
                 part = self.measure.estimate(batch, seed)
-                rows.append((number, [part.value, float(batch.rows), float(KINDS.index(part.kind))]))
+                rows.append((number, [part.value, batch.batch_weights[0], float(KINDS.index(part.kind))]))
                 if objective.group is None:
                     yield _mean_of(rows, objective.spent() - before)
         except Exception as found:
@@ -48,14 +48,7 @@ class PerBatch(Measure):
 def _mean_of(rows: Sequence[tuple[int, list[float]]], cost: Cost) -> Estimate:
     draws = torch.tensor([row for _, row in rows], dtype=torch.float64)
     kind = KINDS[int(draws[:, 2].max())]  # a mean is as weak as the weakest of its parts
-    if bool((draws[:, 1] == draws[0, 1]).all()):
-        return summarise(draws[:, 0], kind, cost=cost)
-    return summarise(draws, kind, weighted_mean, cost=cost)
-
-
-def weighted_mean(draws: Tensor) -> Tensor:
-    """The mean of the first column, weighted by the second."""
-    return (draws[:, 0] * draws[:, 1]).sum() / draws[:, 1].sum()
+    return weighted(draws[:, 0], draws[:, 1], kind, cost=cost)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from math import isfinite, nan, sqrt
+from dataclasses import dataclass, field, fields, replace
+from math import isfinite, isnan, nan, sqrt
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -64,7 +64,8 @@ class Estimate:
     """A measured number: `stderr` comes from `n` independent draws and is nan if they cannot tell.
 
     An exact value has stderr 0. A bound of an eigenvalue has in its place the distance within which the
-    eigenvalue lies, from the residual. `complete` is False where the measurement was stopped early.
+    eigenvalue lies, from the residual. `complete` is False where the measurement was stopped early. Two estimates are
+    equal if all fields except the cost are; nan equals nan, so that an estimate without an error equals itself.
     """
 
     value: float
@@ -89,6 +90,16 @@ class Estimate:
             width = float(stdtrit(self.n - 1, 0.5 + level / 2)) * self.stderr
         return self.value - width, self.value + width
 
+    def __eq__(self, other: object) -> bool:
+        return self._compared() == other._compared() if isinstance(other, Estimate) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
+
+    def _compared(self) -> tuple[Any, ...]:
+        values = (getattr(self, f.name) for f in fields(self) if f.compare)
+        return tuple("nan" if isinstance(x, float) and isnan(x) else x for x in values)
+
     def __str__(self) -> str:
         digits = f"{self.value:.4g} ± {self.stderr:.2g}" if self.stderr > 0 else f"{self.value:.6g}"
         marks = [self.kind, *([f"n={self.n}"] if self.n > 1 else []), *([] if self.complete else ["stopped early"])]
@@ -97,6 +108,12 @@ class Estimate:
 
 class NotFinite(ArithmeticError):
     """The loss is infinite or not a number where it had to be measured, so there is no estimate."""
+
+
+def refuse_not_finite(loss: float, where: str = "at the weights themselves") -> None:
+    """Raises if a loss is infinite or not a number, also where its derivatives are finite."""
+    if not isfinite(loss):
+        raise NotFinite(f"the loss {where} is {loss}: look for the rows that it comes from, or measure in float64")
 
 
 class Measure(Protocol):
@@ -128,11 +145,19 @@ def mean(draws: Tensor) -> Tensor:
 
 
 def summarise(
-    draws: Tensor, kind: Kind, statistic: Callable[[Tensor], Tensor] = mean, *, cost: Cost | None = None, note: str = ""
+    draws: Tensor,
+    kind: Kind,
+    statistic: Callable[[Tensor], Tensor] = mean,
+    *,
+    without_each: Callable[[Tensor], Tensor] | None = None,
+    cost: Cost | None = None,
+    note: str = "",
 ) -> Estimate:
     """`statistic` of independent draws (rows of a tensor), with its jackknife standard error.
 
-    For the mean this is the textbook error; for a smooth function of means it is the delta method's.
+    For the mean this is the textbook error; for a smooth function of means it is the delta method's. `without_each`
+    gives the statistic without the first draw, without the second and so on, in linear time; None calls the statistic
+    once per draw, which takes quadratic time.
     """
     draws = draws.detach().double().cpu()
     n = len(draws)
@@ -144,20 +169,52 @@ def summarise(
     elif statistic is mean:
         stderr = float(draws.std(0)) / sqrt(n)
     else:
-        stderr = _jackknife(draws, statistic)
+        stderr = _jackknife(draws, without_each or (lambda draws: _without_each(draws, statistic)))
     if not isfinite(value):
         raise NotFinite(f"the statistic of {n} finite draws is {value}")
     return Estimate(value, stderr, n, kind, cost or Cost(), note)
 
 
-def _jackknife(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> float:
+def _jackknife(draws: Tensor, without_each: Callable[[Tensor], Tensor]) -> float:
     """The standard error from leaving out one draw at a time, nan if the statistic needs all of them."""
-    n = len(draws)
     try:
-        without = torch.stack([statistic(torch.cat([draws[:i], draws[i + 1 :]])) for i in range(n)])
+        without = without_each(draws)
     except ValueError:
         return nan
-    return float(((n - 1) * without.var(0, correction=0)).sqrt())
+    return float(((len(draws) - 1) * without.var(0, correction=0)).sqrt())
+
+
+def _without_each(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> Tensor:
+    return torch.stack([statistic(torch.cat([draws[:i], draws[i + 1 :]])) for i in range(len(draws))])
+
+
+def weighted(values: Tensor, weights: Tensor, kind: Kind, *, cost: Cost | None = None, note: str = "") -> Estimate:
+    """The mean of independent draws that count unequally; those of weight 0 are left out."""
+    values, weights = values[weights > 0], weights[weights > 0]
+    if not len(values) or bool((weights == weights[0]).all()):
+        return summarise(values, kind, cost=cost, note=note)
+    draws = torch.stack([values * weights, weights], 1)
+    return summarise(draws, kind, _ratio, without_each=_ratios_without_each, cost=cost, note=note)
+
+
+def _ratio(draws: Tensor) -> Tensor:
+    return draws[:, 0].sum() / draws[:, 1].sum()
+
+
+def _ratios_without_each(draws: Tensor) -> Tensor:
+    rest = draws.sum(0) - draws
+    return rest[:, 0] / rest[:, 1]
+
+
+def looks(n: int, every: int = 10) -> Iterator[int]:
+    """The numbers of draws out of n after which a running estimate is due: `every` draws more, or a tenth more.
+
+    An estimate takes time in proportion to its draws, so estimates at equal distances would take quadratic time.
+    """
+    due = 0
+    while due < n:
+        due = min(n, max(due + every, -(-due * 11 // (10 * every)) * every))
+        yield due
 
 
 def exact(value: float, *, cost: Cost | None = None, note: str = "") -> Estimate:

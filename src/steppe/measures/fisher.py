@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from .batches import Batch, moved, row
+from .batches import Batch, moved, row, weight_of
 from .elsewhere import undisturbed
-from .estimate import Estimate, Measure, summarise
+from .estimate import Estimate, Measure, weighted
 from .ghost import ghost_squares
 from .passes import function_of
 from .row_gradients import by_vmap, row_by_row
@@ -32,14 +32,18 @@ def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | 
     `way` is how: "ghost" watches layers in one backward pass and holds no row's gradient; "vmap" takes gradients of
     `chunk` rows at once; "rows" one after the other, which works for any model. None takes the first of them that
     the model allows and that gives one row its gradient. With a group, every worker gets the rows of its own batches.
+    Rows that the objective's `weight` counts as 0 have trace 0.
     """
     with undisturbed(objective.model, objective.statistics):
-        return torch.cat([torch.zeros(0, dtype=torch.float64), *(x for _, x in _by_batch(objective, way, chunk))])
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *(x for _, x, _ in _by_batch(objective, way, chunk))])
 
 
 @dataclass(frozen=True)
 class FisherTrace(Measure):
-    """The mean of ||grad l_j||^2 over rows: the trace of the empirical Fisher matrix, with its error over rows."""
+    """The mean of ||grad l_j||^2 over rows: the trace of the empirical Fisher matrix, with its error over rows.
+
+    Rows count as the objective's `weight` counts them as batches of one, those of weight 0 not at all.
+    """
 
     way: Way | None = None
     chunk: int | None = None
@@ -56,13 +60,15 @@ class FisherTrace(Measure):
             if batch is not None:
                 note = f"by {batch[0]}"
             number = objective.first + i * objective.stride
-            found += workers.gathered([(number, batch[1].tolist())] if batch is not None else [])
-            rows = torch.tensor([x for _, traces in sorted(found) for x in traces], dtype=torch.float64)
-            yield summarise(rows, "unbiased", cost=objective.spent() - start, note=note)
+            pairs = torch.stack(batch[1:], 1).reshape(-1).tolist() if batch is not None else []
+            found += workers.gathered([(number, pairs)] if batch is not None else [])
+            rows = torch.tensor([x for _, pairs in sorted(found) for x in pairs], dtype=torch.float64).view(-1, 2)
+            if rows[:, 1].any():
+                yield weighted(rows[:, 0], rows[:, 1], "unbiased", cost=objective.spent() - start, note=note)
 
 
-def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Iterator[tuple[Way, Tensor]]:
-    """The traces of every batch and the way they were found, which is settled by the first batch if it can be."""
+def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Iterator[tuple[Way, Tensor, Tensor]]:
+    """The way that traces were found, settled by the first batch if it can be, the traces and the rows' weights."""
     if way is not None and way not in _WAYS:
         raise ValueError(f"there is no way {way!r} to per-row gradients: take one of {', '.join(_WAYS)}, or None")
     if chunk is not None and chunk < 1:
@@ -74,6 +80,12 @@ def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Itera
     # also the attributes of its layers, of which one may say how rows are used
     function = (function_of(objective, modules), *(tuple(map(id, vars(m).values())) for m in modules))
     for batch, size in zip(objective.batches, objective.sizes, strict=True):
+        weights = torch.ones(size, dtype=torch.float64)
+        if objective.weight is not None:
+            weights = weights.new_tensor([weight_of(row(batch, i), objective.weight) for i in range(size)])
+        if not weights.any():
+            yield ways[0], weights, weights
+            continue
         found: Tensor | None = None
         while found is None:
             try:
@@ -83,7 +95,7 @@ def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Itera
                     raise
                 del ways[0]
         objective.meter.gradients += size
-        yield ways[0], found.sum(1).cpu()
+        yield ways[0], torch.where(weights > 0, found.sum(1).cpu(), 0.0), weights
 
 
 def _found(objective: Objective, batch: Batch, way: Way, chunk: int | None, function: Hashable) -> Tensor:

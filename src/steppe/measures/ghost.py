@@ -7,6 +7,7 @@ of a weight is computed, so that the pass costs about what one ordinary gradient
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -123,7 +124,8 @@ def _at_the_outputs(objective: Objective, n: int, output: Any, target: Any) -> t
             said = first_line(error)
             raise Unsuitable(f"the loss of one row alone fails under vmap: {said}; {INSTEAD}") from error
     grads = torch.autograd.grad(losses.sum(), carried, materialize_grads=True)
-    return [leaves[i] for i in carrying], list(grads)
+    finite = losses.isfinite()  # an infinite loss may have a finite gradient, and is no loss all the same
+    return [leaves[i] for i in carrying], [torch.where(finite.view(-1, *[1] * (g.ndim - 1)), g, nan) for g in grads]
 
 
 def _scaled(grads: list[Tensor]) -> tuple[list[Tensor], Tensor]:

@@ -9,7 +9,7 @@ from math import inf
 from ..ball import Ball, stretch_
 from ..metric import Metric
 from .curvature.questions import Eigenvalue, Trace
-from .estimate import Estimate, Measure, exact
+from .estimate import Estimate, Measure, exact, refuse_not_finite
 from .objective import Objective
 
 
@@ -21,7 +21,9 @@ class SlopeLimit(Measure):
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         before = objective.spent()
-        slope = stretch_(objective.gradient()[1], self.ball.scales(objective))
+        loss, slope = objective.gradient()
+        refuse_not_finite(loss)
+        slope = stretch_(slope, self.ball.scales(objective))
         p = self.ball.p
         q = inf if p == 1 else (1.0 if p == inf else p / (p - 1))
         yield exact(float(slope.norm(q)), cost=objective.spent() - before)
@@ -73,7 +75,9 @@ class GradientNorm(Measure):
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         before = objective.spent()
-        yield exact(float(objective.gradient()[1].norm(self.p)), cost=objective.spent() - before)
+        loss, slope = objective.gradient()
+        refuse_not_finite(loss)
+        yield exact(float(slope.norm(self.p)), cost=objective.spent() - before)
 
 
 @dataclass(frozen=True)

@@ -17,53 +17,58 @@ from ..probe import Method, Probe, Reading, follow
 from ..replays import Replays
 from ..roles import roles_of
 from ..rows import select, whole
-from ..shards import distributed
 from ..vector import Space, Vector
-from .batches import Batch, batches_of, moved, rows_of
+from .batches import Batch, Weight, batches_of, moved, rows_of, supervised, weight_of
 from .elsewhere import Statistics, bare, elsewhere
 from .estimate import Cost, Meter
 from .first_step import FirstStep
 from .passes import one_pass
 from .precision import Precision
-from .steady import refuse_unsteady
+from .steady import refuse_sharded, refuse_unsteady
 from .workers import Workers
-
-
-def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
-    """The output and the target of a batch (inputs, targets): what an objective does unless told otherwise."""
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise TypeError(
-            f"a batch is a pair (inputs, targets) unless forward= says how to use it; this one is a "
-            f"{type(batch).__name__} of {len(batch)}: pass forward=lambda model, batch: (output, target)"
-        )
-    inputs, targets = batch
-    return model(inputs), targets
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The mean of `loss_fn(output, target)` over fixed batches, weighted by their rows.
+    """The mean of `loss_fn(output, target)` over fixed batches, weighted by their rows or by `weight`.
 
-    `batches` may be tensors (inputs, targets), a sequence of batches or a DataLoader, which is read once.
-    With `group`, every worker of a process group holds its share of the batches (see `share`) and sums are
-    taken over all of them.
+    Parameters
+    ----------
+    model, loss_fn, batches, forward
+        The model is never changed. `loss_fn(output, target)` is the mean loss of a batch, or one loss per row. Data is
+        tensors (inputs, targets), a sequence of batches, or a DataLoader, which is read once. `forward(model, batch)`
+        returns output and target.
+    weight
+        What a batch counts, a function of the batch or one number for all. None counts rows, which is right where
+        `loss_fn` averages over rows. Where it averages over something else, count that: for `ignore_index`,
+        `weight=lambda batch: (batch[1] != -100).sum()`. Batches of weight 0 are left out.
+    m, only
+        Cuts the data anew into batches of m rows. Names or patterns, such as "layer4.*", of the parameters that move.
+    statistics, precision
+        Of normalisation layers: "running", or "batch" as in training; of passes: "float32", "tf32" or autocast "bf16".
+    group
+        A process group; each worker holds its share of the batches (see `share`), and sums are taken over all of them.
+    first, stride, meter, replays, trusted
+        The numbers of the batches, on which draws depend; the work so far; recorded passes; whether checks are skipped.
+
     """
 
     model: nn.Module
-    loss_fn: Callable[[Any, Any], Tensor]  # a mean, or one loss a row
+    loss_fn: Callable[[Any, Any], Tensor]
     batches: Any
     _: KW_ONLY
-    forward: Callable[[nn.Module, Batch], tuple[Any, Any]] = supervised  # a batch's output and target
-    m: int | None = None  # cut the data anew into batches of m rows
-    only: Sequence[str] | None = None  # patterns of names, such as "layer4.*": the parameters that may move
-    statistics: Statistics = "running"  # of normalisation layers: "batch" is training mode for them alone
-    precision: Precision = "float32"  # or "tf32" or "bf16" (autocast): of the passes, whatever is set around them
-    group: Any = None  # a process group whose workers share the batches
-    first: int = 0  # the number of the first batch, and how far apart the others are: what draws depend on
+    forward: Callable[[nn.Module, Batch], tuple[Any, Any]] = supervised
+    weight: Weight | None = None
+    m: int | None = None
+    only: Sequence[str] | None = None
+    statistics: Statistics = "running"
+    precision: Precision = "float32"
+    group: Any = None
+    first: int = 0
     stride: int = 1
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
     replays: Replays = field(default_factory=Replays, compare=False, repr=False)
-    trusted: InitVar[bool] = False  # the loss was found to be a function already
+    trusted: InitVar[bool] = False
     _steady: bool = field(default=False, init=False, compare=False, repr=False)
     # ways to single rows' gradients, and the function of which they were found right
     ways_of_rows: dict[str, Hashable] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -92,12 +97,7 @@ class Objective:
         if not chosen:
             some = ", ".join(list(trained)[:3]) or "none at all"
             raise ValueError(f"no trainable parameter matches {self.only}: the model has {some}")
-        old = any(type(m).__name__ == "FullyShardedDataParallel" for m in self.model.modules())
-        if old or any(distributed(p) is not None for p in chosen.values()):
-            raise ValueError(
-                f"the model is sharded (FSDP{1 if old else 2}), and its function at other weights cannot be asked for: "
-                "load its full state dict into an unsharded copy and measure that, its batches shared out by group="
-            )
+        refuse_sharded(self.model, chosen.values())
         return chosen
 
     @cached_property
@@ -126,6 +126,19 @@ class Objective:
             raise ValueError("there is nothing to measure on: data has no batches")
         return rows
 
+    @cached_property
+    def batch_weights(self) -> Sequence[float]:
+        """What every batch that this worker holds counts."""
+        return self.sizes if self.weight is None else [weight_of(b, self.weight) for b in self.batches]
+
+    @cached_property
+    def shares(self) -> Sequence[float]:
+        """The share of every batch that this worker holds in the mean over all workers' batches."""
+        total = float(self.workers.total(torch.tensor(sum(self.batch_weights), dtype=torch.float64)))
+        if not total and self.rows:
+            raise ValueError("there is nothing to measure on: weight= is 0 for every batch")
+        return [weight / total for weight in self.batch_weights]
+
     def spent(self) -> Cost:
         """What was worked so far, here and on parts of this objective; the difference of two is a cost."""
         return self.meter.passes(self.rows)
@@ -153,38 +166,38 @@ class Objective:
         return float(reading.loss), reading.grad
 
     def each(self) -> Iterator[tuple[int, Objective]]:
-        """Every batch of this worker as an objective of its own, with its number among all workers' batches."""
+        """Every batch of this worker that counts as an objective of its own, with its number among all workers'."""
         self.check()
-        device = self.space.device
         for i, batch in enumerate(self.batches):
+            if not self.batch_weights[i]:
+                continue
             number = self.first + i * self.stride
-            alone = [moved(batch, device)]
+            alone = [moved(batch, self.space.device)]
             yield number, replace(self, batches=alone, m=None, group=None, first=number, stride=1, trusted=True)
 
     def read(self, probe: Probe) -> Reading:
         """Answers a probe by evaluating the model's function at other weights."""
         self.check()
-        moves = probe.at.tensors if probe.at is not None else None
         with torch.no_grad():
-            places = sums(self.here(), moves) if moves else self.here()
+            places = sums(self.here(), probe.at.tensors) if probe.at is not None else self.here()
         total = torch.zeros((), dtype=torch.float64, device=self.space.device)
         grad: Vector | None = None
         each: list[Tensor] = []
-        for batch in self.batches:
+        for batch, share in zip(self.batches, self.shares, strict=True):
+            if not share:
+                continue
             losses, grads, rows = self._pass(places, batch, probe)
-            share = rows / (self.rows if probe.rows is whole else rows)
             total += losses.double().mean().to(total.device) * share
             each += [losses.reshape(-1)] if losses.ndim else []
             if probe.grad:
-                part = self.space.vector(grads)
-                part = part if share == 1 else part * share
+                part = self.space.vector(grads) if share == 1 else self.space.vector(grads) * share
                 grad = part if grad is None else grad.add_(part)
             self.meter.losses += (not probe.grad) * rows
             self.meter.gradients += probe.grad * rows
         if probe.grad:
             grad = self.workers.summed(grad if grad is not None else self.space.zeros())
-        each_row = torch.cat(each) if each else None
-        return Reading(grad, self.workers.total(total), lambda x: x, each_row, sum(self.sizes))
+        row_losses = torch.cat(each) if each else None
+        return Reading(grad, self.workers.total(total), lambda x: x, row_losses, sum(self.sizes))
 
     def here(self) -> list[Tensor]:
         """The weights themselves, sharing their memory and none of their history."""
@@ -203,20 +216,20 @@ class Objective:
         return elsewhere(self.model, dict(zip(self.params, places, strict=True)), task, self.statistics, self.precision)
 
     def check(self) -> None:
-        """Refuses a loss that is not a function of the weights, once, on all workers if on one."""
+        """Refuses a loss that is not a function of the weights, or no mean, once, on all workers if on one."""
         if self._steady:
             return
         object.__setattr__(self, "_steady", True)
         trouble: Exception | None = None
         try:
             try:
-                _ = self.sizes, self.space
+                _ = self.sizes, self.batch_weights, self.space
                 if len(self.batches):
                     refuse_unsteady(self)
             except Exception as found:
                 trouble = found
             self.workers.share_trouble(trouble)
-            _ = self.rows  # a sum over workers, which all of them must take at the same time
+            _ = self.rows, self.shares  # sums over workers, which all of them must take at the same time
         except BaseException:
             object.__setattr__(self, "_steady", False)
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from math import nan
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -32,8 +33,9 @@ def by_vmap(objective: Objective, batch: Batch, chunk: int | None = None) -> Ten
 
     def of_row(places: list[Tensor], precise: bool, *alone: Any) -> Tensor:
         one = tree_unflatten([x.unsqueeze(0) if c else x for x, c in zip(alone, cut, strict=True)], spec)
-        grads = torch.func.grad(lambda places: objective.evaluate(places, _loss(objective, one)).mean())(places)
-        return _squares(grads, precise)
+        of_places = torch.func.grad_and_value(lambda p: objective.evaluate(p, _loss(objective, one)).mean())
+        grads, loss = cast(Any, of_places(places))
+        return torch.where(loss.isfinite(), _squares(grads, precise), nan)
 
     held = HELD.get(objective.space.device.type, HELD_ELSEWHERE)
     of_rows = torch.func.vmap(
@@ -66,7 +68,8 @@ def row_by_row(objective: Objective, batch: Batch) -> Tensor:
             refuse_constant(objective, losses)
             grads = torch.autograd.grad(losses.mean(), places, materialize_grads=True)
             found = _squares(grads)
-            return found if _in_range(found.unsqueeze(0)) else _squares(grads, precise=True)
+            found = found if _in_range(found.unsqueeze(0)) else _squares(grads, precise=True)
+            return torch.where(losses.mean().isfinite(), found, nan)
 
         return cast(Tensor, objective.evaluate(places, task))
 

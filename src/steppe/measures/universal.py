@@ -12,10 +12,10 @@ from torch import Tensor
 from ..draw import Draw
 from ..triple import Triple, identity
 from .curvature.operator import Curvature
-from .estimate import Cost, Estimate, Kind, Measure, NotFinite, summarise
+from .estimate import Cost, Estimate, Kind, Measure, NotFinite, looks, summarise
 from .objective import Objective
 
-LOOK = 10  # draws between two running estimates
+BLOCK = 10  # draws whose products are made together
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class ZerothOrder(Measure):
             raise ValueError(f"differences of losses need a radius rho > 0, not {self.rho}")
         before = objective.spent()
         base, grad = objective.gradient()
-        psis: list[Tensor] = []  # of blocks of draws
-        rows: list[list[float]] = []  # since the last block
+        psis: list[Tensor] = []
+        due = set(looks(self.n))
         for i in range(self.n):
             row = []
             for k, law in enumerate(self.triple.laws):
@@ -41,10 +41,8 @@ class ZerothOrder(Measure):
                 if not isfinite(loss):
                     raise NotFinite(f"the loss is {loss} at draw {i}, radius {self.rho}: measure at a smaller radius")
                 row.append((loss - base) / self.rho**2)
-            rows.append(row)
-            if len(rows) == LOOK or i + 1 == self.n:
-                psis.append(self.triple.psis(torch.tensor(rows, dtype=torch.float64)))
-                rows = []
+            psis.append(self.triple.psis(torch.tensor([row], dtype=torch.float64)))
+            if len(psis) in due:
                 yield _estimate(self.triple, psis, objective.spent() - before)
 
 
@@ -60,8 +58,9 @@ class SecondOrder(Measure):
         curvature = Curvature(objective)
         grad = curvature.gradient()
         psis: list[Tensor] = []  # of blocks of draws
-        for first in range(0, self.n, LOOK):
-            block = range(first, min(first + LOOK, self.n))
+        due = set(looks(self.n, BLOCK))
+        for first in range(0, self.n, BLOCK):
+            block = range(first, min(first + BLOCK, self.n))
             vectors = [
                 law(Draw(objective.space, (seed, objective.number, i, k), objective.weights, grad))
                 for i in block
@@ -71,10 +70,13 @@ class SecondOrder(Measure):
             forms = [float(v.dot(image)) / 2 for v, image in zip(vectors, images, strict=True)]
             rows = torch.tensor(forms, dtype=torch.float64).view(len(block), len(self.triple.laws))
             psis.append(self.triple.psis(rows))
-            yield _estimate(self.triple, psis, objective.spent() - before)
+            if block.stop in due:
+                yield _estimate(self.triple, psis, objective.spent() - before)
 
 
 def _estimate(triple: Triple, psis: list[Tensor], cost: Cost) -> Estimate:
     """A triple in logs is measured as its logarithm, which alone fits into a number for networks."""
     kind: Kind = "unbiased" if triple.phi is identity and not triple.logs else "plug-in"
-    return summarise(torch.cat(psis), kind, triple.link, cost=cost, note="logarithm" if triple.logs else "")
+    note = "logarithm" if triple.logs else ""
+    without_each = triple.links_without_each
+    return summarise(torch.cat(psis), kind, triple.link, without_each=without_each, cost=cost, note=note)

@@ -17,12 +17,14 @@ from ...replays import Replays
 from ...vector import Vector
 from ..batches import Batch, moved
 from ..elsewhere import undisturbed
+from ..estimate import refuse_not_finite
 from ..objective import Objective
 from ..passes import recorded_on, replayed
 from .forms import Apply, Form, Local
-from .stacks import Products, columns_of, rows_of_columns
-from .trial import AT_ONCE
 
+Products = list[list[Tensor]]  # one tensor a parameter for every vector
+
+AT_ONCE = 8  # directions that go back through a graph together: more gained little (curvature benchmarks)
 GRAPH = 3  # times the tensors that a forward pass saves: what a gradient's graph keeps (measured: 2 to 3)
 SHARE = 0.25  # of the free memory that kept graphs may take unless told otherwise
 MOST = 64  # recordings: they share their memory, and each is of one graph, which is kept anyway
@@ -34,6 +36,7 @@ class Behind:
     def __init__(self, objective: Objective, form: Form, memory: float | None, recorder: Recorder | None = None):
         self.objective, self.form, self.memory = objective, form, memory
         self.kept: dict[int, Local] = {}
+        self._finite: set[int] = set()  # batches whose loss was seen to be
         self._recorder = recorder
         self._replays = Replays(recorder, most=MOST)
 
@@ -65,6 +68,7 @@ class Behind:
         o = self.objective
         with self._replays.aside(o.space.device):  # a graph is gone through on the stream that it was built on
             local = self._built(moved(batch, o.space.device))
+            self._refuse_not_finite(i, local.loss)
         o.meter.gradients += o.sizes[i]
         if i < self._keepable:
             self.kept[i] = local
@@ -79,15 +83,24 @@ class Behind:
 
         def products(directions: Sequence[Tensor], batch: Batch) -> list[Tensor]:
             local = self._built(batch)
-            return [t for k in range(0, len(directions), n) for t in local.apply(directions[k : k + n])]
+            products = [t for k in range(0, len(directions), n) for t in local.apply(directions[k : k + n])]
+            return [*products, local.loss]
 
         results: Products = []
         for start in range(0, len(vectors), AT_ONCE):
             directions = [t for v in vectors[start : start + AT_ONCE] for t in v.tensors]
             found = replayed(o, ("behind", self.form), products, directions, moved(batch, o.space.device))
+            *found, loss = found
+            self._refuse_not_finite(i, loss)
             results += [list(found[k : k + n]) for k in range(0, len(found), n)]
             o.meter.gradients += o.sizes[i]
         return results
+
+    def _refuse_not_finite(self, i: int, loss: Tensor) -> None:
+        """Once a batch: the weights stay, and on a GPU it waits for the loss."""
+        if i not in self._finite:
+            refuse_not_finite(float(loss), f"of batch {i} at the weights themselves")
+            self._finite.add(i)
 
     def _apply(self, apply: Apply, vectors: Sequence[Vector]) -> Products:
         if len(vectors) == 1 or not self._vectorises:
@@ -101,7 +114,9 @@ class Behind:
     def _stacked(self, apply: Apply, vectors: Sequence[Vector]) -> Products:
         results: Products = []
         for start in range(0, len(vectors), AT_ONCE):
-            results += rows_of_columns(apply(columns_of(vectors[start : start + AT_ONCE]), True))
+            some = vectors[start : start + AT_ONCE]
+            columns = apply([torch.stack(ts) for ts in zip(*(v.tensors for v in some), strict=True)], True)
+            results += [list(ts) for ts in zip(*columns, strict=True)]
         return results
 
     @property

@@ -29,10 +29,11 @@ class Apply(Protocol):
 
 @dataclass(frozen=True)
 class Local:
-    """What a kept graph tells of the loss on one batch: products with its form, and its gradient."""
+    """What a kept graph tells of the loss on one batch: products with its form, its gradient, and the loss itself."""
 
     apply: Apply
     gradient: Callable[[], list[Tensor]]
+    loss: Tensor
 
 
 Form = Callable[[Objective, Sequence[Tensor], Batch], Local]
@@ -41,13 +42,14 @@ Form = Callable[[Objective, Sequence[Tensor], Batch], Local]
 def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Local:
     """The Hessian of the batch's mean loss, by differentiating its gradient's graph again."""
 
-    def task(model: nn.Module) -> list[Tensor]:
+    def task(model: nn.Module) -> tuple[Tensor, list[Tensor]]:
         losses = objective.loss_fn(*objective.forward(model, batch))
         refuse_constant(objective, losses)
-        return _grad([losses.mean()], leaves, create_graph=True)
+        loss = losses.mean()
+        return loss.detach(), _grad([loss], leaves, create_graph=True)
 
     with torch.enable_grad(), _twice(objective):
-        gradient = objective.evaluate(leaves, task)
+        loss, gradient = objective.evaluate(leaves, task)
     _refuse_once_differentiable(gradient)
     curved = [i for i, g in enumerate(gradient) if g.requires_grad]
 
@@ -61,13 +63,13 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Loc
         with _twice(objective):  # layers that are run again on the way back
             return objective.evaluate(leaves, again)  # type: ignore[no-any-return]
 
-    return Local(apply, lambda: [g.detach() for g in gradient])
+    return Local(apply, lambda: [g.detach() for g in gradient], loss)
 
 
 def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Local:
     """J' C J with the Jacobian J of the outputs and the Hessian C of the loss in the outputs (Schraudolph 2002)."""
 
-    def task(model: nn.Module) -> tuple[Tensor, Tensor, Tensor, list[Tensor], Tensor]:
+    def task(model: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], Tensor]:
         output, target = objective.forward(model, batch)
         if not isinstance(output, Tensor):
             raise TypeError(
@@ -78,11 +80,12 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
         cotangent = torch.zeros_like(output, requires_grad=True)  # J' u is linear in u: its slope gives J v
         pulled = _grad([output], leaves, [cotangent], create_graph=True)
         seen = output.detach().requires_grad_()
-        slope = _grad([objective.loss_fn(seen, target).mean()], [seen], create_graph=True)[0]
-        return output, seen, slope, pulled, cotangent
+        loss = objective.loss_fn(seen, target).mean()
+        slope = _grad([loss], [seen], create_graph=True)[0]
+        return loss.detach(), output, seen, slope, pulled, cotangent
 
     with torch.enable_grad(), _twice(objective):
-        output, seen, slope, pulled, cotangent = objective.evaluate(leaves, task)
+        loss, output, seen, slope, pulled, cotangent = objective.evaluate(leaves, task)
     linear = [i for i, p in enumerate(pulled) if p.requires_grad]
 
     def apply(direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]:
@@ -100,7 +103,7 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
     def gradient() -> list[Tensor]:
         return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope.detach()]))  # type: ignore[no-any-return]
 
-    return Local(apply, gradient)
+    return Local(apply, gradient, loss)
 
 
 @contextmanager
