@@ -192,22 +192,6 @@ def test_plain_closures_scale_by_themselves() -> None:
     same(model.state_dict(), other.state_dict())
 
 
-def test_a_closure_handed_to_the_scaler_is_refused() -> None:
-    """It would step with gradients that are still multiplied by the scale; weights stay as they were."""
-    model, opt = setting(steppe.SAM(0.5), dtype=torch.float32, scaler=scaler())
-
-    def closure() -> Tensor:
-        loss = loss_on(model, 0)
-        opt.scaler.scale(loss).backward()
-        return loss
-
-    closure()
-    before = copied(model.state_dict())
-    with pytest.raises(RuntimeError, match=r"still scaled.*opt\.step\(closure\)"):
-        opt.scaler.step(opt, closure)
-    same(copied(model.state_dict()), before)
-
-
 def test_two_optimizers_share_one_scaler() -> None:
     model, opt = setting(steppe.SAM(0.5), dtype=torch.float32, scaler=scaler())
     extra = torch.nn.Parameter(torch.ones(2))

@@ -122,7 +122,7 @@ class SharpnessAware(Optimizer):
         self._looked = False
         self._overflow = torch.zeros(())  # read by the scaler, see scaling.py
         if self.scaler is not None:
-            let_ask(self.scaler)
+            let_ask(self.scaler, self.param_groups[0]["params"][0].device)
         self.applying: Applying | None = None  # in place of the engine's own ways to apply a step
         self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
         super().__setstate__({})  # installs the hooks, touches no state

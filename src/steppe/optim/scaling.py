@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import MethodType
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from torch.amp.grad_scaler import OptState
 
@@ -23,8 +24,9 @@ class Unscaled(Protocol):
         ...
 
 
-def let_ask(scaler: Any) -> None:
+def let_ask(scaler: Any, device: torch.device) -> None:
     """Has a scaler ask optimizers that unscale for themselves, in `unscale_`, `step` and `update`."""
+    scaler.scale(torch.ones((), device=device))  # makes its scale, which `scaler.step(opt, closure)` asks for first
     if not isinstance(vars(scaler).get("_unscale_grads_"), MethodType):
         scaler._unscale_grads_ = MethodType(_unscale_grads_, scaler)
 

@@ -43,9 +43,9 @@ class FisherSparseSAM:
         here = yield Probe()
         mask = site.recall("mask")
         if mask is None or site.step % self.every == 0:
-            fisher = site.space.zeros()
+            fisher, unit = site.space.zeros(), _power_of_two(here.grad.norm())
             for i in range(self.samples):
-                alone = (yield Probe(rows=Row(i), sync=False)).grad
+                alone = (yield Probe(rows=Row(i), sync=False)).grad.mul_(unit)
                 fisher.add_(alone.mul_(alone))
             mask = _largest(site.average_(fisher), _kept(site, self.sparsity), site.draw(0, here.grad))
             site.remember("mask", mask)
@@ -89,6 +89,11 @@ class DynamicSparseSAM:
         stay = _largest(steep, kept - dropped, ties)
         grown = _largest(chance.mul_(stay.map(lambda x: 1 - x)), dropped, ties)
         return stay.add_(grown)
+
+
+def _power_of_two(norm: Tensor) -> Tensor:
+    """About 1 / norm, a factor that rounds nothing: squares of very small or large gradients would vanish or overflow."""
+    return torch.ldexp(torch.ones_like(norm), -torch.frexp(norm).exponent)
 
 
 def _masked(here: Reading, mask: Vector, rho: float | Ascent, site: Site) -> Vector:
