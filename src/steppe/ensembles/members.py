@@ -24,6 +24,7 @@ from ..training.position import Position
 from ..training.problem import data_of
 from ..training.runs import Run, open_run
 from ..training.start import folder_of
+from ..untrusted import yaml_in
 from .named import Weights, strategy
 from .selection import sharp_sets
 from .settings import Ensemble
@@ -111,12 +112,12 @@ def open_ensemble(path: Path | str) -> Trained:
 
 def _about(path: Path) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = yaml.safe_load((path / ABOUT).read_text(encoding="utf-8"))
+        said: dict[str, Any] = yaml_in(path / ABOUT)
         for part, known in (("ensemble", asdict(Ensemble())), ("config", asdict(Config()))):
             strange = [k for k in said[part] if k not in known]
             if strange:
                 raise KeyError(unknown("setting", strange[0], known))
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path / ABOUT} does not describe an ensemble: {error!r}. Bring it back, or start anew"
         ) from error

@@ -13,6 +13,7 @@ from zipfile import is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
+from ..untrusted import from_json
 from ..written import written
 from .estimate import Cost
 
@@ -82,7 +83,7 @@ class Slice:
         if not is_zipfile(path):
             raise ValueError(f"{os.fspath(path)} is no .npz file: Slice.save() writes such files")
         with np.load(path, allow_pickle=False) as file:
-            about = json.loads(str(file["about"])) if "about" in file else {}
+            about = from_json(str(file["about"]), os.fspath(path)) if "about" in file else {}
             if about.pop("format", None) != FORMAT:
                 raise ValueError(f"{os.fspath(path)} holds no slice of a loss: Slice.save() writes such files")
             axes = tuple(file[f"axis{k}"] for k in range(file["losses"].ndim))

@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from ..untrusted import from_json
 from . import files
 from .checkpoint import RECORDS
 
@@ -27,7 +28,7 @@ def read(folder: Path, length: int) -> list[Record]:
     if not length:
         return []
     with (folder / RECORDS).open("rb") as file:
-        return [json.loads(line) for line in file.read(length).splitlines()]
+        return [from_json(line, folder / RECORDS) for line in file.read(length).splitlines()]
 
 
 def _plain(x: Any) -> Any:
