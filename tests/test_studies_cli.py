@@ -207,7 +207,7 @@ def test_a_page_is_served_to_this_machine_until_it_is_interrupted(tmp_path: Path
     ) as process:
         try:
             said = process.stderr.readline()
-            address = re.match(r"(http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)", said)
+            address = re.match(r"(http://127\.0\.0\.1:\d+/[\w-]{20,}/) \(Ctrl-C ends it\)", said)
             assert address, said
             with urllib.request.urlopen(address[1], timeout=30) as page:
                 assert b"<html" in page.read()

@@ -16,6 +16,8 @@ from ..untrusted import from_json
 from . import records, schema
 from .table import Table
 
+NOTES, VERSIONS = "SELECT name, value FROM notes ORDER BY id", "SELECT versions FROM origins ORDER BY id"
+
 
 class Planned(Protocol):
     """A cell that a study is going to compute, under a key that follows from its configuration."""
@@ -193,7 +195,7 @@ class Store:
     def notes(self) -> dict[str, Any]:
         """The facts about the study."""
         with schema.told(self.path):
-            return {n: from_json(v, self.path) for n, v in self._db.execute("SELECT name, value FROM notes ORDER BY id")}
+            return {n: from_json(v, self.path) for n, v in self._db.execute(NOTES)}
 
     def table(self) -> Table:
         """All runs, with what is known of them, as of one moment."""
@@ -229,7 +231,7 @@ class Store:
     def versions(self) -> list[dict[str, str]]:
         """With what the outcomes were computed: each set of versions once."""
         with schema.told(self.path):
-            return [from_json(row[0], self.path) for row in self._db.execute("SELECT versions FROM origins ORDER BY id")]
+            return [from_json(row[0], self.path) for row in self._db.execute(VERSIONS)]
 
     def _id(self, key: str) -> int:
         found = self._db.execute("SELECT id FROM cells WHERE key = ?", (key,)).fetchone()
