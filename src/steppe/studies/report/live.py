@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from hmac import compare_digest
 from http import HTTPStatus
@@ -112,10 +113,8 @@ class Server(ThreadingHTTPServer):
             if len(self._connections) > MOST_CONNECTIONS:
                 oldest = next(iter(self._connections))
                 del self._connections[oldest]
-                try:
+                with suppress(OSError):  # it may just have ended by itself
                     oldest.shutdown(SHUT_RDWR)  # its thread finds the end of the request, and closes it
-                except OSError:
-                    pass  # it has just ended by itself
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
