@@ -17,6 +17,7 @@ from socket import SHUT_RDWR, socket
 from threading import Lock
 from typing import Any
 
+from ...terminal import say
 from ..store import Store
 from .contents import content
 from .page import html
@@ -63,7 +64,7 @@ class Board:
             self._tag, self._data, self._page = tag, json.dumps(self._made, allow_nan=False), ""
 
 
-def serve(store: Path, port: int = PORT, *, ready: Callable[[str], None] = print) -> None:
+def serve(store: Path, port: int = PORT, *, ready: Callable[[str], None] = say) -> None:
     """Shows a study on this machine, and what is new as it comes, until it is interrupted.
 
     `ready` is called with the address when the page can be opened. Port 0 takes any that is free.
