@@ -12,6 +12,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from ..data.npy import mapped
 from ..measures.fisher import fisher_traces
 from ..names import unknown
 from ..training import files
@@ -149,7 +150,7 @@ def exchange(configs: Sequence[Config], ensemble: Ensemble, epoch: int) -> None:
     paths = [folder_of(c) for c in configs]
     if all(rows_file(p, epoch).exists() for p in paths):
         return
-    scores = np.stack([np.load(scores_file(p, epoch), allow_pickle=False) for p in paths])
+    scores = np.stack([mapped(scores_file(p, epoch)) for p in paths])
     for path, flags in zip(paths, sharp_sets(scores, ensemble.share, ensemble.named, ensemble.rest), strict=True):
         _save(rows_file(path, epoch), np.flatnonzero(flags))
 
