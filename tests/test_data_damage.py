@@ -212,16 +212,6 @@ def test_pickles_that_would_take_all_memory_or_all_time(tmp_path: Path) -> None:
                 table(path)
 
 
-def test_a_pickle_does_not_change_numpy(tmp_path: Path) -> None:
-    """`dtype.__setstate__` would change the type itself, for all arrays of the process."""
-    path = tmp_path / "p"
-    state = b"(K\x03U\x01>NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    path.write_bytes(b"\x80\x02}U\x01acnumpy\ndtype\nU\x02i8\x85R" + state + b"s.")
-    table(path)
-    assert np.dtype("i8").isnative
-    assert np.arange(3).tolist() == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("held", "words"),
     [

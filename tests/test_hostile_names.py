@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import io
+import json
 import warnings
 from pathlib import Path
 
@@ -85,13 +86,19 @@ def test_answers_tables_and_warnings(capsys: pytest.CaptureFixture[str]) -> None
     shown = table("run", f"within {EVIL}", right=(f"within {EVIL}",))
     add(shown, EVIL, f"[red]{EVIL}[/red]")
     tell(Answer({EVIL: EVIL}, [shown, f"about {EVIL}"], [f"trouble with {EVIL}"]), as_json=False)
-    tell(Answer({EVIL: EVIL}), as_json=True)
     estimate = Estimate(1.0, 0.1, 8, "unbiased", note=EVIL)
     print(Results({EVIL: estimate}, {EVIL + "2": EVIL}))
     told = capsys.readouterr()
-    assert told.out.count("owned") >= 6
+    assert told.out.count("owned") >= 5
     assert "[red]" in told.out
     assert clean(told.out + told.err)
+
+
+def test_json_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
+    tell(Answer({EVIL: EVIL}), as_json=True)
+    told = capsys.readouterr().out
+    assert clean(told)
+    assert json.loads(told) == {EVIL: EVIL}
 
 
 def test_a_name_does_not_fake_a_line(capsys: pytest.CaptureFixture[str]) -> None:

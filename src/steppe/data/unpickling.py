@@ -1,9 +1,8 @@
 """Pickles read as data: Python's own reader, with all calls and most instructions taken away.
 
 `pickle` imports and calls whatever a file names. Here the few names under which arrays are pickled stand for small
-classes of this module: numpy's own trust what they are given, and can be made to change numpy's types for good. The
-reader in Python, not the one in C: that one asks for as much memory as a file says, and hashes nested keys until the
-stack ends.
+classes of this module, which check what they are given. The reader is the one in Python: ten bytes make the one in C
+(`pickle.Unpickler`) fill gigabytes with an empty memo, and a deeply nested key makes it overrun the stack.
 """
 
 from __future__ import annotations
