@@ -144,6 +144,17 @@ def test_yaml_of_commands(
     assert "unexpected" not in told
 
 
+@pytest.mark.parametrize("text", ["{" + LAUGHS.replace("\n", ", ") + "}", "{a: " + "[" * 300 + "]" * 300 + "}"])
+@pytest.mark.parametrize("place", ["model_options: {}", "lr: {}", "augment: [{}]", "model_options: {{a: {{b: {}}}}}"])
+def test_yaml_within_yaml(tmp_path: Path, text: str, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command line's parser reads texts as YAML once more."""
+    (tmp_path / "given.yaml").write_text(place.format(json.dumps(text)))
+    begun = time.monotonic()
+    assert main(["train", "--dry-run", "--config", str(tmp_path / "given.yaml")]) == 2
+    assert time.monotonic() - begun < 5
+    assert "given.yaml" in capsys.readouterr().err
+
+
 # JSON
 
 DEEP = "[" * 100_000 + "]" * 100_000

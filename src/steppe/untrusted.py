@@ -31,16 +31,8 @@ def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = 
     """
     import yaml
 
-    depth = 0
     try:
-        for event in yaml.parse(text, Loader=loader()):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent):
-                raise ValueError("it has aliases (*name), which can unfold without end: write values out")
-            if depth > DEEPEST:
-                raise ValueError(f"it nests deeper than {DEEPEST} levels")
-            if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST:
-                raise ValueError(f"a value has {len(event.value):,} characters, and at most {LONGEST:,} are read")
+        _refuse_shape(text)
         return yaml.load(text, Loader=loader()) if load is None else load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -48,6 +40,35 @@ def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = 
         raise ValueError(f"{where} is not YAML{place}: {getattr(error, 'problem', None) or error}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:  # `!!int ""`, for one, is an IndexError
         raise ValueError(f"{where} is not plain YAML: {error}") from error
+
+
+def refuse_yaml_within(value: Any, where: Path | str) -> None:
+    """Refuses texts in what YAML held that would be refused as YAML themselves: jsonargparse reads some once more."""
+    import yaml
+
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        refuse_yaml_within(inner, where)
+    if isinstance(value, str):
+        try:
+            _refuse_shape(value)
+        except yaml.YAMLError:
+            pass  # a text like any other
+        except ValueError as error:
+            raise ValueError(f"{where} holds YAML within a text, {value:.40}...: {error}") from error
+
+
+def _refuse_shape(text: str) -> None:
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=loader()):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth and isinstance(event, yaml.AliasEvent):
+            raise ValueError("it has aliases (*name), which can unfold without end: write values out")
+        if depth > DEEPEST:
+            raise ValueError(f"it nests deeper than {DEEPEST} levels")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST:
+            raise ValueError(f"a value has {len(event.value):,} characters, and at most {LONGEST:,} are read")
 
 
 def loader() -> Any:

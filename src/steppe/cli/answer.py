@@ -27,8 +27,7 @@ class Answer:
 def tell(answer: Answer, as_json: bool) -> None:
     """Prints an answer: on stdout what was asked for, on stderr what went wrong."""
     if as_json:
-        text = json.dumps(plain(answer.data), indent=2, allow_nan=False)
-        say(text.replace("\x7f", "\\u007f"))  # the one control character that JSON leaves as it is
+        say(json.dumps(plain(answer.data), indent=2, allow_nan=False))
     elif answer.shown:
         # a console that does not break lines for a terminal that is not there
         screen = console(width=None if sys.stdout.isatty() else PIPE_WIDTH)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..names import unknown
-from ..untrusted import from_yaml, loader
+from ..untrusted import from_yaml, loader, refuse_yaml_within
 from .options import Option
 from .trouble import Misuse
 
@@ -51,6 +51,7 @@ def mapping_of(file: str, text: str) -> dict[Any, Any]:
 
     try:
         found = from_yaml(text, file, get_loader("yaml"))  # reads 1e-3 as a number, which YAML 1.1 does not
+        refuse_yaml_within(found, file)
     except ValueError as error:
         raise Misuse(str(error)) from error
     if found is None:
