@@ -235,6 +235,16 @@ def test_json_of_stores(tmp_path: Path, deep: str, insert: str, ask: Callable[[S
         refused(lambda: ask(store), "study.sqlite")
 
 
+@pytest.mark.parametrize("lost", ["losses", "filled", "axis0", "names", "cost"])
+def test_slices_that_lack_something_are_refused(tmp_path: Path, lost: str) -> None:
+    path = tmp_path / "slice.npz"
+    whole = blank([[0.0, 1.0]], ["a"], [1.0], [0])
+    about = json.dumps({k: v for k, v in whole.about().items() if k != lost})
+    held = {"about": np.array(about), "losses": whole.losses, "filled": whole.filled, "axis0": whole.axes[0]}
+    np.savez(path, **{k: v for k, v in held.items() if k != lost})
+    refused(lambda: Slice.load(path), "slice.npz")
+
+
 def test_slices_that_inflate_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "slice.npz"
     about = json.dumps(blank([[0.0]], ["a"], [1.0], [0]).about())

@@ -89,9 +89,12 @@ class Slice:
         about = from_json(str(held["about"]), place) if "about" in held else {}
         if not isinstance(about, dict) or about.pop("format", None) != FORMAT:
             raise ValueError(f"{place} holds no slice of a loss: Slice.save() writes such files")
-        axes = tuple(held[f"axis{k}"] for k in range(held["losses"].ndim))
-        about |= {k: tuple(about[k]) for k in ("names", "lengths", "seeds")} | {"cost": Cost(**about["cost"])}
-        return Slice(axes, held["losses"], held["filled"], **about)
+        try:
+            axes = tuple(held[f"axis{k}"] for k in range(held["losses"].ndim))
+            about |= {k: tuple(about[k]) for k in ("names", "lengths", "seeds")} | {"cost": Cost(**about["cost"])}
+            return Slice(axes, held["losses"], held["filled"], **about)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{place} is not as Slice.save() wrote it: {error!r}") from error
 
 
 def blank(
