@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from data_files import (
     idx_bytes,
+    publish_svhn,
     write_cifar_binary,
     write_cifar_c,
     write_cifar_python,
@@ -35,12 +36,13 @@ def only(path: Path):
     return found
 
 
-def test_each_published_layout_is_known(tmp_path: Path) -> None:
+def test_each_published_layout_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mnist(tmp_path / "MNIST" / "raw", (6, 4))
     write_mnist(tmp_path / "FashionMNIST" / "raw", (5, 3), zipped=True)
     write_cifar_binary(tmp_path / "cifar-10-batches-bin", "cifar10")
     write_cifar_python(tmp_path / "cifar-100-python", "cifar100")
     write_svhn(tmp_path)
+    publish_svhn(monkeypatch, tmp_path)
     write_tiny_imagenet(tmp_path / "tiny-imagenet-200")
     write_cifar_c(tmp_path / "CIFAR-10-C")
     report = check(tmp_path)
@@ -83,10 +85,11 @@ def test_own_data(tmp_path: Path) -> None:
     assert "classes" not in str(found)
 
 
-def test_single_files(tmp_path: Path) -> None:
+def test_single_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(5)))
     assert only(tmp_path / "t10k-labels-idx1-ubyte").parts == (Part("t10k-labels-idx1-ubyte", 5, (), 0),)
     write_svhn(tmp_path)
+    publish_svhn(monkeypatch, tmp_path)
     assert only(tmp_path / "train_32x32.mat").parts == (Part("train_32x32", 11, (3, 32, 32), 10),)
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"half of it")
     assert "its sha256 is" in only(tmp_path / "cifar-10-binary.tar.gz").problem
@@ -96,7 +99,7 @@ def test_single_files(tmp_path: Path) -> None:
     ("name", "body", "words"),
     [
         ("a.npz", b"PK", "a.npz"),
-        ("a.mat", b"PK", "not a readable .mat file"),
+        ("a.mat", b"PK", "not a file of SVHN as published"),
         ("a.txt", b"hello", "not an IDX file"),
         ("empty", b"", "not an IDX file"),
     ],
@@ -130,9 +133,10 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert only(tmp_path / "plain").problem == "it lacks t10k-labels-idx1-ubyte"
 
 
-def test_what_is_broken_is_named(tmp_path: Path) -> None:
+def test_what_is_broken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar_binary(tmp_path / "cifar-10-batches-bin", "cifar10")
     write_svhn(tmp_path)
+    publish_svhn(monkeypatch, tmp_path)
     path = tmp_path / "cifar-10-batches-bin" / "data_batch_4.bin"
     path.write_bytes(path.read_bytes()[:-1])
     report = check(tmp_path)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from difflib import get_close_matches
+from io import BytesIO
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
+from zipfile import ZIP_STORED, ZipFile
 
 from ._util.checkpoints import without_prefix
 
@@ -18,6 +20,7 @@ WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "weights", "params
 """Keys under which training scripts keep a state dict among other things, the likeliest first."""
 DEPTH = 4  # of such wrappers in one another
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
+ZIP = b"PK\x03\x04"  # the first bytes by which torch.load tells its zip format from the older ones
 PAIRS = 3  # of names that are shown where they do not fit
 
 
@@ -34,15 +37,46 @@ def read(path: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickles of kinds that are refused anyway
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            found = torch.load(_stored(path), map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise ValueError(
             f"{path} holds more than weights, or is damaged, and what else is in it could run code: it was not opened. "
             "Where you trust it, save the weights alone: torch.save(model.state_dict(), ...), or as .safetensors"
         ) from error
+    except ZipError as error:
+        raise ValueError(f"{path} {error}") from error
     except Exception as error:  # bytes that are no checkpoint make it fail in ways that have no end
         raise ValueError(f"{path} is no checkpoint as torch.save writes it, or is damaged: {error!r:.200}") from error
     return _unwrapped(found, path)
+
+
+class ZipError(ValueError):
+    """Records of a zip file that torch.save does not write."""
+
+
+def _stored(path: Path) -> Path | BytesIO:
+    """What torch.save wrote, its records checked and copied: torch reads compressed ones, however far they inflate.
+
+    It reads the copy because two readers may find two lists of records in one file. An old file without records is
+    read as it is: its tensors lie in it byte by byte.
+    """
+    with path.open("rb") as file:
+        if file.read(len(ZIP)) != ZIP:
+            return path
+    copy, size = BytesIO(), path.stat().st_size
+    with ZipFile(path) as given, ZipFile(copy, "w") as plain:
+        records = given.infolist()
+        declared = sum(record.file_size for record in records)
+        if declared > size:
+            raise ZipError(f"has {size:,} bytes and declares {declared:,} bytes: its records inflate or overlap")
+        if len({record.filename for record in records}) < len(records):
+            raise ZipError("holds two records of one name, and torch.save writes no such files")
+        for record in records:
+            if record.compress_type != ZIP_STORED:
+                raise ZipError(f"holds {record.filename!r} compressed, and torch.save writes no such files")
+            plain.writestr(record.filename, given.read(record))
+    copy.seek(0)
+    return copy
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._util.json import json_safe
+from ..terminal import cell, complain, console, say
 
 PIPE_WIDTH = 160  # columns where no terminal says how many there are: enough that tables keep one line a row
 
@@ -26,24 +27,18 @@ class Answer:
 def tell(answer: Answer, as_json: bool) -> None:
     """Prints an answer: on stdout what was asked for, on stderr what went wrong."""
     if as_json:
-        print(json.dumps(plain(answer.data), indent=2, allow_nan=False))
+        say(json.dumps(plain(answer.data), indent=2, allow_nan=False))
     elif answer.shown:
-        screen = console()
+        # a console that does not break lines for a terminal that is not there
+        screen = console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
         for thing in answer.shown:
             if hasattr(thing, "__rich_console__"):
                 screen.print(thing)
             else:
-                print(thing)
+                say(thing)
     sys.stdout.flush()
     for line in answer.trouble:
-        print(line, file=sys.stderr)
-
-
-def console() -> Any:
-    """A rich console on stdout that does not break lines for a terminal that is not there."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+        complain(line)
 
 
 def table(*heads: str, right: Sequence[str] = (), fold: Sequence[str] = ()) -> Any:
@@ -53,15 +48,15 @@ def table(*heads: str, right: Sequence[str] = (), fold: Sequence[str] = ()) -> A
 
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for head in heads:
-        made.add_column(head, justify="right" if head in right else "left", no_wrap=head not in fold, overflow="fold")
+        made.add_column(
+            cell(head), justify="right" if head in right else "left", no_wrap=head not in fold, overflow="fold"
+        )
     return made
 
 
 def add(to: Any, *cells: object) -> None:
-    """Adds a row to a table, as text and not as markup: names may have brackets."""
-    from rich.text import Text
-
-    to.add_row(*(Text(str(c)) for c in cells))
+    """Adds a row to a table."""
+    to.add_row(*map(cell, cells))
 
 
 def plain(x: Any) -> Any:

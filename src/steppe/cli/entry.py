@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from ..names import unknown
+from ..terminal import complain, say
 from .answer import tell
 from .command import Command, Common
 from .pages import front
@@ -59,13 +60,13 @@ def _main(words: list[str]) -> int:
     try:
         found = _found(words)
         if isinstance(found, str):
-            print(found, end="")
+            say(found, end="")
             return 0
         name = f"steppe {found.name}"
-        warnings.showwarning = lambda said, *_: print(f"{name}: warning: {said}", file=sys.stderr)
+        warnings.showwarning = lambda said, *_: complain(f"{name}: warning: {said}")
         asked = parse(found, words[len(found.name.split()) :])
         if isinstance(asked, str):
-            print(asked, end="")
+            say(asked, end="")
             return 0
         return _run(found, asked)
     except BrokenPipeError:  # the reader, such as head, has gone: nobody is left to tell
@@ -74,7 +75,7 @@ def _main(words: list[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:
         code = told(error, name)
         if code == MISUSED:
-            print(f"{name} --help shows what there is.", file=sys.stderr)
+            complain(f"{name} --help shows what there is.")
         return code
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..names import unknown
+from ..untrusted import from_yaml, loader, refuse_yaml_within
 from .options import Option
 from .trouble import Misuse
 
@@ -49,19 +50,15 @@ def mapping_of(file: str, text: str) -> dict[Any, Any]:
     from jsonargparse import get_loader
 
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
-            raise Misuse(f"{file} has aliases (*name), which can unfold without end: write values out")
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        found = get_loader("yaml")(text)  # reads 1e-3 as a number, which YAML 1.1 does not
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" in line {mark.line + 1}" if mark else ""
-        raise Misuse(f"{file} is not YAML{place}: {getattr(error, 'problem', None) or 'it cannot be read'}") from error
+        found = from_yaml(text, file, get_loader("yaml"))  # reads 1e-3 as a number, which YAML 1.1 does not
+        refuse_yaml_within(found, file)
+    except ValueError as error:
+        raise Misuse(str(error)) from error
     if found is None:
         return {}
     if not isinstance(found, dict):
         raise Misuse(f"{file}: a file of options has lines such as `lr: 0.1`, and this is a {type(found).__name__}")
-    keys = [key.value for key, _ in tree.value] if isinstance(tree, yaml.MappingNode) else []
+    keys = [key.value for key, _ in yaml.compose(text, Loader=loader()).value]
     for key in keys:
         if keys.count(key) > 1:
             raise Misuse(f"{file}: {key!r} is there {keys.count(key)} times: leave one")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..csv_text import csv_text
 from ..training.config import Config
 from .answer import Answer, add, plain, table
 from .command import Command, File
@@ -150,11 +149,7 @@ def _write(path: Path, found: Found) -> None:
     if path.suffix == ".json":
         text = json.dumps(plain({"results": found.rows, "failures": found.failures}), indent=2, allow_nan=False)
     else:
-        buffer = io.StringIO()
-        rows = csv.DictWriter(buffer, COLUMNS, extrasaction="ignore")
-        rows.writeheader()
-        rows.writerows(row | row["cost"] for row in found.rows)
-        text = buffer.getvalue()
+        text = csv_text(COLUMNS, (row | row["cost"] for row in found.rows))
     path.parent.mkdir(parents=True, exist_ok=True)
     with written(path) as file:
         file.write(text.encode())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
+from ..terminal import complain
 from .answer import Answer
 from .command import Command
 from .study import Which, study_of
@@ -25,7 +25,7 @@ def serve(which: Which, where: Where) -> Answer:
     study = study_of(which)
     if not study.store.exists():
         raise FileNotFoundError(f"{study.folder} holds no study yet: `steppe study run` makes one")
-    serve_page(study.store, where.port, ready=lambda address: print(f"{address} (Ctrl-C ends it)", file=sys.stderr))
+    serve_page(study.store, where.port, ready=lambda address: complain(f"{address} (Ctrl-C ends it)"))
     return Answer({"folder": study.folder}, [])
 
 

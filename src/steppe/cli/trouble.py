@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from ..terminal import complain, say
 
 FAILED, MISUSED, STOPPED = 1, 2, 130  # exit codes: it could not be done; asked for wrongly; Ctrl-C
 DEBUG = "STEPPE_DEBUG"
@@ -44,18 +45,18 @@ def debugging(on: bool) -> Iterator[None]:
 def trace(error: BaseException) -> None:
     """Prints the traceback of an error, if somebody wants to see it."""
     if os.environ.get(DEBUG, "") not in ("", "0"):
-        traceback.print_exception(error)
+        say("".join(traceback.format_exception(error)), error=True)
 
 
 def told(error: BaseException, command: str) -> int:
     """Says on stderr what went wrong, and returns the exit code."""
     trace(error)
     if isinstance(error, KeyboardInterrupt):
-        print(f"{command}: stopped", file=sys.stderr)
+        complain(f"{command}: stopped")
         return STOPPED
     known = isinstance(error, EXPECTED)
     hint = "" if known else f" (unexpected {type(error).__name__}: --debug shows where)"
-    print(f"{command}: {message(error)}{hint}", file=sys.stderr)
+    complain(f"{command}: {message(error)}{hint}")
     return MISUSED if isinstance(error, Misuse) else FAILED
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..terminal import line
 from .catalogue import CATALOGUE, CORRUPTED, CORRUPTIONS_OF, File, Published
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Found:
 
     def __str__(self) -> str:
         lines = [f"{self.what} at {self.where}", *map(str, self.parts), *(f"note: {note}" for note in self.notes)]
-        return "\n  ".join([*lines, *([f"PROBLEM: {self.problem}"] if self.problem else [])])
+        return "\n  ".join(map(line, [*lines, *([f"PROBLEM: {self.problem}"] if self.problem else [])]))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from .catalogue import CATALOGUE, CORRUPTIONS_OF
 from .damage import DataError
 from .dataset import Dataset
 from .labels import class_numbers, paired
-from .npy import Header, header
+from .npy import mapped
 
 SEVERITIES = 5  # one after the other in each file: README.txt of the archive
 
@@ -25,8 +25,7 @@ def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset
         raise ValueError(unknown(f"corruption in {folder}", corruption, known))
     if severity not in range(1, SEVERITIES + 1):
         raise ValueError(f"severity {severity} was asked for, and there are 1 to {SEVERITIES}")
-    images = _header(path)
-    labels = _header(labels_file)
+    images, labels = mapped(path), mapped(labels_file)
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images.shape) != 4:
         raise DataError(
             f"{path}: images should be bytes of shape (rows, 32, 32, 3), and are {images.dtype} {images.shape}"
@@ -40,8 +39,8 @@ def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset
         raise DataError(f"{path}: {images.shape[0]} rows are not {SEVERITIES} severities of equal length")
     each = images.shape[0] // SEVERITIES
     rows = slice(each * (severity - 1), each * severity)
-    pixels = np.ascontiguousarray(_mapped(path, images)[rows].transpose(0, 3, 1, 2))
-    numbers = np.array(_mapped(labels_file, labels)[rows])
+    pixels = np.ascontiguousarray(images[rows].transpose(0, 3, 1, 2))
+    numbers = np.array(labels[rows])
     count = CATALOGUE[data].classes
     targets = class_numbers(labels_file, numbers, count)
     classes = tuple(map(str, range(count)))
@@ -65,16 +64,3 @@ def find(root: Path | str, data: str) -> Path:
 def corruptions(folder: Path) -> list[str]:
     """The corruptions whose files lie in a folder."""
     return sorted(p.stem for p in folder.glob("*.npy") if p.stem != "labels")
-
-
-def _header(path: Path) -> Header:
-    with path.open("rb") as file:
-        found = header(path, file)
-    there = path.stat().st_size - found.offset
-    if there != found.nbytes:
-        raise DataError(f"{path}: its header declares {found.nbytes} bytes, shape {found.shape}, and {there} are there")
-    return found
-
-
-def _mapped(path: Path, head: Header) -> np.memmap[tuple[int, ...], np.dtype[np.generic]]:
-    return np.memmap(path, head.dtype, "r", head.offset, head.shape, "F" if head.fortran else "C")

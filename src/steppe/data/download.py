@@ -13,18 +13,7 @@ from io import FileIO
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import (
-    FileHandler,
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPHandler,
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-    UnknownHandler,
-)
+from urllib.request import Request, urlopen
 
 from .archives import unpack
 from .catalogue import CATALOGUE, File, files
@@ -118,7 +107,7 @@ def _collect(file: File, part: Path, address: str, tick: Tick) -> None:
 
 def _receive(file: File, part: Path, address: str, begun: int, tick: Tick) -> None:
     request = Request(address, headers={"Range": f"bytes={begun}-"} if begun else {})
-    with _opener().open(request, timeout=TIMEOUT) as answer:
+    with urlopen(request, timeout=TIMEOUT) as answer:  # follows redirections, never to files of this machine
         so_far = 0  # a server that knows no ranges sends everything again
         if answer.status == HTTPStatus.PARTIAL_CONTENT:
             if not answer.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
@@ -150,15 +139,6 @@ def _write(out: FileIO, chunk: bytes, part: Path) -> None:
     except OSError as error:
         why = f"{error.strerror}; what came so far stays, make room and call again"
         raise OSError(error.errno, why, str(part)) from error
-
-
-def _opener() -> OpenerDirector:
-    """Opens http, https and file addresses, and nothing else that a redirection may lead to."""
-    opener = OpenerDirector()
-    for handler in (ProxyHandler, UnknownHandler, HTTPHandler, HTTPSHandler, FileHandler, HTTPRedirectHandler,
-                    HTTPDefaultErrorHandler, HTTPErrorProcessor):  # fmt: skip
-        opener.add_handler(handler())
-    return opener
 
 
 def _address(file: File, mirror: str | None) -> str:

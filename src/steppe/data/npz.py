@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .archives import entries
-from .damage import MOST_BYTES, DataError, affordable
+from .damage import MOST_BYTES, DataError
 from .dataset import Dataset, Splits
 from .labels import class_numbers, paired
-from .npy import NUMBERS, header
+from .npy import arrays
 
 INPUTS = ("x", "inputs", "images", "data")
 TARGETS = ("y", "targets", "labels")
@@ -25,6 +22,7 @@ PARTS = {"train": ("train",), "test": ("test",), "validation": ("val", "valid", 
 CLASSES = "classes"  # names, if the file has them
 EVERY = 5  # of a file without a test part, every fifth row tests
 MOST_CLASSES = 100_000
+NUMBERS = "biuf"  # kinds of dtypes
 
 
 def read(path: Path | str, most: int = MOST_BYTES) -> Splits:
@@ -36,21 +34,21 @@ def read(path: Path | str, most: int = MOST_BYTES) -> Splits:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    arrays = _arrays(path, most)
-    names = {part: pair for part, words in PARTS.items() if (pair := _pair(arrays, words))}
+    held = _arrays(path, most)
+    names = {part: pair for part, words in PARTS.items() if (pair := _pair(held, words))}
     if "train" not in names:
-        names = {"train": pair} if (pair := _pair(arrays, ())) else {}
+        names = {"train": pair} if (pair := _pair(held, ())) else {}
     if not names:
         raise DataError(
-            f"{path}: it holds {', '.join(sorted(arrays)) or 'nothing'}; wanted are x_train, y_train, x_test, y_test, "
+            f"{path}: it holds {', '.join(sorted(held)) or 'nothing'}; wanted are x_train, y_train, x_test, y_test, "
             "or x and y (also inputs or images, targets or labels)"
         )
-    classes, targets = _targets(path, {part: (y, arrays[y]) for part, (_, y) in names.items()})
-    if classes and CLASSES in arrays:
-        classes = _named(path, arrays[CLASSES], len(classes))
+    classes, targets = _targets(path, {part: (y, held[y]) for part, (_, y) in names.items()})
+    if classes and CLASSES in held:
+        classes = _named(path, held[CLASSES], len(classes))
     sets = {}
     for part, (x, _) in names.items():
-        inputs = _inputs(f"{path}, {x}", arrays[x])
+        inputs = _inputs(f"{path}, {x}", held[x])
         paired(f"{path}, {x}", len(inputs), len(targets[part]))
         sets[part] = Dataset(path.stem, inputs, targets[part], classes)
         if inputs.shape[1:] != sets["train"].inputs.shape[1:]:
@@ -70,31 +68,11 @@ def _splits(path: Path, sets: dict[str, Dataset]) -> Splits:
 
 
 def _arrays(path: Path, most: int) -> dict[str, NDArray[Any]]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            arrays = [e for e in entries(archive) if e.filename.endswith(".npy")]
-            affordable(path, sum(e.file_size for e in arrays), path.stat().st_size, most)
-            found = {e.filename.removesuffix(".npy"): _array(path, archive, e, most) for e in arrays}
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeDecodeError,
-            OverflowError) as error:  # fmt: skip
-        raise DataError(f"{path}: not an .npz file that can be read: {error}") from error
+    found = arrays(path, most)
+    for name, array in found.items():
+        if array.dtype.kind not in NUMBERS + "U":
+            raise DataError(f"{path}, {name}: it holds {array.dtype}, and numbers were expected")
     return found
-
-
-def _array(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> NDArray[Any]:
-    where = f"{path}, {entry.filename}"
-    with archive.open(entry) as file:
-        head = header(where, file, NUMBERS + "U")
-        if head.nbytes + head.offset != entry.file_size:
-            raise DataError(
-                f"{where}: its header declares {head.nbytes} bytes of {head.dtype} in the shape {head.shape}, "
-                f"and its entry has {entry.file_size - head.offset}"
-            )
-        affordable(where, head.nbytes, min(entry.compress_size, path.stat().st_size), most)
-        raw = file.read(head.nbytes)
-        if len(raw) != head.nbytes or file.read(1):
-            raise DataError(f"{where}: {head.nbytes} bytes are declared, and {len(raw)} are there")
-    return np.frombuffer(raw, head.dtype).reshape(head.shape, order="F" if head.fortran else "C")
 
 
 def _pair(arrays: Iterable[str], parts: tuple[str, ...]) -> tuple[str, str] | None:

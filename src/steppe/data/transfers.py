@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ..terminal import console, say
+
 
 @contextmanager
 def transfer(what: str, progress: bool | None = None) -> Iterator[Callable[[int, int], object]]:
@@ -14,14 +16,13 @@ def transfer(what: str, progress: bool | None = None) -> Iterator[Callable[[int,
         yield lambda done, total: None
         return
     if not sys.stderr.isatty():  # a log, where a line a file is enough
-        print(f"{what} ...", file=sys.stderr)
+        say(f"{what} ...", error=True)
         yield lambda done, total: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     name = TextColumn("{task.description}", markup=False)
     columns = (name, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

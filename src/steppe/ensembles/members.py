@@ -12,6 +12,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from ..data.npy import mapped
 from ..measures.fisher import fisher_traces
 from ..names import unknown
 from ..training import files
@@ -24,6 +25,7 @@ from ..training.position import Position
 from ..training.problem import data_of
 from ..training.runs import Run, open_run
 from ..training.start import folder_of
+from ..untrusted import yaml_in
 from .named import Weights, strategy
 from .selection import sharp_sets
 from .settings import Ensemble
@@ -111,14 +113,14 @@ def open_ensemble(path: Path | str, model: str | None = None, trust: bool = Fals
 
 def _about(path: Path) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = yaml.safe_load((path / ABOUT).read_text(encoding="utf-8"))
+        said: dict[str, Any] = yaml_in(path / ABOUT)
         if said["ensemble"].get("how") == "stacked":  # removed since; like every way, it may change between two starts
             said["ensemble"]["how"] = "sequence"
         for part, known in (("ensemble", asdict(Ensemble())), ("config", asdict(Config()))):
             strange = [k for k in said[part] if k not in known]
             if strange:
                 raise KeyError(unknown("setting", strange[0], known))
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path / ABOUT} does not describe an ensemble: {error!r}. Bring it back, or start anew"
         ) from error
@@ -150,7 +152,7 @@ def exchange(configs: Sequence[Config], ensemble: Ensemble, epoch: int) -> None:
     paths = [folder_of(c) for c in configs]
     if all(rows_file(p, epoch).exists() for p in paths):
         return
-    scores = np.stack([np.load(scores_file(p, epoch), allow_pickle=False) for p in paths])
+    scores = np.stack([mapped(scores_file(p, epoch)) for p in paths])
     for path, flags in zip(paths, sharp_sets(scores, ensemble.share, ensemble.named, ensemble.rest), strict=True):
         _save(rows_file(path, epoch), np.flatnonzero(flags))
 

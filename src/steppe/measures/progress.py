@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..terminal import console, line, say
 from .estimate import Estimate
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def watching(measures: int, progress: bool | None) -> Iterator[Watch]:
         yield lambda name, estimate: None
         return
     if not sys.stderr.isatty():  # a log, where a line a measure is enough
-        yield lambda name, estimate: print(f"{name} ...", file=sys.stderr) if estimate is None else None
+        yield lambda name, estimate: say(f"{name} ...", error=True) if estimate is None else None
         return
     with _bar() as bar:
         task = bar.add_task("", total=measures, now="")
@@ -33,7 +34,7 @@ def watching(measures: int, progress: bool | None) -> Iterator[Watch]:
             if name not in seen:
                 seen.append(name)
             now = f"{estimate}, {estimate.cost}" if estimate is not None else ""
-            bar.update(task, description=name, completed=len(seen) - 1, now=now)
+            bar.update(task, description=line(name), completed=len(seen) - 1, now=now)
 
         yield watch
 
@@ -45,7 +46,7 @@ def ticking(what: str, tick: Tick | None, progress: bool | None = None) -> Itera
         yield tick or (lambda done, total: None)
         return
     with _bar() as bar:
-        task = bar.add_task(what, total=None, now="")
+        task = bar.add_task(line(what), total=None, now="")
         yield lambda done, total: bar.update(task, completed=done, total=total, now=f"{done} of {total}")
 
 
@@ -54,8 +55,7 @@ def _shown(progress: bool | None) -> bool:
 
 
 def _bar() -> Progress:
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     name, now = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[now]}"))
-    return Progress(name, BarColumn(), now, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+    return Progress(name, BarColumn(), now, TimeElapsedColumn(), console=console(stderr=True), transient=True)

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from .._util.json import json_safe
+from ..terminal import cell, console
 from .estimate import Cost, Estimate
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ class Results(Mapping[str, Estimate]):
         """One row a measure: value, error, kind, cost and time."""
         from rich import box
         from rich.table import Table
-        from rich.text import Text
 
         total = (
             f"In all {self.cost}, {self.cost.seconds:.1f} s. Work that measures share is counted once, at the first."
@@ -52,17 +52,15 @@ class Results(Mapping[str, Estimate]):
             kind = ", ".join([e.kind, *([e.note] if e.note else []), *([] if e.complete else ["stopped early"])])
             error = f"{e.stderr:.2g}" if isfinite(e.stderr) and e.stderr else ""
             cells = (name, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s")
-            table.add_row(*map(Text, cells))  # not as markup: names may have brackets
+            table.add_row(*map(cell, cells))
         for name, why in self.failures.items():
-            table.add_row(*map(Text, (name, "none", "", "", why, "", "")))
+            table.add_row(*map(cell, (name, "none", "", "", why, "", "")))
         return table
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=110, no_color=True, highlight=False)
-        with console.capture() as capture:
-            console.print(self.table())
+        page = console(width=110, no_color=True, highlight=False)
+        with page.capture() as capture:
+            page.print(self.table())
         return capture.get()
 
     def to_json(self) -> str:

@@ -7,12 +7,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
+from pathlib import Path
 from typing import Any, cast
 from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.npy import arrays
+from ..untrusted import from_json
 from ..written import written
 from .estimate import Cost
 
@@ -79,15 +82,19 @@ class Slice:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Slice:
         """Reads what save() wrote; nothing in the file is run."""
+        place = os.fspath(path)
         if not is_zipfile(path):
-            raise ValueError(f"{os.fspath(path)} is no .npz file: Slice.save() writes such files")
-        with np.load(path, allow_pickle=False) as file:
-            about = json.loads(str(file["about"])) if "about" in file else {}
-            if about.pop("format", None) != FORMAT:
-                raise ValueError(f"{os.fspath(path)} holds no slice of a loss: Slice.save() writes such files")
-            axes = tuple(file[f"axis{k}"] for k in range(file["losses"].ndim))
+            raise ValueError(f"{place} is no .npz file: Slice.save() writes such files")
+        held = arrays(Path(path))
+        about = from_json(str(held["about"]), place) if "about" in held else {}
+        if not isinstance(about, dict) or about.pop("format", None) != FORMAT:
+            raise ValueError(f"{place} holds no slice of a loss: Slice.save() writes such files")
+        try:
+            axes = tuple(held[f"axis{k}"] for k in range(held["losses"].ndim))
             about |= {k: tuple(about[k]) for k in ("names", "lengths", "seeds")} | {"cost": Cost(**about["cost"])}
-            return Slice(axes, file["losses"], file["filled"], **about)
+            return Slice(axes, held["losses"], held["filled"], **about)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{place} is not as Slice.save() wrote it: {error!r}") from error
 
 
 def blank(

@@ -92,7 +92,7 @@ class DynamicSparseSAM:
 
 
 def _power_of_two(norm: Tensor) -> Tensor:
-    """About 1 / norm, a factor that rounds nothing: squares of very small or large gradients would vanish or overflow."""
+    """About 1 / norm, a factor that rounds nothing: squares of small or large gradients would vanish or overflow."""
     return torch.ldexp(torch.ones_like(norm), -torch.frexp(norm).exponent)
 
 

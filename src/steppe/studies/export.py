@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
@@ -12,6 +11,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any, Literal
 
+from ..csv_text import csv_text
 from ..names import unknown
 from ..written import written
 from .table import Run, Table
@@ -78,11 +78,7 @@ def _flat(value: Any) -> Any:
 
 
 def _csv(columns: list[str], rows: list[Row]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_there(row.get(name)) for name in columns] for row in rows)
-    return text.getvalue().encode()
+    return csv_text(columns, ({name: _there(value) for name, value in row.items()} for row in rows)).encode()
 
 
 def _parquet(columns: list[str], rows: list[Row]) -> bytes:

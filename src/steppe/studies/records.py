@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from math import isnan, nan
+from pathlib import Path
 from typing import Any
 
 from .._util.json import json_safe
+from ..untrusted import from_json
 from .table import Measured, Run, Table
 
 # what was finished stays done while somebody adds a measure to it; a failed cell that is tried again is running
@@ -23,7 +25,7 @@ _OUTCOMES = """SELECT cell, role, name, value, stderr, n, kind, cost, seconds, n
     FROM outcomes ORDER BY cell, role, name"""
 
 
-def table(db: sqlite3.Connection) -> Table:
+def table(db: sqlite3.Connection, where: Path) -> Table:
     """All runs in the order in which they were planned, as of one moment."""
     db.execute("BEGIN")  # so that all queries see the same records
     try:
@@ -35,7 +37,7 @@ def table(db: sqlite3.Connection) -> Table:
                 reasons.setdefault(cell, {})[name] = error
             else:
                 errors[cell] = error
-        found = _outcomes(db)
+        found = _outcomes(db, where)
     finally:
         db.execute("ROLLBACK")
     runs = []
@@ -43,7 +45,7 @@ def table(db: sqlite3.Connection) -> Table:
         targets, target_errors, measures, meta = found.get(cell, ({}, {}, {}, {}))
         failures = {m: why for m, why in reasons.get(cell, {}).items() if m not in measures}
         error = "" if state == "done" else errors.get(cell, "")
-        settings, within = json.loads(config), json.loads(groups)
+        settings, within = (from_json(text, where) for text in (config, groups))
         runs.append(Run(key, name, settings, within, state, targets, measures, target_errors, meta, failures, error))
     return Table(runs)
 
@@ -51,7 +53,7 @@ def table(db: sqlite3.Connection) -> Table:
 Found = tuple[dict[str, float], dict[str, float], dict[str, Measured], dict[str, float]]
 
 
-def _outcomes(db: sqlite3.Connection) -> dict[int, Found]:
+def _outcomes(db: sqlite3.Connection, where: Path) -> dict[int, Found]:
     found: dict[int, Found] = {}
     costs: dict[str, Any] = {}  # a few texts stand for many runs: each is read once
     for cell, role, name, value, stderr, n, kind, cost, seconds, note, complete in db.execute(_OUTCOMES):
@@ -61,7 +63,7 @@ def _outcomes(db: sqlite3.Connection) -> dict[int, Found]:
         number = nan if value is None else value
         if role == "measure":
             if cost not in costs:
-                costs[cost] = json.loads(cost)
+                costs[cost] = from_json(cost, where)
             error, took = (nan if v is None else v for v in (stderr, seconds))
             measures[name] = Measured(number, error, n, kind, costs[cost], took, note, bool(complete))
         elif role == "target":

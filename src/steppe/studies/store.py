@@ -12,8 +12,11 @@ from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..untrusted import from_json
 from . import records, schema
 from .table import Table
+
+NOTES, VERSIONS = "SELECT name, value FROM notes ORDER BY id", "SELECT versions FROM origins ORDER BY id"
 
 
 class Planned(Protocol):
@@ -96,7 +99,7 @@ class Store:
                 there = db.execute("SELECT config FROM cells WHERE key = ?", row[:1]).fetchone()
                 if there is None:
                     db.execute("INSERT INTO cells (key, name, config, groups, at) VALUES (?, ?, ?, ?, ?)", row)
-                elif json.loads(there[0]) != json.loads(row[2]):
+                elif from_json(there[0], self.path) != json.loads(row[2]):
                     raise ValueError(
                         f"the cell {row[0]} is in {self.path} with another configuration: {there[0]} is not {row[2]}"
                     )
@@ -192,12 +195,12 @@ class Store:
     def notes(self) -> dict[str, Any]:
         """The facts about the study."""
         with schema.told(self.path):
-            return {n: json.loads(v) for n, v in self._db.execute("SELECT name, value FROM notes ORDER BY id")}
+            return {n: from_json(v, self.path) for n, v in self._db.execute(NOTES)}
 
     def table(self) -> Table:
         """All runs, with what is known of them, as of one moment."""
         with schema.told(self.path):
-            return records.table(self._db)
+            return records.table(self._db, self.path)
 
     def states(self) -> dict[str, str]:
         """The state of each cell by its key: done, failed, running or open."""
@@ -223,12 +226,12 @@ class Store:
         """The records of a cell's epochs."""
         query = "SELECT record FROM curves WHERE cell = ? ORDER BY epoch"
         with schema.told(self.path):
-            return [json.loads(row[0]) for row in self._db.execute(query, (self._id(key),))]
+            return [from_json(row[0], self.path) for row in self._db.execute(query, (self._id(key),))]
 
     def versions(self) -> list[dict[str, str]]:
         """With what the outcomes were computed: each set of versions once."""
         with schema.told(self.path):
-            return [json.loads(row[0]) for row in self._db.execute("SELECT versions FROM origins ORDER BY id")]
+            return [from_json(row[0], self.path) for row in self._db.execute(VERSIONS)]
 
     def _id(self, key: str) -> int:
         found = self._db.execute("SELECT id FROM cells WHERE key = ?", (key,)).fetchone()

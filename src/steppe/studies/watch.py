@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ..terminal import console, line, say
+
 Watch = Callable[[str, str], None]  # a cell's name and what became of it: running, done or failed
 
 
@@ -28,16 +30,15 @@ def watching(total: int, done: int, progress: bool | None, what: str = "cells") 
         yield lambda name, state: None
     elif not sys.stderr.isatty():
 
-        def line(name: str, state: str) -> None:
+        def tell(name: str, state: str) -> None:
             count(name, state)
             if state != "running":
                 ended = counts["done"] + counts["failed"]
                 of = "" if what == "cells" else f" {what}"
-                print(f"{ended} of {total}{of}: {name} {state}", file=sys.stderr, flush=True)
+                say(f"{ended} of {total}{of}: {line(name)} {state}", error=True)
 
-        yield line
+        yield tell
     else:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         now = TextColumn("{task.fields[now]}", markup=False)
@@ -49,7 +50,7 @@ def watching(total: int, done: int, progress: bool | None, what: str = "cells") 
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        with Progress(*columns, console=console(stderr=True), transient=True) as bars:
             task = bars.add_task("", total=total - done, now=_told(counts, total))
 
             def bar(name: str, state: str) -> None:

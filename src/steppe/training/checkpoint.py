@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
+from ..untrusted import from_json
 from . import files
 from .packing import owned, packed, unpacked
 from .position import Position
@@ -63,8 +64,8 @@ def committed(folder: Path) -> Committed | None:
         return None
     try:
         with safe_open(folder / WEIGHTS, "pt") as file:
-            return _about(json.loads((file.metadata() or {})[KEY]))
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+            return _about(from_json((file.metadata() or {})[KEY], folder / WEIGHTS))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise _damaged(folder / WEIGHTS, error) from error
 
 
@@ -80,10 +81,10 @@ def state_in(folder: Path, about: Committed) -> Any:
         raise FileNotFoundError(f"{folder / WEIGHTS} belongs to {about.state}, which is not there: bring it back")
     tensors, metadata = _read(path)
     try:
-        if _about(json.loads(metadata[KEY])) != about:
+        if _about(from_json(metadata[KEY], path)) != about:
             raise KeyError("it belongs to another checkpoint")
-        return unpacked(tensors, metadata["tree"])
-    except (KeyError, json.JSONDecodeError) as error:
+        return unpacked(tensors, metadata["tree"], path)
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise _damaged(path, error) from error
 
 
@@ -91,7 +92,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     content = path.read_bytes()  # at once: a run that goes on may put another file in its place
     try:
         tensors = load(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        header = from_json(content[8 : 8 + int.from_bytes(content[:8], "little")], path)
     except (SafetensorError, ValueError) as error:
         raise _damaged(path, error) from error
     return tensors, header.get("__metadata__", {})

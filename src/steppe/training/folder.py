@@ -15,6 +15,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from ..names import unknown
+from ..untrusted import yaml_in
 from . import files
 from .checkpoint import RECORDS, WEIGHTS
 from .config import Config
@@ -69,9 +70,9 @@ def about(path: Path) -> dict[str, Any] | None:
     if not (path / RUN).exists():
         return None
     try:
-        said = yaml.safe_load((path / RUN).read_text(encoding="utf-8"))
+        said = yaml_in(path / RUN)
         _ = said["config"].keys()
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path / RUN} does not describe a run: {error!r}. Bring it back, or start anew") from error
     return said  # type: ignore[no-any-return]
 

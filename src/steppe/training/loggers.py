@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..csv_text import csv_text
 from ..imported import imported, is_factory
 from ..names import unknown
 from . import files
@@ -50,11 +49,8 @@ class CSV:
         pass
 
     def _write(self) -> None:
-        text = io.StringIO()
-        table = csv.DictWriter(text, list(dict.fromkeys(k for row in self._rows for k in row)))
-        table.writeheader()
-        table.writerows(self._rows)
-        files.replace(self._path, text.getvalue().encode())
+        columns = list(dict.fromkeys(name for row in self._rows for name in row))
+        files.replace(self._path, csv_text(columns, self._rows).encode())
 
 
 class TensorBoard:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..untrusted import from_json
 
 Scalar = (bool, int, float, str, type(None))
 
@@ -33,8 +36,8 @@ def packed(tree: Any) -> tuple[dict[str, Tensor], str]:
     return tensors, json.dumps(pack(tree, ""))
 
 
-def unpacked(tensors: dict[str, Tensor], text: str) -> Any:
-    """The tree that was packed."""
+def unpacked(tensors: dict[str, Tensor], text: str, where: Path | str = "") -> Any:
+    """The tree that was packed; `where` is the file that an error names."""
 
     def unpack(x: Any) -> Any:
         if not isinstance(x, dict):
@@ -48,7 +51,7 @@ def unpacked(tensors: dict[str, Tensor], text: str) -> Any:
         kind = list if "list" in x else tuple
         return kind(unpack(v) for v in x[kind.__name__])
 
-    return unpack(json.loads(text))
+    return unpack(from_json(text, where))
 
 
 def owned(t: Tensor) -> Tensor:

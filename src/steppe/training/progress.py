@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Protocol
 
+from ..terminal import console, say
 from .position import Course, Position
 from .sums import Sums
 
@@ -46,7 +47,7 @@ class Lines:
         pass
 
     def recorded(self, record: Mapping[str, Any]) -> None:
-        print(f"epoch {record['epoch']} of {self._epochs}: {told(record)}", file=sys.stderr, flush=True)
+        say(f"epoch {record['epoch']} of {self._epochs}: {told(record)}", error=True)
 
 
 class Bars:
@@ -85,13 +86,12 @@ def watching(progress: bool | None, course: Course, start: Position, batch: int)
     elif not sys.stderr.isatty():
         yield Lines(course)
     else:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         texts = (TextColumn(t, markup=False) for t in ("{task.description}", "{task.fields[now]}"))
         name, now = texts
         with Progress(
-            name, BarColumn(), TimeRemainingColumn(), now, console=Console(stderr=True), transient=True
+            name, BarColumn(), TimeRemainingColumn(), now, console=console(stderr=True), transient=True
         ) as bars:
             yield Bars(bars, course, start, batch)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._util.json import json_safe
+from ..untrusted import from_json
 from . import files
 from .checkpoint import RECORDS
 
@@ -27,4 +28,4 @@ def read(folder: Path, length: int) -> list[Record]:
     if not length:
         return []
     with (folder / RECORDS).open("rb") as file:
-        return [json.loads(line) for line in file.read(length).splitlines()]
+        return [from_json(line, folder / RECORDS) for line in file.read(length).splitlines()]

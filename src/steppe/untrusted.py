@@ -1,0 +1,93 @@
+"""YAML and JSON that somebody else may have written: small, shallow and plain, or one error with the file's name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LARGEST = 1 << 22  # bytes of a YAML file: run.yaml names all classes, of which there may be 100 000
+DEEPEST = 64  # containers in one another: recursive functions read them. The state of optimizers takes about 20
+LONGEST = 10_000  # characters of a YAML scalar: YAML 1.1 reads 1:1:1... as one number, in quadratic time
+
+
+def yaml_in(path: Path) -> Any:
+    """What a YAML file holds."""
+    size = path.stat().st_size
+    if size > LARGEST:
+        raise ValueError(f"{path} has {size:,} bytes, and at most {LARGEST:,} are read")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not a text in UTF-8") from error
+    return from_yaml(text, path)
+
+
+def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = None) -> Any:
+    """What a YAML text holds, as `load` (by default PyYAML's safe loader) reads it, after a look at its shape.
+
+    Aliases are refused: nine lines of them stand for a billion values.
+    """
+    import yaml
+
+    try:
+        _refuse_shape(text)
+        return yaml.load(text, Loader=loader()) if load is None else load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" in line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{where} is not YAML{place}: {getattr(error, 'problem', None) or error}") from error
+    except (ValueError, LookupError, AttributeError, TypeError) as error:  # `!!int ""`, for one, is an IndexError
+        raise ValueError(f"{where} is not plain YAML: {error}") from error
+
+
+def refuse_yaml_within(value: Any, where: Path | str) -> None:
+    """Refuses texts in what YAML held that would be refused as YAML themselves: jsonargparse reads some once more."""
+    import yaml
+
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        refuse_yaml_within(inner, where)
+    if isinstance(value, str):
+        try:
+            _refuse_shape(value)
+        except yaml.YAMLError:
+            pass  # a text like any other
+        except ValueError as error:
+            raise ValueError(f"{where} holds YAML within a text, {value:.40}...: {error}") from error
+
+
+def _refuse_shape(text: str) -> None:
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=loader()):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth and isinstance(event, yaml.AliasEvent):
+            raise ValueError("it has aliases (*name), which can unfold without end: write values out")
+        if depth > DEEPEST:
+            raise ValueError(f"it nests deeper than {DEEPEST} levels")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST:
+            raise ValueError(f"a value has {len(event.value):,} characters, and at most {LONGEST:,} are read")
+
+
+def loader() -> Any:
+    """PyYAML's safe loader, in C where PyYAML was built with it: ten times as fast."""
+    import yaml
+
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def from_json(text: str | bytes, where: Path | str) -> Any:
+    """What a JSON text holds."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON that can be read: {error}") from error
+    level = [found]
+    for _ in range(DEEPEST + 1):
+        inside = (x.values() if isinstance(x, dict) else x for x in level if isinstance(x, (dict, list)))
+        level = [x for values in inside for x in values]
+        if not level:
+            return found
+    raise ValueError(f"{where}: its JSON nests deeper than {DEEPEST} levels")
