@@ -18,7 +18,7 @@ import pytest
 from training_runs import assert_same_end, config
 
 from steppe.training import Config, open_run
-from steppe.training.checkpoint import WEIGHTS
+from steppe.training.checkpoint import PREVIOUS, WEIGHTS
 
 KILLS = 20
 EPOCHS = 25
@@ -106,9 +106,9 @@ def test_a_kill_at_every_system_call_that_writes(nursery: Nursery, folder: Path)
             break
         names = {p.name for p in (folder / "killed").iterdir()}
         left_behind |= {n for n in names if n.endswith(".tmp")}
-        left_behind |= {"two states"} if sum(n.startswith("state-") for n in names) > 1 else set()
+        left_behind |= {"three states"} if sum(n.startswith("state-") for n in names) > 2 else set()
     assert call > KILLS
-    assert {"two states", f"{WEIGHTS}.tmp", "run.yaml.tmp"} <= left_behind  # it died where it hurts
+    assert {"three states", f"{WEIGHTS}.tmp", f"{PREVIOUS}.tmp", "run.yaml.tmp"} <= left_behind  # it died where it hurts
     assert_same_end(open_run(str(settings.out)), whole)
     assert not list((folder / "killed").glob("*.tmp"))
-    assert len(list((folder / "killed").glob("state-*"))) == 1
+    assert len(list((folder / "killed").glob("state-*"))) == 2

@@ -9,7 +9,8 @@ import torch
 
 from ..measures.elsewhere import random_numbers_kept
 from ..measures.workers import Workers
-from .checkpoint import Committed, committed
+from . import records
+from .checkpoint import Loaded, last_whole
 from .config import Config
 from .distributed import device_of, joined, together
 from .folder import about, claimed, config_in, plain, refuse_changes
@@ -51,7 +52,7 @@ def begin(
     first = workers.rank == 0
     together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
     done = together(workers, lambda: _found(path, config))
-    if done is not None and (done.finished or (until is not None and done.position.epoch >= until)):
+    if done is not None and (done.about.finished or (until is not None and done.about.position.epoch >= until)):
         return None
     training = together(workers, lambda: _made(config, path, workers, device, done))
     logs = together(workers, lambda: _loggers(stack, config, path) if first else [])
@@ -61,15 +62,15 @@ def begin(
     return training, training.asking(wish, watcher, logs, until)
 
 
-def _found(path: Path, config: Config) -> Committed | None:
+def _found(path: Path, config: Config) -> Loaded | None:
     """The checkpoint of a run with this very configuration."""
     said = about(path)
     if said is not None:
         refuse_changes(path, config_in(path, said), config)
-    return committed(path)
+    return last_whole(path, lambda done: records.read(path, done.records))
 
 
-def _made(config: Config, path: Path, workers: Workers, device: torch.device, done: Committed | None) -> Training:
+def _made(config: Config, path: Path, workers: Workers, device: torch.device, done: Loaded | None) -> Training:
     """The run, where its folder says that it is."""
     splits = data_of(config)
     task = task_of(splits)

@@ -14,9 +14,10 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from ..digests import DIGEST, digest
 from ..names import unknown
 from . import files
-from .checkpoint import RECORDS, WEIGHTS
+from .checkpoint import PREVIOUS, RECORDS, WEIGHTS
 from .config import Config
 
 RUN = "run.yaml"
@@ -51,7 +52,7 @@ def claimed(path: Path) -> Iterator[None]:
 
 def _refuse_other_folders(path: Path) -> None:
     """A folder with other things in it is no place for a run."""
-    ours = {LOCK, HOLDER, RUN, RECORDS, WEIGHTS}
+    ours = {LOCK, HOLDER, RUN, RECORDS, WEIGHTS, PREVIOUS}
     others = sorted(p.name for p in path.iterdir() if p.name not in ours and not p.name.endswith(files.TEMPORARY))
     if others and not (path / RUN).exists():
         raise FileExistsError(
@@ -60,8 +61,9 @@ def _refuse_other_folders(path: Path) -> None:
 
 
 def write_about(path: Path, about: Mapping[str, Any]) -> None:
-    """Writes run.yaml."""
-    files.replace(path / RUN, yaml.safe_dump(dict(about), sort_keys=False, allow_unicode=True).encode())
+    """Writes run.yaml, with a digest of what it says."""
+    said = {**about, DIGEST: _digest(about)}
+    files.replace(path / RUN, yaml.safe_dump(said, sort_keys=False, allow_unicode=True).encode())
 
 
 def about(path: Path) -> dict[str, Any] | None:
@@ -71,9 +73,20 @@ def about(path: Path) -> dict[str, Any] | None:
     try:
         said = yaml.safe_load((path / RUN).read_text(encoding="utf-8"))
         _ = said["config"].keys()
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+        written = said.pop(DIGEST, None)  # older ones have none
+        changed = written is not None and written != _digest(said)
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path / RUN} does not describe a run: {error!r}. Bring it back, or start anew") from error
+    if changed:
+        raise ValueError(
+            f"{path / RUN} is damaged, or was changed: it does not have the digest that was written with it. Bring it "
+            f"back from a copy. If you have changed it yourself and mean it, take away its line `{DIGEST}: ...`"
+        )
     return said  # type: ignore[no-any-return]
+
+
+def _digest(said: Mapping[str, Any]) -> str:
+    return digest([json.dumps(said, sort_keys=True, default=repr)])
 
 
 def plain(config: Config) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..optim.captured import Captured
 from ..optim.site import STEP
 from . import records
 from .averages import averages_of
-from .checkpoint import Committed, commit, state_in, weights_in
+from .checkpoint import Kept, Loaded, commit
 from .config import Config
 from .distributed import agreed, align_, together, wrapped
 from .epoch_end import record_of
@@ -55,7 +55,7 @@ class Training:
         model = wrapped(model_of(config, task.shape, task.outputs).to(device), workers, device, config.fsdp).train()
         self.trainee = Trainee(model, optimizer_of(config, model, self.course), averages_of(config), workers)
         self.own_lr = sets_lr(self.trainee.opt)
-        self.position, self._records = Position(), 0
+        self.position, self._records = Position(), Kept()
         self._captured: Captured | None = None
         self._refused = 0  # of its steps, as far as they are counted
 
@@ -69,10 +69,10 @@ class Training:
         follow(self._passes(Batch((rows[0], rows[1]), held, None)), self.seen)
         return self.trainee.sums.totals[0]
 
-    def go_back_to(self, done: Committed) -> None:
+    def go_back_to(self, done: Loaded) -> None:
         """Takes up the state of a checkpoint."""
-        self.trainee.load(weights_in(self.path), state_in(self.path, done))
-        self.position, self._records = done.position, done.records
+        self.trainee.load(done.weights, done.state)
+        self.position, self._records = done.about.position, records.known(self.path, done.about.records)
 
     def asking(self, wish: Wish, watcher: Watcher, loggers: list[Logger], until: int | None = None) -> Asking:
         """Trains to the end of the run or of an epoch, or until somebody wishes otherwise; others see to the passes."""
@@ -195,7 +195,7 @@ class Training:
 
     def _write(self, record: Record) -> None:
         if self.workers.rank == 0:
-            self._records = records.write(self.path, record)
+            self._records = records.write(self.path, record, self._records)
 
     def _commit(self, finished: bool = False) -> None:
         """Makes this the place that the run goes on from."""

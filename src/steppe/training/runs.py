@@ -87,7 +87,7 @@ def open_run(path: Path | str) -> Run:
     if said is None:
         raise FileNotFoundError(f"{path} is no run's folder: it has no {RUN}. `steppe train --out {path}` makes one")
     done = checkpoint.committed(path)
-    found = records.read(path, done.records if done is not None else 0)
+    found = records.read(path, done.records) if done is not None else []
     position = done.position if done is not None else Position()
     finished = done is not None and done.finished
     return Run(path, config_in(path, said), found, position, finished, task_in(said), said)

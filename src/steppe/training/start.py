@@ -16,7 +16,7 @@ from .. import __version__
 from ..data.dataset import Splits
 from ..data.pixels import Standard
 from . import files
-from .checkpoint import RECORDS, Committed, sweep
+from .checkpoint import RECORDS, WEIGHTS, Loaded, go_back, sweep
 from .config import Config
 from .folder import about, plain, write_about
 from .loop import Training
@@ -32,7 +32,7 @@ def folder_of(config: Config) -> Path:
     return Path("runs") / re.sub(r"[^\w.,=+-]+", "_", name)
 
 
-def prepare(path: Path, done: Committed | None, training: Training, splits: Splits) -> None:
+def prepare(path: Path, done: Loaded | None, training: Training, splits: Splits) -> None:
     """Clears away what an interrupted write left, and writes run.yaml with this start in it."""
     said, data, task, config = about(path), fingerprint(splits), training.task, training.config
     if said is not None and said["data"] != data:
@@ -40,8 +40,12 @@ def prepare(path: Path, done: Committed | None, training: Training, splits: Spli
             f"{path} was begun on other rows: {config.data} under {config.data_root} has changed since. Bring the data "
             "back, or give another out."
         )
-    sweep(path, done)
-    files.cut(path / RECORDS, done.records if done is not None else 0)
+    if done is None:
+        _refuse_to_delete(path)
+    elif done.name != WEIGHTS:
+        go_back(path)
+    sweep(path)
+    files.cut(path / RECORDS, done.about.records.length if done is not None else 0)
     write_about(
         path,
         {
@@ -61,6 +65,16 @@ def prepare(path: Path, done: Committed | None, training: Training, splits: Spli
             "starts": [*(said["starts"] if said is not None else []), _start(training)],
         },
     )
+
+
+def _refuse_to_delete(path: Path) -> None:
+    """Records of two epochs without a checkpoint: it was lost, for every epoch ends with one."""
+    lines = (path / RECORDS).read_bytes().count(b"\n") if (path / RECORDS).exists() else 0
+    if lines > 1:
+        raise FileNotFoundError(
+            f"{path / WEIGHTS} is lost, and {RECORDS} has the records of {lines} epochs: a run that starts anew would "
+            "delete them. Bring it back from a copy, or give another out."
+        )
 
 
 def _start(training: Training) -> dict[str, Any]:
