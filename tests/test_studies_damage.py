@@ -160,3 +160,26 @@ CREATE TABLE claims (cell INTEGER PRIMARY KEY REFERENCES cells (id), worker TEXT
     for table in ("cells", "origins", "outcomes", "failures", "finished", "curves", "notes")
     for what in ("UPDATE", "DELETE")
 )
+
+
+def test_a_study_is_held_also_when_its_lock_is_deleted(tmp_path):
+    from steppe.studies.run import being_run, claimed
+
+    study = SimpleNamespace(folder=tmp_path / "study")
+    assert not being_run(study)
+    with claimed(study.folder):
+        (study.folder / "study.lock").unlink()
+        assert being_run(study)
+        with pytest.raises(RuntimeError, match="is being run by process"), claimed(study.folder):
+            pass
+    assert not being_run(study)
+
+
+def test_a_store_is_not_written_through_a_symbolic_link(whole, tmp_path):
+    shutil.copy(whole, tmp_path / "outside.sqlite")
+    path = tmp_path / "study.sqlite"
+    path.symlink_to(tmp_path / "outside.sqlite")
+    for way in (Store.open, Store.join):
+        with pytest.raises(OSError, match="symbolic link"):
+            way(path)
+    assert read(path) == read(whole)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from ..holding import refuse_link
 from .rows import COLUMN, COLUMNS, add_digests, changed
 
 APPLICATION = 0x53544550  # "STEP" in SQLite's header: whose file this is
@@ -68,6 +69,8 @@ def create(path: Path) -> None:
 
 def connect(path: Path, *, reading: bool) -> sqlite3.Connection:
     """A connection to a store that is there; anything else is refused, with what was found."""
+    if not reading:
+        refuse_link(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no store at {path}: `steppe study run` makes one")
     if path.is_dir():

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..holding import refuse_link
+
 TEMPORARY = ".tmp"  # ends the name of a file that is being written
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 
@@ -108,9 +110,7 @@ def _said(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(
-                errno.ELOOP, "a run does not write through symbolic links: take it away, or choose another out", str(path)
-            ) from error
+            refuse_link(path)
         raise OSError(
             error.errno,
             f"{error.strerror or error}: writing {path.name} failed. The run is whole up to its last checkpoint: make "

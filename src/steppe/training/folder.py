@@ -4,55 +4,49 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock, Timeout
 
 from ..digests import DIGEST, digest
+from ..holding import Held, held
 from ..names import unknown
 from . import files
 from .checkpoint import PREVIOUS, RECORDS, WEIGHTS
 from .config import Config
 
 RUN = "run.yaml"
-LOCK = "run.lock"  # held, and let go by the system, however the process ends
-HOLDER = "run.holder"  # says who holds the lock; means nothing while nobody does
+NAME = "run"  # of its lock
 
 FREE = ("out", "data_root", "loggers", "checkpoint_every")
 """What may change from one start of a run to the next: where things lie and how often they are kept."""
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[None]:
-    """The folder for this process alone; a second process is told who has it."""
+def claimed(path: Path) -> Iterator[Callable[[], None]]:
+    """The folder for this process alone; a second process is told who has it.
+
+    Gives a function that raises once another folder is in its place.
+    """
     path.mkdir(parents=True, exist_ok=True)
     _refuse_other_folders(path)
-    lock = FileLock(path / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        holder = path / HOLDER
-        who = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
-        raise RuntimeError(
-            f"{path} is being trained in by {who}: wait for it, stop it, or choose another folder with out"
-        ) from None
-    try:
-        files.replace(path / HOLDER, f"process {os.getpid()} on {socket.gethostname()}".encode())
-        yield
-    finally:
-        files.remove(path / HOLDER)
-        lock.release()
+    with ExitStack() as stack:
+        try:
+            mine = stack.enter_context(held(path, NAME))
+        except Held as who:
+            raise RuntimeError(
+                f"{path} is being trained in by {who}: wait for it, stop it, or choose another folder with out"
+            ) from None
+        yield mine
 
 
 def _refuse_other_folders(path: Path) -> None:
     """A folder with other things in it is no place for a run."""
-    ours = {LOCK, HOLDER, RUN, RECORDS, WEIGHTS, PREVIOUS}
+    ours = {f"{NAME}.lock", f"{NAME}.holder", RUN, RECORDS, WEIGHTS, PREVIOUS}
     others = sorted(p.name for p in path.iterdir() if p.name not in ours and not p.name.endswith(files.TEMPORARY))
     if others and not (path / RUN).exists():
         raise FileExistsError(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..holding import refuse_link
 from ..imported import imported
 from ..names import unknown
 from . import files
@@ -66,6 +67,7 @@ class TensorBoard:
         except ImportError as missing:
             raise ImportError("the logger tensorboard needs a package: pip install tensorboard") from missing
         place = folder / "tensorboard"
+        refuse_link(place)
         for old in place.glob("events.out.tfevents.*"):
             files.remove(old)
         self._writer: Any = SummaryWriter(str(place))

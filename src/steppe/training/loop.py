@@ -56,6 +56,7 @@ class Training:
         self.trainee = Trainee(model, optimizer_of(config, model, self.course), averages_of(config), workers)
         self.own_lr = sets_lr(self.trainee.opt)
         self.position, self._records = Position(), Kept()
+        self.mine: Callable[[], None] = lambda: None  # raises if the folder is another's
         self._captured: Captured | None = None
         self._refused = 0  # of its steps, as far as they are counted
 
@@ -195,17 +196,20 @@ class Training:
 
     def _write(self, record: Record) -> None:
         if self.workers.rank == 0:
+            self.mine()
             self._records = records.write(self.path, record, self._records)
 
     def _commit(self, finished: bool = False) -> None:
         """Makes this the place that the run goes on from."""
         self._refuse_nonfinite()
         weights, state = self.trainee.weights(), self.trainee.state()  # all workers take part
-        first = self.workers.rank == 0
-        together(
-            self.workers,
-            lambda: commit(self.path, weights, state, self.position, self._records, finished) if first else None,
-        )
+
+        def write() -> None:
+            if self.workers.rank == 0:
+                self.mine()
+                commit(self.path, weights, state, self.position, self._records, finished)
+
+        together(self.workers, write)
         self._saved = monotonic()
 
     def _refuse_nonfinite(self) -> None:

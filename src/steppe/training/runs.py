@@ -49,7 +49,14 @@ class Run:
             raise FileNotFoundError(f"{self.path} has no checkpoint yet: train it further")
         if which == "last":
             return checkpoint.weights_in(self.path)
-        averages = {k: v for k, v in checkpoint.state_in(self.path, done)["averages"].items() if v["n"]}
+        try:
+            state = checkpoint.state_in(self.path, done)
+        except FileNotFoundError:  # training may have gone on meanwhile, and have swept it away
+            again = checkpoint.committed(self.path)
+            if again is None or again == done:
+                raise
+            state = checkpoint.state_in(self.path, again)
+        averages = {k: v for k, v in state["averages"].items() if v["n"]}
         if which not in averages:
             raise ValueError(f"{self.path}: {unknown('kind of weights', which, ['last', *averages])}")
         found: dict[str, Tensor] = averages[which]["tensors"]

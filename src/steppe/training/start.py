@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import platform
 import re
 import socket
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ import torch
 from .. import __version__
 from ..data.dataset import Splits
 from ..data.pixels import Standard
+from ..digests import digest
+from ..imported import imported
 from . import files
 from .checkpoint import RECORDS, WEIGHTS, Loaded, go_back, sweep
 from .config import Config
@@ -40,6 +44,8 @@ def prepare(path: Path, done: Loaded | None, training: Training, splits: Splits)
             f"{path} was begun on other rows: {config.data} under {config.data_root} has changed since. Bring the data "
             "back, or give another out."
         )
+    if said is not None:
+        _tell_changes(path, said["starts"][-1], training)
     if done is None:
         _refuse_to_delete(path)
     elif done.name != WEIGHTS:
@@ -77,6 +83,32 @@ def _refuse_to_delete(path: Path) -> None:
         )
 
 
+def _tell_changes(path: Path, before: dict[str, Any], training: Training) -> None:
+    """Warns if the user's own factory of the model is in another file than at the last start, or in a changed one."""
+    then, now = before.get("factory"), _factory(training.config.model)
+    if then is not None and now is not None and then["digest"] != now["digest"]:
+        warnings.warn(
+            f"{training.config.model}, which makes the model of {path}, has changed since the last start: "
+            f"{then['file']} had the digest {then['digest']} and has {now['digest']}"
+            f"{'' if then['file'] == now['file'] else ' as ' + now['file']}. If the model computes something else now, the "
+            "run will end as neither of the two would: bring the file back, or give another out",
+            stacklevel=2,
+        )
+
+
+def _factory(name: str) -> dict[str, str] | None:
+    """The file of a user's own factory, and its digest; None of our models, and of what has no such file."""
+    if ":" not in name:
+        return None
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(imported(name, "model")))
+    except TypeError:  # neither a function nor a class
+        return None
+    if file is None or not Path(file).is_file():
+        return None
+    return {"file": file, "digest": digest([Path(file).read_bytes()])}
+
+
 def _start(training: Training) -> dict[str, Any]:
     """When, where and by what the run was started this time."""
     device = training.device
@@ -92,6 +124,7 @@ def _start(training: Training) -> dict[str, Any]:
         "processes": training.workers.count,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "threads": torch.get_num_threads(),
+        **({"factory": factory} if (factory := _factory(training.config.model)) is not None else {}),
     }
 
 
