@@ -17,7 +17,9 @@ def fill(path):
     """A study of six cells: outcomes, curves, failures, notes and versions."""
     with Store.open(path) as store:
         cells = [
-            SimpleNamespace(key=f"cell-{i}", name=f"run {i}", config={"lr": i / 7, "seed": i}, groups={"augment": "flip"})
+            SimpleNamespace(
+                key=f"cell-{i}", name=f"run {i}", config={"lr": i / 7, "seed": i}, groups={"augment": "flip"}
+            )
             for i in range(CELLS)
         ]
         store.add(cells)
@@ -58,11 +60,13 @@ def test_a_flipped_bit_is_refused_by_name_or_changes_nothing(whole, tmp_path):
     for _ in range(FLIPS):
         at, bit = draws.randrange(len(content)), draws.randrange(8)
         path.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
+        trouble = None
         try:
             found = read(path)
         except (ValueError, OSError) as error:
-            assert str(path) in str(error), f"bit {bit} of byte {at}: {error}"
-            refused += 1
+            trouble, refused = error, refused + 1
+        if trouble is not None:
+            assert str(path) in str(trouble), f"bit {bit} of byte {at}: {trouble}"
         else:
             assert found == expected, f"bit {bit} of byte {at}"
     assert refused > FLIPS // 20  # most of a small file is empty
@@ -105,7 +109,7 @@ def old(path):
     now = "2026-11-16T00:00:00.000+00:00"
     db.execute("INSERT INTO cells VALUES (1, 'a', 'run a', '{\"lr\": 0.1}', '{}', ?)", (now,))
     db.execute("INSERT INTO cells VALUES (2, 'b', 'run b', '{\"lr\": 0.2}', '{}', ?)", (now,))
-    db.execute("INSERT INTO origins VALUES (1, '{\"torch\": \"2.13\"}')")
+    db.execute('INSERT INTO origins VALUES (1, \'{"torch": "2.13"}\')')
     row = (1, "m", "measure", 2, None, 4, "exact", "{}", None, "", 1, 1, now)
     db.execute(f"INSERT INTO outcomes VALUES ({', '.join('?' * len(row))})", row)
     db.execute("INSERT INTO failures VALUES (1, 2, '', 'why', ?)", (now,))

@@ -51,7 +51,9 @@ def held(folder: Path, name: str, patience: float = 0.0) -> Iterator[Callable[[]
 
         def refuse_another() -> None:
             if _identity(folder) != held_one:
-                raise RuntimeError(f"{folder} is gone, or another folder has come in its place: nothing is written there")
+                raise RuntimeError(
+                    f"{folder} is gone, or another folder has come in its place: nothing is written there"
+                )
 
         with written(holder) as said:
             said.write(f"process {os.getpid()} on {socket.gethostname()}".encode())

@@ -19,6 +19,7 @@ from .config import Config
 from .distributed import device_of, joined, together
 from .folder import about, claimed, config_in, plain, refuse_changes
 from .loggers import Logger, logger
+from .longer import alike, longer
 from .loop import Asking, Training, follow
 from .problem import data_of, task_of
 from .progress import watching
@@ -33,7 +34,10 @@ ONE_AT_A_TIME = threading.RLock()  # runs that one thread trains side by side ta
 def train(config: Config, progress: bool | None = None, until: int | None = None) -> Run:
     """Trains a run to its end, from its folder's last checkpoint if there is one, and returns it.
 
-    A run that is finished is returned as it is. `progress`: True also where there is no terminal, False nowhere.
+    A run that is finished is returned as it is. One that is asked for more epochs or steps goes on if it ends as a run
+    of that length would, bit for bit, and is refused otherwise.
+
+    `progress`: True also where there is no terminal, False nowhere.
     `until`: only to the end of that epoch; the run goes on from there. Raises `Stopped` when a signal ends it early.
     Of several threads one trains, and the others wait: random numbers and the number of threads are the process's.
     """
@@ -59,7 +63,7 @@ def begin(
     first = workers.rank == 0
     mine = together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
     said = together(workers, lambda: about(path))
-    done = together(workers, lambda: _found(path, said, config))
+    done = together(workers, lambda: found(path, said, config))
     stack.enter_context(threads(config.threads or _threads_before(path, said, device)))
     if done is not None and (done.about.finished or (until is not None and done.about.position.epoch >= until)):
         return None
@@ -87,11 +91,14 @@ def _threads_before(path: Path, said: Mapping[str, Any] | None, device: torch.de
     return int(before)
 
 
-def _found(path: Path, said: dict[str, Any] | None, config: Config) -> Loaded | None:
-    """The checkpoint of a run with this very configuration."""
-    if said is not None:
-        refuse_changes(path, config_in(path, said), config)
-    return last_whole(path, lambda done: records.read(path, done.records))
+def found(path: Path, said: dict[str, Any] | None, config: Config) -> Loaded | None:
+    """The checkpoint that a run with this configuration goes on from, in a folder whose run.yaml says that."""
+    before = config_in(path, said) if said is not None else config
+    refuse_changes(path, before, config)
+    done = last_whole(path, lambda done: records.read(path, done.records))
+    if done is None or said is None or alike(before, config):
+        return done
+    return longer(path, said, before, config, done)
 
 
 def _made(config: Config, path: Path, workers: Workers, device: torch.device, done: Loaded | None) -> Training:

@@ -24,6 +24,8 @@ NAME = "run"  # of its lock
 
 FREE = ("out", "data_root", "loggers", "checkpoint_every")
 """What may change from one start of a run to the next: where things lie and how often they are kept."""
+LENGTH = ("epochs", "steps")
+"""What may grow, where the run ends as one of that length does: see `longer`."""
 
 
 @contextmanager
@@ -107,9 +109,10 @@ def config_in(path: Path, said: Mapping[str, Any]) -> Config:
 
 
 def refuse_changes(path: Path, before: Config, config: Config) -> None:
-    """A run goes on with the configuration that it began with, or its end would follow from none."""
+    """A run goes on with the configuration that it began with, or its end would follow from none; its length apart."""
     then, now = plain(before), plain(config)
-    differ = [f"{k} was {then[k]!r} and is now {now[k]!r}" for k in now if k not in FREE and then[k] != now[k]]
+    bound = [k for k in now if k not in (*FREE, *LENGTH)]
+    differ = [f"{k} was {then[k]!r} and is now {now[k]!r}" for k in bound if then[k] != now[k]]
     if differ:
         raise ValueError(
             f"{path} holds a run with another configuration: {'; '.join(differ)}. Its end would follow from neither: "

@@ -55,10 +55,9 @@ class Training:
         model = wrapped(model_of(config, task.shape, task.outputs).to(device), workers, device, config.fsdp).train()
         self.trainee = Trainee(model, optimizer_of(config, model, self.course), averages_of(config), workers)
         self.own_lr = sets_lr(self.trainee.opt)
-        self.position, self._records = Position(), Kept()
+        self.position, self._records, self._refused = Position(), Kept(), 0  # refused: steps, as far as counted
         self.mine: Callable[[], None] = lambda: None  # raises if the folder is another's
         self._captured: Captured | None = None
-        self._refused = 0  # of its steps, as far as they are counted
 
     def capture(self) -> None:
         """From now on steps are recorded and replayed, where they can be and this process sees to its own passes."""

@@ -89,9 +89,8 @@ def _tell_changes(path: Path, before: dict[str, Any], training: Training) -> Non
     if then is not None and now is not None and then["digest"] != now["digest"]:
         warnings.warn(
             f"{training.config.model}, which makes the model of {path}, has changed since the last start: "
-            f"{then['file']} had the digest {then['digest']} and has {now['digest']}"
-            f"{'' if then['file'] == now['file'] else ' as ' + now['file']}. If the model computes something else now, the "
-            "run will end as neither of the two would: bring the file back, or give another out",
+            f"{then['file']} had the digest {then['digest']} and {now['file']} has {now['digest']}. If the model "
+            "computes something else now, the run ends as neither of the two would: bring the file back, or give another out",
             stacklevel=2,
         )
 

@@ -91,8 +91,8 @@ class Trainee:
         for k, t in own.items():
             if weights[k].shape != t.shape:
                 raise ValueError(
-                    f"the checkpoint is of another model: {k} has the shape {tuple(weights[k].shape)} in the checkpoint "
-                    f"and {tuple(t.shape)} in the model"
+                    f"the checkpoint is of another model: {k} has the shape {tuple(weights[k].shape)} in the "
+                    f"checkpoint and {tuple(t.shape)} in the model"
                 )
             local(t).copy_(local(placed(weights[k], t)))
         kernels = [{k: g[k] for k in KERNELS if k in g} for g in self.opt.param_groups]
