@@ -90,7 +90,8 @@ def _tell_changes(path: Path, before: dict[str, Any], training: Training) -> Non
         warnings.warn(
             f"{training.config.model}, which makes the model of {path}, has changed since the last start: "
             f"{then['file']} had the digest {then['digest']} and {now['file']} has {now['digest']}. If the model "
-            "computes something else now, the run ends as neither of the two would: bring the file back, or give another out",
+            "computes something else now, the run ends as neither of the two would: bring the file back, or give "
+            "another out",
             stacklevel=2,
         )
 
