@@ -57,9 +57,29 @@ def _refuse_other_folders(path: Path) -> None:
 
 
 def write_about(path: Path, about: Mapping[str, Any]) -> None:
-    """Writes run.yaml, with a digest of what it says."""
-    said = {**about, DIGEST: _digest(about)}
-    files.replace(path / RUN, yaml.safe_dump(said, sort_keys=False, allow_unicode=True).encode())
+    """Writes run.yaml."""
+    files.replace(path / RUN, described(about))
+
+
+class Changed(ValueError):
+    """A description that is not as it was written."""
+
+
+def described(said: Mapping[str, Any]) -> bytes:
+    """A file of YAML that says this, with a digest of it."""
+    return yaml.safe_dump({**said, DIGEST: _digest(said)}, sort_keys=False, allow_unicode=True).encode()
+
+
+def description(file: Path) -> dict[str, Any]:
+    """What such a file says; raises `Changed` if it has another digest. Older ones have none."""
+    said: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    written = said.pop(DIGEST, None)
+    if written is not None and written != _digest(said):
+        raise Changed(
+            f"{file} is damaged, or was changed: it does not have the digest that was written with it. Bring it back "
+            f"from a copy. If you have changed it yourself and mean it, take away its line `{DIGEST}: ...`"
+        )
+    return said
 
 
 def about(path: Path) -> dict[str, Any] | None:
@@ -67,18 +87,13 @@ def about(path: Path) -> dict[str, Any] | None:
     if not (path / RUN).exists():
         return None
     try:
-        said = yaml.safe_load((path / RUN).read_text(encoding="utf-8"))
+        said = description(path / RUN)
         _ = said["config"].keys()
-        written = said.pop(DIGEST, None)  # older ones have none
-        changed = written is not None and written != _digest(said)
+    except Changed:
+        raise
     except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path / RUN} does not describe a run: {error!r}. Bring it back, or start anew") from error
-    if changed:
-        raise ValueError(
-            f"{path / RUN} is damaged, or was changed: it does not have the digest that was written with it. Bring it "
-            f"back from a copy. If you have changed it yourself and mean it, take away its line `{DIGEST}: ...`"
-        )
-    return said  # type: ignore[no-any-return]
+    return said
 
 
 def _digest(said: Mapping[str, Any]) -> str:
