@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from training_runs import assert_same_end, config, timeless
 import steppe
 from steppe.draw import permutation
 from steppe.ensembles import STRATEGIES, Ensemble, Trained, members_of, open_ensemble, sharp_sets, train_ensemble
-from steppe.training import Config, Stopped, files, loop, open_run, train
+from steppe.ensembles.members import _about
+from steppe.training import Config, Stopped, arrays, files, loop, open_run, train
 from steppe.training.problem import data_of, model_of, task_of
 
 PLAIN = "training_runs:plain"  # without BatchNorm and dropout
@@ -174,7 +176,7 @@ class Crash(BaseException):
 
 
 def test_a_crash_at_every_write_changes_nothing(whole: Trained, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The k-th start dies at its k-th file: ensemble.yaml, run.yaml, checkpoints, scores, sharp rows."""
+    """The 2k-th start dies at its k-th file: ensemble.yaml, run.yaml, checkpoints, scores, sharp rows."""
     real, died, calls = files.replace, set(), 0
 
     def deadly(path: Path, content: bytes) -> None:
@@ -187,7 +189,7 @@ def test_a_crash_at_every_write_changes_nothing(whole: Trained, folder: Path, mo
 
     monkeypatch.setattr(files, "replace", deadly)
     for start in range(1, 200):
-        calls = start
+        calls = (start + 1) // 2
         try:
             found = trained(folder, settings={"exchange_every": 1}, method="sam", momentum=0.9)
             break
@@ -327,3 +329,38 @@ def test_no_ensemble_here(folder: Path) -> None:
     (folder / "ensemble.yaml").write_text("ensemble: {member: 3}\nconfig: {}\n")
     with pytest.raises(ValueError, match="Did you mean 'members'"):
         open_ensemble(folder)
+
+
+@pytest.mark.parametrize("name", ["member-0/scores-1.npy", "member-1/sharp-1.npy", "ensemble.yaml"])
+def test_a_flipped_bit_in_what_members_tell_one_another_is_refused_by_name(
+    name: str, whole: Trained, folder: Path
+) -> None:
+    draws, content = random.Random(name), (whole.path / name).read_bytes()
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+
+    def read(file: Path) -> Any:
+        if file.suffix == ".yaml":
+            return _about(file.parent)
+        return arrays.read(file).tolist()
+
+    refused, expected = 0, read(whole.path / name)
+    for _ in range(200):
+        at, bit = draws.randrange(len(content)), draws.randrange(8)
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
+        trouble, found = None, None
+        try:
+            found = read(path)
+        except ValueError as error:
+            trouble, refused = error, refused + 1
+        if trouble is not None:
+            assert path.name in str(trouble), f"bit {bit} of byte {at}: {trouble}"
+        else:
+            assert {k: found[k] for k in expected} == expected if isinstance(found, dict) else found == expected
+    assert refused > 100
+    assert len(np.load(whole.path / "member-1/sharp-1.npy"))  # a plain file for other tools
+
+
+def test_numbers_without_a_digest_are_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.arange(50))
+    assert arrays.read(tmp_path / "rows.npy").tolist() == list(range(50))

@@ -76,16 +76,15 @@ def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_driver_that_is_gone_leaves_nothing_running(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from steppe.studies.cell import cells
-    from steppe.studies.run import LOCK
     from steppe.studies.store import Store
 
     study = study_of(Which(str(file)))
     with Store.open(study.store) as store:
         store.add(cells(study))
         store.claim(cells(study)[0].key, "a process")
-    (study.folder / LOCK).touch()
+    (study.folder / "study.lock").touch()
     assert "6 cells: 6 open" in told(capsys, "status", str(file))[1]
-    with FileLock(study.folder / LOCK):
+    with FileLock(study.folder / "study.lock"):
         assert "6 cells: 1 running, 5 open" in told(capsys, "status", str(file))[1]
 
 

@@ -24,7 +24,7 @@ from steppe.studies.engines import Serial
 from steppe.studies.finding import admitted, finding, of_plan
 from steppe.studies.plan import Rule, Study
 from steppe.studies.report.contents import content
-from steppe.studies.run import LOCK, look, renote, run
+from steppe.studies.run import look, renote, run
 from steppe.studies.store import Store
 from steppe.training import open_run
 
@@ -153,7 +153,7 @@ def test_a_measure_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pyt
 
 
 def test_two_drivers_do_not_meet(done: Study) -> None:
-    with FileLock(done.folder / LOCK), pytest.raises(RuntimeError, match="is being run by"):
+    with FileLock(done.folder / "study.lock"), pytest.raises(RuntimeError, match="is being run by"):
         run(done, Serial())
 
 

@@ -107,8 +107,8 @@ def test_a_record_is_whole_or_not_there(store):
     with pytest.raises(TypeError, match="has a value"):
         store.record("a", targets={"e": 0.1}, measures={"m": 3.0})
     with pytest.raises(sqlite3.IntegrityError), store._writing() as db:
-        db.execute("INSERT INTO finished VALUES (1, 'now')")
-        db.execute("INSERT INTO claims VALUES (99, 'nobody', 0)")
+        db.execute("INSERT INTO finished (cell, at) VALUES (1, 'now')")
+        db.execute("INSERT INTO claims (cell, worker, since) VALUES (99, 'nobody', 0)")
     (run,) = store.table().runs
     assert (run.state, run.targets) == ("open", {})
 
@@ -214,7 +214,7 @@ def damaged(path):
     filled(path)
     with path.open("r+b") as file:
         size = path.stat().st_size
-        for page in range(8192, size - 4096, 8192):
+        for page in range(65536, size - 4096, 8192):  # behind the schema
             file.seek(page)
             file.write(b"\xff" * 512)
 
@@ -266,7 +266,7 @@ def test_readers_see_what_is_committed_and_cannot_write(store):
     with Store.reading(store.path) as reader:
         assert reader.states() == {"a": "open"}
         with store._writing() as db:
-            db.execute("INSERT INTO finished VALUES (1, 'now')")
+            db.execute("INSERT INTO finished (cell, at) VALUES (1, 'now')")
             assert reader.states() == {"a": "open"}
         assert reader.states() == {"a": "done"}
         with pytest.raises(OSError, match="readonly"):

@@ -18,7 +18,7 @@ import pytest
 from training_runs import assert_same_end, config
 
 from steppe.training import Config, open_run
-from steppe.training.checkpoint import WEIGHTS
+from steppe.training.checkpoint import PREVIOUS, WEIGHTS
 
 KILLS = 20
 EPOCHS = 25
@@ -106,9 +106,29 @@ def test_a_kill_at_every_system_call_that_writes(nursery: Nursery, folder: Path)
             break
         names = {p.name for p in (folder / "killed").iterdir()}
         left_behind |= {n for n in names if n.endswith(".tmp")}
-        left_behind |= {"two states"} if sum(n.startswith("state-") for n in names) > 1 else set()
+        left_behind |= {"three states"} if sum(n.startswith("state-") for n in names) > 2 else set()
     assert call > KILLS
-    assert {"two states", f"{WEIGHTS}.tmp", "run.yaml.tmp"} <= left_behind  # it died where it hurts
+    assert {
+        "three states",
+        f"{WEIGHTS}.tmp",
+        f"{PREVIOUS}.tmp",
+        "run.yaml.tmp",
+    } <= left_behind  # it died where it hurts
     assert_same_end(open_run(str(settings.out)), whole)
     assert not list((folder / "killed").glob("*.tmp"))
-    assert len(list((folder / "killed").glob("state-*"))) == 1
+    assert len(list((folder / "killed").glob("state-*"))) == 2
+
+
+def test_a_kill_at_every_system_call_of_a_run_that_is_made_longer(nursery: Nursery, folder: Path) -> None:
+    """The finished run goes back to the checkpoint before its end first: killed there, it is shorter, but whole."""
+    changes = {"schedule": "constant", "measures": ["loss"], "ema": 0.9}
+    settings = config(folder / "whole", epochs=4, **changes)
+    nursery.train(settings)
+    whole, settings = open_run(str(settings.out)), replace(settings, out=str(folder / "killed"))
+    nursery.train(replace(settings, epochs=2))
+    for call in count(1):
+        if nursery.train(settings, call=call)["ended"] == "finished":
+            break
+        assert [r["epoch"] for r in open_run(str(settings.out)).records] in ([1], [1, 2], [1, 2, 3])
+    assert call > 8
+    assert_same_end(open_run(str(settings.out)), whole)

@@ -21,7 +21,7 @@ import torch._dynamo  # the first step of any optimizer imports it, in two secon
 from steppe.training import Config, files, train
 from steppe.training.problem import data_of, model_of  # and all that they import: no child has to
 
-CALLS = ("open", "write", "fsync", "replace", "unlink", "ftruncate")
+CALLS = ("open", "write", "fsync", "link", "replace", "unlink", "ftruncate")
 
 
 class Deadly:

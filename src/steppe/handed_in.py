@@ -80,13 +80,20 @@ def _stored(path: Path) -> Path | BytesIO:
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file
 
+    from .digests import DIGESTS, refuse_changed_tensors
+
     try:
-        return load_file(path)
-    except SafetensorError as error:
+        tensors = load_file(path)
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+        if DIGESTS in metadata:  # a run's checkpoint
+            refuse_changed_tensors(tensors, metadata)
+    except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is no .safetensors file, or is damaged: {error}") from error
+    return tensors
 
 
 def _unwrapped(found: Any, path: Path) -> dict[str, Tensor]:

@@ -45,8 +45,9 @@ def dry(config: Config, origins: Origins) -> Answer:
     import torch
 
     from ..measures.workers import Workers
-    from ..training.checkpoint import RECORDS, WEIGHTS, committed
-    from ..training.folder import RUN
+    from ..training.checkpoint import PREVIOUS, RECORDS, WEIGHTS
+    from ..training.entry import found
+    from ..training.folder import RUN, about
     from ..training.loop import Training
     from ..training.problem import data_of, task_of
     from ..training.start import folder_of
@@ -59,15 +60,15 @@ def dry(config: Config, origins: Origins) -> Answer:
     if config.rho is None and "rho" in opt.param_groups[0]:
         resolved["rho"] = {"value": opt.param_groups[0]["rho"], "from": f"{config.method}'s own default"}
     resolved["out"] = {"value": str(path), "from": origins.of["out"]}
-    done = committed(path) if path.exists() else None
+    done = found(path, about(path), config) if path.exists() else None
     plan: dict[str, Any] = {
         "parameters": sum(p.numel() for p in training.trainee.bare.parameters()),
         "rows": {part: len(rows) for part, rows in vars(splits).items() if rows is not None},
         "steps": course.steps,
         "steps_per_epoch": course.per_epoch,
         "passes_a_step": passes(opt.method),
-        "would_write": [str(path / name) for name in (RUN, RECORDS, WEIGHTS, "state-*.safetensors")],
-        "goes_on_from": None if done is None else "its end" if done.finished else str(done.position),
+        "would_write": [str(path / name) for name in (RUN, RECORDS, WEIGHTS, PREVIOUS, "state-*.safetensors")],
+        "goes_on_from": None if done is None else "its end" if done.about.finished else str(done.about.position),
     }
     return Answer({"config": resolved, **plan}, _shown(resolved, plan))
 

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
-from numpy.typing import NDArray
 
-from ..data.npy import mapped
 from ..measures.fisher import fisher_traces
 from ..names import unknown
-from ..training import files
+from ..training import arrays, files
 from ..training.config import Config
 from ..training.distributed import device_of
 from ..training.exchange import Exchange, rows_file, scores_file
 from ..training.flatness import objective_of
-from ..training.folder import FREE, plain
+from ..training.folder import FREE, Changed, described, description, plain
 from ..training.position import Position
 from ..training.problem import data_of
 from ..training.runs import Run, open_run
 from ..training.start import folder_of
-from ..untrusted import yaml_in
 from .named import Weights, strategy
 from .selection import sharp_sets
 from .settings import Ensemble
@@ -97,7 +92,7 @@ def keep(config: Config, ensemble: Ensemble) -> None:
                 "give another out."
             )
     path.mkdir(parents=True, exist_ok=True)
-    files.replace(path / ABOUT, yaml.safe_dump(now, sort_keys=False, allow_unicode=True).encode())
+    files.replace(path / ABOUT, described(now))
 
 
 def open_ensemble(path: Path | str, model: str | None = None, trust: bool = False) -> Trained:
@@ -113,13 +108,15 @@ def open_ensemble(path: Path | str, model: str | None = None, trust: bool = Fals
 
 def _about(path: Path) -> dict[str, Any]:
     try:
-        said: dict[str, Any] = yaml_in(path / ABOUT)
+        said = description(path / ABOUT)
         if said["ensemble"].get("how") == "stacked":  # removed since; like every way, it may change between two starts
             said["ensemble"]["how"] = "sequence"
         for part, known in (("ensemble", asdict(Ensemble())), ("config", asdict(Config()))):
             strange = [k for k in said[part] if k not in known]
             if strange:
                 raise KeyError(unknown("setting", strange[0], known))
+    except Changed:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path / ABOUT} does not describe an ensemble: {error!r}. Bring it back, or start anew"
@@ -144,7 +141,7 @@ def tell_scores(config: Config, epoch: int) -> None:
         )
     device = device_of(config.device)
     objective = objective_of(run.model().to(device), run.task, run.data().train.to(device), None)
-    _save(file, fisher_traces(objective).numpy())
+    arrays.save(file, fisher_traces(objective).numpy())
 
 
 def exchange(configs: Sequence[Config], ensemble: Ensemble, epoch: int) -> None:
@@ -152,18 +149,12 @@ def exchange(configs: Sequence[Config], ensemble: Ensemble, epoch: int) -> None:
     paths = [folder_of(c) for c in configs]
     if all(rows_file(p, epoch).exists() for p in paths):
         return
-    scores = np.stack([mapped(scores_file(p, epoch)) for p in paths])
+    scores = np.stack([arrays.read(scores_file(p, epoch)) for p in paths])
     for path, flags in zip(paths, sharp_sets(scores, ensemble.share, ensemble.named, ensemble.rest), strict=True):
-        _save(rows_file(path, epoch), np.flatnonzero(flags))
+        arrays.save(rows_file(path, epoch), np.flatnonzero(flags))
 
 
 def exchanges(config: Config) -> list[int]:
     """After which epochs a member waits for the others."""
     schedule = Exchange.of(config.sharp_rows)
     return schedule.epochs(_epochs(config)) if schedule is not None else []
-
-
-def _save(path: Path, numbers: NDArray[Any]) -> None:
-    content = io.BytesIO()
-    np.save(content, numbers, allow_pickle=False)
-    files.replace(path, content.getvalue())

@@ -75,10 +75,6 @@ def _outcomes(db: sqlite3.Connection, where: Path) -> dict[int, Found]:
     return found
 
 
-_COLUMNS = "cell, role, name, value, stderr, n, kind, cost, seconds, note, complete, origin, at"
-INSERT = f"INSERT OR IGNORE INTO outcomes ({_COLUMNS}) VALUES ({', '.join('?' * len(_COLUMNS.split(',')))})"
-
-
 def row(estimate: Any) -> tuple[Any, ...]:
     """An estimate, or a mapping like one, as the columns from value to complete."""
     e = asdict(estimate) if is_dataclass(estimate) and not isinstance(estimate, type) else estimate
@@ -102,4 +98,4 @@ def now() -> str:
 
 
 def _number(value: Any) -> float | None:
-    return None if value is None or isnan(value) else float(value)
+    return None if value is None or isnan(value) else float(value) + 0.0  # SQLite has no -0.0

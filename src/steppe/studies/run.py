@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
-
+from ..holding import Held, held, is_held
 from ..training.stopping import Wish, listening
 from .cell import Cell, Disagreement, Outcome, Task, cells, kept
 from .finding import Finding, admitted, finding, of_plan
@@ -25,7 +24,7 @@ from .watch import Watch, watching
 if TYPE_CHECKING:
     from .engines.engine import Engine
 
-LOCK = "study.lock"
+NAME = "study"  # of its lock
 ADDED = "added measures"  # a note in the store: measures that were asked for beside those in the file
 ABOUT = "study"  # a note in the store: what the study was when it last ran
 
@@ -177,29 +176,16 @@ def _engine(study: Study) -> Engine:
 
 def being_run(study: Study) -> bool:
     """Whether a process is running the study; cells that a store calls running are open where none is."""
-    lock = FileLock(study.folder / LOCK)
-    if not (study.folder / LOCK).exists():
-        return False
-    try:
-        with lock.acquire(timeout=0):
-            return False
-    except Timeout:
-        return True
+    return is_held(study.folder, NAME)
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """The study for this process alone; a second one is told who has it."""
     folder.mkdir(parents=True, exist_ok=True)
-    lock, holder = FileLock(folder / LOCK), folder / "study.holder"
-    try:
-        lock.acquire(timeout=1)  # somebody may just be looking whether it is held
-    except Timeout:
-        who = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
-        raise RuntimeError(f"the study in {folder} is being run by {who}: wait for it, or stop it") from None
-    try:
-        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(folder, NAME, patience=1.0))  # somebody may just be looking whether it is held
+        except Held as who:
+            raise RuntimeError(f"the study in {folder} is being run by {who}: wait for it, or stop it") from None
         yield
-    finally:
-        holder.unlink(missing_ok=True)
-        lock.release()

@@ -12,33 +12,38 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from ..holding import refuse_link
+from .rows import COLUMN, COLUMNS, add_digests, changed
+
 APPLICATION = 0x53544550  # "STEP" in SQLite's header: whose file this is
-LAYOUT = 1  # of the tables below; goes up when an older steppe could no longer read them
+LAYOUT = 2  # of the tables below; goes up when an older steppe could no longer read them
+WITHOUT_DIGESTS = 1  # a layout that is still read, and brought up to this one by whoever writes
 PATIENCE = 60.0  # seconds to wait for other writers, of which each takes milliseconds
 _MAGIC = b"SQLite format 3\x00"
 
-_TABLES = """
+_TABLES = f"""
 CREATE TABLE cells (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL, config TEXT NOT NULL,
-    groups TEXT NOT NULL, at TEXT NOT NULL);
-CREATE TABLE origins (id INTEGER PRIMARY KEY, versions TEXT NOT NULL UNIQUE);
+    groups TEXT NOT NULL, at TEXT NOT NULL, {COLUMN});
+CREATE TABLE origins (id INTEGER PRIMARY KEY, versions TEXT NOT NULL UNIQUE, {COLUMN});
 CREATE TABLE outcomes (cell INTEGER NOT NULL REFERENCES cells (id), name TEXT NOT NULL,
     role TEXT NOT NULL CHECK (role IN ('target', 'measure', 'meta')), value REAL, stderr REAL, n INTEGER NOT NULL,
     kind TEXT NOT NULL, cost TEXT NOT NULL, seconds REAL, note TEXT NOT NULL, complete INTEGER NOT NULL,
-    origin INTEGER NOT NULL REFERENCES origins (id), at TEXT NOT NULL, PRIMARY KEY (cell, role, name)) WITHOUT ROWID;
+    origin INTEGER NOT NULL REFERENCES origins (id), at TEXT NOT NULL, {COLUMN},
+    PRIMARY KEY (cell, role, name)) WITHOUT ROWID;
 CREATE TABLE failures (id INTEGER PRIMARY KEY, cell INTEGER NOT NULL REFERENCES cells (id), name TEXT NOT NULL,
-    error TEXT NOT NULL, at TEXT NOT NULL);
-CREATE TABLE finished (cell INTEGER PRIMARY KEY REFERENCES cells (id), at TEXT NOT NULL);
+    error TEXT NOT NULL, at TEXT NOT NULL, {COLUMN});
+CREATE TABLE finished (cell INTEGER PRIMARY KEY REFERENCES cells (id), at TEXT NOT NULL, {COLUMN});
 CREATE TABLE curves (cell INTEGER NOT NULL REFERENCES cells (id), epoch INTEGER NOT NULL, record TEXT NOT NULL,
-    PRIMARY KEY (cell, epoch)) WITHOUT ROWID;
-CREATE TABLE notes (id INTEGER PRIMARY KEY, name TEXT NOT NULL, value TEXT NOT NULL, at TEXT NOT NULL);
+    {COLUMN}, PRIMARY KEY (cell, epoch)) WITHOUT ROWID;
+CREATE TABLE notes (id INTEGER PRIMARY KEY, name TEXT NOT NULL, value TEXT NOT NULL, at TEXT NOT NULL,
+    {COLUMN});
 CREATE TABLE claims (cell INTEGER PRIMARY KEY REFERENCES cells (id), worker TEXT NOT NULL, since REAL NOT NULL);
 """
 # claims come and go; what was found stays as it was written
-_FOR_GOOD = ("cells", "origins", "outcomes", "failures", "finished", "curves", "notes")
 _TRIGGERS = "".join(
     f"CREATE TRIGGER {table}_{what.lower()} BEFORE {what} ON {table} "
     f"BEGIN SELECT RAISE(ABORT, 'records of a study are never changed'); END;\n"
-    for table in _FOR_GOOD
+    for table in COLUMNS
     for what in ("UPDATE", "DELETE")
 )
 
@@ -64,6 +69,8 @@ def create(path: Path) -> None:
 
 def connect(path: Path, *, reading: bool) -> sqlite3.Connection:
     """A connection to a store that is there; anything else is refused, with what was found."""
+    if not reading:
+        refuse_link(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no store at {path}: `steppe study run` makes one")
     if path.is_dir():
@@ -81,6 +88,8 @@ def connect(path: Path, *, reading: bool) -> sqlite3.Connection:
             # in write-ahead mode a killed process loses nothing that was committed; a power cut may lose the last
             # moments, which are then computed again
             db.execute("PRAGMA query_only = ON" if reading else "PRAGMA synchronous = NORMAL")
+            if not reading and _layout(db) == WITHOUT_DIGESTS:
+                _bring_up(db, path)
         except BaseException:
             db.close()
             raise
@@ -102,20 +111,42 @@ def _opened(path: Path, reading: bool) -> sqlite3.Connection:
 
 
 def _refuse_others(db: sqlite3.Connection, path: Path) -> None:
-    mark, layout = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    mark, layout = db.execute("PRAGMA application_id").fetchone()[0], _layout(db)
     if mark != APPLICATION:
         raise ValueError(f"{path} is an SQLite file of another program, no store of a study: give another path")
-    if layout != LAYOUT:
+    if layout not in (WITHOUT_DIGESTS, LAYOUT):
         newer = "a newer" if layout > LAYOUT else "an older"
         raise ValueError(f"{path} was written by {newer} steppe (layout {layout}; this one has {LAYOUT}): use that one")
 
 
+def _layout(db: sqlite3.Connection) -> int:
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _bring_up(db: sqlite3.Connection, path: Path) -> None:
+    """Gives digests to a store that has none; of several processes that try, one does it, whole."""
+    check(db, path)
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if _layout(db) == WITHOUT_DIGESTS:
+            add_digests(db)
+            db.execute(f"PRAGMA user_version = {LAYOUT}")
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+
+
 def check(db: sqlite3.Connection, path: Path) -> None:
-    """Reads the whole file and refuses it if pages or records are damaged."""
+    """Reads the whole file and refuses it if pages or rows are damaged."""
     with told(path):
-        found = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
-    if found != ["ok"]:
-        raise damaged(path, "; ".join(found))
+        found = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
+        found += [f"a row of {row[0]} belongs to none of {row[2]}" for row in db.execute("PRAGMA foreign_key_check")]
+        if found != ["ok"]:
+            raise damaged(path, "; ".join(w for w in found if w != "ok"))
+        row = changed(db) if _layout(db) != WITHOUT_DIGESTS else ""
+    if row:
+        raise damaged(path, row)
 
 
 def damaged(path: Path, why: str) -> ValueError:
@@ -137,8 +168,10 @@ def told(path: Path) -> Iterator[None]:
                 f"{path} was locked by another process for {PATIENCE:g} s: is one of them stopped in a debugger, or "
                 "does the file lie on a network disk?"
             ) from error
+        if "no such" in str(error) or "Could not decode" in str(error):  # tables are made whole: one has changed
+            raise damaged(path, str(error)) from error
         raise OSError(f"{path}: {error}. Is the disk full, or the folder read-only?") from error
     except sqlite3.IntegrityError:
         raise
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # what SQLite says may have the damaged text in it
         raise damaged(path, str(error)) from error

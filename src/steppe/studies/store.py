@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ..untrusted import from_json
 from . import records, schema
+from .rows import insert
 from .table import Table
 
 NOTES, VERSIONS = "SELECT name, value FROM notes ORDER BY id", "SELECT versions FROM origins ORDER BY id"
@@ -94,16 +95,16 @@ class Store:
         """Plans cells, and returns how many are new; one that is there already stays as it is."""
         rows = [(c.key, c.name, records.text(c.config), records.text(c.groups), records.now()) for c in cells]
         with self._writing() as db:
-            before = db.total_changes
+            new = 0
             for row in rows:
                 there = db.execute("SELECT config FROM cells WHERE key = ?", row[:1]).fetchone()
                 if there is None:
-                    db.execute("INSERT INTO cells (key, name, config, groups, at) VALUES (?, ?, ?, ?, ?)", row)
+                    new += insert(db, "cells", row)
                 elif from_json(there[0], self.path) != json.loads(row[2]):
                     raise ValueError(
                         f"the cell {row[0]} is in {self.path} with another configuration: {there[0]} is not {row[2]}"
                     )
-            return db.total_changes - before
+            return new
 
     def claim(self, key: str, worker: str, stale: float | None = None) -> bool:
         """Takes a cell for a worker, or says that another has it; its own claim is made new.
@@ -157,40 +158,36 @@ class Store:
         with self._writing() as db:
             cell, now = self._id(key), records.now()
             origin = self._origin(db, records.text(versions or {}))
-            kept = [self._keep(db, (cell, role, name, *values, origin, now)) for role, name, values in rows]
-            why = [(cell, name, error, now) for name, error in (failures or {}).items()]
-            db.executemany("INSERT INTO failures (cell, name, error, at) VALUES (?, ?, ?, ?)", why)
-            epochs = [(cell, int(record.get("epoch", i)), records.text(record)) for i, record in enumerate(curves)]
-            db.executemany("INSERT OR IGNORE INTO curves (cell, epoch, record) VALUES (?, ?, ?)", epochs)
+            kept = [
+                insert(db, "outcomes", (cell, role, name, *values, origin, now), unless_there=True)
+                for role, name, values in rows
+            ]
+            for name, error in (failures or {}).items():
+                insert(db, "failures", (cell, name, error, now))
+            for i, record in enumerate(curves):
+                epoch = (cell, int(record.get("epoch", i)), records.text(record))
+                insert(db, "curves", epoch, unless_there=True)
             if done:
-                db.execute("INSERT OR IGNORE INTO finished (cell, at) VALUES (?, ?)", (cell, now))
+                insert(db, "finished", (cell, now), unless_there=True)
                 db.execute("DELETE FROM claims WHERE cell = ?", (cell,))
         return [name for (_, name, _), new in zip(rows, kept, strict=True) if not new]
 
     @staticmethod
-    def _keep(db: sqlite3.Connection, row: tuple[Any, ...]) -> bool:
-        return db.execute(records.INSERT, row).rowcount == 1
-
-    @staticmethod
     def _origin(db: sqlite3.Connection, versions: str) -> int:
-        db.execute("INSERT OR IGNORE INTO origins (versions) VALUES (?)", (versions,))
+        insert(db, "origins", (versions,), unless_there=True)
         return int(db.execute("SELECT id FROM origins WHERE versions = ?", (versions,)).fetchone()[0])
 
     def fail(self, key: str, error: str) -> None:
         """Notes that a cell failed and why, and ends its claim; it may be tried again."""
         with self._writing() as db:
             cell = self._id(key)
-            db.execute(
-                "INSERT INTO failures (cell, name, error, at) VALUES (?, '', ?, ?)", (cell, error, records.now())
-            )
+            insert(db, "failures", (cell, "", error, records.now()))
             db.execute("DELETE FROM claims WHERE cell = ?", (cell,))
 
     def note(self, name: str, value: Any) -> None:
         """Keeps a fact about the study itself, such as its file; the last one of a name counts."""
         with self._writing() as db:
-            db.execute(
-                "INSERT INTO notes (name, value, at) VALUES (?, ?, ?)", (name, records.text(value), records.now())
-            )
+            insert(db, "notes", (name, records.text(value), records.now()))
 
     def notes(self) -> dict[str, Any]:
         """The facts about the study."""

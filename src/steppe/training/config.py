@@ -107,7 +107,7 @@ class Config:
     device: str | None = None
     """by default a GPU where there is one"""
     threads: int | None = None
-    """CPU threads of torch; bitwise repetition needs the same number"""
+    """CPU threads of torch; bitwise repetition needs the same number. A run goes on with those that it began with"""
     capture: bool = True
     """on a GPU, take steps as recorded CUDA graphs, where they can be"""
     fsdp: bool = False

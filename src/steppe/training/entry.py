@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..measures.elsewhere import random_numbers_kept
 from ..measures.workers import Workers
-from .checkpoint import Committed, committed
+from . import records
+from .checkpoint import Loaded, last_whole
 from .config import Config
 from .distributed import device_of, joined, together
 from .folder import about, claimed, config_in, plain, refuse_changes
 from .loggers import Logger, logger
+from .longer import alike, longer
 from .loop import Training
 from .problem import data_of, task_of
 from .progress import watching
@@ -22,12 +28,18 @@ from .start import folder_of, prepare
 from .stopping import Wish, listening
 from .threads import threads
 
+ONE_AT_A_TIME = threading.RLock()  # runs that one thread trains side by side take it several times
+
 
 def train(config: Config, progress: bool | None = None, until: int | None = None) -> Run:
     """Trains a run to its end, from its folder's last checkpoint if there is one, and returns it.
 
-    A run that is finished is returned as it is. `progress`: True also where there is no terminal, False nowhere.
+    A run that is finished is returned as it is. One that is asked for more epochs or steps goes on if it ends as a run
+    of that length would, bit for bit, and is refused otherwise.
+
+    `progress`: True also where there is no terminal, False nowhere.
     `until`: only to the end of that epoch; the run goes on from there. Raises `Stopped` when a signal ends it early.
+    Of several threads one trains, and the others wait: random numbers and the number of threads are the process's.
     """
     with ExitStack() as stack:
         wish = stack.enter_context(listening())
@@ -39,15 +51,18 @@ def _run(stack: ExitStack, config: Config, wish: Wish, progress: bool | None, un
     """Trains a run from where its folder says that it is, with the folder claimed."""
     plain(config)  # what no file can hold is refused before anything is made
     path, device = folder_of(config), device_of(config.device)
+    stack.enter_context(ONE_AT_A_TIME)
     stack.enter_context(random_numbers_kept())
-    stack.enter_context(threads(config.threads))
     workers = stack.enter_context(joined(device, config.fsdp))
     first = workers.rank == 0
-    together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
-    done = together(workers, lambda: _found(path, config))
-    if done is not None and (done.finished or (until is not None and done.position.epoch >= until)):
+    mine = together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
+    said = together(workers, lambda: about(path))
+    done = together(workers, lambda: found(path, said, config))
+    stack.enter_context(threads(config.threads or _threads_before(path, said, device)))
+    if done is not None and (done.about.finished or (until is not None and done.about.position.epoch >= until)):
         return
     training = together(workers, lambda: _made(config, path, workers, device, done))
+    training.mine = mine or training.mine
     logs = together(workers, lambda: _loggers(stack, config, path) if first else [])
     watcher = stack.enter_context(
         watching(progress if first else False, training.course, training.position, config.batch_size)
@@ -56,15 +71,32 @@ def _run(stack: ExitStack, config: Config, wish: Wish, progress: bool | None, un
     training.run(wish, watcher, logs, until)
 
 
-def _found(path: Path, config: Config) -> Committed | None:
-    """The checkpoint of a run with this very configuration."""
-    said = about(path)
-    if said is not None:
-        refuse_changes(path, config_in(path, said), config)
-    return committed(path)
+def _threads_before(path: Path, said: Mapping[str, Any] | None, device: torch.device) -> int | None:
+    """How many threads a run on a CPU had so far: sums over more or fewer of them differ in their last bits."""
+    last = said["starts"][-1] if said is not None else {}
+    if device.type != "cpu" or last.get("device") != "cpu":
+        return None
+    before, now = last["threads"], torch.get_num_threads()
+    if before != now:
+        warnings.warn(
+            f"{path} was trained with {before} threads of torch, and this process has {now}: it goes on with {before}, "
+            "as it would not end with the same bits otherwise",
+            stacklevel=2,
+        )
+    return int(before)
 
 
-def _made(config: Config, path: Path, workers: Workers, device: torch.device, done: Committed | None) -> Training:
+def found(path: Path, said: dict[str, Any] | None, config: Config) -> Loaded | None:
+    """The checkpoint that a run with this configuration goes on from, in a folder whose run.yaml says that."""
+    before = config_in(path, said) if said is not None else config
+    refuse_changes(path, before, config)
+    done = last_whole(path, lambda done: records.read(path, done.records))
+    if done is None or said is None or alike(before, config):
+        return done
+    return longer(path, said, before, config, done)
+
+
+def _made(config: Config, path: Path, workers: Workers, device: torch.device, done: Loaded | None) -> Training:
     """The run, where its folder says that it is."""
     splits = data_of(config)
     task = task_of(splits)

@@ -1,13 +1,20 @@
-"""Files that are whole or not there: what every write of a run goes through."""
+"""Files that are whole or not there: what every write of a run goes through.
+
+No write follows a symbolic link: in a folder that somebody else made it may lead anywhere.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..holding import refuse_link
+
 TEMPORARY = ".tmp"  # ends the name of a file that is being written
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -15,13 +22,33 @@ def replace(path: Path, content: bytes) -> None:
     temporary = path.with_name(path.name + TEMPORARY)
     with _said(path):
         try:
-            _write(temporary, content, os.O_TRUNC)
+            remove(temporary)
+            _write(temporary, content, os.O_EXCL)
             os.replace(temporary, path)
             _settle(path.parent)
         except OSError:
             with suppress(OSError):  # a full disk needs the space
                 os.unlink(temporary)
             raise
+
+
+def link(path: Path, name: Path) -> None:
+    """Gives a file a second name at once, in the place of what had it; where there are no links, a copy."""
+    temporary = name.with_name(name.name + TEMPORARY)
+    remove(temporary)
+    try:
+        os.link(path, temporary)
+    except OSError:
+        replace(name, path.read_bytes())
+    else:
+        move(temporary, name)
+
+
+def move(path: Path, name: Path) -> None:
+    """Gives a file another name, in the place of what had it."""
+    with _said(name):
+        os.replace(path, name)
+        _settle(name.parent)
 
 
 def append(path: Path, content: bytes) -> int:
@@ -42,7 +69,7 @@ def cut(path: Path, length: int) -> None:
     if found == length:
         return
     with _said(path):
-        handle = os.open(path, os.O_WRONLY)
+        handle = os.open(path, os.O_WRONLY | NO_LINKS)
         try:
             os.ftruncate(handle, length)
             os.fsync(handle)
@@ -57,7 +84,7 @@ def remove(path: Path) -> None:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | mode, 0o666)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | NO_LINKS | mode, 0o666)
     try:
         left = memoryview(content)
         while left:
@@ -82,6 +109,8 @@ def _said(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            refuse_link(path)
         raise OSError(
             error.errno,
             f"{error.strerror or error}: writing {path.name} failed. The run is whole up to its last checkpoint: make "

@@ -4,55 +4,52 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock, Timeout
 
+from ..digests import DIGEST, digest
+from ..holding import Held, held
 from ..names import unknown
 from ..untrusted import yaml_in
 from . import files
-from .checkpoint import RECORDS, WEIGHTS
+from .checkpoint import PREVIOUS, RECORDS, WEIGHTS
 from .config import Config
 
 RUN = "run.yaml"
-LOCK = "run.lock"  # held, and let go by the system, however the process ends
-HOLDER = "run.holder"  # says who holds the lock; means nothing while nobody does
+NAME = "run"  # of its lock
 
 FREE = ("out", "data_root", "loggers", "checkpoint_every")
 """What may change from one start of a run to the next: where things lie and how often they are kept."""
+LENGTH = ("epochs", "steps")
+"""What may grow, where the run ends as one of that length does: see `longer`."""
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[None]:
-    """The folder for this process alone; a second process is told who has it."""
+def claimed(path: Path) -> Iterator[Callable[[], None]]:
+    """The folder for this process alone; a second process is told who has it.
+
+    Gives a function that raises once another folder is in its place.
+    """
     path.mkdir(parents=True, exist_ok=True)
     _refuse_other_folders(path)
-    lock = FileLock(path / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        holder = path / HOLDER
-        who = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
-        raise RuntimeError(
-            f"{path} is being trained in by {who}: wait for it, stop it, or choose another folder with out"
-        ) from None
-    try:
-        files.replace(path / HOLDER, f"process {os.getpid()} on {socket.gethostname()}".encode())
-        yield
-    finally:
-        files.remove(path / HOLDER)
-        lock.release()
+    with ExitStack() as stack:
+        try:
+            mine = stack.enter_context(held(path, NAME))
+        except Held as who:
+            raise RuntimeError(
+                f"{path} is being trained in by {who}: wait for it, stop it, or choose another folder with out"
+            ) from None
+        yield mine
 
 
 def _refuse_other_folders(path: Path) -> None:
     """A folder with other things in it is no place for a run."""
-    ours = {LOCK, HOLDER, RUN, RECORDS, WEIGHTS}
+    ours = {f"{NAME}.lock", f"{NAME}.holder", RUN, RECORDS, WEIGHTS, PREVIOUS}
     others = sorted(p.name for p in path.iterdir() if p.name not in ours and not p.name.endswith(files.TEMPORARY))
     if others and not (path / RUN).exists():
         raise FileExistsError(
@@ -62,7 +59,28 @@ def _refuse_other_folders(path: Path) -> None:
 
 def write_about(path: Path, about: Mapping[str, Any]) -> None:
     """Writes run.yaml."""
-    files.replace(path / RUN, yaml.safe_dump(dict(about), sort_keys=False, allow_unicode=True).encode())
+    files.replace(path / RUN, described(about))
+
+
+class Changed(ValueError):
+    """A description that is not as it was written."""
+
+
+def described(said: Mapping[str, Any]) -> bytes:
+    """A file of YAML that says this, with a digest of it."""
+    return yaml.safe_dump({**said, DIGEST: _digest(said)}, sort_keys=False, allow_unicode=True).encode()
+
+
+def description(file: Path) -> dict[str, Any]:
+    """What such a file says; raises `Changed` if it has another digest. Older ones have none."""
+    said: dict[str, Any] = yaml_in(file)
+    written = said.pop(DIGEST, None)
+    if written is not None and written != _digest(said):
+        raise Changed(
+            f"{file} is damaged, or was changed: it does not have the digest that was written with it. Bring it back "
+            f"from a copy. If you have changed it yourself and mean it, take away its line `{DIGEST}: ...`"
+        )
+    return said
 
 
 def about(path: Path) -> dict[str, Any] | None:
@@ -70,11 +88,17 @@ def about(path: Path) -> dict[str, Any] | None:
     if not (path / RUN).exists():
         return None
     try:
-        said = yaml_in(path / RUN)
+        said = description(path / RUN)
         _ = said["config"].keys()
+    except Changed:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path / RUN} does not describe a run: {error!r}. Bring it back, or start anew") from error
-    return said  # type: ignore[no-any-return]
+    return said
+
+
+def _digest(said: Mapping[str, Any]) -> str:
+    return digest([json.dumps(said, sort_keys=True, default=repr)])
 
 
 def plain(config: Config) -> dict[str, Any]:
@@ -101,9 +125,10 @@ def config_in(path: Path, said: Mapping[str, Any]) -> Config:
 
 
 def refuse_changes(path: Path, before: Config, config: Config) -> None:
-    """A run goes on with the configuration that it began with, or its end would follow from none."""
+    """A run goes on with the configuration that it began with, or its end would follow from none; its length apart."""
     then, now = plain(before), plain(config)
-    differ = [f"{k} was {then[k]!r} and is now {now[k]!r}" for k in now if k not in FREE and then[k] != now[k]]
+    bound = [k for k in now if k not in (*FREE, *LENGTH)]
+    differ = [f"{k} was {then[k]!r} and is now {now[k]!r}" for k in bound if then[k] != now[k]]
     if differ:
         raise ValueError(
             f"{path} holds a run with another configuration: {'; '.join(differ)}. Its end would follow from neither: "

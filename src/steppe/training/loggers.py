@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..csv_text import csv_text
+from ..holding import refuse_link
 from ..imported import imported, is_factory
 from ..names import unknown
 from . import files
@@ -62,6 +63,7 @@ class TensorBoard:
         except ImportError as missing:
             raise ImportError("the logger tensorboard needs a package: pip install tensorboard") from missing
         place = folder / "tensorboard"
+        refuse_link(place)
         for old in place.glob("events.out.tfevents.*"):
             files.remove(old)
         self._writer: Any = SummaryWriter(str(place))

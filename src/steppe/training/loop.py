@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..optim.captured import Captured
 from ..optim.site import STEP
 from . import records
 from .averages import averages_of
-from .checkpoint import Committed, commit, state_in, weights_in
+from .checkpoint import Kept, Loaded, commit
 from .config import Config
 from .distributed import agreed, align_, together, wrapped
 from .epoch_end import record_of
@@ -51,9 +51,9 @@ class Training:
         model = wrapped(model_of(config, task.shape, task.outputs).to(device), workers, device, config.fsdp).train()
         self.trainee = Trainee(model, optimizer_of(config, model, self.course), averages_of(config), workers)
         self.own_lr = sets_lr(self.trainee.opt)
-        self.position, self._records = Position(), 0
+        self.position, self._records, self._refused = Position(), Kept(), 0  # refused: steps, as far as counted
+        self.mine: Callable[[], None] = lambda: None  # raises if the folder is another's
         self._captured: Captured | None = None
-        self._refused = 0  # of its steps, as far as they are counted
 
     def capture(self) -> None:
         """From now on steps are recorded and replayed, where they can be."""
@@ -65,10 +65,10 @@ class Training:
         self._passes(Batch((rows[0], rows[1]), held, None))
         return self.trainee.sums.totals[0]
 
-    def go_back_to(self, done: Committed) -> None:
+    def go_back_to(self, done: Loaded) -> None:
         """Takes up the state of a checkpoint."""
-        self.trainee.load(weights_in(self.path), state_in(self.path, done))
-        self.position, self._records = done.position, done.records
+        self.trainee.load(done.weights, done.state)
+        self.position, self._records = done.about.position, records.known(self.path, done.about.records)
 
     def run(self, wish: Wish, watcher: Watcher, loggers: Sequence[Logger] = (), until: int | None = None) -> None:
         """Trains to the end of the run or of an epoch, or until somebody wishes otherwise."""
@@ -187,17 +187,20 @@ class Training:
 
     def _write(self, record: Record) -> None:
         if self.workers.rank == 0:
-            self._records = records.write(self.path, record)
+            self.mine()
+            self._records = records.write(self.path, record, self._records)
 
     def _commit(self, finished: bool = False) -> None:
         """Makes this the place that the run goes on from."""
         self._refuse_nonfinite()
         weights, state = self.trainee.weights(), self.trainee.state()  # all workers take part
-        first = self.workers.rank == 0
-        together(
-            self.workers,
-            lambda: commit(self.path, weights, state, self.position, self._records, finished) if first else None,
-        )
+
+        def write() -> None:
+            if self.workers.rank == 0:
+                self.mine()
+                commit(self.path, weights, state, self.position, self._records, finished)
+
+        together(self.workers, write)
         self._saved = monotonic()
 
     def _refuse_nonfinite(self) -> None:

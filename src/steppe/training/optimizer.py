@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -14,9 +15,11 @@ from ..optim.sharpbalance import OnSomeRows, SharpBalance
 from .config import Config
 from .position import Course
 
+OWN_LR = (SASAM, SASGD)
 
-def optimizer_of(config: Config, model: nn.Module, course: Course) -> SharpnessAware:
-    """The method around the base optimizer."""
+
+def options_of(config: Config, course: Course) -> dict[str, Any]:
+    """What the method is made with."""
     options: dict[str, Any] = dict(config.method_options)
     if config.rho is not None:
         options["rho"] = config.rho
@@ -26,6 +29,12 @@ def optimizer_of(config: Config, model: nn.Module, course: Course) -> SharpnessA
         options.setdefault("every", course.per_epoch)  # the mask is renewed every epoch, as its users do
     if config.method == "ssam-d":
         options.setdefault("steps", course.steps)  # what the mask renews falls to nothing over the run
+    return options
+
+
+def optimizer_of(config: Config, model: nn.Module, course: Course) -> SharpnessAware:
+    """The method around the base optimizer."""
+    options = options_of(config, course)
     engine: dict[str, Any] = {"model": model, "seed": config.seed}
     engine["on_nonfinite"] = None if config.on_nonfinite == "late" else config.on_nonfinite
     base = _base(config, model)
@@ -39,7 +48,12 @@ def optimizer_of(config: Config, model: nn.Module, course: Course) -> SharpnessA
 def sets_lr(opt: SharpnessAware) -> bool:
     """Whether the method finds the learning rate itself and goes on from what it found."""
     inner = opt.method.method if isinstance(opt.method, OnSomeRows) else opt.method
-    return isinstance(inner, (SASAM, SASGD))
+    return isinstance(inner, OWN_LR)
+
+
+def finds_lr(config: Config, options: Mapping[str, Any]) -> bool:
+    """The same of a configuration with these options of its method."""
+    return isinstance(method(config.method, **options), OWN_LR)
 
 
 def _base(config: Config, model: nn.Module) -> Optimizer:

@@ -52,7 +52,14 @@ class Run:
             raise FileNotFoundError(f"{self.path} has no checkpoint yet: train it further")
         if which == "last":
             return checkpoint.weights_in(self.path)
-        averages = {k: v for k, v in checkpoint.state_in(self.path, done)["averages"].items() if v["n"]}
+        try:
+            state = checkpoint.state_in(self.path, done)
+        except FileNotFoundError:  # training may have gone on meanwhile, and have swept it away
+            again = checkpoint.committed(self.path)
+            if again is None or again == done:
+                raise
+            state = checkpoint.state_in(self.path, again)
+        averages = {k: v for k, v in state["averages"].items() if v["n"]}
         if which not in averages:
             raise ValueError(f"{self.path}: {unknown('kind of weights', which, ['last', *averages])}")
         found: dict[str, Tensor] = averages[which]["tensors"]
@@ -107,7 +114,7 @@ def open_run(path: Path | str, model: str | None = None, trust: bool = False) ->
     if said is None:
         raise FileNotFoundError(f"{path} is no run's folder: it has no {RUN}. `steppe train --out {path}` makes one")
     done = checkpoint.committed(path)
-    found = records.read(path, done.records if done is not None else 0)
+    found = records.read(path, done.records) if done is not None else []
     position = done.position if done is not None else Position()
     finished = done is not None and done.finished
     return Run(path, config_in(path, said), found, position, finished, task_in(said), said, model, trust)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import platform
 import re
 import socket
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ import torch
 from .. import __version__
 from ..data.dataset import Splits
 from ..data.pixels import Standard
+from ..digests import digest
+from ..imported import imported
 from . import files
-from .checkpoint import RECORDS, Committed, sweep
+from .checkpoint import RECORDS, WEIGHTS, Loaded, go_back, sweep
 from .config import Config
 from .folder import about, plain, write_about
 from .loop import Training
@@ -32,7 +36,7 @@ def folder_of(config: Config) -> Path:
     return Path("runs") / re.sub(r"[^\w.,=+-]+", "_", name)
 
 
-def prepare(path: Path, done: Committed | None, training: Training, splits: Splits) -> None:
+def prepare(path: Path, done: Loaded | None, training: Training, splits: Splits) -> None:
     """Clears away what an interrupted write left, and writes run.yaml with this start in it."""
     said, data, task, config = about(path), fingerprint(splits), training.task, training.config
     if said is not None and said["data"] != data:
@@ -40,8 +44,14 @@ def prepare(path: Path, done: Committed | None, training: Training, splits: Spli
             f"{path} was begun on other rows: {config.data} under {config.data_root} has changed since. Bring the data "
             "back, or give another out."
         )
-    sweep(path, done)
-    files.cut(path / RECORDS, done.records if done is not None else 0)
+    if said is not None:
+        _tell_changes(path, said["starts"][-1], training)
+    if done is None:
+        _refuse_to_delete(path)
+    elif done.name != WEIGHTS:
+        go_back(path)
+    sweep(path)
+    files.cut(path / RECORDS, done.about.records.length if done is not None else 0)
     write_about(
         path,
         {
@@ -63,6 +73,42 @@ def prepare(path: Path, done: Committed | None, training: Training, splits: Spli
     )
 
 
+def _refuse_to_delete(path: Path) -> None:
+    """Records of two epochs without a checkpoint: it was lost, for every epoch ends with one."""
+    lines = (path / RECORDS).read_bytes().count(b"\n") if (path / RECORDS).exists() else 0
+    if lines > 1:
+        raise FileNotFoundError(
+            f"{path / WEIGHTS} is lost, and {RECORDS} has the records of {lines} epochs: a run that starts anew would "
+            "delete them. Bring it back from a copy, or give another out."
+        )
+
+
+def _tell_changes(path: Path, before: dict[str, Any], training: Training) -> None:
+    """Warns if the user's own factory of the model is in another file than at the last start, or in a changed one."""
+    then, now = before.get("factory"), _factory(training.config.model)
+    if then is not None and now is not None and then["digest"] != now["digest"]:
+        warnings.warn(
+            f"{training.config.model}, which makes the model of {path}, has changed since the last start: "
+            f"{then['file']} had the digest {then['digest']} and {now['file']} has {now['digest']}. If the model "
+            "computes something else now, the run ends as neither of the two would: bring the file back, or give "
+            "another out",
+            stacklevel=2,
+        )
+
+
+def _factory(name: str) -> dict[str, str] | None:
+    """The file of a user's own factory, and its digest; None of our models, and of what has no such file."""
+    if ":" not in name:
+        return None
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(imported(name, "model")))
+    except TypeError:  # neither a function nor a class
+        return None
+    if file is None or not Path(file).is_file():
+        return None
+    return {"file": file, "digest": digest([Path(file).read_bytes()])}
+
+
 def _start(training: Training) -> dict[str, Any]:
     """When, where and by what the run was started this time."""
     device = training.device
@@ -78,6 +124,7 @@ def _start(training: Training) -> dict[str, Any]:
         "processes": training.workers.count,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "threads": torch.get_num_threads(),
+        **({"factory": factory} if (factory := _factory(training.config.model)) is not None else {}),
     }
 
 

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..data.augment import augmentation
 from ..data.dataset import Dataset, Splits
 from ..data.feed import Feed
-from ..data.npy import mapped
 from ..draw import permutation, seed_of
 from ..measures.workers import Workers
+from . import arrays
 from .config import Config
 from .exchange import Exchange, rows_file
 from .problem import HELD_OUT, SHARP, Task
@@ -110,7 +109,7 @@ def exchanged_rows(path: Path | None, exchange: Exchange | None, epoch: int, row
 def _listed(file: Path, rows: int) -> Tensor:
     """The rows that a file has the numbers of."""
     sharp = torch.zeros(rows, dtype=torch.bool)
-    listed = torch.from_numpy(np.array(mapped(file)))
+    listed = torch.from_numpy(arrays.read(file))
     good = listed.dtype == torch.int64 and listed.ndim == 1 and len(listed)
     if not good or not 0 <= int(listed.min()) <= int(listed.max()) < rows:
         raise ValueError(

@@ -89,6 +89,11 @@ class Trainee:
             strange = sorted(weights.keys() ^ own.keys())
             raise ValueError(f"the checkpoint is of another model: {', '.join(strange[:3])} is in one of them only")
         for k, t in own.items():
+            if weights[k].shape != t.shape:
+                raise ValueError(
+                    f"the checkpoint is of another model: {k} has the shape {tuple(weights[k].shape)} in the "
+                    f"checkpoint and {tuple(t.shape)} in the model"
+                )
             local(t).copy_(local(placed(weights[k], t)))
         kernels = [{k: g[k] for k in KERNELS if k in g} for g in self.opt.param_groups]
         self.opt.load_state_dict(self._placed(state["optimizer"]))
