@@ -18,6 +18,9 @@ from .trouble import Misuse
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
 
+# What a mapping holds, type by type: in the place of Any, jsonargparse takes a value such as {"class_path": "package.C"}
+# for a class, and imports it.
+MAPPING = dict[str, dict | list | bool | int | float | str | None]  # type: ignore[type-arg]  # bare: looked into no further
 FLAG, DEFAULT = "flag", "default"  # where a value comes from; otherwise it is the name of a file
 
 
@@ -121,7 +124,7 @@ def _parser(options: Iterable[Option]) -> ArgumentParser:
         elif o.shape is bool:
             parser.add_argument(o.flag, action=ActionYesNo(no_prefix="no-"), default=o.default)
         else:
-            parser.add_argument(o.flag, type=o.type, default=o.default)
+            parser.add_argument(o.flag, type=MAPPING if o.shape is dict else o.type, default=o.default)
     return parser
 
 
