@@ -30,7 +30,7 @@ evil = [
     "evil.C",
     {"rho": "evil.C"},
 ]
-dry = ["--dry-run"] if any(o.name == "dry_run" for o in command(name).options()) else []  # of nothing: refused, or a list
+dry = ["--dry-run"] if any(o.name == "dry_run" for o in command(name).options()) else []
 calls = 0
 for option, value in itertools.product(command(name).options(), evil):
     if option.number is not None or option.name in ("json", "debug", "config", "dry_run", "out"):

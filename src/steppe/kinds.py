@@ -38,7 +38,7 @@ def words(kind: Any) -> str:
 
 
 def _word(shape: Any) -> str:
-    return WORDS[shape] if shape in WORDS else f"a {shape.__name__}"
+    return WORDS.get(shape) or f"a {shape.__name__}"
 
 
 def fits(value: Any, kind: Any) -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ..training.config import Config
 from .answer import Answer, add, plain, table
 from .command import Command, File
-from .known import known_device
 from .options import called, many
 from .subjects import On, config_of, subject
 from .trouble import FAILED, STOPPED, Misuse, asking, message, trace
@@ -84,6 +83,7 @@ def run(what: What, on: On, file: File) -> Answer:
     """Measures one subject after the other; what fails is told at the end, beside the others' numbers."""
     from ..measures.named import plan_of
     from ..measures.run import measured
+    from ..training.known import known_device
 
     if not what.what:
         raise Misuse("say what to measure: folders of runs, or a checkpoint with --model and --data")

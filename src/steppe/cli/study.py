@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from .answer import Answer, add, table
 from .command import Command
 from .files import mapping_of, text_of
-from .known import refuse_unknown
 from .options import called, many, one
 from .study_answer import answer, cells_table
 from .trouble import Misuse, asking
@@ -135,10 +134,12 @@ def report(which: Which, page: Page) -> Answer:
 
 
 def _run(study: Study, how: How, also: Sequence[str]) -> Answer:
+    from ..studies.cell import cells
+    from ..studies.preflight import refuse_wrong
     from ..studies.run import run as run_study
 
     with asking():
-        _refuse(study, also)
+        refuse_wrong(study, cells(study), also)
     found = run_study(study, progress=how.progress, again=how.again, also=also)
     if not found.stopped and found.done:
         found = replace(found, report=_page(study, None))
@@ -166,22 +167,6 @@ def study_of(which: Which, how: How | None = None) -> Study:
         return replace(study, engine=replace(study.engine, **given))
 
 
-def _refuse(study: Study, also: Sequence[str]) -> None:
-    """Looks up every name before anything is computed."""
-    from ..measures.named import plan_of
-    from ..studies.cell import cells
-    from ..training.config import Config
-
-    plan_of([*study.measures, *also])
-    seen = set()
-    for cell in cells(study):
-        config = Config(**cell.config)
-        told = repr((config.method, config.rho, config.method_options, config.model, config.model_options, config.data))
-        if told not in seen:
-            refuse_unknown(config)
-            seen.add(told)
-
-
 def _page(study: Study, out: str | None) -> Path:
     from ..studies.report import write
 
@@ -192,19 +177,21 @@ def _dry(study: Study, how: How) -> Answer:
     from ..studies.cell import cells
     from ..studies.finding import admitted, of_plan
     from ..studies.pictures import open_pictures
+    from ..studies.preflight import refuse_missing, refuse_wrong
     from ..studies.run import open_tasks
     from ..studies.store import Store
     from ..studies.table import Table
 
-    with asking():
-        _refuse(study, ())
     planned, found, measures, notes = cells(study), Table([]), list(study.measures), {}
+    with asking():
+        refuse_wrong(study, planned)
     if study.store.exists():
         from ..studies.run import measures_of
 
         with Store.reading(study.store) as store:
             found, measures, notes = store.table(), measures_of(study, store), store.notes()
     tasks = open_tasks(study, planned, found, measures, how.again)
+    refuse_missing(study, [task.cell for task in tasks])
     pictures = open_pictures(study, planned, admitted(study, of_plan(study, planned, found)), notes, how.again)
     rows = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     shown = table("cell", "run", "measures", fold=("run", "measures"))

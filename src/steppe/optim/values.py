@@ -95,5 +95,5 @@ def _words(kinds: tuple[Any, ...], within: str) -> str:
         elif kind is Ascent:
             said.append("a neighbourhood such as Ball(0.1)")
         else:
-            said.append(WORDS[kind] if kind in WORDS else f"a {kind.__name__}")
+            said.append(WORDS.get(kind) or f"a {kind.__name__}")
     return ", or ".join(said)

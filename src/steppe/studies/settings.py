@@ -18,6 +18,8 @@ OURS = {  # settings of a run that a study sees to
     "measure_every": "a study measures the trained model",
     "loggers": "a study has a store of its own",
 }
+
+
 @cache
 def types() -> dict[str, Any]:
     """The type of every setting of a run."""

@@ -13,6 +13,7 @@ from .checkpoint import Committed, committed
 from .config import Config
 from .distributed import device_of, joined, together
 from .folder import about, claimed, config_in, plain, refuse_changes
+from .known import refuse_unknown
 from .loggers import Logger, logger
 from .loop import Asking, Training, follow
 from .problem import data_of, task_of
@@ -44,6 +45,7 @@ def begin(
 ) -> tuple[Training, Asking] | None:
     """A run where its folder says that it is, with the folder claimed; None if it is as far as that already."""
     plain(config)  # what no file can hold is refused before anything is made
+    refuse_unknown(config)
     path, device = folder_of(config), device_of(config.device)
     stack.enter_context(random_numbers_kept())
     stack.enter_context(threads(config.threads))
