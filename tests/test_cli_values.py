@@ -122,3 +122,51 @@ def test_python_is_told_the_same(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said.replace("[", r"\[")):
         train(Config(**{"out": "run", "data": "spirals", **given}))
     assert not Path("run").exists()
+
+
+def test_a_start_that_fails_leaves_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    for number, flags in enumerate(
+        ["--data cifar10 --data-root nowhere", "--model nets:net", "--data npz:nowhere.npz"]
+    ):
+        assert main(["train", *flags.split(), "--out", f"runs/{number}"]) == 1
+        assert not Path(f"runs/{number}").exists(), flags
+    Path("mine").mkdir()
+    assert main(["train", "--data", "npz:nowhere.npz", "--out", "mine"]) == 1
+    assert Path("mine").is_dir()  # it was there before
+
+
+def test_a_folder_in_which_no_run_has_begun_is_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *SMALL.split(), "--out", "runs/a"]) == 0
+    Path("runs/b").mkdir()
+    Path("runs/b/run.lock").touch()
+    capsys.readouterr()
+    for dry in ([], ["--dry-run"]):
+        assert main(["measure", "runs/a", "runs/b", "--measures", "loss", "--json", *dry]) == 0
+        told = capsys.readouterr()
+        assert "runs/b was skipped: no run has begun in it" in told.err
+        assert "runs/a" in told.out
+    assert main(["measure", "runs/b", "--measures", "loss"]) == 1
+    assert "runs/b holds no run yet" in capsys.readouterr().err
+
+
+def test_a_half_written_run_yaml_is_one_clear_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *SMALL.split(), "--out", "runs/a"]) == 0
+    file = Path("runs/a/run.yaml")
+    whole = yaml.safe_load(file.read_text())
+    capsys.readouterr()
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({k: v for k, v in whole.items() if k != key}, key) for key in ("data", "task", "parameters", "steps", "starts")
+    ]
+    wrong += [
+        (whole | {"task": {k: v for k, v in whole["task"].items() if k != key}}, f"task.{key}") for key in whole["task"]
+    ]
+    wrong += [(whole | {"task": 3}, "task"), (whole | {"task": whole["task"] | {"shape": "x"}}, "task.shape")]
+    wrong += [(whole | {"config": whole["config"] | {"lr": "x"}}, "lr")]
+    for said, key in wrong:
+        file.write_text(yaml.safe_dump(said))
+        for words in (["measure", "runs/a", "--measures", "loss"], ["landscape", "runs/a"], ["train", *SMALL.split()]):
+            assert main([*words, *(["--out", "runs/a"] if words[0] == "train" else [])]) == 1, key
+            told = capsys.readouterr()
+            assert f"runs/a/run.yaml{': config:' if key == 'lr' else ' is not whole:'} {key} is" in told.err
+            assert "unexpected" not in told.err
+            assert len(told.err.splitlines()) == 1

@@ -58,6 +58,7 @@ class Found:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     failures: list[dict[str, str]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)  # folders without a run in them
     stopped: bool = False
 
     def take(self, run: str, results: Results) -> None:
@@ -73,10 +74,12 @@ class Found:
         self.failures.append({"run": run, "measure": "", "why": message(error)})
 
     def told(self) -> list[str]:
-        """Every failure in a line, with the name of the run once."""
+        """What was skipped and every failure in a line, with the name of the run once."""
         rows = [(f["run"], f["measure"], f["why"]) for f in self.failures]
         places = ["" if why.startswith(run) else f"{run} {name}".strip() + ": " for run, name, why in rows]
-        return [f"steppe measure: {place}{why}" for place, (_, _, why) in zip(places, rows, strict=True)]
+        skipped = [f"steppe measure: {run} was skipped: no run has begun in it" for run in self.skipped]
+        failed = [f"steppe measure: {place}{why}" for place, (_, _, why) in zip(places, rows, strict=True)]
+        return [*skipped, *failed]
 
 
 def run(what: What, on: On, file: File) -> Answer:
@@ -110,7 +113,15 @@ def run(what: What, on: On, file: File) -> Answer:
 def _configs(what: What, on: On) -> tuple[dict[str, Config], Found]:
     """What all that is to be measured was trained with, looked up before the first of them takes time."""
     configs, found = {}, Found()
+    from ..training.folder import is_empty
+
+    empty = [where for where in what.what if is_empty(Path(where))]
+    if len(empty) == len(what.what):
+        raise FileNotFoundError(f"{empty[0]} holds no run yet: a start in it failed, or has just begun")
+    found.skipped += empty
     for where in what.what:
+        if where in empty:
+            continue
         try:
             configs[where] = config_of(where, on)
         except Misuse:

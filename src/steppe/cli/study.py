@@ -10,43 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from .answer import Answer, add, table
 from .command import Command
-from .files import mapping_of, text_of
-from .options import called, many, one
+from .options import called, many
 from .study_answer import answer, cells_table
+from .study_asked import How, Which, is_folder, known_of, study_of
 from .trouble import Misuse, asking
 
 if TYPE_CHECKING:
     from ..studies.plan import Study
 
 PAGE = "report.html"
-
-
-@dataclass(frozen=True)
-class Which:
-    """Which study."""
-
-    study: str | None = field(default=None, metadata=one("STUDY"))
-    """a study's YAML file; without one, the digits study that comes with steppe"""
-    out: str | None = field(default=None, metadata=called("FOLDER"))
-    """the study's folder; by default what its file says, or studies/ and its name"""
-
-
-@dataclass(frozen=True)
-class How:
-    """Where cells are computed, and how that is followed."""
-
-    engine: str | None = field(default=None, metadata=called("ENGINE"))
-    """local (processes of this machine), serial, stacked (all small models at once on one device), or ray"""
-    address: str | None = field(default=None, metadata=called("ADDRESS"))
-    """of a Ray cluster"""
-    workers: int | None = None
-    """cells at a time; by default as many as there are cores, or GPUs"""
-    retries: int | None = None
-    """how often a cell is tried again whose worker was lost, before it is recorded as failed"""
-    again: bool = False
-    """compute once more what failed before"""
-    progress: bool | None = None
-    """a bar on a terminal, elsewhere a line a cell; by default the bar, and nothing elsewhere"""
 
 
 @dataclass(frozen=True)
@@ -91,15 +63,24 @@ def add_measure(more: More, how: How) -> Answer:
     """Measures something more of all runs of a study."""
     if not more.names:
         raise Misuse("say which measures to add: steppe study add-measure trace worst_linf@0.002 --study study.yaml")
-    return _run(study_of(Which(more.study, more.out), how), how, more.names)
+    study = study_of(Which(more.study, more.out), how)
+    from ..measures.named import plan_of
+
+    with asking():
+        plan_of(more.names)
+    if not study.store.exists():
+        raise FileNotFoundError(
+            f"there is no study here: {study.store} does not exist, and measures are added to a study that has been "
+            "run. `steppe study run` makes one; --study FILE or --out FOLDER name another"
+        )
+    return _run(study, how, more.names)
 
 
 def status(which: Which) -> Answer:
     """How far a study is."""
-    from ..studies.run import being_run, look
+    from ..studies.run import being_run
 
-    study = study_of(which)
-    cells, found = look(study)
+    study, cells, found = known_of(which)
     alive = being_run(study)
     runs = {r.key: r if alive or r.state != "running" else replace(r, state="open") for r in found.runs}
     rows = [
@@ -122,11 +103,11 @@ def report(which: Which, page: Page) -> Answer:
     """Writes the report once more, and prints the table."""
     from ..studies.export import export_table
     from ..studies.finding import finding, of_plan
-    from ..studies.run import look, renote
+    from ..studies.run import renote
 
-    study = study_of(which)
-    renote(study)
-    cells, table = look(study)
+    if not is_folder(which):
+        renote(study_of(which))
+    study, cells, table = known_of(which)
     found = finding(study, cells, table)
     if page.export is not None:
         export_table(of_plan(study, cells, table), page.export)
@@ -144,27 +125,6 @@ def _run(study: Study, how: How, also: Sequence[str]) -> Answer:
     if not found.stopped and found.done:
         found = replace(found, report=_page(study, None))
     return answer(study, found)
-
-
-def study_of(which: Which, how: How | None = None) -> Study:
-    """The study of a file, with what flags say in the place of what the file says."""
-    from ..studies.embedded import digits
-    from ..studies.plan import Study
-
-    with asking():
-        if which.study is None:
-            study = digits()
-        else:
-            file = Path(which.study)
-            try:
-                study = Study.of(mapping_of(which.study, text_of(which.study)), file.stem)
-            except ValueError as error:
-                raise Misuse(str(error) if str(file) in str(error) else f"{file}: {error}") from error
-        if which.out is not None:
-            study = replace(study, out=which.out)
-        names = {"name": "engine", "address": "address", "workers": "workers", "retries": "retries"}
-        given = {key: value for key, flag in names.items() if (value := getattr(how, flag, None)) is not None}
-        return replace(study, engine=replace(study.engine, **given))
 
 
 def _page(study: Study, out: str | None) -> Path:

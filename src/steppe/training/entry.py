@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import torch
+from filelock import FileLock, Timeout
 
 from ..measures.elsewhere import random_numbers_kept
 from ..measures.workers import Workers
 from .checkpoint import Committed, committed
 from .config import Config
 from .distributed import device_of, joined, together
-from .folder import about, claimed, config_in, plain, refuse_changes
+from .folder import LOCK, about, claimed, config_in, is_empty, plain, refuse_changes
 from .known import refuse_unknown
 from .loggers import Logger, logger
 from .loop import Asking, Training, follow
@@ -51,6 +53,8 @@ def begin(
     stack.enter_context(threads(config.threads))
     workers = stack.enter_context(joined(device, config.fsdp))
     first = workers.rank == 0
+    if first:
+        stack.enter_context(nothing_left(path))
     together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
     done = together(workers, lambda: _found(path, config))
     if done is not None and (done.finished or (until is not None and done.position.epoch >= until)):
@@ -61,6 +65,20 @@ def begin(
         watching(progress if first else False, training.course, training.position, config.batch_size)
     )
     return training, training.asking(wish, watcher, logs, until)
+
+
+@contextmanager
+def nothing_left(path: Path) -> Iterator[None]:
+    """Takes away the folder of a run that could not be made, with nothing but a lock in it."""
+    there = path.exists()
+    try:
+        yield
+    except BaseException:
+        if not there and is_empty(path):
+            with suppress(OSError, Timeout), FileLock(path / LOCK, timeout=0):
+                (path / LOCK).unlink()
+                path.rmdir()
+        raise
 
 
 def _found(path: Path, config: Config) -> Committed | None:

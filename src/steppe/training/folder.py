@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from ..kinds import fits, words
 from ..names import unknown
 from . import files
 from .checkpoint import RECORDS, WEIGHTS
@@ -22,6 +23,10 @@ from .config import Config
 RUN = "run.yaml"
 LOCK = "run.lock"  # held, and let go by the system, however the process ends
 HOLDER = "run.holder"  # says who holds the lock; means nothing while nobody does
+
+# what run.yaml has to have beside the configuration, to be read again
+KEYS = {"data": str, "task": dict, "parameters": int, "steps": int, "starts": list[Any]}
+TASK = {"shape": list[int], "outputs": int, "classes": list[Any], "mean": list[float], "std": list[float]}
 
 FREE = ("out", "data_root", "loggers", "checkpoint_every")
 """What may change from one start of a run to the next: where things lie and how often they are kept."""
@@ -57,6 +62,11 @@ def _refuse_other_folders(path: Path) -> None:
         raise FileExistsError(
             f"{path} is no run's folder: it has no {RUN}, but {', '.join(others[:3])}. Choose another"
         )
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a folder was claimed for a run and nothing more: a start that failed, or was killed, or is under way."""
+    return path.is_dir() and {p.name for p in path.iterdir()} in ({LOCK}, {LOCK, HOLDER})
 
 
 def write_about(path: Path, about: Mapping[str, Any]) -> None:
@@ -96,7 +106,24 @@ def config_in(path: Path, said: Mapping[str, Any]) -> Config:
     strange = [k for k in said["config"] if k not in known]
     if strange:
         raise ValueError(f"{path / RUN}: {unknown('setting', strange[0], known)} Was it written by another steppe?")
-    return Config(**said["config"])
+    try:
+        config = Config(**said["config"])
+    except ValueError as error:
+        raise ValueError(f"{path / RUN}: config: {error}") from error
+    _refuse_half(path / RUN, said, KEYS)
+    _refuse_half(path / RUN, said["task"], TASK, "task.")
+    return config
+
+
+def _refuse_half(file: Path, said: Mapping[str, Any], keys: Mapping[str, Any], place: str = "") -> None:
+    """A file that was cut off, or written by hand, lacks something."""
+    for key, kind in keys.items():
+        if key not in said or not fits(said[key], kind):
+            found = f"is {said[key]!r}" if key in said else "is missing"
+            raise ValueError(
+                f"{file} is not whole: {place}{key} {found}, and has to be {words(kind)}. Bring the file back, or "
+                "train anew in another folder"
+            )
 
 
 def refuse_changes(path: Path, before: Config, config: Config) -> None:
