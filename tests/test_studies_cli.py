@@ -232,7 +232,7 @@ def test_a_study_is_told_of_by_its_folder(file: Path, capsys: pytest.CaptureFixt
     assert by_folder["done"] == 6
     assert json.loads(told(capsys, "status", "studies/mine", "--json")[1])["counts"] == {"done": 6}
     file.unlink()
-    code, out, err = told(capsys, "report", "studies/mine", "--page", "page.html", "--export", "runs.csv")
+    code, _, err = told(capsys, "report", "studies/mine", "--page", "page.html", "--export", "runs.csv")
     assert (code, err) == (0, "")
     assert Path("page.html").exists()
     assert len(Path("runs.csv").read_text().splitlines()) == 7

@@ -20,7 +20,7 @@ from .train import How
 from .trouble import STOPPED, asking
 
 if TYPE_CHECKING:
-    from ..ensembles.report import Report
+    from ..ensembles.summary import Report
     from ..measures.estimate import Estimate
 
 NUMBERS, PAGE = "ensembles.json", "tradeoff.html"
@@ -57,7 +57,7 @@ def run(ensemble: Ensemble, told: Told, config: Config, how: How, file: File, or
         return _dry(plans)
     if told.radii or told.plot:
         import plotly.graph_objects  # noqa: F401  asked for before anything takes time
-    from ..ensembles.report import report
+    from ..ensembles.summary import report
     from ..ensembles.train import train_ensemble
     from ..training import Stopped
 

@@ -12,8 +12,8 @@ from .named import STRATEGIES as STRATEGIES
 from .named import Strategy as Strategy
 from .prediction import logits as logits
 from .prediction import predicted as predicted
-from .report import Report as Report
-from .report import report as report
+from .summary import Report as Report
+from .summary import report as report
 from .scores import accuracy as accuracy
 from .scores import calibration_error as calibration_error
 from .scores import improvement_rate as improvement_rate
