@@ -67,14 +67,15 @@ def blocks(page: Path) -> list[Block]:
 
 
 def cut(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A study with the first two values of one setting of its grid and the first of the others, without pictures."""
+    """A study of MLPs with two values of one setting of its grid and one of the others, and without pictures."""
     grid, two = {}, 2
     for name, values in given.get("grid", {}).items():
         grid[name] = values[:two]
         two = 1
     measures = given.get("measures", ["loss"])
     few = dict(list(measures.items())[:1]) if isinstance(measures, Mapping) else measures[:1]
-    return {**given, "grid": grid, "measures": few, "show": [], "engine": "serial", "admission": []}
+    base = {**given.get("base", {}), "model": "mlp", "model_options": {"width": 8, "depth": 1}}
+    return {**given, "base": base, "grid": grid, "measures": few, "show": [], "engine": "serial", "admission": []}
 
 
 @pytest.fixture
@@ -93,10 +94,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(settings, "__post_init__", cut_and_check)
 
-    runs = {"epochs": 2, "fraction": 0.1, "batch_size": 16, "measure_rows": 16, "evaluate_every": 2}
+    runs = {"epochs": 2, "fraction": 0.1, "batch_size": 16, "measure_rows": 8, "evaluate_every": 2}
     at_most(Config, runs | {"corruptions": ["contrast"], "severities": [1]})
     at_most(Ensemble, {"members": 2})
-    at_most(On, {"rows": 16, "batch": 8})
+    at_most(On, {"rows": 8, "batch": 4})
     at_most(Look, {"points": 3})
     at_most(Protocol, {"matrices": 2})
     of = Study.of.__func__  # type: ignore[attr-defined]
