@@ -64,6 +64,17 @@ def test_public_names_are_these() -> None:
     assert set(names) == PUBLIC_MEASURES
 
 
+def test_no_package_offers_a_name_that_is_one_of_its_modules() -> None:
+    """An import of such a module puts it in the name's place, and `from package import name` has the module."""
+    stubs = sorted(ROOT.rglob("__init__.pyi"))
+    assert len(stubs) > 5
+    for stub in stubs:
+        package = ".".join(stub.parent.relative_to(ROOT.parent).parts)
+        lines = [n for n in ast.parse(stub.read_text()).body if isinstance(n, ast.ImportFrom)]
+        taken = {a.name for line in lines if line.module for a in line.names if f"{package}.{a.name}" in MODULES}
+        assert not taken, package
+
+
 def test_foreach_is_spelled_where_tensors_become_lists_and_vectors() -> None:
     spellers = {f.relative_to(ROOT).as_posix() for f in FILES if "torch._foreach" in f.read_text()}
     assert spellers == {"many.py", "vector.py"}

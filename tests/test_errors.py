@@ -40,7 +40,7 @@ def test_an_unknown_triple() -> None:
 @obeying(NEGATIVE_RADIUS)
 def test_a_negative_radius(entry: Entry) -> None:
     base = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-    with pytest.raises(ValueError, match=r"radius.*-0\.1"):
+    with pytest.raises(ValueError, match=r"(rho of .* takes a number, 0 or more|radius).*-0\.1"):
         steppe.SharpnessAware(base, entry.method(rho=-0.1))
 
 
@@ -53,8 +53,10 @@ def test_a_negative_radius_in_a_group() -> None:
 
 @pytest.mark.parametrize("p", [0.5, 0.0, -1.0, float("nan")])
 def test_a_p_that_makes_no_norm(p: float) -> None:
-    with pytest.raises(ValueError, match=r"p in \[1, inf\]"):
+    with pytest.raises(ValueError, match=r"p of sam takes a number, 1 or more, inf included, not"):
         setting("sam", p=p)
+    with pytest.raises(ValueError, match=r"p in \[1, inf\]"):
+        steppe.Ball(0.1, p=p)
 
 
 @pytest.mark.parametrize("name", ["sa-sam", "sa-sgd"])
@@ -77,14 +79,23 @@ def test_a_measure_with_several_radii(name: str) -> None:
     ("name", "options", "match"),
     [
         ("frob-sam", {"n": 1}, "at least two draws"),
-        ("esam", {"beta": 0.0}, r"beta and gamma in \(0, 1\]"),
-        ("sam", {"steps": 0}, "steps >= 1"),
+        ("esam", {"beta": 0.0}, "beta of esam takes a number, more than 0 and at most 1, not 0.0"),
+        ("sam", {"steps": 0}, "steps of sam takes a whole number, 1 or more, not 0"),
         ("sam", {"normalized": False, "p": 1.0}, "no p-norm"),
     ],
 )
 def test_options_out_of_range(name: str, options: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         setting(name, **options)
+
+
+def test_classes_refuse_what_is_out_of_range_too() -> None:
+    with pytest.raises(ValueError, match=r"beta and gamma in \(0, 1\]"):
+        steppe.ESAM(beta=0.0)
+    with pytest.raises(ValueError, match="steps >= 1"):
+        steppe.SAM(steps=0)
+    with pytest.raises(ValueError, match=r"radius.*-0\.1"):
+        steppe.SAM(steppe.Ball(-0.1))
 
 
 def test_combinators_out_of_range() -> None:

@@ -214,3 +214,90 @@ def test_a_page_is_served_to_this_machine_until_it_is_interrupted(tmp_path: Path
             assert process.wait(30) == 0
         finally:
             process.kill()
+
+
+def test_measures_are_added_only_to_a_study_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given in ([], ["--study", str(written({"grid": {"seed": [0]}}))]):
+        code, out, err = told(capsys, "add-measure", "trace", *given)
+        assert (code, out) == (1, "")
+        assert "there is no study here: studies/" in err
+        assert "`steppe study run` makes one" in err
+        assert not Path("studies").exists()
+
+
+def test_a_study_is_told_of_by_its_folder(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "run", str(file))[0] == 0
+    by_file, by_folder = (
+        json.loads(told(capsys, "report", where, "--json")[1]) for where in (str(file), "studies/mine")
+    )
+    assert by_folder == by_file
+    assert by_folder["done"] == 6
+    assert json.loads(told(capsys, "status", "studies/mine", "--json")[1])["counts"] == {"done": 6}
+    file.unlink()
+    code, _, err = told(capsys, "report", "studies/mine", "--page", "page.html", "--export", "runs.csv")
+    assert (code, err) == (0, "")
+    assert Path("page.html").exists()
+    assert len(Path("runs.csv").read_text().splitlines()) == 7
+
+
+def test_folders_that_are_none_or_not_enough(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty").mkdir()
+    for name in ("report", "status"):
+        code, _, err = told(capsys, name, "empty")
+        assert code == 1
+        assert "there is no study in empty: it has no study.sqlite" in err
+        assert "--config" not in err
+    code, _, err = told(capsys, "run", "empty")
+    assert code == 2
+    assert "empty is a folder, and what is computed stands in a study's YAML file" in err
+    assert main(["report", "serve", "empty"]) == 1
+    assert "there is no study in empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ({"data": "cifar10", "data_root": "nowhere"}, "CIFAR-10 is not under nowhere"),
+        ({"data": "npz:nowhere.npz"}, "nowhere.npz"),
+        ({"model": "nowhere:net", "model_options": {}}, "there is no module 'nowhere'"),
+        ({"model": "studies_cells:nte", "model_options": {}}, "there is no factory 'nte'"),
+        ({"method": "looksam", "method_options": {"k": 0}}, "method_options: k of looksam takes a whole number"),
+    ],
+)
+@pytest.mark.parametrize("dry", [["--dry-run"], []])
+def test_what_no_cell_could_do_is_found_once_before_the_study_starts(
+    file: Path, capsys: pytest.CaptureFixture[str], base: dict[str, Any], said: str, dry: list[str]
+) -> None:
+    written({"base": BASE | base, "grid": {"seed": [0, 1, 2]}})
+    code, out, err = told(capsys, "run", str(file), *dry)
+    assert code in (1, 2)
+    assert err.count(said) == 1
+    assert "tried" not in err
+    assert not out
+    assert not Path("studies").exists()
+
+
+def test_a_pool_takes_what_measure_takes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    from steppe.nn import build
+
+    options = BASE["model_options"]
+    torch.manual_seed(0)
+    torch.save(build("mlp", (2,), 2, **options).state_dict(), "a.pt")
+    torch.save({"state_dict": build("mlp", (2,), 2, **options).state_dict()}, "b.pth")
+    save_file(build("mlp", (2,), 2, **options).state_dict(), "a.safetensors")
+    Path("notes.txt").touch()
+    base = {"data": "spirals", "model": "mlp", "model_options": options, "device": "cpu"}
+    written({"base": base, "pool": "[ab].*", "measures": ["loss"]})
+    code, out, err = told(capsys, "run", str(file), "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["done"] == 3
+    written({"base": base, "pool": "*.txt"})
+    code, _, err = told(capsys, "run", str(file))
+    assert code == 1
+    assert "pool: there is no checkpoint (.safetensors, .pt, .pth" in err

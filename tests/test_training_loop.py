@@ -19,7 +19,7 @@ import steppe
 from steppe.data.feed import Feed
 from steppe.measures.workers import Workers
 from steppe.optim.turn import Pass
-from steppe.training import Config, Run, flatness, loop, open_run, train
+from steppe.training import Config, Run, loop, open_run, train
 from steppe.training.problem import data_of, model_of, task_of
 from steppe.training.supply import Supply
 
@@ -384,7 +384,7 @@ def test_a_measure_that_fails_is_in_the_record_and_the_run_goes_on(
         def running(self, objective: Any, seed: int) -> Any:
             raise ArithmeticError("there is no such number")
 
-    monkeypatch.setattr(flatness, "plan_of", lambda names: {"hopeless": Hopeless(), "loss": steppe.MEASURES["loss"]})
+    monkeypatch.setitem(steppe.MEASURES, "hopeless", Hopeless())
     run = train(config(tmp_path, measures=["hopeless", "loss"], measure_rows=32))
     assert run.result["measures"]["hopeless"] == {"failed": "there is no such number"}
     assert run.result["measures"]["loss"]["value"] > 0
@@ -397,7 +397,7 @@ def test_half_a_measurement_is_in_no_record(tmp_path: Path, monkeypatch: pytest.
         def running(self, objective: Any, seed: int) -> Any:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(flatness, "plan_of", lambda names: {"slow": Interrupted()})
+    monkeypatch.setitem(steppe.MEASURES, "slow", Interrupted())
     with pytest.raises(KeyboardInterrupt):
         train(config(tmp_path, measures=["slow"], measure_every=1))
     assert open_run(tmp_path).records == []

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .answer import Answer
-from .options import Option, called, options_of
+from .options import Option, called, flag_of, options_of
+
+FLAG, DEFAULT = "flag", "default"  # where a value comes from; otherwise it is the name of a file
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,11 @@ class File:
 class Origins:
     """No options: for commands that want to know where each of theirs comes from."""
 
-    of: Mapping[str, str]  # "flag", "default" or the name of a file
+    of: Mapping[str, str]  # FLAG, DEFAULT or the name of a file
+
+    def spelled(self, name: str) -> str:
+        """An option as its user wrote it: in a file, or as a flag."""
+        return flag_of(name) if self.of[name] in (FLAG, DEFAULT) else f"{self.of[name]}: {name}"
 
 
 @dataclass(frozen=True)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..ensembles.named import STRATEGIES, strategy
 from ..ensembles.settings import Ensemble
 from ..training.config import Config
+from ..training.known import refuse_unknown
 from .answer import Answer, add, plain, table
-from .command import Command, File
-from .known import refuse_unknown
+from .command import Command, File, Origins
 from .options import called
 from .train import How
 from .trouble import STOPPED, asking
 
 if TYPE_CHECKING:
-    from ..ensembles.report import Report
+    from ..ensembles.summary import Report
     from ..measures.estimate import Estimate
 
 NUMBERS, PAGE = "ensembles.json", "tradeoff.html"
@@ -41,19 +41,23 @@ class Told:
     plot: str | None = field(default=None, metadata=called("FILE"))
     """the page with the plot; with --radii by default tradeoff.html in the folder of the ensembles"""
 
+    def __post_init__(self) -> None:
+        if not all(0 <= radius < inf for radius in self.radii):
+            raise ValueError(f"radii is {self.radii}, and has to be a list of radii, 0 or more")
 
-def run(ensemble: Ensemble, told: Told, config: Config, how: How, file: File) -> Answer:
+
+def run(ensemble: Ensemble, told: Told, config: Config, how: How, file: File, origins: Origins) -> Answer:
     """Trains every ensemble that was asked for, and tells of all of them in one table."""
     from ..measures.named import plan_of
 
     with asking():
         plan_of([told.sharpness])
-        plans = list(_plans(ensemble, told, config))
+        plans = list(_plans(ensemble, told, config, origins))
     if how.dry_run:
         return _dry(plans)
     if told.radii or told.plot:
         import plotly.graph_objects  # noqa: F401  asked for before anything takes time
-    from ..ensembles.report import report
+    from ..ensembles.summary import report
     from ..ensembles.train import train_ensemble
     from ..training import Stopped
 
@@ -76,7 +80,7 @@ def _root(config: Config) -> Path:
     return folder_of(replace(config, method="ensemble"))
 
 
-def _plans(ensemble: Ensemble, told: Told, config: Config) -> Iterator[tuple[Config, Ensemble]]:
+def _plans(ensemble: Ensemble, told: Told, config: Config, origins: Origins) -> Iterator[tuple[Config, Ensemble]]:
     """Every ensemble that is asked for, in a folder that says what it is."""
     from ..ensembles.members import members_of
 
@@ -87,7 +91,7 @@ def _plans(ensemble: Ensemble, told: Told, config: Config) -> Iterator[tuple[Con
             inside = name + (f",rho={rho:g}" if told.radii else "")
             made = replace(config, rho=rho, out=str(_root(config) / inside)), replace(ensemble, strategy=name)
             for member in members_of(*made):
-                refuse_unknown(member)
+                refuse_unknown(member, origins.spelled)
             yield made
 
 
@@ -186,7 +190,7 @@ COMMANDS = {
     "ensemble": Command(
         "ensemble",
         "Train the members of an ensemble, and tell how good, how different and how sharp they are.",
-        (Ensemble, Told, Config, How, File),
+        (Ensemble, Told, Config, How, File, Origins),
         run,
         [
             "steppe ensemble --data digits --members 3 --strategy sharpbalance --rho 0.2 --out runs/three",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .answer import Answer
 from .command import Command, File
-from .known import known_device
 from .options import called, many
 from .subjects import On, config_of, subject
 from .trouble import STOPPED, Misuse, asking
@@ -40,6 +40,14 @@ class Look:
     view: Literal["contour", "surface"] = "contour"
     """how a plane is drawn"""
 
+    def __post_init__(self) -> None:
+        if self.axes not in (1, 2):
+            raise ValueError(f"axes is {self.axes}, and has to be 1 for a line or 2 for a plane")
+        if not 0 < self.span < inf:
+            raise ValueError(f"span is {self.span}, and has to be more than 0, and finite")
+        if self.points is not None and self.points < 2:
+            raise ValueError(f"points is {self.points}, and has to be 2 or more")
+
 
 def run(look: Look, on: On, file: File) -> Answer:
     """Evaluates the loss point by point, and writes what it has also when it is stopped."""
@@ -47,8 +55,8 @@ def run(look: Look, on: On, file: File) -> Answer:
         raise Misuse(f"a landscape is of one run or checkpoint, or between two, not of {len(look.what)}")
     if Path(look.out).suffix not in FORMATS:
         raise Misuse(f"--out takes a file that ends in {', '.join(FORMATS)}, not {look.out!r}")
-    if look.axes not in (1, 2):
-        raise Misuse(f"--axes is 1 for a line or 2 for a plane, not {look.axes}")
+    from ..training.known import known_device
+
     with asking():
         known_device(on.device)
     for where in look.what:

@@ -13,7 +13,6 @@ from ..csv_text import csv_text
 from ..training.config import Config
 from .answer import Answer, add, plain, table
 from .command import Command, File
-from .known import known_device
 from .options import called, many
 from .subjects import On, config_of, subject
 from .trouble import FAILED, STOPPED, Misuse, asking, message, trace
@@ -58,6 +57,7 @@ class Found:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     failures: list[dict[str, str]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)  # folders without a run in them
     stopped: bool = False
 
     def take(self, run: str, results: Results) -> None:
@@ -73,16 +73,19 @@ class Found:
         self.failures.append({"run": run, "measure": "", "why": message(error)})
 
     def told(self) -> list[str]:
-        """Every failure in a line, with the name of the run once."""
+        """What was skipped and every failure in a line, with the name of the run once."""
         rows = [(f["run"], f["measure"], f["why"]) for f in self.failures]
         places = ["" if why.startswith(run) else f"{run} {name}".strip() + ": " for run, name, why in rows]
-        return [f"steppe measure: {place}{why}" for place, (_, _, why) in zip(places, rows, strict=True)]
+        skipped = [f"steppe measure: {run} was skipped: no run has begun in it" for run in self.skipped]
+        failed = [f"steppe measure: {place}{why}" for place, (_, _, why) in zip(places, rows, strict=True)]
+        return [*skipped, *failed]
 
 
 def run(what: What, on: On, file: File) -> Answer:
     """Measures one subject after the other; what fails is told at the end, beside the others' numbers."""
     from ..measures.named import plan_of
     from ..measures.run import measured
+    from ..training.known import known_device
 
     if not what.what:
         raise Misuse("say what to measure: folders of runs, or a checkpoint with --model and --data")
@@ -109,7 +112,15 @@ def run(what: What, on: On, file: File) -> Answer:
 def _configs(what: What, on: On) -> tuple[dict[str, Config], Found]:
     """What all that is to be measured was trained with, looked up before the first of them takes time."""
     configs, found = {}, Found()
+    from ..training.folder import is_empty
+
+    empty = [where for where in what.what if is_empty(Path(where))]
+    if len(empty) == len(what.what):
+        raise FileNotFoundError(f"{empty[0]} holds no run yet: a start in it failed, or has just begun")
+    found.skipped += empty
     for where in what.what:
+        if where in empty:
+            continue
         try:
             configs[where] = config_of(where, on)
         except Misuse:

@@ -33,7 +33,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
+        return flag_of(self.name)
 
     @property
     def shape(self) -> Any:
@@ -68,6 +68,11 @@ class Option:
         if self.choices:
             return "{" + ",".join(self.choices) + "}"
         return self.word or ("N,N" if self.shape is list and not self.of_texts else WORDS[self.shape][0])
+
+
+def flag_of(name: str) -> str:
+    """The flag of an option that a file calls `name`."""
+    return f"--{name.replace('_', '-')}"
 
 
 def one(word: str) -> dict[str, str]:

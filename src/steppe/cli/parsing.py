@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from ..names import unknown
-from .command import Command, Origins
+from .command import DEFAULT, FLAG, Command, Origins
 from .files import read_options
 from .options import Option
 from .pages import page
@@ -18,7 +18,9 @@ from .trouble import Misuse
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
 
-FLAG, DEFAULT = "flag", "default"  # where a value comes from; otherwise it is the name of a file
+# What a mapping holds, type by type: in the place of Any, jsonargparse takes a value such as {"class_path": "os.C"} for
+# a class, and imports it.
+MAPPING = dict[str, dict | list | bool | int | float | str | None]  # type: ignore[type-arg]  # looked into no further
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,19 @@ class Asked:
     """A command's options as they are meant, and where each value comes from."""
 
     values: Mapping[str, Any]
-    sources: Mapping[str, str]  # "flag", "default" or the name of a file
+    sources: Mapping[str, str]  # FLAG, DEFAULT or the name of a file
 
     def of(self, settings: type) -> Any:
         """The options that belong to one dataclass, as a value of it."""
         if settings is Origins:
             return Origins(self.sources)
-        return settings(**{f.name: self.values[f.name] for f in fields(settings)})
+        try:
+            return settings(**{f.name: self.values[f.name] for f in fields(settings)})
+        except ValueError as error:
+            name, space, rest = str(error).partition(" ")
+            if name not in self.sources:
+                raise
+            raise Misuse(f"{Origins(self.sources).spelled(name)}{space}{rest}") from error
 
 
 def parse(command: Command, words: Sequence[str]) -> Asked | str:
@@ -121,7 +129,7 @@ def _parser(options: Iterable[Option]) -> ArgumentParser:
         elif o.shape is bool:
             parser.add_argument(o.flag, action=ActionYesNo(no_prefix="no-"), default=o.default)
         else:
-            parser.add_argument(o.flag, type=o.type, default=o.default)
+            parser.add_argument(o.flag, type=MAPPING if o.shape is dict else o.type, default=o.default)
     return parser
 
 

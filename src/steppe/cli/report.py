@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..terminal import complain
 from .answer import Answer
 from .command import Command
-from .study import Which, study_of
+from .study_asked import Which, store_of
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,9 @@ def serve(which: Which, where: Where) -> Answer:
     """Shows the page of a study while it runs, to browsers on this machine, until Ctrl-C."""
     from ..studies.report import serve as serve_page
 
-    study = study_of(which)
-    if not study.store.exists():
-        raise FileNotFoundError(f"{study.folder} holds no study yet: `steppe study run` makes one")
-    serve_page(study.store, where.port, ready=lambda address: complain(f"{address} (Ctrl-C ends it)"))
-    return Answer({"folder": study.folder}, [])
+    store = store_of(which)
+    serve_page(store, where.port, ready=lambda address: complain(f"{address} (Ctrl-C ends it)"))
+    return Answer({"folder": store.parent}, [])
 
 
 COMMANDS = {

@@ -10,46 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from .answer import Answer, add, table
 from .command import Command
-from .files import mapping_of, text_of
-from .known import refuse_unknown
-from .options import called, many, one
+from .options import called, many
 from .study_answer import answer, cells_table
+from .study_asked import How, Which, is_folder, known_of, study_of
 from .trouble import Misuse, asking
 
 if TYPE_CHECKING:
     from ..studies.plan import Study
 
 PAGE = "report.html"
-
-
-@dataclass(frozen=True)
-class Which:
-    """Which study."""
-
-    study: str | None = field(default=None, metadata=one("STUDY"))
-    """a study's YAML file; without one, the digits study that comes with steppe"""
-    out: str | None = field(default=None, metadata=called("FOLDER"))
-    """the study's folder; by default what its file says, or studies/ and its name"""
-
-
-@dataclass(frozen=True)
-class How:
-    """Where cells are computed, and how that is followed."""
-
-    engine: str | None = field(default=None, metadata=called("ENGINE"))
-    """local (processes of this machine), serial, or ray"""
-    address: str | None = field(default=None, metadata=called("ADDRESS"))
-    """of a Ray cluster"""
-    workers: int | None = None
-    """cells at a time; by default as many as there are cores, or GPUs"""
-    retries: int | None = None
-    """how often a cell is tried again whose worker was lost, before it is recorded as failed"""
-    again: bool = False
-    """compute once more what failed before"""
-    trust: bool = False
-    """import whatever code folders of the pool name as their model, not only the `model` in base"""
-    progress: bool | None = None
-    """a bar on a terminal, elsewhere a line a cell; by default the bar, and nothing elsewhere"""
 
 
 @dataclass(frozen=True)
@@ -94,15 +63,24 @@ def add_measure(more: More, how: How) -> Answer:
     """Measures something more of all runs of a study."""
     if not more.names:
         raise Misuse("say which measures to add: steppe study add-measure trace worst_linf@0.002 --study study.yaml")
-    return _run(study_of(Which(more.study, more.out), how), how, more.names)
+    study = study_of(Which(more.study, more.out), how)
+    from ..measures.named import plan_of
+
+    with asking():
+        plan_of(more.names)
+    if not study.store.exists():
+        raise FileNotFoundError(
+            f"there is no study here: {study.store} does not exist, and measures are added to a study that has been "
+            "run. `steppe study run` makes one; --study FILE or --out FOLDER name another"
+        )
+    return _run(study, how, more.names)
 
 
 def status(which: Which) -> Answer:
     """How far a study is."""
-    from ..studies.run import being_run, look
+    from ..studies.run import being_run
 
-    study = study_of(which)
-    cells, found = look(study)
+    study, cells, found = known_of(which)
     alive = being_run(study)
     runs = {r.key: r if alive or r.state != "running" else replace(r, state="open") for r in found.runs}
     rows = [
@@ -125,11 +103,11 @@ def report(which: Which, page: Page) -> Answer:
     """Writes the report once more, and prints the table."""
     from ..studies.export import export_table
     from ..studies.finding import finding, of_plan
-    from ..studies.run import look, renote
+    from ..studies.run import renote
 
-    study = study_of(which)
-    renote(study)
-    cells, table = look(study)
+    if not is_folder(which):
+        renote(study_of(which))
+    study, cells, table = known_of(which)
     found = finding(study, cells, table)
     if page.export is not None:
         export_table(of_plan(study, cells, table), page.export)
@@ -137,53 +115,18 @@ def report(which: Which, page: Page) -> Answer:
 
 
 def _run(study: Study, how: How, also: Sequence[str]) -> Answer:
+    from ..studies.cell import cells
+    from ..studies.pool import refuse_untrusted
+    from ..studies.preflight import refuse_wrong
     from ..studies.run import run as run_study
 
     with asking():
-        _refuse(study, how, also)
+        refuse_untrusted(study, planned := cells(study), how.trust)
+        refuse_wrong(study, planned, also)
     found = run_study(study, progress=how.progress, again=how.again, also=also, trust=how.trust)
     if not found.stopped and found.done:
         found = replace(found, report=_page(study, None))
     return answer(study, found)
-
-
-def study_of(which: Which, how: How | None = None) -> Study:
-    """The study of a file, with what flags say in the place of what the file says."""
-    from ..studies.embedded import digits
-    from ..studies.plan import Study
-
-    with asking():
-        if which.study is None:
-            study = digits()
-        else:
-            file = Path(which.study)
-            try:
-                study = Study.of(mapping_of(which.study, text_of(which.study)), file.stem)
-            except ValueError as error:
-                raise Misuse(str(error) if str(file) in str(error) else f"{file}: {error}") from error
-        if which.out is not None:
-            study = replace(study, out=which.out)
-        names = {"name": "engine", "address": "address", "workers": "workers", "retries": "retries"}
-        given = {key: value for key, flag in names.items() if (value := getattr(how, flag, None)) is not None}
-        return replace(study, engine=replace(study.engine, **given))
-
-
-def _refuse(study: Study, how: How, also: Sequence[str]) -> None:
-    """Looks up every name before anything is computed."""
-    from ..measures.named import plan_of
-    from ..studies.cell import cells
-    from ..studies.pool import refuse_untrusted
-    from ..training.config import Config
-
-    plan_of([*study.measures, *also])
-    seen, planned = set(), cells(study)
-    refuse_untrusted(study, planned, how.trust)
-    for cell in planned:
-        config = Config(**cell.config)
-        told = repr((config.method, config.rho, config.method_options, config.model, config.model_options, config.data))
-        if told not in seen:
-            refuse_unknown(config)
-            seen.add(told)
 
 
 def _page(study: Study, out: str | None) -> Path:
@@ -196,19 +139,22 @@ def _dry(study: Study, how: How) -> Answer:
     from ..studies.cell import cells
     from ..studies.finding import admitted, of_plan
     from ..studies.pictures import open_pictures
+    from ..studies.preflight import refuse_missing, refuse_wrong
     from ..studies.run import open_tasks
     from ..studies.store import Store
     from ..studies.table import Table
 
-    with asking():
-        _refuse(study, how, ())
     planned, found, measures, notes = cells(study), Table([]), list(study.measures), {}
+    with asking():
+        refuse_untrusted(study, planned, how.trust)
+        refuse_wrong(study, planned)
     if study.store.exists():
         from ..studies.run import measures_of
 
         with Store.reading(study.store) as store:
             found, measures, notes = store.table(), measures_of(study, store), store.notes()
     tasks = open_tasks(study, planned, found, measures, how.again)
+    refuse_missing(study, [task.cell for task in tasks])
     pictures = open_pictures(study, planned, admitted(study, of_plan(study, planned, found)), notes, how.again)
     rows = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     shown = table("cell", "run", "measures", fold=("run", "measures"))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..data.declared import CHOICES, declared
 from ..handed_in import load_into, read
 from ..training.config import Config
-from .known import refuse_unknown
-from .options import called
+from ..training.known import refuse_unknown
+from .options import called, flag_of
 from .trouble import Misuse, asking
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ class On:
     """import whatever code folders of runs name as their model"""
 
     def __post_init__(self) -> None:
-        if self.rows < 1 or self.batch < 1:
-            raise ValueError(f"rows and batch are 1 or more, not {self.rows} and {self.batch}")
+        for name in ("rows", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, and has to be 1 or more")
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def config_of(where: str, on: On) -> Config:
         raise Misuse(f"{where} is a checkpoint, and it does not say of what: give {' and '.join(missing)}{choices}")
     config = Config(data=on.data, model=on.model, model_options=on.model_options)
     with asking():
-        refuse_unknown(config)
+        refuse_unknown(config, flag_of)
         declared(on.standardise)
     return config if on.data_root is None else replace(config, data_root=on.data_root)
 

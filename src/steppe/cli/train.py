@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..training.config import Config
+from ..training.known import refuse_unknown
 from .answer import Answer, add, table
 from .command import Command, File, Origins
-from .known import refuse_unknown
 from .trouble import STOPPED, asking
 
 
@@ -25,7 +25,7 @@ class How:
 def run(config: Config, how: How, file: File, origins: Origins) -> Answer:
     """Trains, or says what training would be."""
     with asking():
-        refuse_unknown(config)
+        refuse_unknown(config, origins.spelled)
     if how.dry_run:
         return dry(config, origins)
     from ..training import Stopped, train

@@ -12,8 +12,6 @@ from .named import STRATEGIES as STRATEGIES
 from .named import Strategy as Strategy
 from .prediction import logits as logits
 from .prediction import predicted as predicted
-from .report import Report as Report
-from .report import report as report
 from .scores import accuracy as accuracy
 from .scores import calibration_error as calibration_error
 from .scores import improvement_rate as improvement_rate
@@ -22,6 +20,8 @@ from .scores import over_members as over_members
 from .scores import scored as scored
 from .selection import sharp_sets as sharp_sets
 from .settings import Ensemble as Ensemble
+from .summary import Report as Report
+from .summary import report as report
 from .tradeoff import slope as slope
 from .tradeoff import slopes as slopes
 from .train import train_ensemble as train_ensemble

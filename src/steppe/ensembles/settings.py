@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from math import inf
+from typing import Literal, get_type_hints
 
-from ..names import unknown
+from ..kinds import fits, words
 
 End = Literal["sharpest", "flattest"]
 Rest = Literal["normal", "own-share", "other-shares"]
@@ -41,13 +42,14 @@ class Ensemble:
     def __post_init__(self) -> None:
         if str(self.how) == "stacked":
             raise ValueError("how is 'stacked', which was removed: take 'sequence' (faster on a GPU) or 'processes'")
-        if self.how not in get_args(How):
-            raise ValueError(unknown("value of how", str(self.how), get_args(How)))
+        for name, kind in get_type_hints(Ensemble).items():
+            if not fits(getattr(self, name), kind):
+                raise ValueError(f"{name} is {getattr(self, name)!r}, and has to be {words(kind)}")
         for name in ("members", "exchange_at", "exchange_every", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value!r}, and has to be 1 or more")
         if not 0 < self.share <= 1:
             raise ValueError(f"share is {self.share!r}, and has to be more than 0 and at most 1")
-        if any(radius < 0 for radius in self.member_radii):
-            raise ValueError(f"member_radii are {self.member_radii}, and radii are 0 or more")
+        if not all(0 <= radius < inf for radius in self.member_radii):
+            raise ValueError(f"member_radii is {self.member_radii}, and has to be a list of radii, 0 or more")

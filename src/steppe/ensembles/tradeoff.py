@@ -8,7 +8,7 @@ from math import exp, inf, isfinite, log, nan, sqrt
 from typing import Any
 
 from ..measures.estimate import Estimate
-from .report import Report
+from .summary import Report
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")  # Okabe and Ito: told apart by any eyes
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")

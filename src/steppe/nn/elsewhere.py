@@ -14,16 +14,22 @@ from ..names import unknown
 
 def made_elsewhere(place: str, shape: tuple[int, ...], outputs: int, options: Mapping[str, Any]) -> nn.Module:
     """What a user's factory makes: called with the options, and with `shape` and `outputs` where it names them."""
+    factory, arguments = called_with(place, {"shape": shape, "outputs": outputs}, options)
+    with working_folder_first():
+        model = factory(**arguments)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{place} made a {type(model).__name__}, and a model is a torch.nn.Module: return one from it")
+    return model
+
+
+def called_with(place: str, ours: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A user's factory, and what to call it with: options that it does not take are refused."""
     factory = imported(place, "model")
     if isinstance(factory, nn.Module):
         raise ValueError(
             f"{place} is a model already: name a function or a class that makes one, so that a seed decides its weights"
         )
-    with working_folder_first():
-        model = factory(**_arguments(place, factory, {"shape": shape, "outputs": outputs}, options))
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"{place} made a {type(model).__name__}, and a model is a torch.nn.Module: return one from it")
-    return model
+    return factory, _arguments(place, factory, ours, options)
 
 
 def _arguments(place: str, factory: Any, ours: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ..imported import is_factory
 from ..names import unknown
 from .densenet import densenet121
 from .diagonal import diagonal
-from .elsewhere import made_elsewhere
+from .elsewhere import called_with, made_elsewhere
 from .mlp import mlp
 from .pyramidnet import pyramidnet
 from .resnet import cifar_resnet, resnet18
@@ -81,16 +81,24 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn
         raise ValueError(f"a model needs rows with something in them and at least one output; got {shape}, {outputs}")
     if is_factory(name):
         return made_elsewhere(name, shape, outputs, options)
+    refuse_options(name, options)
+    architecture = MODELS[name]
+    return architecture.make(shape, outputs, **architecture.settled, **{**architecture.preset, **options})
+
+
+def refuse_options(name: str, options: Mapping[str, Any]) -> None:
+    """Raises unless there is a model of that name that takes these options; a user's own is imported, and not made."""
+    if ":" in name:
+        called_with(name, {"shape": (), "outputs": 1}, options)
+        return
     if name not in MODELS:
         raise ValueError(unknown("model", name, MODELS) + " Your own is package.module:factory.")
-    architecture = MODELS[name]
+    known = MODELS[name].options
     for option, value in options.items():
-        if option not in architecture.options:
-            raise ValueError(unknown(f"option of {name}", option, architecture.options))
-        default = architecture.options[option]
-        if not _alike(value, default):
-            raise ValueError(f"{option} of {name} is {_kind(default)}, such as {default!r}; got {value!r}")
-    return architecture.make(shape, outputs, **architecture.settled, **{**architecture.preset, **options})
+        if option not in known:
+            raise ValueError(unknown(f"option of {name}", option, known))
+        if not _alike(value, known[option]):
+            raise ValueError(f"{option} of {name} is {_kind(known[option])}, such as {known[option]!r}; got {value!r}")
 
 
 def _kind(default: Any) -> str:

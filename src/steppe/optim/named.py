@@ -12,7 +12,7 @@ from ..ball import Ascent, Ball, Slope
 from ..metric import Elementwise, Filterwise, Metric, NormLayersOnly
 from ..names import unknown
 from ..probe import Method
-from ..triple import TRIPLES, Triple
+from ..triple import TRACE, Triple
 from .agnostic import AgnosticSAM
 from .combinators import PerPart, PerWorker
 from .engine import SharpnessAware
@@ -26,6 +26,7 @@ from .sam import SAM, Plain
 from .sharpbalance import SharpBalance
 from .sparse import DynamicSparseSAM, FisherSparseSAM
 from .universal import UniversalSAM, det_sam, frob_sam, trace_sam
+from .values import checked
 
 
 def _ascent(rho: float, metric: Metric | None, p: float, normalized: bool) -> Ascent:
@@ -58,11 +59,7 @@ def _sam_on(rho: float = 0.5, p: float = 2.0, steps: int = 1) -> Method:  # rho:
     return SAM(Ball(rho, NormLayersOnly(), p), steps)
 
 
-def _universal(triple: str | Triple = "trace", rho: float = 0.01, n: int = 1, strength: float = 1.0) -> Method:
-    if isinstance(triple, str):
-        if triple not in TRIPLES:
-            raise ValueError(unknown("triple", triple, TRIPLES))
-        triple = TRIPLES[triple]
+def _universal(triple: Triple = TRACE, rho: float = 0.01, n: int = 1, strength: float = 1.0) -> Method:
     return UniversalSAM(triple, rho, n, strength)
 
 
@@ -115,7 +112,7 @@ def _method(name: str, options: Mapping[str, Any], also: Iterable[str] = ()) -> 
     for option in options:
         if option not in accepted:
             raise ValueError(unknown(f"option of {name}", option, [*accepted, *also]))
-    return METHODS[name](**options)
+    return METHODS[name](**checked(METHODS[name], name, options))
 
 
 ENGINE_OPTIONS = tuple(
@@ -126,7 +123,8 @@ ENGINE_OPTIONS = tuple(
 def build(name: str, base: Optimizer, **options: Any) -> SharpnessAware:
     """`SharpnessAware` around `base` with the method of that name; options are the method's or the engine's."""
     engine = {k: options.pop(k) for k in ENGINE_OPTIONS if k in options}
-    return SharpnessAware(base, _method(name, options, also=ENGINE_OPTIONS), **engine)
+    made = _method(name, options, also=ENGINE_OPTIONS)
+    return SharpnessAware(base, made, **checked(SharpnessAware.__init__, "SharpnessAware", engine))
 
 
 def sam(base: Optimizer, rho: float = 0.05, **options: Any) -> SharpnessAware:

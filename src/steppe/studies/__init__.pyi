@@ -4,7 +4,6 @@ from .correlate import correlations as correlations
 from .export import export_table as export_table
 from .finding import Finding as Finding
 from .plan import Study as Study
-from .run import run as run
 from .store import Store as Store
 from .table import Column as Column
 from .table import Measured as Measured

@@ -27,6 +27,7 @@ TARGETS = {
 }
 """What can be predicted of a trained run."""
 
+STORE = "study.sqlite"  # in the study's folder
 COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 EngineName = Literal["local", "serial", "ray"]
 REMOVED = ("stacked",)  # files of studies that name it still open; it computes nothing any more
@@ -129,7 +130,7 @@ class Study:
 
     @property
     def store(self) -> Path:
-        return self.folder / "study.sqlite"
+        return self.folder / STORE
 
     def run_folder(self, key: str) -> str:
         """Where the run of a cell lies."""

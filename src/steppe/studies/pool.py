@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from glob import glob
 from hashlib import blake2b
@@ -11,6 +12,7 @@ from typing import Any
 
 from .. import imported
 from ..data.declared import CHOICES
+from ..handed_in import SUFFIXES
 from ..names import unknown
 from .cell import Cell, digest, groups_of
 from .plan import TARGETS, Study
@@ -23,9 +25,10 @@ ENDS = 1 << 20  # bytes at both ends of a file that its key follows from: weight
 def pooled(study: Study) -> list[Cell]:
     """The checkpoints and folders of runs that the study's pattern finds, in the order of their names."""
     paths = sorted(Path(p) for p in glob(str(study.pool), recursive=True))
-    paths = [p for p in paths if p.suffix == ".safetensors" or (p / "run.yaml").exists()]
+    paths = [p for p in paths if (p.suffix in SUFFIXES and p.is_file()) or (p / "run.yaml").exists()]
     if not paths:
-        raise FileNotFoundError(f"pool: there is no .safetensors file and no run's folder at {study.pool!r}")
+        kinds = ", ".join(SUFFIXES)
+        raise FileNotFoundError(f"pool: there is no checkpoint ({kinds}) and no run's folder at {study.pool!r}")
     files = [p for p in paths if p.is_file()]
     if files and ("model" not in study.base or "data" not in study.base):
         raise ValueError(f"pool: {files[0]} does not say of what it is: give data and model in base")
@@ -93,7 +96,8 @@ def _rows(file: Path, paths: list[Path]) -> dict[Path, dict[str, Any]]:
         if COLUMN not in heads:
             raise ValueError(f"{file}: {unknown('column', COLUMN, heads)} It names the file of each row")
         rows = list(reader)
-    names = {str(p): p for p in paths} | {p.stem: p for p in paths} | {p.name: p for p in paths}
+    stems = Counter(p.stem for p in paths)  # a.pt and a.safetensors are told apart by their endings only
+    names = {str(p): p for p in paths} | {p.stem: p for p in paths if stems[p.stem] == 1} | {p.name: p for p in paths}
     found: dict[Path, dict[str, Any]] = {}
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():

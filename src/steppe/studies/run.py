@@ -17,6 +17,7 @@ from .finding import Finding, admitted, finding, of_plan
 from .pictures import open_pictures
 from .plan import TARGETS, Study
 from .pool import refuse_untrusted
+from .preflight import refuse_missing, refuse_wrong
 from .store import Store
 from .table import Run, Table
 from .watch import Watch, watching
@@ -46,6 +47,8 @@ def run(
     """
     planned = cells(study)
     refuse_untrusted(study, planned, trust)
+    refuse_wrong(study, planned, also)
+    refuse_missing(study, [task.cell for task in still_open(study, planned, also, again)])
     with ExitStack() as stack:
         stack.enter_context(claimed(study.folder))
         store = stack.enter_context(Store.open(study.store))
@@ -85,6 +88,14 @@ def look(study: Study) -> tuple[list[Cell], Table]:
 def measures_of(study: Study, store: Store) -> list[str]:
     """The measures in the study's file, and those that were added since."""
     return list(dict.fromkeys([*study.measures, *store.notes().get(ADDED, [])]))
+
+
+def still_open(study: Study, planned: Sequence[Cell], also: Sequence[str] = (), again: bool = False) -> list[Task]:
+    """What is left to compute, as the store has it; all, where there is none yet."""
+    if not study.store.exists():
+        return open_tasks(study, planned, Table([]), [*study.measures, *also], again)
+    with Store.reading(study.store) as store:
+        return open_tasks(study, planned, store.table(), [*measures_of(study, store), *also], again)
 
 
 def open_tasks(

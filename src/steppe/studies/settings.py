@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
+from ..kinds import alternatives, choices, fits, words
 from ..names import unknown
 from ..training.config import Config
 
@@ -17,14 +17,6 @@ OURS = {  # settings of a run that a study sees to
     "measures": "say `measures` of the study itself",
     "measure_every": "a study measures the trained model",
     "loggers": "a study has a store of its own",
-}
-WORDS = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-    dict: "a mapping",
-    list: "a list",
 }
 
 
@@ -40,13 +32,12 @@ def setting(name: str, value: Any, place: str) -> Any:
         raise ValueError(f"{place}: {name} cannot be given here: {OURS[name]}")
     if name not in types():
         raise ValueError(f"{place}: {unknown('setting', str(name), (n for n in types() if n not in OURS))}")
-    found, fits = _fitting(value, types()[name])
-    if not fits:
-        choices = _choices(types()[name])
-        if choices:
-            raise ValueError(f"{place}: {unknown(f'value of {name}', str(value), choices)}")
-        raise ValueError(f"{place}: {name} takes {_words(types()[name])}, not {value!r}")
-    return found
+    kind = types()[name]
+    if not fits(value, kind):
+        if choices(kind):
+            raise ValueError(f"{place}: {unknown(f'value of {name}', str(value), choices(kind))}")
+        raise ValueError(f"{place}: {name} takes {words(kind)}, not {value!r}")
+    return _numbers(value, kind)
 
 
 def settings(given: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -70,34 +61,11 @@ def plain(config: Config) -> dict[str, Any]:
 
 def is_mapping(name: str) -> bool:
     """Whether values of a setting are mappings themselves."""
-    return dict in [get_origin(t) or t for t in _alternatives(types()[name])]
+    return dict in [get_origin(t) or t for t in alternatives(types()[name])]
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-
-
-def _choices(kind: Any) -> tuple[str, ...]:
-    return next((get_args(t) for t in _alternatives(kind) if get_origin(t) is Literal), ())
-
-
-def _words(kind: Any) -> str:
-    return " or ".join("null" if t is NoneType else WORDS[get_origin(t) or t] for t in _alternatives(kind))
-
-
-def _fitting(value: Any, kind: Any) -> tuple[Any, bool]:
-    """The value as that type has it, and whether it is one."""
-    for one in _alternatives(kind):
-        shape = get_origin(one) or one
-        if shape is Literal:
-            if value in get_args(one):
-                return value, True
-        elif shape is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value), True
-        elif shape is list and isinstance(value, list):
-            parts = [_fitting(v, get_args(one)[0]) for v in value]
-            if all(fits for _, fits in parts):
-                return [v for v, _ in parts], True
-        elif isinstance(value, shape) and (shape is bool or not isinstance(value, bool)):
-            return value, True
-    return value, False
+def _numbers(value: Any, kind: Any) -> Any:
+    """A value whose whole numbers are written as other numbers, where those are meant: both have one key."""
+    if isinstance(value, list):
+        return [_numbers(v, next(get_args(t)[0] for t in alternatives(kind) if get_origin(t) is list)) for v in value]
+    return float(value) if type(value) is int and float in alternatives(kind) else value

@@ -39,6 +39,7 @@ def work(task: Task) -> Outcome:
 
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         transient = isinstance(error, (OSError, MemoryError, OutOfMemoryError))
+        transient &= not isinstance(error, FileNotFoundError)  # it will not be there in a moment either
         ends = isinstance(error, Disagreement)
         return Outcome(task.cell.key, "failed", error=str(error) if ends else said, transient=transient, ends=ends)
 

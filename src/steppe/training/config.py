@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cache
+from math import isfinite
+from typing import Any, Literal, get_type_hints
+
+from ..kinds import fits, words
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,9 @@ class Config:
     """the run's folder; by default runs/ and a name from data, model, method and seed"""
 
     def __post_init__(self) -> None:
+        for name, kind in _types().items():
+            if not fits(getattr(self, name), kind):
+                raise ValueError(f"{name} is {getattr(self, name)!r}, and has to be {words(kind)}")
         for wanted, holds, names in _RANGES:
             for name in names:
                 value = getattr(self, name)
@@ -129,11 +136,17 @@ class Config:
             raise ValueError("nesterov is a way of SGD with momentum: set optimizer to sgd and momentum above 0")
 
 
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(Config)
+
+
 # what values have to be, in words and as a test, and the fields of which it holds; None passes
 _RANGES: list[tuple[str, Callable[[Any], bool], tuple[str, ...]]] = [
     ("1 or more", lambda v: v >= 1, ("epochs", "steps", "batch_size", "per_class", "evaluate_every", "measure_every")),
     ("1 or more", lambda v: v >= 1, ("measure_rows", "threads")),
-    ("0 or more", lambda v: v >= 0, ("lr", "weight_decay", "rho", "decay", "checkpoint_every")),
+    ("0 or more", lambda v: v >= 0, ("checkpoint_every",)),
+    ("0 or more, and finite", lambda v: v >= 0 and isfinite(v), ("lr", "weight_decay", "rho", "decay")),
     ("more than 0", lambda v: v > 0, ("clip",)),
     ("from 0 to 1", lambda v: 0 <= v <= 1, ("warmup", "label_noise", "ema", "swa")),
     ("0 or more and below 1", lambda v: 0 <= v < 1, ("momentum", "validation", "held_out", "label_smoothing")),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from ..measures.elsewhere import random_numbers_kept
 from ..measures.workers import Workers
@@ -17,7 +18,8 @@ from . import records
 from .checkpoint import Loaded, last_whole
 from .config import Config
 from .distributed import device_of, joined, together
-from .folder import about, claimed, config_in, plain, refuse_changes
+from .folder import LOCK, about, claimed, config_in, is_empty, plain, refuse_changes
+from .known import refuse_unknown
 from .loggers import Logger, logger
 from .longer import alike, longer
 from .loop import Training
@@ -50,11 +52,14 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
 def _run(stack: ExitStack, config: Config, wish: Wish, progress: bool | None, until: int | None) -> None:
     """Trains a run from where its folder says that it is, with the folder claimed."""
     plain(config)  # what no file can hold is refused before anything is made
+    refuse_unknown(config)
     path, device = folder_of(config), device_of(config.device)
     stack.enter_context(ONE_AT_A_TIME)
     stack.enter_context(random_numbers_kept())
     workers = stack.enter_context(joined(device, config.fsdp))
     first = workers.rank == 0
+    if first:
+        stack.enter_context(nothing_left(path))
     mine = together(workers, lambda: stack.enter_context(claimed(path)) if first else None)
     said = together(workers, lambda: about(path))
     done = together(workers, lambda: found(path, said, config))
@@ -84,6 +89,20 @@ def _threads_before(path: Path, said: Mapping[str, Any] | None, device: torch.de
             stacklevel=2,
         )
     return int(before)
+
+
+@contextmanager
+def nothing_left(path: Path) -> Iterator[None]:
+    """Takes away the folder of a run that could not be made, with nothing but a lock in it."""
+    there = path.exists()
+    try:
+        yield
+    except BaseException:
+        if not there and is_empty(path):
+            with suppress(OSError, Timeout), FileLock(path / LOCK, timeout=0):
+                (path / LOCK).unlink()
+                path.rmdir()
+        raise
 
 
 def found(path: Path, said: dict[str, Any] | None, config: Config) -> Loaded | None:

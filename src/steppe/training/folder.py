@@ -14,6 +14,7 @@ import yaml
 
 from ..digests import DIGEST, digest
 from ..holding import Held, held
+from ..kinds import fits, words
 from ..names import unknown
 from ..untrusted import yaml_in
 from . import files
@@ -22,6 +23,11 @@ from .config import Config
 
 RUN = "run.yaml"
 NAME = "run"  # of its lock
+LOCK, HOLDER = f"{NAME}.lock", f"{NAME}.holder"
+
+# what run.yaml has to have beside the configuration, to be read again
+KEYS = {"data": str, "task": dict, "parameters": int, "steps": int, "starts": list[Any]}
+TASK = {"shape": list[int], "outputs": int, "classes": list[Any], "mean": list[float], "std": list[float]}
 
 FREE = ("out", "data_root", "loggers", "checkpoint_every")
 """What may change from one start of a run to the next: where things lie and how often they are kept."""
@@ -49,12 +55,17 @@ def claimed(path: Path) -> Iterator[Callable[[], None]]:
 
 def _refuse_other_folders(path: Path) -> None:
     """A folder with other things in it is no place for a run."""
-    ours = {f"{NAME}.lock", f"{NAME}.holder", RUN, RECORDS, WEIGHTS, PREVIOUS}
+    ours = {LOCK, HOLDER, RUN, RECORDS, WEIGHTS, PREVIOUS}
     others = sorted(p.name for p in path.iterdir() if p.name not in ours and not p.name.endswith(files.TEMPORARY))
     if others and not (path / RUN).exists():
         raise FileExistsError(
             f"{path} is no run's folder: it has no {RUN}, but {', '.join(others[:3])}. Choose another"
         )
+
+
+def is_empty(path: Path) -> bool:
+    """Whether a folder was claimed for a run and nothing more: a start that failed, or was killed, or is under way."""
+    return path.is_dir() and {p.name for p in path.iterdir()} in ({LOCK}, {LOCK, HOLDER})
 
 
 def write_about(path: Path, about: Mapping[str, Any]) -> None:
@@ -121,7 +132,24 @@ def config_in(path: Path, said: Mapping[str, Any]) -> Config:
     strange = [k for k in said["config"] if k not in known]
     if strange:
         raise ValueError(f"{path / RUN}: {unknown('setting', strange[0], known)} Was it written by another steppe?")
-    return Config(**said["config"])
+    try:
+        config = Config(**said["config"])
+    except ValueError as error:
+        raise ValueError(f"{path / RUN}: config: {error}") from error
+    _refuse_half(path / RUN, said, KEYS)
+    _refuse_half(path / RUN, said["task"], TASK, "task.")
+    return config
+
+
+def _refuse_half(file: Path, said: Mapping[str, Any], keys: Mapping[str, Any], place: str = "") -> None:
+    """A file that was cut off, or written by hand, lacks something."""
+    for key, kind in keys.items():
+        if key not in said or not fits(said[key], kind):
+            found = f"is {said[key]!r}" if key in said else "is missing"
+            raise ValueError(
+                f"{file} is not whole: {place}{key} {found}, and has to be {words(kind)}. Bring the file back, or "
+                "train anew in another folder"
+            )
 
 
 def refuse_changes(path: Path, before: Config, config: Config) -> None:

@@ -25,6 +25,7 @@ from .config import Config
 from .distributed import agreed, align_, together, wrapped
 from .epoch_end import record_of
 from .evaluate import autocast
+from .known import as_setting
 from .loggers import Logger, numbers
 from .optimizer import optimizer_of, sets_lr
 from .position import Course, Position
@@ -81,8 +82,8 @@ class Training:
                 self._end_epoch()
         except FloatingPointError as error:
             raise FloatingPointError(
-                f"{self.path}, {self.position}: {error} The folder keeps the records and the last checkpoint before "
-                "this. The same command would come here again: give other settings and another out."
+                f"{self.path}, {self.position}: {as_setting(error)} The folder keeps the records and the last "
+                "checkpoint before this. The same command would come here again: give other settings and another --out."
             ) from error
 
     def _train_epoch(self) -> None:

@@ -1,0 +1,60 @@
+"""Values held against type hints, and hints in words: what options of runs and of methods are checked by."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+WORDS: Mapping[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    dict: "a mapping",
+    list: "a list",
+    NoneType: "null (None)",
+}
+
+
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type that it is."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def choices(kind: Any) -> tuple[str, ...]:
+    """The values of a Literal, alone or in a union."""
+    return next((get_args(t) for t in alternatives(kind) if get_origin(t) is Literal), ())
+
+
+def words(kind: Any) -> str:
+    """What values a type has, such as `a number or null (None)`."""
+    said = []
+    for one in alternatives(kind):
+        shape = get_origin(one) or one
+        said.append(f"one of {', '.join(get_args(one))}" if shape is Literal else _word(shape))
+    return " or ".join(said)
+
+
+def _word(shape: Any) -> str:
+    return WORDS.get(shape) or f"a {shape.__name__}"
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type: True is no number, a whole number is a number, and a path is a text."""
+    return any(_fits(value, one) for one in alternatives(kind))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    shape = get_origin(kind) or kind
+    if shape is Any:
+        return True
+    if shape is Literal:
+        return value in get_args(kind)
+    if isinstance(value, bool):
+        return shape is bool
+    if shape is list:
+        return isinstance(value, list | tuple) and all(fits(v, get_args(kind)[0]) for v in value)
+    accepted: Any = {float: (int, float), str: (str, os.PathLike), dict: Mapping}.get(shape, shape)
+    return isinstance(value, accepted)

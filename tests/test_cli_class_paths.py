@@ -1,0 +1,71 @@
+"""A value in a file of options or behind a flag is never taken for a class: nothing that it names is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steppe.cli.entry import COMMANDS, command
+
+SCRIPT = """
+import contextlib, io, itertools, json, sys
+from pathlib import Path
+
+found = []
+sys.addaudithook(lambda event, args: found.append(args[0]) if event == "import" and "evil" in str(args[0]) else None)
+from steppe.cli.entry import command, main
+
+name = sys.argv[1]
+takes_file = any(o.name == "config" for o in command(name).options())
+evil = [
+    {"class_path": "evil.C"},
+    {"class_path": "evil.C", "init_args": {"x": 1}},
+    {"rho": {"class_path": "evil.C"}},
+    {"rho": [{"class_path": "evil.C"}]},
+    {"width": {"class_path": "evil.C", "init_args": {}}},
+    [{"class_path": "evil.C"}],
+    "evil.C",
+    {"rho": "evil.C"},
+]
+dry = ["--dry-run"] if any(o.name == "dry_run" for o in command(name).options()) else []
+calls = 0
+for option, value in itertools.product(command(name).options(), evil):
+    if option.number is not None or option.name in ("json", "debug", "config", "dry_run", "out"):
+        continue
+    if option.shape is not dict and value not in (evil[0], evil[-2]):  # one mapping and one text say as much of these
+        continue
+    words = [name.split(), dry, [f"{option.flag}={json.dumps(value)}"]]
+    asked = [sum(words, [])]
+    if isinstance(value, dict):
+        asked += [sum([*words[:2], [f"{option.flag}.{k}={json.dumps(v)}"]], []) for k, v in value.items()]
+    if takes_file:
+        Path("options.yaml").write_text(json.dumps({option.name: value}))
+        asked.append([*name.split(), *dry, "--config", "options.yaml"])
+        asked.append([*name.split(), *dry, "--config", "options.yaml", f"{option.flag}.x=1"])
+    for one in asked:
+        calls += 1
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+            code = main(one)
+        assert code in (0, 1, 2), one
+        assert "unexpected" not in said.getvalue(), (one, said.getvalue())
+assert calls > 5
+assert not found, found
+"""
+TAKING_VALUES = [
+    name for name in COMMANDS if any(o.shape is dict or o.name == "config" for o in command(name).options())
+]
+
+
+def test_commands_that_take_files_and_mappings_are_these() -> None:
+    assert TAKING_VALUES == ["train", "measure", "landscape", "ensemble", "theory"]
+
+
+@pytest.mark.parametrize("name", TAKING_VALUES)
+def test_nothing_that_a_value_names_is_imported(name: str, tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('evil was imported')\n")
+    command = [sys.executable, "-c", SCRIPT, name]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,195 @@
+"""Every code block of every page runs, in the order of the page and in one folder a page, on small data.
+
+Nets, rows and epochs are cut where configurations and studies are made, so that what a page says is run as it stands.
+A block that needs minutes or a GPU says so in its first line, `# not run in the tests: why`. A block whose first line
+is the name of a file, `# run.yaml`, is that file.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import socketserver
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from data_files import write_cifar_binary
+from safetensors.torch import save_file
+
+from steppe.cli import main
+from steppe.cli.landscape import Look
+from steppe.cli.subjects import On
+from steppe.ensembles.settings import Ensemble
+from steppe.nn import build
+from steppe.studies.embedded import digits
+from steppe.studies.plan import Study
+from steppe.studies.run import run
+from steppe.theory import Protocol
+from steppe.training.config import Config
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+MARK = re.compile(r"# not run in the tests: \S.+")
+NOT_RUN = {"README.md": 1, "speed.md": 1}  # how many blocks of which page are marked
+NARROW = 2  # ResNets of this width stand for those of the pages
+SHOWN = ("text", "diff")  # what is printed, and what is changed: test_readme has CONTRIBUTING's diff
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    line: int
+
+    @property
+    def file(self) -> str | None:
+        found = re.match(r"# ([\w-]+\.(?:py|yaml))\n", self.text)
+        return found[1] if found else None
+
+    @property
+    def marked(self) -> bool:
+        return bool(MARK.match(self.text))
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [Block(b[1], b[2], text.count("\n", 0, b.start()) + 1) for b in found]
+
+
+# small data
+
+
+def cut(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A study of MLPs with two values of one setting of its grid and one of the others, and without pictures."""
+    grid, two = {}, 2
+    for name, values in given.get("grid", {}).items():
+        grid[name] = values[:two]
+        two = 1
+    measures = given.get("measures", ["loss"])
+    few = dict(list(measures.items())[:1]) if isinstance(measures, Mapping) else measures[:1]
+    base = {**given.get("base", {}), "model": "mlp", "model_options": {"width": 8, "depth": 1}}
+    return {**given, "base": base, "grid": grid, "measures": few, "show": [], "engine": "serial", "admission": []}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_most(settings: type, limits: Mapping[str, Any]) -> None:
+        check = settings.__post_init__  # type: ignore[attr-defined]
+
+        def cut_and_check(self: Any) -> None:
+            check(self)  # what the page says is a value that can be
+            for name, limit in limits.items():
+                value = getattr(self, name)
+                if value and (isinstance(limit, list) or value > limit):
+                    object.__setattr__(self, name, limit)
+            if getattr(self, "model", None) == "resnet18":
+                object.__setattr__(self, "model_options", {"width": NARROW})
+
+        monkeypatch.setattr(settings, "__post_init__", cut_and_check)
+
+    runs = {"epochs": 2, "fraction": 0.1, "batch_size": 16, "measure_rows": 8, "evaluate_every": 2}
+    at_most(Config, runs | {"corruptions": ["contrast"], "severities": [1]})
+    at_most(Ensemble, {"members": 2})
+    at_most(On, {"rows": 8, "batch": 4})
+    at_most(Look, {"points": 3})
+    at_most(Protocol, {"matrices": 2})
+    of = Study.of.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(Study, "of", classmethod(lambda cls, given, name: of(cls, cut(given), name)))
+
+
+@pytest.fixture(scope="session")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What pages take to be there: images, a file of weights, and the folder of a study."""
+    folder = tmp_path_factory.mktemp("stock")
+    write_cifar_binary(folder / "data" / "cifar-10-batches-bin", "cifar10", rows=40)
+    torch.manual_seed(0)
+    save_file(build("resnet18", (3, 32, 32), 10, width=NARROW).state_dict(), folder / "weights.safetensors")
+    return folder
+
+
+@pytest.fixture
+def here(stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: None) -> Iterator[Path]:
+    shutil.copytree(stock, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == tmp_path:
+            del sys.modules[name]
+
+
+# running blocks
+
+
+def run_python(text: str, place: str, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt  # a server is ended as its reader would
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socketserver.BaseServer, "serve_forever", interrupted)
+        exec(compile(text, place, "exec"), names)
+
+
+def run_shell(text: str, place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["torchrun"]:
+            assert words[1:5] == ["--nproc-per-node", "2", "-m", "steppe"]
+            words = words[4:]  # one process: tests/distributed has several
+        if words:
+            assert words[0] == "steppe", f"{place}: {line}: mark the block, or run steppe"
+            code = main(words[1:])
+            assert code == 0, f"{place}: {line}\n{capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_block_runs(
+    page: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    found = [b for b in blocks(page) if b.language not in SHOWN]
+    for block in found:
+        if block.file:
+            (here / block.file).write_text(block.text)
+    if page.name == "report.md":
+        run(digits(), progress=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="cifar10 under data has")  # far fewer rows than published
+        for block in found:
+            place = f"{page.name}:{block.line}"
+            if block.marked:
+                continue
+            if block.language == "python":
+                run_python(block.text, place, names, monkeypatch)
+            elif block.language == "sh":
+                run_shell(block.text, place, capsys)
+            else:
+                assert block.language == "yaml", f"{place}: a block says what it is: python, sh, yaml, text or diff"
+                assert block.file, f"{place}: a file of YAML begins with its name, which a command beside it takes"
+
+
+def test_only_what_cannot_be_run_is_marked_and_nothing_is_overlooked() -> None:
+    marked = {page.name: sum(b.marked for b in blocks(page)) for page in PAGES}
+    assert {name: n for name, n in marked.items() if n} == NOT_RUN
+    assert sum(len(blocks(page)) for page in PAGES) > 25
+    for page in PAGES:
+        assert page.read_text().count("\n```") == 2 * len(blocks(page)), page  # none was overlooked
+
+
+def test_targets_of_make_in_marked_blocks_exist() -> None:
+    for page in PAGES:
+        for block in blocks(page):
+            if block.marked:
+                targets = re.findall(r"^make ([\w-]+)", block.text, flags=re.MULTILINE)
+                assert targets
+                for target in targets:
+                    words = ["make", "--dry-run", "--always-make", target]
+                    assert subprocess.run(words, cwd=ROOT, capture_output=True, check=False).returncode == 0, target
