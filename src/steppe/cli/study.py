@@ -139,6 +139,7 @@ def _dry(study: Study, how: How) -> Answer:
     from ..studies.cell import cells
     from ..studies.finding import admitted, of_plan
     from ..studies.pictures import open_pictures
+    from ..studies.pool import refuse_untrusted
     from ..studies.preflight import refuse_missing, refuse_wrong
     from ..studies.run import open_tasks
     from ..studies.store import Store
