@@ -12,6 +12,7 @@ import pytest
 import torch
 from again import Again
 from torch import nn
+from waits import waits
 
 import steppe
 from steppe import capture
@@ -185,13 +186,10 @@ def test_nothing_waits_for_the_gpu():
     given = list(batches(12))
     for x, y in given[:6]:
         take(x, y)
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waits() as seen:
         for x, y in given[6:]:
             take(x, y)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    assert not seen
 
 
 def test_diagnostics_are_those_of_eager_steps():
@@ -413,6 +411,7 @@ def test_batches_are_tensors_and_modes_do_not_clash():
 
 
 @on_a_gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch.compile's own parts
 def test_compiled_models():
     net, ends = Net(0.0), []
     for compiled in (False, True):

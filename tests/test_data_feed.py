@@ -1,13 +1,12 @@
 """The feed as a function of (seed, epoch, step), and the numbers that a model sees."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
+from waits import waits
 
 from steppe.data.augment import AUGMENTATIONS, augmentation
 from steppe.data.dataset import Dataset
@@ -206,13 +205,9 @@ def test_a_gpu_gets_the_same_rows_without_waiting():
     data = photos()
     feed = Feed(data.to("cuda"), 8, 0, augmentation(ALL, 10), Standard.of(data)).epoch(0)
     next(feed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is a prototype
-        torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waits() as seen:
         list(feed)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    assert not seen
     plain = [y.cpu() for _, y in Feed(data.to("cuda"), 8, 0).epoch(4)]
     assert all(torch.equal(a, b) for a, (_, b) in zip(plain, Feed(data, 8, 0).epoch(4), strict=True))
 

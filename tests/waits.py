@@ -1,0 +1,24 @@
+"""How often the host waits for the GPU, as torch's own debug mode tells it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def waits() -> Iterator[list[str]]:
+    """A block, and what in it waited for the GPU."""
+    seen: list[str] = []
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield seen
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    seen += [str(w.message) for w in told if "called a synchronizing" in str(w.message)]
