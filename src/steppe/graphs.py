@@ -75,8 +75,17 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         for generator in noise:
             graph.register_generator_state(generator)
-        with _recording(self._device), torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode=MODE):
-            result = work()
+        cause: RuntimeError | None = None
+        try:
+            with _recording(self._device), torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode=MODE):
+                try:
+                    result = work()
+                except RuntimeError as error:  # the end of the recording raises another one, which says less
+                    cause = error
+                    raise
+        except RuntimeError as error:
+            why = str(cause or error).splitlines()[0]
+            raise RuntimeError(f"a synchronizing operation, or another that no CUDA graph can hold: {why}") from error
         self._graphs.add(graph)
         return result, graph.replay
 
