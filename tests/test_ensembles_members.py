@@ -224,7 +224,8 @@ def test_an_ensemble_that_was_trained_stacked_opens_and_goes_on(whole: Trained, 
     settings = {"exchange_every": 1}
     trained(folder, settings=settings, method="sam", momentum=0.9)
     about = folder / "ensemble.yaml"
-    about.write_text(about.read_text().replace("how: sequence", "how: stacked"))
+    lines = about.read_text().replace("how: sequence", "how: stacked").splitlines()
+    about.write_text("\n".join(line for line in lines if not line.startswith("digest:")))  # there were none then
     found = open_ensemble(folder)
     assert found.ensemble.how == "sequence"
     assert_same_members(found, whole)
@@ -234,7 +235,7 @@ def test_an_ensemble_that_was_trained_stacked_opens_and_goes_on(whole: Trained, 
 def test_ways_that_there_are_not() -> None:
     with pytest.raises(ValueError, match=r"how is 'stacked', which was removed: take 'sequence'.* or 'processes'"):
         Ensemble(how="stacked")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"there is no value of how 'sequenc'. Did you mean 'sequence'"):
+    with pytest.raises(ValueError, match=r"how is 'sequenc', and has to be one of sequence, processes"):
         Ensemble(how="sequenc")  # type: ignore[arg-type]
 
 

@@ -293,7 +293,7 @@ def test_a_pool_takes_what_measure_takes(file: Path, capsys: pytest.CaptureFixtu
     save_file(build("mlp", (2,), 2, **options).state_dict(), "a.safetensors")
     Path("notes.txt").touch()
     base = {"data": "spirals", "model": "mlp", "model_options": options, "device": "cpu"}
-    written({"base": base, "pool": "[ab].*", "measures": ["loss"]})
+    written({"base": base, "pool": "[ab].*", "measures": ["loss"], "standardise": "spirals"})
     code, out, err = told(capsys, "run", str(file), "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["done"] == 3

@@ -110,7 +110,7 @@ def test_a_pair_that_was_stopped_goes_on_bit_for_bit(pair: Pair, tmp_path: Path,
 def test_measures_of_a_shared_model(pair: Pair, tmp_path: Path, fsdp: bool) -> None:
     asked = settings(tmp_path / "pair", measures=["loss", "lambda_max"], measure_rows=64, fraction=1.0, fsdp=fsdp)
     (_, records), _ = pair.run(in_pair, asdict(asked))
-    run = open_run(tmp_path / "pair")
+    run = open_run(tmp_path / "pair", asked.model)
     assert records[-1]["measures"]["loss"]["value"] == pytest.approx(run.objective().loss(), rel=1e-5)
 
 
@@ -137,7 +137,7 @@ def test_what_one_process_refuses_both_refuse(pair: Pair, tmp_path: Path) -> Non
 def test_what_is_recorded_is_what_the_kept_model_does(pair: Pair, tmp_path: Path, fsdp: bool) -> None:
     """Each process has BatchNorm statistics of its own rows; all evaluate with those that are kept."""
     (_, records), _ = pair.run(in_small_batches, asdict(config(tmp_path, model="training_runs:normalised", fsdp=fsdp)))
-    run = open_run(tmp_path)
+    run = open_run(tmp_path, "training_runs:normalised")
     with torch.no_grad():
         loss = cross_entropy(run.model()(run.data().test.inputs), run.data().test.targets)
     assert records[-1]["test_loss"] == pytest.approx(float(loss), rel=1e-5)

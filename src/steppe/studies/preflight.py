@@ -28,13 +28,12 @@ def refuse_wrong(study: Study, planned: Sequence[Cell], also: Sequence[str] = ()
             seen.add(told)
 
 
-def refuse_missing(study: Study, needed: Sequence[Cell]) -> None:
-    """Raises unless the data of these cells can be read; the nodes of a Ray cluster have data of their own."""
+def refuse_missing(needed: Sequence[Cell]) -> None:
+    """Raises unless the data of these cells can be read."""
     from ..data.named import load
 
-    if study.engine.name != "ray":
-        for name, root in dict.fromkeys((c.config["data"], c.config["data_root"]) for c in needed):
-            load(name, root)
+    for name, root in dict.fromkeys((c.config["data"], c.config["data_root"]) for c in needed):
+        load(name, root)
 
 
 def _is_run(cell: Cell) -> bool:

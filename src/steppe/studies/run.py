@@ -47,8 +47,11 @@ def run(
     """
     planned = cells(study)
     refuse_untrusted(study, planned, trust)
-    refuse_wrong(study, planned, also)
-    refuse_missing(study, [task.cell for task in still_open(study, planned, also, again)])
+    if not getattr(
+        engine, "remote", study.engine.name == "ray"
+    ):  # its driver needs no torch, and its nodes have data of their own
+        refuse_wrong(study, planned, also)
+        refuse_missing([task.cell for task in still_open(study, planned, also, again)])
     with ExitStack() as stack:
         stack.enter_context(claimed(study.folder))
         store = stack.enter_context(Store.open(study.store))

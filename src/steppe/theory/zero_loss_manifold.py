@@ -63,6 +63,11 @@ class Valley(nn.Module):
         self.across.grad = torch.tensor([a * y, b * z], dtype=torch.float64)
         return torch.tensor((a * y * y + b * z * z) / 2, dtype=torch.float64)
 
+    def loss(self) -> float:
+        """The loss alone."""
+        (a, b), (y, z) = curvatures(self.along.item()), self.across.tolist()
+        return float((a * y * y + b * z * z) / 2)
+
 
 def measures(s: float) -> dict[str, float]:
     """The three measures on the manifold at s; the determinant is the product of the non-zero eigenvalues."""
@@ -159,7 +164,7 @@ def walk(run: Run, start: float, steps: int, lr: float = 0.1, seed: int = 0) -> 
         now = lr * 0.1 ** (step / steps)
         base.param_groups[0]["lr"], base.param_groups[1]["lr"] = now, now * run.faster
         opt.step(model.read)
-        yield model.along.item(), model.read().item()
+        yield model.along.item(), model.loss()
 
 
 def end(path: Sequence[tuple[float, float]]) -> float:

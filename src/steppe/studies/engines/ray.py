@@ -35,6 +35,7 @@ class Ray:
     limit: int | None = None
     per_gpu: int = 1
     device: str | None = None
+    remote = True  # nodes read the data, and the driver needs no torch
 
     @property
     def workers(self) -> int:
