@@ -196,3 +196,62 @@ def test_momentum_sam_without_momentum() -> None:
     with pytest.raises(ValueError, match=r"momentum.*keeps none"):
         for _ in range(2):
             opt.step(by_rows(model))
+
+
+MODEL = nn.Linear(3, 2)
+
+
+class Bare(torch.optim.Optimizer):
+    """A base that skips `Optimizer.__init__`, as wrappers do."""
+
+    def __init__(self, inner: torch.optim.Optimizer, **attributes: Any):
+        self.inner = inner
+        self.__dict__.update(attributes)
+
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+
+
+def base() -> torch.optim.Optimizer:
+    return torch.optim.SGD(MODEL.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "said"),
+    [
+        (base, "sam", r"the method is the string 'sam': write steppe\.build\('sam', base"),
+        (base, steppe.SAM, r"the method is the class SAM: give one made of it, SAM\(\)"),
+        (base, None, r"a steppe\.Method such as steppe\.SAM\(rho=0\.05\), not NoneType"),
+        (base, 0.05, r"not float 0\.05: it has no plan"),
+        (lambda: MODEL.parameters(), steppe.SAM(), r"not parameters: write SharpnessAware\(torch\.optim\.SGD"),
+        (lambda: list(MODEL.parameters()), steppe.SAM(), r"not parameters"),
+        (lambda: MODEL, steppe.SAM(), r"the base is a torch optimizer, not Linear"),
+        (lambda: torch.optim.SGD, steppe.SAM(), r"the base is the class SGD: give an optimizer made of it"),
+        (lambda: Bare(base()), steppe.SAM(), r"Bare is a torch\.optim\.Optimizer without param_groups: call super"),
+    ],
+)
+def test_natural_misuse_is_told_what_to_write(base: Any, method: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        steppe.SharpnessAware(base(), method)
+
+
+def test_a_base_that_has_what_is_needed_need_not_have_called_init() -> None:
+    inner, plain = base(), base()
+    wrapped = Bare(inner, param_groups=inner.param_groups, state=inner.state, defaults=inner.defaults)
+    opt, twin = steppe.SharpnessAware(wrapped, steppe.SAM()), steppe.SharpnessAware(plain, steppe.SAM())
+    start = copied(MODEL.state_dict())
+    ends = []
+    for each in (opt, twin):
+        MODEL.load_state_dict(start)
+        each.step(lambda turn: turn.backward(MODEL(torch.ones(2, 3)).square().sum()))
+        ends.append(copied(MODEL.state_dict()))
+    same(*ends)
+    opt.load_state_dict(opt.state_dict())
+
+
+@pytest.mark.parametrize("half", ["first_step", "second_step"])
+def test_halves_of_a_step_are_answered_with_passes(half: str) -> None:
+    opt = steppe.sam(base())
+    assert not hasattr(opt, half)
+    with pytest.raises(AttributeError, match=r"for turn in opt\.passes\(\)"):
+        getattr(opt, half)(zero_grad=True)

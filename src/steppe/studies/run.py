@@ -47,9 +47,8 @@ def run(
     """
     planned = cells(study)
     refuse_untrusted(study, planned, trust)
-    if not getattr(
-        engine, "remote", study.engine.name == "ray"
-    ):  # its driver needs no torch, and its nodes have data of their own
+    remote = getattr(engine, "remote", study.engine.name == "ray")  # nodes have data of their own, a driver no torch
+    if not remote:
         refuse_wrong(study, planned, also)
         refuse_missing([task.cell for task in still_open(study, planned, also, again)])
     with ExitStack() as stack:
