@@ -41,10 +41,6 @@ class Reading:
             raise RuntimeError("this probe asked for losses only (grad=False): it has no gradient to read")
         return self._grad
 
-    def averaged(self, number: Tensor) -> Tensor:
-        """The mean of a number over workers if the gradient is averaged over them, else the number itself."""
-        return self._mean(number)
-
     @property
     def loss(self) -> Tensor:
         """The mean loss, over workers too if the gradient is."""
@@ -77,7 +73,8 @@ class Site(Protocol):
     def momentum(self) -> Vector | None: ...
     def recall(self, slot: str, missing: Vector | None = None) -> Vector | None: ...
     def remember(self, slot: str, vector: Vector) -> None: ...
-    def average_(self, vector: Vector) -> Vector: ...
+    def average_(self, vector: Vector) -> Vector: ...  # over workers
+    def mean(self, numbers: Tensor) -> Tensor: ...  # over workers
 
 
 class Method(Protocol):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..probe import Method, Plan, Probe, Reading, Site, pattern_of
 from ..rows import Part, Rows, whole, within
+from ..vector import Vector
 from .sam import SAM, Plain
 
 
@@ -40,6 +41,29 @@ def refuse_memory(method: Method, site: Site) -> None:
         )
 
 
+def on_own(method: Method, site: Site, rows: Rows = whole) -> Plan:
+    """`method` on these rows of this worker, which waits for no other: others may have no such rows."""
+    return relayed(method.plan(cast(Site, _Alone(site))), restricted(rows, sync=False))
+
+
+class _Alone:
+    """A site without the other workers."""
+
+    alone = True
+
+    def __init__(self, site: Site):
+        self._site = site
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._site, name)
+
+    def average_(self, vector: Vector) -> Vector:
+        return vector
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        return numbers
+
+
 @dataclass(frozen=True)
 class PerPart:
     """m-sharpness in a batch: `method` on each part of it, averaged by rows (Foret et al. 2021, section 4.1)."""
@@ -62,20 +86,21 @@ class PerPart:
         return pattern_of(self.method, step)
 
     def plan(self, site: Site) -> Plan:
-        total, readings = None, list[Reading]()
+        total, batch = None, [0]
         for i in range(self.parts):
             part = Part(i, self.parts)
-            grad = yield from relayed(self.method.plan(site), restricted(part), readings.append)
-            rows = max(r.batch or 0 for r in readings)
-            grad.mul_(_over_workers(part.size(rows), readings[-1], site))
+            grad = yield from relayed(self.method.plan(site), restricted(part), lambda r: batch.append(r.batch or 0))
+            grad.mul_(_mean_rows(part.size(max(batch)), site))
             total = grad if total is None else total.add_(grad)
         assert total is not None
-        return total.mul_(1 / _over_workers(rows, readings[-1], site))
+        return total.mul_(1 / _mean_rows(max(batch), site))
 
 
-def _over_workers(rows: int, reading: Reading, site: Site) -> float | Tensor:
-    """A number of rows, averaged over workers as the gradient is: local batches may differ, and replicas must not."""
-    return float(rows) if site.alone else reading.averaged(torch.full((), float(rows), device=site.space.device))
+def _mean_rows(rows: int, site: Site) -> float | Tensor:
+    """A number of rows, averaged over workers: their batches may differ in size, and the weight of a part must not."""
+    if site.alone:
+        return float(rows)
+    return site.mean(torch.full((), rows, dtype=site.space.precision, device=site.space.device))
 
 
 @dataclass(frozen=True)
@@ -99,7 +124,7 @@ class PerWorker:
 
     def plan(self, site: Site) -> Plan:
         refuse_memory(self.method, site)
-        return site.average_((yield from relayed(self.method.plan(site), restricted(sync=False))))
+        return site.average_((yield from on_own(self.method, site)))
 
 
 @dataclass(frozen=True)
