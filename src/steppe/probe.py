@@ -32,7 +32,7 @@ class Reading:
     _loss: Tensor | None
     _mean: Callable[[Tensor], Tensor]  # over workers
     losses: Tensor | None = None  # one a row, where the loop gave them unreduced
-    batch: int | None = None  # how many rows the whole batch has, where the loop selected some
+    batch: int | None = None  # how many rows the batch has, where the loop selected some
     _averaged: Tensor | None = field(default=None, repr=False)
 
     @property

@@ -9,27 +9,24 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..probe import Method, Plan, Probe, Reading, Site, pattern_of
-from ..rows import Part, Rows, whole, within
+from ..probe import Method, Plan, Reading, Site, pattern_of
+from ..rows import Part, Rows, count, whole, within
 from ..vector import Vector
 from .sam import SAM, Plain
 
 
-def relayed(plan: Plan, outgoing: Callable[[Probe], Probe], incoming: Callable[[Reading], object] = id) -> Plan:
-    """`plan` with every probe changed on its way out and every reading shown on its way in."""
+def within_rows(plan: Plan, rows: Rows, sync: bool = True, show: Callable[[Reading], object] = id) -> Plan:
+    """`plan` on these rows as if they were the batch, and on this worker alone unless `sync`; shows its readings."""
     reading: Any = None
     while True:
         try:
             probe = plan.send(reading)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-        reading = yield outgoing(probe)
-        incoming(reading)
-
-
-def restricted(rows: Rows = whole, sync: bool = True) -> Callable[[Probe], Probe]:
-    """Takes a probe to one within these rows, and on this worker alone unless `sync`."""
-    return lambda probe: replace(probe, rows=within(rows, probe.rows), sync=probe.sync and sync)
+        reading = yield replace(probe, rows=within(rows, probe.rows), sync=probe.sync and sync)
+        show(reading)
+        if reading.batch is not None:
+            reading.batch = count(rows, reading.batch)
 
 
 def refuse_memory(method: Method, site: Site) -> None:
@@ -43,7 +40,7 @@ def refuse_memory(method: Method, site: Site) -> None:
 
 def on_own(method: Method, site: Site, rows: Rows = whole) -> Plan:
     """`method` on these rows of this worker, which waits for no other: others may have no such rows."""
-    return relayed(method.plan(cast(Site, _Alone(site))), restricted(rows, sync=False))
+    return within_rows(method.plan(cast(Site, _Alone(site))), rows, sync=False)
 
 
 class _Alone:
@@ -89,7 +86,7 @@ class PerPart:
         total, batch = None, [0]
         for i in range(self.parts):
             part = Part(i, self.parts)
-            grad = yield from relayed(self.method.plan(site), restricted(part), lambda r: batch.append(r.batch or 0))
+            grad = yield from within_rows(self.method.plan(site), part, show=lambda r: batch.append(r.batch or 0))
             grad.mul_(_mean_rows(part.size(max(batch)), site))
             total = grad if total is None else total.add_(grad)
         assert total is not None
