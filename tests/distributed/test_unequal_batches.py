@@ -200,7 +200,8 @@ def joining(rank: int, how: str, by: str) -> dict[str, Any]:
 
 def _steps(by: str, opt: SharpnessAware, model: nn.Module, rank: int, count: int) -> None:
     if by == "closure":
-        return advance(opt, model, range(count), rank, WORLD)
+        advance(opt, model, range(count), rank, WORLD)
+        return
     for step in range(count):
         x, y = batch(step, rank, WORLD)
         for turn in opt.passes():
