@@ -190,11 +190,12 @@ class Run:
         dropout: float = 0.2,
         spare: bool = False,
         options: Mapping[str, Any] | None = None,
+        wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
         **engine: Any,
     ):
         self.entry, self.dtype = entry, dtype
         torch.default_generator.manual_seed(0)
-        self.model = Net(norm or entry.norm, dropout, spare).to(dtype)
+        self.model = wrap(Net(norm or entry.norm, dropout, spare).to(dtype))
         self.base = BASES[base](self.model.parameters())
         self.method = entry.method(**(options or {}))
         self.opt = steppe.SharpnessAware(self.base, self.method, model=self.model, **engine)

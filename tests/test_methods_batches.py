@@ -1,5 +1,7 @@
 """Methods on parts of a batch against their papers: Agnostic-SAM, SharpBalance, m-SAM, and `Every`."""
 
+import weakref
+
 import pytest
 import torch
 from oracles import batches as naive
@@ -146,6 +148,37 @@ def test_m_sam_weighs_parts_by_their_rows(rows, parts, sizes, base):
 
 def test_m_sam_of_one_part_is_sam():
     assert_follows(run(PerPart(SAM(0.3), 1)), PROBLEM, naive_sam.sam(0.3))
+
+
+def test_parts_of_parts_are_weighed_by_their_own_rows():
+    followed = run(PerPart(PerPart(SAM(0.3), 2), 2))
+    assert followed.rows == [[3, 3, 2, 2, 3, 3, 2, 2]] * 5
+    assert_follows(followed, PROBLEM, naive.m_sam(0.3, (3, 5, 8)))
+
+
+def test_parts_of_sharp_rows_are_weighed_by_their_own_rows():
+    halves = torch.arange(10) < 5
+
+    def rule(land, w, base, t):
+        normal, sharp = land.rows(torch.arange(5, 10)), land.rows(torch.arange(5))
+        return normal.grad(w) / 2 + naive.m_sam(0.3, (3,))(sharp, w, base, t) / 2
+
+    followed = Run(PROBLEM, *start(SharpBalance(PerPart(SAM(0.3), 2))), lambda t: {"mask": halves})
+    assert followed.rows == [[5, 3, 3, 2, 2]] * 5
+    assert_follows(followed, PROBLEM, rule)
+
+
+def test_a_part_keeps_no_gradient_for_the_next():
+    weight = torch.nn.Parameter(torch.randn(50))
+    opt = SharpnessAware(torch.optim.SGD([weight], lr=0.1), PerPart(SAM(0.3), 5))
+    left, alive = [], []
+    x = torch.randn(10, 50)
+    for turn in opt.passes():
+        alive.append(sum(grad() is not None for grad in left))
+        turn.backward((turn.rows(x) @ weight).square().mean())
+        left.append(weakref.ref(weight.grad))
+    assert len(left) == 10
+    assert max(alive) <= 2
 
 
 def test_m_sam_over_a_single_worker_is_sam():

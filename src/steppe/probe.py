@@ -32,7 +32,7 @@ class Reading:
     _loss: Tensor | None
     _mean: Callable[[Tensor], Tensor]  # over workers
     losses: Tensor | None = None  # one a row, where the loop gave them unreduced
-    batch: int | None = None  # how many rows the whole batch has, where the loop selected some
+    batch: int | None = None  # how many rows the batch has, where the loop selected some
     _averaged: Tensor | None = field(default=None, repr=False)
 
     @property
@@ -40,10 +40,6 @@ class Reading:
         if self._grad is None:
             raise RuntimeError("this probe asked for losses only (grad=False): it has no gradient to read")
         return self._grad
-
-    def averaged(self, number: Tensor) -> Tensor:
-        """The mean of a number over workers if the gradient is averaged over them, else the number itself."""
-        return self._mean(number)
 
     @property
     def loss(self) -> Tensor:
@@ -77,7 +73,8 @@ class Site(Protocol):
     def momentum(self) -> Vector | None: ...
     def recall(self, slot: str, missing: Vector | None = None) -> Vector | None: ...
     def remember(self, slot: str, vector: Vector) -> None: ...
-    def average_(self, vector: Vector) -> Vector: ...
+    def average_(self, vector: Vector) -> Vector: ...  # over workers
+    def mean(self, numbers: Tensor) -> Tensor: ...  # over workers
 
 
 class Method(Protocol):

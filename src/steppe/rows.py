@@ -123,6 +123,12 @@ def within(outer: Rows, inner: Rows) -> Rows:
     return inner if inner is held_out else outer if inner is whole else Within(outer, inner)
 
 
+def count(rows: Rows, n: int) -> int:
+    """How many rows are chosen of a batch of n."""
+    index = rows.index(n)
+    return len(range(n)[index]) if isinstance(index, slice) else len(index)
+
+
 def select(rows: Rows, tensors: tuple[Any, ...]) -> tuple[Any, int]:
     """The chosen rows of every tensor, and how many the batch has; one tensor in, one tensor out."""
     if not tensors:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 from torch import Tensor
@@ -55,6 +57,12 @@ def test_workers_choose_among_their_own_rows(pair: Pair, name: str, wrapper: str
     first, second = pair.run(on_worker, name, wrapper)
     assert_bitwise(first, second)
     assert_same(first, expected(name))
+
+
+def test_the_readme_names_the_methods_that_choose_rows_on_each_worker() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    line = text.split("- **Distributed**")[1].split("\n- **")[0]
+    assert set(re.findall(r"`([a-z-]+)`", line)) & set(steppe.METHODS) == set(OWN_ROWS)
 
 
 def test_every_named_method_is_run_on_two_workers() -> None:

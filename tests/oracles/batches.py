@@ -43,8 +43,8 @@ def sharpbalance(rho: float, mask: Callable[[int], Tensor]) -> Rule:
     return rule
 
 
-def m_sam(rho: float, parts: int) -> Rule:
-    """SAM on each part of the batch by itself; the mean over rows of what they give."""
+def m_sam(rho: float, parts: int | tuple[int, ...]) -> Rule:
+    """SAM on each part of the batch by itself, so many or cut at these rows; the mean over rows of what they give."""
 
     def rule(land: Landscape, w: Tensor, base: Base, t: int) -> Tensor:
         total = torch.zeros_like(w)

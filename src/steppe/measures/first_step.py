@@ -56,3 +56,6 @@ class FirstStep:
 
     def average_(self, vector: Vector) -> Vector:
         return vector
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        return numbers

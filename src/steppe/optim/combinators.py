@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ..probe import Method, Plan, Probe, Reading, Site, pattern_of
-from ..rows import Part, Rows, whole, within
+from ..probe import Method, Plan, Reading, Site, pattern_of
+from ..rows import Part, Rows, count, whole, within
+from ..vector import Vector
 from .sam import SAM, Plain
 
 
-def relayed(plan: Plan, outgoing: Callable[[Probe], Probe], incoming: Callable[[Reading], object] = id) -> Plan:
-    """`plan` with every probe changed on its way out and every reading shown on its way in."""
+def within_rows(plan: Plan, rows: Rows, sync: bool = True, show: Callable[[Reading], object] = id) -> Plan:
+    """`plan` on these rows as if they were the batch, and on this worker alone unless `sync`; shows its readings."""
     reading: Any = None
     while True:
         try:
             probe = plan.send(reading)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-        reading = yield outgoing(probe)
-        incoming(reading)
-
-
-def restricted(rows: Rows = whole, sync: bool = True) -> Callable[[Probe], Probe]:
-    """Takes a probe to one within these rows, and on this worker alone unless `sync`."""
-    return lambda probe: replace(probe, rows=within(rows, probe.rows), sync=probe.sync and sync)
+        reading = yield replace(probe, rows=within(rows, probe.rows), sync=probe.sync and sync)
+        show(reading)
+        if reading.batch is not None:
+            reading.batch = count(rows, reading.batch)
 
 
 def refuse_memory(method: Method, site: Site) -> None:
@@ -38,6 +36,29 @@ def refuse_memory(method: Method, site: Site) -> None:
             f"{type(method).__name__} remembers {', '.join(method.slots)}, and every worker would remember its own: "
             "use it directly, so that its probes are averaged, or take a method without a memory"
         )
+
+
+def on_own(method: Method, site: Site, rows: Rows = whole) -> Plan:
+    """`method` on these rows of this worker, which waits for no other: others may have no such rows."""
+    return within_rows(method.plan(cast(Site, _Alone(site))), rows, sync=False)
+
+
+class _Alone:
+    """A site without the other workers."""
+
+    alone = True
+
+    def __init__(self, site: Site):
+        self._site = site
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._site, name)
+
+    def average_(self, vector: Vector) -> Vector:
+        return vector
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -62,20 +83,21 @@ class PerPart:
         return pattern_of(self.method, step)
 
     def plan(self, site: Site) -> Plan:
-        total, readings = None, list[Reading]()
+        total, batch = None, [0]
         for i in range(self.parts):
             part = Part(i, self.parts)
-            grad = yield from relayed(self.method.plan(site), restricted(part), readings.append)
-            rows = max(r.batch or 0 for r in readings)
-            grad.mul_(_over_workers(part.size(rows), readings[-1], site))
+            grad = yield from within_rows(self.method.plan(site), part, show=lambda r: batch.append(r.batch or 0))
+            grad.mul_(_mean_rows(part.size(max(batch)), site))
             total = grad if total is None else total.add_(grad)
         assert total is not None
-        return total.mul_(1 / _over_workers(rows, readings[-1], site))
+        return total.mul_(1 / _mean_rows(max(batch), site))
 
 
-def _over_workers(rows: int, reading: Reading, site: Site) -> float | Tensor:
-    """A number of rows, averaged over workers as the gradient is: local batches may differ, and replicas must not."""
-    return float(rows) if site.alone else reading.averaged(torch.full((), float(rows), device=site.space.device))
+def _mean_rows(rows: int, site: Site) -> float | Tensor:
+    """A number of rows, averaged over workers: their batches may differ in size, and the weight of a part must not."""
+    if site.alone:
+        return float(rows)
+    return site.mean(torch.full((), rows, dtype=site.space.precision, device=site.space.device))
 
 
 @dataclass(frozen=True)
@@ -99,7 +121,7 @@ class PerWorker:
 
     def plan(self, site: Site) -> Plan:
         refuse_memory(self.method, site)
-        return site.average_((yield from relayed(self.method.plan(site), restricted(sync=False))))
+        return site.average_((yield from on_own(self.method, site)))
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ class SharpnessAware(Optimizer):
             self._discard()
         earlier = self._planned
         ground, maximize = self._survey(), self._maximizes()
-        ground.replicas.refuse_unsupported(mask)
+        ground.replicas.refuse_join()
         space, replicas, excursion = ground.space, ground.replicas, ground.excursion()
         scaler = self._enabled_scaler()
         unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None

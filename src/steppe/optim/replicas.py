@@ -39,17 +39,18 @@ class Replicas:
         """Whether there are other workers, and we can reach them."""
         return bool(self._groups)
 
-    def refuse_unsupported(self, mask: Tensor | None) -> None:
-        """DDP modes that count on one forward and backward pass per step, alike on all workers."""
+    @property
+    def alone(self) -> bool:
+        """Whether there are no other workers, known or not."""
+        return not self._groups and not self._unknown
+
+    def refuse_join(self) -> None:
+        """Join stands in for a worker without data in DDP's own exchanges, and a step has others: means and checks."""
         if getattr(getattr(self._ddp, "_join_config", None), "enable", False):
             raise RuntimeError(
-                "torch's Join stands in for one pass per step of a worker that has run out of data, and a "
-                "sharpness-aware step has several: give all workers the same number of batches (drop_last=True)"
-            )
-        if mask is not None and getattr(self._ddp, "static_graph", False):
-            raise RuntimeError(
-                "DistributedDataParallel(static_graph=True) expects the same passes at every step, and with a mask "
-                "their number depends on the rows: wrap the model without static_graph"
+                "a sharpness-aware step was asked for under torch's Join, which stands in for a worker without data in "
+                "plain steps only: give all workers the same number of batches (drop_last=True). torch leaves Join on "
+                "when its block ends: model.join(enable=False) turns it off"
             )
 
     @property
@@ -74,17 +75,23 @@ class Replicas:
             )
         if self._unknown:
             raise self._unreachable("each worker's own gradient")
+        if getattr(self._ddp, "static_graph", False) and not self._ddp._static_graph_delay_allreduce_enqueued:
+            raise RuntimeError(
+                "the method wants each worker's own gradient, as SharpBalance with its mask and PerWorker do, and "
+                "DistributedDataParallel(static_graph=True) has to average the first gradient that it sees: wrap the "
+                "model without static_graph"
+            )
         return self._ddp.no_sync() if self._ddp is not None else nullcontext()
 
-    def mean(self, number: Tensor) -> Tensor:
-        """The mean of a number over the workers."""
+    def mean(self, numbers: Tensor) -> Tensor:
+        """The mean of numbers over the workers."""
         if self._unknown:
-            raise self._unreachable("the loss averaged over workers")
+            raise self._unreachable("losses or numbers of rows averaged over workers")
         for group in self._groups:
-            number = number.clone()
-            dist.all_reduce(number, group=group)
-            number /= dist.get_world_size(group)
-        return number
+            numbers = numbers.clone()
+            dist.all_reduce(numbers, group=group)
+            numbers /= dist.get_world_size(group)
+        return numbers
 
     def average_(self, vector: Vector) -> Vector:
         """The mean of a vector that each worker computed for itself."""

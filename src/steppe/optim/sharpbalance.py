@@ -8,7 +8,7 @@ from typing import Any
 
 from ..probe import Method, Plan, Probe, Site
 from ..rows import Chosen, positions
-from .combinators import refuse_memory, relayed, restricted
+from .combinators import on_own, refuse_memory
 from .sam import SAM
 
 
@@ -43,9 +43,9 @@ class SharpBalance:
         if not len(sharp):
             return site.average_((yield Probe(rows=AllOf(n), sync=False)).grad)
         if not len(normal):
-            return site.average_((yield from relayed(self.method.plan(site), restricted(AllOf(n), sync=False))))
+            return site.average_((yield from on_own(self.method, site, AllOf(n))))
         plain = (yield Probe(rows=Chosen(normal, n), sync=False)).grad
-        steep = yield from relayed(self.method.plan(site), restricted(Chosen(sharp, n), sync=False))
+        steep = yield from on_own(self.method, site, Chosen(sharp, n))
         return site.average_(steep.add_(plain, len(normal) / len(sharp)).mul_(len(sharp) / n))
 
 

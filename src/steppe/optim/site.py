@@ -32,7 +32,7 @@ class OptimizerSite:
         self.step: int = base.param_groups[0][STEP]
         self._remembered: dict[str, Vector] = {}
         self.settings: dict[str, Any] = {}
-        self.average_, self.alone = replicas.average_, not replicas.known
+        self.average_, self.mean, self.alone = replicas.average_, replicas.mean, replicas.alone
         self._base, self._excursion = base, excursion
 
     @property
