@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 import steppe
+from steppe.cuda.capture import capture
 from steppe.data import cifar
 from steppe.data.augment import augmentation
 from steppe.data.catalogue import CATALOGUE
@@ -26,7 +27,6 @@ from steppe.data.dataset import Dataset
 from steppe.data.feed import Feed
 from steppe.data.pixels import Standard
 from steppe.nn.named import build
-from steppe.optim.capture import capture
 
 STEPS, BATCH = 800, 128  # of training: about 5 s at width 64 on an H200, and 3 s at width 16
 ROWS = 12_800  # of the synthetic task

@@ -17,7 +17,7 @@ import torch
 from feeding import timed
 from measures import quartiles
 
-from steppe.written import written
+from steppe._util.files import written
 
 Work = Callable[[], object]
 LEAST = 3  # rounds, however long they take

@@ -10,8 +10,8 @@ from problems import flat_weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from steppe.basis import flat, unflat
-from steppe.vector import Space, Vector
+from steppe.core.basis import flat, unflat
+from steppe.core.vector import Space, Vector
 
 F64 = torch.float64
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steppe.draw import Draw
-from steppe.roles import Role
-from steppe.vector import Space, Vector
+from steppe.core.draw import Draw
+from steppe.core.roles import Role
+from steppe.core.vector import Space, Vector
 
 
 @dataclass

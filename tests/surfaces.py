@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from steppe import Elementwise
+from steppe.core.metric import Given
 from steppe.measures.objective import Objective
-from steppe.metric import Given
 
 Function = Callable[[Tensor], Tensor]  # a number for one flat vector
 

@@ -11,8 +11,8 @@ from problems import mlp_problem, random_vector
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from steppe.basis import GROWTH, Basis, flat, unflat
-from steppe.vector import Space, Vector
+from steppe.core.basis import GROWTH, Basis, flat, unflat
+from steppe.core.vector import Space, Vector
 
 SHAPES = [(2, 3), (4,), (2, 3), (), (4,), (1, 5)]  # some alike, which a space stacks, so that chunks are out of order
 SIZE = 6 + 4 + 6 + 1 + 4 + 5

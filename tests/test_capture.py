@@ -16,8 +16,8 @@ from waits import waits
 
 import steppe
 from steppe import capture
-from steppe.optim.capture import passes_of
-from steppe.optim.captured import Captured
+from steppe.cuda.capture import passes_of
+from steppe.cuda.captured import Captured
 from steppe.optim.finite import DeviceGuard
 from steppe.optim.site import STEP
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from steppe.handed_in import load_into, read
+from steppe._util.checkpoint_files import load_into, read
 
 State = dict[str, Tensor]
 

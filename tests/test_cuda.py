@@ -11,7 +11,7 @@ from torch import nn
 from waits import waits
 
 import steppe
-from steppe.vector import Space
+from steppe.core.vector import Space
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -12,7 +12,7 @@ from matrices import Matrix, digits, trained
 from oracles import curvature as oracle
 from torch import Tensor
 
-from steppe.basis import flat
+from steppe.core.basis import flat
 from steppe.measures.curvature.density import Density, spectral_density
 from steppe.measures.curvature.diagonal import diagonal
 from steppe.measures.curvature.sweep import BLOCK, Sweep

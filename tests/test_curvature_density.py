@@ -15,8 +15,8 @@ from oracles import curvature as oracle
 from problems import random_hessian, random_vector
 from torch import Tensor
 
-from steppe.basis import flat
-from steppe.draw import Draw
+from steppe.core.basis import flat
+from steppe.core.draw import Draw
 from steppe.measures.curvature.dense import MOST, Dense
 from steppe.measures.curvature.density import Density, spectral_density
 from steppe.measures.curvature.diagonal import diagonal

@@ -31,13 +31,13 @@ from torch.nn.utils import parametrizations
 from untouched import MAKERS, Case, checkpointed, convolutions, lstm, make, tied, transformer
 
 from steppe import Elementwise, NormLayersOnly, Vector
-from steppe.basis import flat
+from steppe.core.basis import flat
+from steppe.core.metric import Given
 from steppe.measures.curvature.behind import AT_ONCE, GRAPH
 from steppe.measures.curvature.dense import Dense
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
 from steppe.measures.curvature.operator import Curvature
 from steppe.measures.objective import Objective
-from steppe.metric import Given
 
 F64 = torch.float64
 FORMS: list[Form] = [hessian, gauss_newton]

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from untouched import MAKERS, Case, assert_untouched, convolutions, lstm, make, transformer, writes_a_buffer
 
 from steppe import Elementwise
+from steppe.core.metric import Given
 from steppe.measures.curvature.dense import Dense
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
 from steppe.measures.curvature.operator import Curvature
@@ -36,7 +37,6 @@ from steppe.measures.curvature.questions import (
 from steppe.measures.curvature.sweep import Sweep
 from steppe.measures.estimate import Estimate, NotFinite, last
 from steppe.measures.objective import Objective
-from steppe.metric import Given
 
 F64 = torch.float64
 ADAPTIVE = Elementwise(0.0, everywhere=True)

@@ -10,7 +10,7 @@ from again import Again
 from test_curvature_products import close, conv, directions, mlp, right
 from torch import Tensor
 
-from steppe.basis import flat
+from steppe.core.basis import flat
 from steppe.measures.curvature.behind import Behind
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
 from steppe.measures.curvature.operator import Curvature

@@ -18,8 +18,8 @@ from problems import random_hessian, random_vector
 from torch import Tensor
 
 from steppe import Vector
-from steppe.basis import flat, unflat
-from steppe.draw import Draw
+from steppe.core.basis import flat, unflat
+from steppe.core.draw import Draw
 from steppe.measures.curvature.lanczos import Lanczos, Operator
 from steppe.measures.curvature.sweep import BLOCK, Sweep
 from steppe.measures.estimate import Estimate, NotFinite, last

@@ -6,8 +6,8 @@ import pytest
 import torch
 from places import Place, flat
 
-from steppe import draw as module
-from steppe.draw import permutation, seed_of
+from steppe.core import draw as module
+from steppe.core.draw import permutation, seed_of
 
 
 def place(dtype: torch.dtype = torch.float64) -> Place:

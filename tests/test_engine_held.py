@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import steppe
 from steppe import Probe, capture
-from steppe.optim.statistics import _can_stop_tracking
+from steppe.optim.buffers import _can_stop_tracking
 
 F64 = torch.float64
 SEVERAL = [e for e in ENTRIES if e.method().cost(1) > 1]  # passes
@@ -30,7 +30,7 @@ several_passes = pytest.mark.parametrize("entry", SEVERAL, ids=lambda e: e.name)
 def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor is a chunk of its own, as on a GPU, or small ones are stacked, as on a CPU."""
     if request.param:
-        monkeypatch.setattr("steppe.vector.STACK_BELOW", 0)
+        monkeypatch.setattr("steppe.core.vector.STACK_BELOW", 0)
 
 
 def close(a: Any, b: Any) -> None:

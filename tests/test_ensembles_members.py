@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from training_runs import assert_same_end, config, timeless
 
 import steppe
-from steppe.draw import permutation
+from steppe.core.draw import permutation
 from steppe.ensembles import STRATEGIES, Ensemble, Trained, members_of, open_ensemble, sharp_sets, train_ensemble
 from steppe.ensembles.members import _about
 from steppe.training import Config, Stopped, arrays, files, loop, open_run, train

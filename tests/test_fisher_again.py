@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from untouched import assert_untouched
 
+from steppe.cuda.graphed_calls import EAGER, Replays
 from steppe.measures import elsewhere, fisher, ghost, passes
 from steppe.measures.elsewhere import undisturbed
 from steppe.measures.fisher import FisherTrace, fisher_traces
 from steppe.measures.objective import Objective
-from steppe.replays import EAGER, Replays
 
 ROWS = 4
 

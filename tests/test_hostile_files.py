@@ -17,10 +17,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from training_runs import config
 
+from steppe._util.checkpoint_files import read
+from steppe._util.digests import DIGEST, DIGESTS, digest, with_digests
 from steppe.cli.entry import main
-from steppe.digests import DIGEST, DIGESTS, digest, with_digests
 from steppe.ensembles.members import open_ensemble
-from steppe.handed_in import read
 from steppe.measures import Slice
 from steppe.measures.slices import blank
 from steppe.studies import Store

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from steppe import MEASURES, Ball, Objective, gaussian
-from steppe.basis import flat
+from steppe.core.basis import flat
 from steppe.measures import (
     DEFINITIONS,
     RADII,

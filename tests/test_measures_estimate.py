@@ -18,6 +18,7 @@ from torch import Tensor
 from untouched import SIZES, classification, make
 
 from steppe import SAM, Probe
+from steppe.core.rows import Part, Row
 from steppe.measures.estimate import (
     Cost,
     Estimate,
@@ -33,7 +34,6 @@ from steppe.measures.estimate import (
     weighted,
 )
 from steppe.measures.objective import Objective
-from steppe.rows import Part, Row
 
 FLOAT = torch.float64
 

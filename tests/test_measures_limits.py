@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from untouched import assert_untouched
 
 from steppe import Ball, Given, Measure, Objective, gaussian, rademacher
+from steppe.core.metric import Metric
 from steppe.measures import (
     AutoPGD,
     AverageCase,
@@ -31,7 +32,6 @@ from steppe.measures import (
     box,
 )
 from steppe.measures.definitions import MAGNITUDE
-from steppe.metric import Metric
 
 F64 = torch.float64
 

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from untouched import FLOAT, MAKERS, SIZES, Case, classification, convolutions, frozen, make, tied, transformer
 
 from steppe import TRACE, Ball, Elementwise, NormLayersOnly, Probe, Vector
+from steppe.core.rows import Chosen, Part
 from steppe.measures.average_case import AverageCase
 from steppe.measures.curvature.questions import Trace
 from steppe.measures.elsewhere import bare
@@ -26,7 +27,6 @@ from steppe.measures.limits import GradientNorm, Loss
 from steppe.measures.objective import Objective
 from steppe.measures.universal import ZerothOrder
 from steppe.measures.worst_case import WorstCase
-from steppe.rows import Chosen, Part
 
 
 def every_case(function: Any) -> Any:

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from untouched import assert_untouched, convolutions, dictionaries, make
 
 from steppe import MEASURES, TRACE, Ball, Estimate, Given, Measure, Objective, measure
+from steppe._util.names import unknown
 from steppe.measures import (
     AverageCase,
     Dense,
@@ -43,7 +44,6 @@ from steppe.measures import (
 from steppe.measures.estimate import Cost
 from steppe.measures.named import named_measure
 from steppe.measures.run import DEFAULT
-from steppe.names import unknown
 
 F64 = torch.float64
 Pair = tuple[Tensor, Tensor]

@@ -41,10 +41,10 @@ from steppe import (
     sphere,
     uphill,
 )
-from steppe.basis import flat
+from steppe.core.basis import flat
+from steppe.core.triple import LOG_CAP, Law, Times, identity
 from steppe.measures import AverageCase, Estimate, NotFinite, OneStep, PerBatch, SecondOrder, ZerothOrder
 from steppe.measures.estimate import summarise
-from steppe.triple import LOG_CAP, Law, Times, identity
 
 F64 = torch.float64
 Forms = Callable[[Tensor], float]  # of u, one row a draw and one column a law

@@ -35,7 +35,8 @@ from steppe import (
     exponential,
     gaussian,
 )
-from steppe.basis import unflat
+from steppe.core.basis import unflat
+from steppe.core.triple import Law, identity
 from steppe.measures import (
     AverageCase,
     AverageLimit,
@@ -56,7 +57,6 @@ from steppe.measures import (
     spectrum_from_exponentials,
 )
 from steppe.measures.definitions import MAGNITUDE
-from steppe.triple import Law, identity
 
 F64 = torch.float64
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import steppe
-from steppe.ball import Ascent
-from steppe.kinds import alternatives
-from steppe.optim.values import RANGES
-from steppe.triple import TRIPLES, Triple
+from steppe._util.types import alternatives
+from steppe.core.ball import Ascent
+from steppe.core.triple import TRIPLES, Triple
+from steppe.methods.options import RANGES
 
 OPTIONS = [(name, option) for name, made in steppe.METHODS.items() for option in inspect.signature(made).parameters]
 

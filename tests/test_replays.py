@@ -9,8 +9,8 @@ import torch
 from again import Again, Operations
 from torch import nn
 
+from steppe.cuda.graphed_calls import CHANCES, EAGER, MOST, Replays
 from steppe.measures import Objective
-from steppe.replays import CHANCES, EAGER, MOST, Replays
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

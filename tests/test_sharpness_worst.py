@@ -20,11 +20,11 @@ from torch.nn.functional import cross_entropy
 from untouched import assert_untouched
 
 from steppe import SAM, Ball, Elementwise, Filterwise, NormLayersOnly
+from steppe.core.metric import Given
 from steppe.measures.climbs import AutoPGD, Point, PowerAscent, ProjectedAscent, Terrain
 from steppe.measures.estimate import NotFinite
 from steppe.measures.objective import Objective
 from steppe.measures.worst_case import OneStep, WorstCase
-from steppe.metric import Given
 
 NORMS = [1.0, 1.5, 2.0, 3.0, inf]
 CLIMBS = {"power": PowerAscent(), "auto-pgd": AutoPGD(), "projected": ProjectedAscent()}

@@ -7,8 +7,8 @@ import torch
 from again import Again
 from training_runs import config
 
-from steppe.optim.capturable import made_capturable
-from steppe.optim.captured import Captured
+from steppe.cuda.capturable import made_capturable
+from steppe.cuda.captured import Captured
 from steppe.training import loop, train
 
 WATCHED = ("train_loss", "train_accuracy", "test_loss", "passes", "skipped", "step")

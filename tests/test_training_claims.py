@@ -16,9 +16,9 @@ import pytest
 import torch
 from training_runs import assert_same_end, config
 
+from steppe._util.files import written
 from steppe.training import Run, checkpoint, files, loop, open_run, train
 from steppe.training.checkpoint import PREVIOUS, WEIGHTS
-from steppe.written import written
 
 HOLD = """
 import sys, time

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from training_runs import assert_same_end, config
 
-from steppe import handed_in
+from steppe._util import checkpoint_files as handed_in
 from steppe.training import Run, open_run, train
 from steppe.training.checkpoint import PREVIOUS, WEIGHTS, loaded
 from steppe.training.position import Position

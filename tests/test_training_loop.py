@@ -18,7 +18,7 @@ from training_runs import assert_same_end, config, timeless
 import steppe
 from steppe.data.feed import Feed
 from steppe.measures.workers import Workers
-from steppe.optim.turn import Pass
+from steppe.optim.passes import Pass
 from steppe.training import Config, Run, loop, open_run, train
 from steppe.training.problem import data_of, model_of, task_of
 from steppe.training.supply import Supply

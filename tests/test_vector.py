@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import Place, flat
 
-from steppe import many
-from steppe.vector import STACK_BELOW, Space
+from steppe.core import foreach as many
+from steppe.core.vector import STACK_BELOW, Space
 
 shapes = st.lists(st.sampled_from([(3,), (2, 2), (1,), (4, 1, 2), ()]), min_size=1, max_size=12)
 

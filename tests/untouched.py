@@ -18,8 +18,8 @@ from torch.nn.parameter import UninitializedTensorMixin
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
 
+from steppe.core.shards import local
 from steppe.measures.objective import Objective, supervised
-from steppe.shards import local
 
 OWNED = {"_parameters", "_buffers", "_modules"}  # attributes of a module whose content is looked at by itself
 

@@ -8,8 +8,8 @@ from math import ceil
 import torch
 from torch import Tensor, nn
 
-from steppe.draw import seed_of
-from steppe.rows import Split
+from steppe.core.draw import seed_of
+from steppe.core.rows import Split
 
 from .pair import WORLD
 from .problems import BASES, ROWS, STEPS, batch, losses, make, network, weights

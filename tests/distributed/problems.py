@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import steppe
 from steppe import Every, Method, SharpnessAware, Triple, UniversalSAM, method
-from steppe.triple import identity
+from steppe.core.triple import identity
 
 ROWS = 8
 FEATURES = 3

@@ -12,7 +12,7 @@ from torch import Tensor
 from untouched import assert_untouched
 
 from steppe import Elementwise
-from steppe.basis import flat
+from steppe.core.basis import flat
 from steppe.measures.batches import share
 from steppe.measures.curvature.dense import Dense
 from steppe.measures.curvature.density import spectral_density

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 import steppe
-import steppe.draw
+import steppe.core.draw
 from steppe import SAM, Draw, PerWorker, Plan, Probe, SharpnessAware, Site, Space
-from steppe.shards import local, shard_like
+from steppe.core.shards import local, shard_like
 
 from . import problems
 from .pair import WORLD, Pair
@@ -63,11 +63,11 @@ DRAWS = ("normal", "uniform", "signs")
 @contextmanager
 def small_blocks() -> Iterator[None]:
     """Blocks of random numbers so small that every tensor spans several of them and few begin with one."""
-    block, steppe.draw.BLOCK = steppe.draw.BLOCK, 7
+    block, steppe.core.draw.BLOCK = steppe.core.draw.BLOCK, 7
     try:
         yield
     finally:
-        steppe.draw.BLOCK = block
+        steppe.core.draw.BLOCK = block
 
 
 def drawn(rank: int, wrapper: str, model: str) -> dict[str, list[Tensor]]:

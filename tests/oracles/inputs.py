@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from steppe import Draw, SharpnessAware
-from steppe.draw import seed_of
-from steppe.rows import Split
+from steppe.core.draw import seed_of
+from steppe.core.rows import Split
 
 
 class Chance:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._util.json import json_safe
-from ..terminal import cell, complain, console, say
+from .._util.terminal import cell, complain, console, say
 
 PIPE_WIDTH = 160  # columns where no terminal says how many there are: enough that tables keep one line a row
 

@@ -111,8 +111,8 @@ def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Answer:
 
 
 def _answer(reports: Sequence[Report], told: Told, root: Path) -> Answer:
+    from .._util.files import written
     from ..ensembles.tradeoff import figure, slopes, write_html
-    from ..written import written
 
     data: dict[str, Any] = {"out": str(root), "finished": True, "ensembles": [r.to_dict() for r in reports]}
     lines: list[Any] = [_ensembles(reports), _members(reports, told.sharpness)]

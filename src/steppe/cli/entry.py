@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from ..names import unknown
-from ..terminal import complain, say
+from .._util.names import unknown
+from .._util.terminal import complain, say
 from .answer import tell
 from .command import Command, Common
 from .pages import front

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..names import unknown
-from ..untrusted import from_yaml, loader, refuse_yaml_within
+from .._util.names import unknown
+from .._util.untrusted import from_yaml, loader, refuse_yaml_within
 from .options import Option
 from .trouble import Misuse
 

@@ -85,8 +85,8 @@ def _between(objective: Objective, look: Look, on: On) -> Way:
 
 
 def _write(drawn: Slice | Way, look: Look) -> None:
+    from .._util.files import written
     from ..measures.drawing import write_html
-    from ..written import written
 
     place = Path(look.out)
     place.parent.mkdir(parents=True, exist_ok=True)

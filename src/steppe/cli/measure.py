@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..csv_text import csv_text
+from .._util.csv_text import csv_text
 from ..training.config import Config
 from .answer import Answer, add, plain, table
 from .command import Command, File
@@ -155,7 +155,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def _write(path: Path, found: Found) -> None:
-    from ..written import written
+    from .._util.files import written
 
     if path.suffix == ".json":
         text = json.dumps(plain({"results": found.rows, "failures": found.failures}), indent=2, allow_nan=False)

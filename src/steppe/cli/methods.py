@@ -14,7 +14,7 @@ from .options import one
 from .trouble import asking
 
 if TYPE_CHECKING:
-    from ..probe import Method
+    from ..core.probe import Method
 
 FORET, TAHMASEBI, NGUYEN = "Foret et al. 2021", "Tahmasebi et al. 2024", "Nguyen et al. 2024"
 NAGANUMA, MI = "Naganuma et al. 2024", "Mi et al. 2022"
@@ -59,7 +59,7 @@ class Which:
 
 def run(which: Which) -> Answer:
     """All methods in a table, or one with its parameters and where their defaults come from."""
-    from ..optim.named import METHODS, method
+    from ..optim.registry import METHODS, method
 
     if which.method is None:
         rows = {name: described(name, METHODS[name], method(name)) for name in METHODS}
@@ -99,7 +99,7 @@ def described(name: str, factory: Callable[..., Method], made: Method) -> dict[s
 
 def typed(default: Any) -> Any:
     """A default as one would type it."""
-    from ..triple import TRIPLES
+    from ..core.triple import TRIPLES
 
     return next((name for name, triple in TRIPLES.items() if triple is default), default)
 

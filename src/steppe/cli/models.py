@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..names import unknown
+from .._util.names import unknown
 from .answer import Answer, add, table
 from .command import Command
 from .options import one

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ..names import unknown
+from .._util.names import unknown
 from .command import DEFAULT, FLAG, Command, Origins
 from .files import read_options
 from .options import Option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..terminal import complain
+from .._util.terminal import complain
 from .answer import Answer
 from .command import Command
 from .study_asked import Which, store_of

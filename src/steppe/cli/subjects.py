@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from .._util.checkpoint_files import load_into, read
 from ..data.declared import CHOICES, declared
-from ..handed_in import load_into, read
 from ..training.config import Config
 from ..training.known import refuse_unknown
 from .options import called, flag_of

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..terminal import complain, say
+from .._util.terminal import complain, say
 
 FAILED, MISUSED, STOPPED = 1, 2, 130  # exit codes: it could not be done; asked for wrongly; Ctrl-C
 DEBUG = "STEPPE_DEBUG"

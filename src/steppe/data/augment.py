@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from ..names import unknown
+from .._util.names import unknown
 from .randaugment import randaugment
 
 Augmentation = Callable[[Tensor, Tensor, Generator], tuple[Tensor, Tensor]]

@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..names import unknown
+from .._util.names import unknown
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..terminal import line
+from .._util.terminal import line
 from .catalogue import CATALOGUE, CORRUPTED, CORRUPTIONS_OF, File, Published
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..names import unknown
+from .._util.names import unknown
 from .catalogue import CATALOGUE, CORRUPTIONS_OF
 from .damage import DataError
 from .dataset import Dataset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf, isfinite
 
-from ..names import unknown
+from .._util.names import unknown
 from .named import DATASETS, OWN
 
 CHOICES = (

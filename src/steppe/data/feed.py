@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Generator, Tensor
 
-from ..draw import permutation, seed_of
+from ..core.draw import permutation, seed_of
 from .augment import Augmentations
 from .dataset import Dataset
 from .pixels import Standard

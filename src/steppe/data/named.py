@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..names import unknown
+from .._util.names import unknown
 from .catalogue import CATALOGUE
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..draw import permutation
+from ..core.draw import permutation
 from .dataset import Dataset, Splits
 
 

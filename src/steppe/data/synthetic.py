@@ -8,7 +8,7 @@ from math import pi, sqrt
 import torch
 from torch import Generator, Tensor, nn
 
-from ..draw import seed_of
+from ..core.draw import seed_of
 from .dataset import Dataset, Splits
 
 TRUTH, TRAIN, TEST = range(3)  # what a seed is used for: independent streams

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..terminal import console, say
+from .._util.terminal import console, say
 
 
 @contextmanager

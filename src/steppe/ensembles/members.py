@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from .._util.names import unknown
 from ..measures.fisher import fisher_traces
-from ..names import unknown
 from ..training import arrays, files
 from ..training.config import Config
 from ..training.distributed import device_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..names import unknown
+from .._util.names import unknown
 from ..training.config import Config
 from ..training.exchange import Exchange
 from .settings import Ensemble

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..names import unknown
+from .._util.names import unknown
 from .settings import End, Rest
 
 Flags = NDArray[np.bool_]

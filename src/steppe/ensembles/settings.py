@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, get_type_hints
 
-from ..kinds import fits, words
+from .._util.types import fits, words
 
 End = Literal["sharpest", "flattest"]
 Rest = Literal["normal", "own-share", "other-shares"]

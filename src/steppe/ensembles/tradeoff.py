@@ -94,7 +94,7 @@ def figure(reports: Sequence[Report], diversity: str = "der", sharpness: str = "
 
 def write_html(fig: Any, path: str | os.PathLike[str]) -> None:
     """Writes a page with the picture and all that it needs, whole or not at all."""
-    from ..written import written
+    from .._util.files import written
 
     page: str = fig.to_html(include_plotlyjs=True, full_html=True, div_id="figure")
     with written(path) as file:

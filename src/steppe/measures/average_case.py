@@ -8,11 +8,11 @@ from math import isfinite
 
 import torch
 
-from ..ball import Ball, refuse_negative, stretch_
-from ..draw import Draw
-from ..metric import Metric
-from ..triple import Law, gaussian
-from ..vector import Vector
+from ..core.ball import Ball, refuse_negative, stretch_
+from ..core.draw import Draw
+from ..core.metric import Metric
+from ..core.triple import Law, gaussian
+from ..core.vector import Vector
 from .estimate import Estimate, Measure, NotFinite, looks, summarise
 from .objective import Objective
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..ball import Ball
-from ..metric import Surroundings
-from ..vector import Vector
+from ..core.ball import Ball
+from ..core.metric import Surroundings
+from ..core.vector import Vector
 
 
 @dataclass(frozen=True)

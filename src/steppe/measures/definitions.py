@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
-from ..ball import Ball
-from ..metric import Elementwise
-from ..triple import gaussian
+from ..core.ball import Ball
+from ..core.metric import Elementwise
+from ..core.triple import gaussian
 from .average_case import AverageCase, box
 from .combinators import OnNormalisedLogits, PerBatch
 from .estimate import Measure

@@ -9,12 +9,13 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from ..chunk import Chunk
-from ..vector import Vector
+from .._util.checkpoints import State
+from ..core.chunk import Chunk
+from ..core.vector import Vector
 from .curvature.operator import Curvature
 from .curvature.sweep import Sweep
 from .objective import Objective
-from .states import State, point
+from .states import point
 
 
 class Scaling(Protocol):

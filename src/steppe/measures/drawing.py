@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..written import written
+from .._util.files import written
 from .paths import Path
 from .slices import Array, Slice
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..draw import Draw
-from ..vector import Space, Vector
+from ..core.draw import Draw
+from ..core.vector import Space, Vector
 
 if TYPE_CHECKING:
     from .objective import Objective

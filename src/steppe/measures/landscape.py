@@ -10,7 +10,7 @@ from math import isfinite
 import numpy as np
 import torch
 
-from ..vector import Vector
+from ..core.vector import Vector
 from .directions import Direction, fitting
 from .objective import Objective
 from .progress import Tick, ticking

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from ..ball import Ball, stretch_
-from ..metric import Metric
+from ..core.ball import Ball, stretch_
+from ..core.metric import Metric
 from .curvature.questions import Eigenvalue, Trace
 from .estimate import Estimate, Measure, exact, refuse_not_finite
 from .objective import Objective

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..ball import Ball
-from ..names import unknown
-from ..triple import DETERMINANT, FROBENIUS, TRACE
+from .._util.names import unknown
+from ..core.ball import Ball
+from ..core.triple import DETERMINANT, FROBENIUS, TRACE
 from .curvature.forms import gauss_newton
 from .curvature.questions import Eigenvalue, FrobeniusSquared, LogDeterminant, Trace
 from .definitions import DEFINITIONS, MAGNITUDE, RADII

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..draw import Draw
-from ..many import sums
-from ..probe import Method, Probe, Reading, follow
-from ..replays import Replays
-from ..roles import roles_of
-from ..rows import select, whole
-from ..vector import Space, Vector
+from ..core.draw import Draw
+from ..core.foreach import sums
+from ..core.probe import Method, Probe, Reading, follow
+from ..core.roles import roles_of
+from ..core.rows import select, whole
+from ..core.vector import Space, Vector
+from ..cuda.graphed_calls import Replays
 from .batches import Batch, Weight, batches_of, moved, rows_of, supervised, weight_of
 from .elsewhere import Statistics, bare, elsewhere
 from .estimate import Cost, Meter

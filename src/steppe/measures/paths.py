@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..vector import Space, Vector
+from .._util.checkpoints import State, matched
+from ..core.vector import Space, Vector
 from .batches import Batch
 from .directions import FILTERS, Normalised
 from .estimate import Estimate, NotFinite
@@ -19,7 +20,7 @@ from .landscape import fill
 from .objective import Objective
 from .progress import Tick
 from .slices import Array, Slice, blank
-from .states import State, matched, point
+from .states import point
 
 Buffers = Literal["interpolated", "own"]  # BatchNorm's statistics move along with the weights, or stay the model's
 

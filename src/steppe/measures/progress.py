@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..terminal import console, line, say
+from .._util.terminal import console, line, say
 from .estimate import Estimate
 
 if TYPE_CHECKING:

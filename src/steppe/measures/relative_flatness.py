@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..draw import seed_of
+from ..core.draw import seed_of
 from .curvature.operator import Curvature
 from .estimate import Estimate, Measure, summarise
 from .objective import Objective

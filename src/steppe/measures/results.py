@@ -9,7 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from .._util.json import json_safe
-from ..terminal import cell, console
+from .._util.terminal import cell, console
 from .estimate import Cost, Estimate
 
 if TYPE_CHECKING:

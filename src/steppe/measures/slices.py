@@ -14,9 +14,9 @@ from zipfile import is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
+from .._util.files import written
+from .._util.untrusted import from_json
 from ..data.npy import arrays
-from ..untrusted import from_json
-from ..written import written
 from .estimate import Cost
 
 Array = NDArray[np.float64]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from ..draw import seed_torch
-from ..shards import distributed
+from ..core.draw import seed_torch
+from ..core.shards import distributed
 from .batches import Batch, moved, part, rows_of, weight_of
 from .estimate import refuse_not_finite
 

@@ -9,8 +9,8 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from ..draw import Draw
-from ..triple import Triple, identity
+from ..core.draw import Draw
+from ..core.triple import Triple, identity
 from .curvature.operator import Curvature
 from .estimate import Cost, Estimate, Kind, Measure, NotFinite, looks, summarise
 from .objective import Objective

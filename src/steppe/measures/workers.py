@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..vector import Vector
+from ..core.vector import Vector
 
 
 @dataclass(frozen=True)

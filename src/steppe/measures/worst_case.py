@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ..ball import Ball, stretch_
-from ..probe import Probe
-from ..vector import Vector
+from ..core.ball import Ball, stretch_
+from ..core.probe import Probe
+from ..core.vector import Vector
 from .climbs import Climb, Point, PowerAscent, Terrain
 from .elsewhere import undisturbed
 from .estimate import Estimate, Measure, NotFinite, exact

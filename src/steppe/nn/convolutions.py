@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..names import unknown
+from .._util.names import unknown
 from .sequence import sequence
 
 

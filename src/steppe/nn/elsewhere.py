@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from ..imported import imported, working_folder_first
-from ..names import unknown
+from .._util.names import unknown
+from .._util.user_code import imported, working_folder_first
 
 
 def made_elsewhere(place: str, shape: tuple[int, ...], outputs: int, options: Mapping[str, Any]) -> nn.Module:

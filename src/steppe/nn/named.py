@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from ..imported import is_factory
-from ..names import unknown
+from .._util.names import unknown
+from .._util.user_code import is_factory
 from .densenet import densenet121
 from .diagonal import diagonal
 from .elsewhere import called_with, made_elsewhere

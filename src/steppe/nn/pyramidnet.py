@@ -9,7 +9,7 @@ from itertools import count, pairwise
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, pad
 
-from ..names import unknown
+from .._util.names import unknown
 from .convolutions import convolution, he_
 from .sequence import Mean, sequence
 from .shapes import image, units

@@ -11,22 +11,22 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..probe import Method
+from ..core.probe import Method
+from .buffers import RunningStatistics
 from .finite import FiniteCheck, HostCheck
 from .gradients import Gradients
-from .ground import Ground, refuse_complex
 from .interrupts import interrupts_deferred
+from .layout import Ground, refuse_complex
 from .misuse import NO_HALVES, refuse_base, refuse_method
-from .noise import Noise, SameNoise
+from .passes import Pass
+from .plan_runner import Walk
 from .planned import Applying, Planned, unplanned
 from .remains import note_remains, refuse_accumulated
 from .report import Report
+from .rng import Noise, SameNoise
 from .scaling import let_ask, report_overflow
 from .site import STEP, OptimizerSite
-from .statistics import RunningStatistics
-from .turn import Pass
 from .unreachable import warn_of_unreachable_statistics
-from .walk import Walk
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 

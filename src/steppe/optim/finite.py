@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..vector import Space, Vector
+from ..core.vector import Space, Vector
+from .buffers import RunningStatistics
 from .fused import step_unless
 from .planned import Planned
-from .replicas import Replicas
 from .site import STEP
-from .statistics import RunningStatistics
+from .workers import Replicas
 
 SLOTS = 1024
 _PAGES: list[Tensor] = []

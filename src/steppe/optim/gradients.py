@@ -7,9 +7,9 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from ..many import scale_
-from ..shards import local, shard_like
-from ..vector import Space, Vector
+from ..core.foreach import scale_
+from ..core.shards import local, shard_like
+from ..core.vector import Space, Vector
 
 _grad = attrgetter("grad")
 

@@ -8,9 +8,9 @@ from typing import Protocol
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .buffers import RunningStatistics, Saved
 from .gradients import Gradients
 from .site import OptimizerSite
-from .statistics import RunningStatistics, Saved
 
 
 @dataclass

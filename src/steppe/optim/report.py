@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..probe import Reading
-from ..vector import Vector
+from ..core.probe import Reading
+from ..core.vector import Vector
 
 
 @dataclass

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..draw import Draw
-from ..many import copy_
-from ..shards import local, shard_like
-from ..vector import Space, Vector
-from .excursion import Excursion
-from .replicas import Replicas
+from ..core.draw import Draw
+from ..core.foreach import copy_
+from ..core.shards import local, shard_like
+from ..core.vector import Space, Vector
+from .weights import Excursion
+from .workers import Replicas
 
 PREFIX = "steppe."  # of our keys in the base optimizer's state and groups
 STEP = PREFIX + "step"

@@ -1,5 +1,5 @@
 """Studies: pools of runs, what was measured of them, whether sharpness predicted generalisation, and a report."""
 
-from ..offered import offered
+from .._util.lazy import offered
 
 __getattr__, __dir__ = offered(__name__, __file__)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..names import unknown
+from .._util.names import unknown
 from .kendall import Floats
 
 

@@ -11,9 +11,9 @@ from math import isnan
 from pathlib import Path
 from typing import Any, Literal
 
-from ..csv_text import csv_text
-from ..names import unknown
-from ..written import written
+from .._util.csv_text import csv_text
+from .._util.files import written
+from .._util.names import unknown
 from .table import Run, Table
 
 Shape = Literal["runs", "outcomes"]

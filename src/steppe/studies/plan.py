@@ -9,8 +9,8 @@ from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from .._util.names import unknown
 from ..data.declared import declared
-from ..names import unknown
 from .settings import settings, types
 from .show import Show
 from .space import Draws, Grid

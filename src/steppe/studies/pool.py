@@ -10,10 +10,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from .. import imported
+from .._util import user_code as imported
+from .._util.checkpoint_files import SUFFIXES
+from .._util.names import unknown
 from ..data.declared import CHOICES
-from ..handed_in import SUFFIXES
-from ..names import unknown
 from .cell import Cell, digest, groups_of
 from .plan import TARGETS, Study
 from .settings import config_of, plain

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .._util.json import json_safe
-from ..untrusted import from_json
+from .._util.untrusted import from_json
 from .table import Measured, Run, Table
 
 # what was finished stays done while somebody adds a measure to it; a failed cell that is tried again is running

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from ..digests import digest
+from .._util.digests import digest
 
 # the columns of each table whose rows are never changed: those that name a row, and the others
 NAMING = {

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..holding import Held, held, is_held
+from .._util.locks import Held, held, is_held
 from ..training.stopping import Wish, listening
 from .cell import Cell, Disagreement, Outcome, Task, cells, kept
 from .finding import Finding, admitted, finding, of_plan

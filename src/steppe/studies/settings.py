@@ -8,8 +8,8 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
-from ..kinds import alternatives, choices, fits, words
-from ..names import unknown
+from .._util.names import unknown
+from .._util.types import alternatives, choices, fits, words
 from ..training.config import Config
 
 OURS = {  # settings of a run that a study sees to

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..names import unknown
+from .._util.names import unknown
 
 WHICH = {
     "best": "the lowest value of the first target",

@@ -9,7 +9,7 @@ from math import exp, log
 from random import Random
 from typing import Any
 
-from ..names import unknown
+from .._util.names import unknown
 from .settings import is_mapping, setting, settings, types
 
 RANGES = ("uniform", "log_uniform", "integers", "choice")

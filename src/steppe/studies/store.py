@@ -12,7 +12,7 @@ from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..untrusted import from_json
+from .._util.untrusted import from_json
 from . import records, schema
 from .rows import insert
 from .table import Table

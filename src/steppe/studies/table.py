@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..names import unknown
+from .._util.names import unknown
 from .kendall import Floats
 
 State = Literal["done", "failed", "running", "open"]

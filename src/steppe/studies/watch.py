@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..terminal import console, line, say
+from .._util.terminal import console, line, say
 
 Watch = Callable[[str, str], None]  # a cell's name and what became of it: running, done or failed
 

@@ -122,7 +122,7 @@ def _run(task: Task, config: Config) -> Found:
 
 def _checkpoint(task: Task, config: Config) -> Found:
     """A model that somebody else has trained."""
-    from ..handed_in import load_into, read
+    from .._util.checkpoint_files import load_into, read
     from ..training import open_run
     from ..training.problem import data_of, model_of, standard_of, task_of
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..core.vector import Vector
 from ..measures import Curvature, Objective
-from ..vector import Vector
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, one_hot
 
+from ..core.probe import Method
 from ..measures import Eigenvalue, Objective
+from ..methods.sa_sam import SASAM, SASGD
+from ..methods.sam import SAM, Plain
 from ..optim.engine import SharpnessAware
-from ..optim.sa_sam import SASAM, SASGD
-from ..optim.sam import SAM, Plain
-from ..probe import Method
 from .panels import BLUE, VERMILLION, Panel, line, picture
 from .result import Result, Settings
 from .small_radius import images, network

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 
-from ..names import unknown
+from .._util.names import unknown
 from .result import Result, Settings
 
 Study = Callable[[Settings], Result]

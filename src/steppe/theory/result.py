@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .._util.json import json_safe
-from ..names import unknown
+from .._util.names import unknown
 
 SUFFIXES = (".html", ".json")
 Sizes = TypeVar("Sizes")
@@ -81,7 +81,7 @@ def _page(result: Result, name: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    from ..written import written
+    from .._util.files import written
 
     with written(path) as file:
         file.write(text.encode())

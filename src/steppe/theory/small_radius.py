@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..ball import Ball
+from ..core.ball import Ball
+from ..core.metric import Elementwise, Metric
 from ..data.digits import digits
 from ..measures import AverageCase, AverageLimit, CurvatureLimit, Measure, Objective, SlopeLimit, WorstCase
-from ..metric import Elementwise, Metric
 from .panels import BLUE, GREEN, ORANGE, VERMILLION, Panel, line, picture
 from .result import Result, Settings
 

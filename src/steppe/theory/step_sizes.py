@@ -15,8 +15,8 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from ..methods.sa_sam import SASAM, SASGD
 from ..optim.engine import SharpnessAware
-from ..optim.sa_sam import SASAM, SASGD
 from .universal import Bowl
 
 

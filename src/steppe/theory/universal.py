@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple, exponential
 from ..measures import Objective, SecondOrder
-from ..triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple, exponential
 from .panels import BLUE, GREEN, ORANGE, VERMILLION, Panel, dots, line, picture
 from .result import Result, Settings
 

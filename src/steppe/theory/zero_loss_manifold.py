@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.triple import DETERMINANT, Hypercube
+from ..methods.universal import UniversalSAM, det_sam, frob_sam, trace_sam
 from ..optim.engine import SharpnessAware
-from ..optim.universal import UniversalSAM, det_sam, frob_sam, trace_sam
-from ..triple import DETERMINANT, Hypercube
 from .panels import BLUE, GREEN, GREY, ORANGE, PURPLE, Panel, dots, line, picture
 from .result import Result, Settings
 

@@ -1,5 +1,5 @@
 """One training loop for all methods, and runs that survive anything."""
 
-from ..offered import offered
+from .._util.lazy import offered
 
 __getattr__, __dir__ = offered(__name__, __file__)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..digests import digest
+from .._util.digests import digest
 from . import files
 
 TAIL = re.compile(rb"\n[0-9a-f]{32}")

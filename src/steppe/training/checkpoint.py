@@ -21,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ..digests import refuse_changed_metadata, refuse_changed_tensors, with_digests
-from ..untrusted import from_json
+from .._util.digests import refuse_changed_metadata, refuse_changed_tensors, with_digests
+from .._util.untrusted import from_json
 from . import files
 from .packing import owned, packed, unpacked
 from .position import Position

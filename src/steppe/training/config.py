@@ -11,7 +11,7 @@ from functools import cache
 from math import isfinite
 from typing import Any, Literal, get_type_hints
 
-from ..kinds import fits, words
+from .._util.types import fits, words
 
 
 @dataclass(frozen=True)

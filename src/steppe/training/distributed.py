@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..core.shards import distributed
 from ..measures.workers import Workers
-from ..shards import distributed
 
 R = TypeVar("R")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.optim.swa_utils import update_bn
 
+from ..core.draw import seed_of, seed_torch
 from ..data.dataset import Splits
 from ..data.feed import batches
-from ..draw import seed_of, seed_torch
 from .config import Config
 from .distributed import align_
 from .evaluate import autocast, evaluated, under_corruptions

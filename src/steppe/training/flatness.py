@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from ..core.draw import permutation
 from ..data.dataset import Dataset
-from ..draw import permutation
 from ..measures.batches import share
 from ..measures.named import plan_of
 from ..measures.objective import Objective

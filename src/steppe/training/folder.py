@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
-from ..digests import DIGEST, digest
-from ..holding import Held, held
-from ..kinds import fits, words
-from ..names import unknown
-from ..untrusted import yaml_in
+from .._util.digests import DIGEST, digest
+from .._util.locks import Held, held
+from .._util.names import unknown
+from .._util.types import fits, words
+from .._util.untrusted import yaml_in
 from . import files
 from .checkpoint import PREVIOUS, RECORDS, WEIGHTS
 from .config import Config

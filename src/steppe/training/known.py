@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..names import unknown
+from .._util.names import unknown
 from .config import Config
 
 if TYPE_CHECKING:
-    from ..probe import Method
+    from ..core.probe import Method
 
 
 def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Method:
@@ -24,10 +24,10 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
         How the caller's user writes the name of a setting, such as `--method-options`.
 
     """
+    from .._util.user_code import imported
     from ..data.augment import AUGMENTATIONS
     from ..data.corruptions import NAMES
     from ..data.named import DATASETS, OWN
-    from ..imported import imported
     from ..measures.named import plan_of
     from ..nn.named import refuse_options
     from .loggers import LOGGERS
@@ -53,7 +53,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
 
 def method_of(config: Config, spelled: Callable[[str], str] = str) -> Method:
     """The method of a configuration with its options, without what only training adds."""
-    from ..optim.named import method
+    from ..optim.registry import method
 
     options = dict(config.method_options)
     if config.rho is not None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..csv_text import csv_text
-from ..holding import refuse_link
-from ..imported import imported, is_factory
-from ..names import unknown
+from .._util.csv_text import csv_text
+from .._util.locks import refuse_link
+from .._util.names import unknown
+from .._util.user_code import imported, is_factory
 from . import files
 from .records import Record
 

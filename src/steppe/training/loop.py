@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from ..core.draw import seed_of, seed_torch
+from ..cuda.capture import captured
+from ..cuda.captured import Captured
 from ..data.dataset import Splits
-from ..draw import seed_of, seed_torch
 from ..measures.workers import Workers
-from ..optim.capture import captured
-from ..optim.captured import Captured
 from ..optim.site import STEP
 from . import records
 from .averages import averages_of

@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from ..methods.sa_sam import SASAM, SASGD
+from ..methods.sharpbalance import OnSomeRows, SharpBalance
 from ..optim.engine import SharpnessAware
-from ..optim.named import METHODS, build, method
-from ..optim.sa_sam import SASAM, SASGD
-from ..optim.sharpbalance import OnSomeRows, SharpBalance
+from ..optim.registry import METHODS, build, method
 from .config import Config
 from .position import Course
 

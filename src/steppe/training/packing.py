@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..untrusted import from_json
+from .._util.untrusted import from_json
 
 Scalar = (bool, int, float, str, type(None))
 

@@ -9,10 +9,10 @@ from math import prod
 import torch
 from torch import nn
 
+from ..core.draw import seed_of, seed_torch
 from ..data.dataset import Splits
 from ..data.declared import declared
 from ..data.pixels import Standard
-from ..draw import seed_of, seed_torch
 from .config import Config
 from .losses import CrossEntropy, Loss, SquaredError
 

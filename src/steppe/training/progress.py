@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Protocol
 
-from ..terminal import console, say
+from .._util.terminal import console, say
 from .position import Course, Position
 from .sums import Sums
 

@@ -8,9 +8,9 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from .._util.digests import digest
 from .._util.json import json_safe
-from ..digests import digest
-from ..untrusted import from_json
+from .._util.untrusted import from_json
 from . import files
 from .checkpoint import RECORDS, Kept
 

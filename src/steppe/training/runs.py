@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from .._util.names import unknown
+from .._util.user_code import refuse_untrusted
 from ..data.dataset import Dataset, Splits
-from ..imported import refuse_untrusted
 from ..measures.objective import Objective
-from ..names import unknown
 from . import checkpoint, records
 from .config import Config
 from .flatness import objective_of

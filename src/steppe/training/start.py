@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from .. import __version__
+from .._util.digests import digest
+from .._util.user_code import imported
 from ..data.dataset import Splits
 from ..data.pixels import Standard
-from ..digests import digest
-from ..imported import imported
 from . import files
 from .checkpoint import RECORDS, WEIGHTS, Loaded, go_back, sweep
 from .config import Config

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..core.draw import permutation, seed_of
 from ..data.augment import augmentation
 from ..data.dataset import Dataset, Splits
 from ..data.feed import Feed
-from ..draw import permutation, seed_of
 from ..measures.workers import Workers
 from . import arrays
 from .config import Config

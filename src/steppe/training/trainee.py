@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.shards import local, shard_like
 from ..measures.elsewhere import bare
 from ..measures.workers import Workers
 from ..optim.engine import SharpnessAware
-from ..shards import local, shard_like
 from .averages import Average
 from .distributed import gathered, placed
 from .sums import Sums

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...written import written
+from ..._util.files import written
 
 LIBRARIES = ("numpy", "scipy", "torch", "pillow")  # another release may draw or round otherwise
 DIGEST = sha256().digest_size

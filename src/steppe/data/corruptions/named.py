@@ -10,7 +10,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from ...names import unknown
+from ..._util.names import unknown
 from ..dataset import Dataset
 from . import blur, digital, noise, spatter, weather
 from .cache import cached

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.conv import _ConvNd
 
-from ...graphs import Recorder
-from ...replays import Replays
-from ...vector import Vector
+from ...core.vector import Vector
+from ...cuda.graphed_calls import Replays
+from ...cuda.graphs import Recorder
 from ..batches import Batch, moved
 from ..elsewhere import undisturbed
 from ..estimate import refuse_not_finite

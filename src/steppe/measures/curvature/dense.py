@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ...basis import flat, unflat
+from ...core.basis import flat, unflat
 from ..estimate import Estimate, NotFinite, exact
 from .lanczos import Operator
 from .sweep import End

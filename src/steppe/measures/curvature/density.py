@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from ...draw import Draw
-from ...vector import Vector
+from ...core.draw import Draw
+from ...core.vector import Vector
 from ..estimate import Estimate, summarise
 from .lanczos import Lanczos, Operator, Ritz
 

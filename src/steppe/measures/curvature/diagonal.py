@@ -6,8 +6,8 @@ from math import isfinite, sqrt
 
 import torch
 
-from ...draw import Draw
-from ...vector import Vector
+from ...core.draw import Draw
+from ...core.vector import Vector
 from ..estimate import NotFinite
 from .lanczos import Operator
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...basis import Basis
-from ...vector import Space, Vector
+from ...core.basis import Basis
+from ...core.vector import Space, Vector
 from ..estimate import NotFinite
 
 

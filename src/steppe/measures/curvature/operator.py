@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ...graphs import Recorder
-from ...metric import Metric
-from ...vector import Space, Vector
+from ...core.metric import Metric
+from ...core.vector import Space, Vector
+from ...cuda.graphs import Recorder
 from ..objective import Objective
 from .behind import Behind
 from .forms import Form, hessian

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from ...draw import seed_of
-from ...metric import Metric
+from ...core.draw import seed_of
+from ...core.metric import Metric
 from ..estimate import Estimate, Measure
 from ..objective import Objective
 from .forms import Form, hessian

@@ -17,7 +17,7 @@ from socket import SHUT_RDWR, socket
 from threading import Lock
 from typing import Any
 
-from ...terminal import say
+from ..._util.terminal import say
 from ..store import Store
 from .contents import content
 from .page import html

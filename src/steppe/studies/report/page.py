@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
-from ...written import written
+from ..._util.files import written
 from ..store import Store
 from .contents import Content, content
 

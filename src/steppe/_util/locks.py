@@ -1,0 +1,119 @@
+"""A folder for one process alone, until it lets go or ends.
+
+A lock file is held and, where the system can, the folder itself: a lock file that somebody deletes lets a second
+process in. (Windows and some network disks lock no folders: there the file is all there is.)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from .files import written
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover
+    fcntl = None  # type: ignore[assignment]
+
+PAUSE = 0.05  # seconds between two tries
+
+
+class Held(RuntimeError):
+    """Another process, or another part of this one, has the folder; its message says which."""
+
+
+@contextmanager
+def held(folder: Path, name: str, patience: float = 0.0) -> Iterator[Callable[[], None]]:
+    """Holds a folder by its lock `name.lock`, or raises `Held` with the name of who does.
+
+    Gives a function that raises once another folder is in the place of the one that is held.
+    """
+    lock, holder = folder / f"{name}.lock", folder / f"{name}.holder"
+    refuse_link(lock)
+    with ExitStack() as stack:
+        try:
+            file = FileLock(lock)
+            file.acquire(timeout=patience)
+            stack.callback(file.release)
+            stack.enter_context(_locked(folder, patience))
+        except Timeout:
+            who = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
+            raise Held(who) from None
+        held_one = _identity(folder)
+
+        def refuse_another() -> None:
+            if _identity(folder) != held_one:
+                raise RuntimeError(
+                    f"{folder} is gone, or another folder has come in its place: nothing is written there"
+                )
+
+        with written(holder) as said:
+            said.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        try:
+            yield refuse_another
+        finally:
+            if _identity(folder) == held_one:
+                with suppress(OSError):  # a disk that is broken has been told of already
+                    holder.unlink(missing_ok=True)
+
+
+def is_held(folder: Path, name: str) -> bool:
+    """Whether anybody holds a folder by that lock."""
+    if not folder.exists():
+        return False
+    try:
+        with _locked(folder, 0.0):
+            if not (folder / f"{name}.lock").exists():
+                return False
+            with FileLock(folder / f"{name}.lock").acquire(timeout=0):
+                return False
+    except Timeout:
+        return True
+
+
+def refuse_link(path: Path) -> None:
+    """Raises for a symbolic link: in a folder that somebody else made it may lead anywhere."""
+    if path.is_symlink():
+        raise OSError(
+            errno.ELOOP, "steppe does not write through symbolic links: take it away, or choose another out", str(path)
+        )
+
+
+@contextmanager
+def _locked(folder: Path, patience: float) -> Iterator[None]:
+    """The folder itself, locked; raises Timeout if somebody else has it."""
+    if fcntl is None:  # pragma: no cover
+        yield
+        return
+    end, handle = time.monotonic() + patience, os.open(folder, os.O_RDONLY)
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise Timeout(str(folder)) from None
+                time.sleep(PAUSE)
+            except OSError:  # a file system that locks no folders
+                break
+            else:
+                break
+        yield
+    finally:
+        os.close(handle)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,1 @@
+"""The nouns: vectors, balls, metrics, triples, draws, probes and rows."""

@@ -1,0 +1,142 @@
+"""Random vectors that are a function of their key and of the coordinate, never of hidden generator state.
+
+Coordinates are numbered over all parameters and drawn in blocks, each block from a generator seeded by
+(key, block). So a resumed run repeats its draws bit for bit, and a sharded parameter gets the same
+numbers as an unsharded one while each rank draws only the blocks that it holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Generator, Tensor
+
+from .graph_inputs import current, from_host
+from .shards import distributed, local
+from .vector import Space, Vector
+
+BLOCK = 1 << 20
+
+Fill = Callable[[Tensor, Generator], object]
+
+
+def seed_of(*key: int) -> int:
+    """A 63-bit seed that depends on every number of the key, the same on every machine."""
+    digest = hashlib.blake2b(struct.pack(f"<{len(key)}q", *key), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def seed_torch(seed: int) -> None:
+    """Seeds torch's own generators; `torch.manual_seed` takes a millisecond where CUDA is there but unused."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
+def permutation(n: int, *key: int) -> Tensor:
+    """A random order of n rows, on the CPU."""
+    return torch.randperm(n, generator=Generator().manual_seed(seed_of(*current(key))))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a law of random directions may use: a source of entries, and the weights and gradient here."""
+
+    space: Space
+    key: tuple[int, ...]
+    weights: Vector
+    grad: Vector
+
+    def normal(self) -> Vector:
+        """Independent standard Gaussian entries."""
+        return self._entries(lambda x, g: x.normal_(generator=g))
+
+    def uniform(self, low: float, high: float) -> Vector:
+        """Independent entries, uniform between low and high."""
+        return self._entries(lambda x, g: x.uniform_(low, high, generator=g))
+
+    def signs(self) -> Vector:
+        """Independent entries, -1 or 1 with equal chance."""
+        return self._entries(lambda x, g: x.random_(0, 2, generator=g).mul_(2).sub_(1))
+
+    def _entries(self, fill: Fill) -> Vector:
+        space = self.space
+        chunks: list[Tensor] = []
+        for d, device in enumerate(space.devices):
+            mine = [c for c in space.chunks if space.params[c.members[0]].device == device]
+            sizes = [len(c.members) * prod(c.shape) for c in mine]
+            stream = _Stream(device, space.precision, sum(sizes), (*self.key, d), fill)
+            whole = None if any(c.sharding for c in mine) else stream.read(0, stream.total)
+            start = 0
+            for c, size in zip(mine, sizes, strict=True):
+                first = space.params[c.members[0]]
+                if whole is not None:
+                    part = whole[start : start + size].to(first.dtype)
+                    entries = part.view(len(c.members), *c.shape) if c.stacked else _laid_out(part.view(c.shape), first)
+                else:
+                    parts = [stream.shard(space.params[i], start + j * prod(c.shape)) for j, i in enumerate(c.members)]
+                    entries = torch.stack(parts) if c.stacked else parts[0]
+                chunks.append(entries.to(first.dtype))
+                start += size
+        return Vector(space, chunks)
+
+
+def _laid_out(entries: Tensor, like: Tensor) -> Tensor:
+    """The same numbers in a tensor's order in memory: foreach goes one by one where tensors lie differently."""
+    if entries.stride() == like.stride() or not like.is_cuda:
+        return entries
+    return torch.empty_like(like).copy_(entries)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """One device's coordinates: `total` random numbers of which any range can be read."""
+
+    device: torch.device
+    dtype: torch.dtype
+    total: int
+    key: tuple[int, ...]
+    fill: Fill
+
+    def read(self, start: int, stop: int) -> Tensor:
+        return from_host(
+            lambda: torch.empty(stop - start, dtype=self.dtype, device=self.device),
+            lambda out: self._read_into(out, start, stop),
+        )
+
+    def _read_into(self, out: Tensor, start: int, stop: int) -> None:
+        generator, key = Generator(self.device), current(self.key)
+        for block in range(start // BLOCK, -(-stop // BLOCK)):
+            low, high = block * BLOCK, min((block + 1) * BLOCK, self.total)
+            generator.manual_seed(seed_of(*key, block))
+            if start <= low and high <= stop:
+                self.fill(out[low - start : high - start], generator)
+            else:
+                entire = torch.empty(high - low, dtype=self.dtype, device=self.device)
+                self.fill(entire, generator)
+                a, b = max(low, start), min(high, stop)
+                out[a - start : b - start] = entire[a - low : b - low]
+
+    def shard(self, p: Tensor, start: int) -> Tensor:
+        """The entries of this rank's shard of `p`, whose first coordinate is `start`."""
+        whole = distributed(p)
+        if whole is None:
+            return self.read(start, start + p.numel()).view(p.shape)
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        shape, offset = compute_local_shape_and_global_offset(p.shape, whole.device_mesh, whole.placements)
+        if 0 in shape:
+            return torch.empty(local(p).shape, dtype=self.dtype, device=self.device)
+        if tuple(shape[1:]) == tuple(p.shape[1:]):  # whole rows: one range
+            row = prod(p.shape[1:])
+            return self.read(start + offset[0] * row, start + (offset[0] + shape[0]) * row).view(shape)
+        entire = self.read(start, start + p.numel()).view(p.shape)
+        for dim, (o, n) in enumerate(zip(offset, shape, strict=True)):
+            entire = entire.narrow(dim, o, n)
+        return entire.contiguous()

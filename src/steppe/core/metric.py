@@ -1,0 +1,119 @@
+"""Scales of a ball: how far each weight may move compared with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .chunk import Chunk
+from .foreach import magnitudes
+from .shards import completed
+from .vector import Space, Vector
+
+
+class Surroundings(Protocol):
+    """What a ball needs to know of the place it is centred on."""
+
+    @property
+    def space(self) -> Space: ...
+    @property
+    def weights(self) -> Vector: ...
+    def option(self, name: str) -> Any: ...
+
+
+class Metric(Protocol):
+    """The scale T(w) of a ball: a vector, or one number a chunk; 0 pins a weight."""
+
+    def __call__(self, site: Surroundings) -> Vector | Sequence[float]: ...
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """T = |w| + eta on tensors named weight and 1 on the others, as the authors of ASAM run it (Kwon et al. 2021)."""
+
+    eta: float = 0.01  # Kwon et al. 2021, section 5
+    everywhere: bool = False  # True: |w| + eta on biases too, as the universal-SAM paper runs it
+
+    def __call__(self, site: Surroundings) -> Vector:
+        spared, weights = _spared(site, self), site.weights.chunks
+        ones = iter(_ones_like([w for w, s in zip(weights, spared, strict=True) if s]))
+        rest = iter(magnitudes([w for w, s in zip(weights, spared, strict=True) if not s], self.eta))
+        return Vector(site.space, [next(ones if s else rest) for s in spared])
+
+
+@dataclass(frozen=True)
+class Filterwise:
+    """T = ||w_filter|| + eta on convolution filters, |w| + eta on other weights (Kwon et al. 2021, eq. 5)."""
+
+    eta: float = 0.01
+    everywhere: bool = False
+    rows: bool = False  # treat a matrix's rows as filters too
+
+    def __call__(self, site: Surroundings) -> Vector:
+        chunks = zip(_spared(site, self), site.space.chunks, site.weights.chunks, strict=True)
+        return Vector(site.space, [torch.ones_like(w) if s else self._scale(c, w) for s, c, w in chunks])
+
+    def _scale(self, chunk: Chunk, w: Tensor) -> Tensor:
+        ndim = len(chunk.shape)
+        if ndim < (2 if self.rows else 3):
+            return w.abs().add_(self.eta)
+        inside = tuple(range(w.ndim - ndim + 1, w.ndim))
+        wide = torch.promote_types(w.dtype, torch.float32)
+        norms = torch.linalg.vector_norm(w, dim=inside, keepdim=True, dtype=wide)
+        whole = completed(norms.square(), chunk.sharding, first_dim=1).sqrt()  # a filter may lie on several ranks
+        return whole.add(self.eta).to(w.dtype).expand_as(w)
+
+
+@dataclass(frozen=True)
+class NormLayersOnly:
+    """T = 1 on normalisation layers and 0 elsewhere: SAM-ON (Mueller et al. 2023)."""
+
+    def __call__(self, site: Surroundings) -> Sequence[float]:
+        _need_names(site.space, self, "norm", "rho=0 in the other parameter groups")
+        return [1.0 if c.role.norm else 0.0 for c in site.space.chunks]
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """T = a vector of your own, as one tensor a parameter; 0 pins a weight."""
+
+    scales: Sequence[Tensor]
+
+    def __call__(self, site: Surroundings) -> Vector:
+        places = site.space.locals()
+        if [x.shape for x in self.scales] != [w.shape for w in places]:
+            raise ValueError(
+                f"Given needs one tensor a parameter, in their shapes: there are {len(places)} parameters and "
+                f"{len(self.scales)} tensors"
+            )
+        return site.space.vector([x.detach().to(w) for x, w in zip(self.scales, places, strict=True)]).clone()
+
+
+def _spared(site: Surroundings, metric: Elementwise | Filterwise) -> list[bool]:
+    """Which chunks have scale 1, whatever their weights are."""
+    if metric.everywhere:
+        return [False] * len(site.space.chunks)
+    _need_names(site.space, metric, "weight", f"{type(metric).__name__}(everywhere=True)")
+    return [not c.role.weight for c in site.space.chunks]
+
+
+def _ones_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Ones in the shapes of these tensors, all of a kind made at once."""
+    if len({(t.dtype, t.device) for t in tensors}) != 1:
+        return [torch.ones_like(t) for t in tensors]
+    flat = tensors[0].new_ones(sum(t.numel() for t in tensors))
+    return [
+        part.view(t.shape) for part, t in zip(flat.split_with_sizes([t.numel() for t in tensors]), tensors, strict=True)
+    ]
+
+
+def _need_names(space: Space, metric: object, what: str, otherwise: str) -> None:
+    if any(getattr(c.role, what) is None for c in space.chunks):
+        raise ValueError(
+            f"{type(metric).__name__} tells {what} parameters apart by name, and these parameters have none: pass "
+            f"model= to SharpnessAware, build the base optimizer from model.named_parameters(), or use {otherwise}."
+        )

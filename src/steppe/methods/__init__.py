@@ -1,0 +1,1 @@
+"""Sharpness-aware methods: one file per paper."""

@@ -1,0 +1,99 @@
+"""Values of a method's options, checked by type and range before anything is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf, isfinite
+from numbers import Integral, Real
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from torch import Tensor
+
+from .._util.names import unknown
+from .._util.types import WORDS, alternatives
+from ..core.ball import Ascent
+from ..core.triple import TRIPLES, Triple
+
+Range = tuple[str, Callable[[Any], bool]]  # in words, and as a test
+
+FINITE: Range = ("finite", isfinite)
+NOT_NEGATIVE: Range = ("0 or more, and finite", lambda v: 0 <= v < inf)
+POSITIVE: Range = ("more than 0, and finite", lambda v: 0 < v < inf)
+COUNT: Range = ("1 or more", lambda v: v >= 1)
+NORM: Range = ("1 or more, inf included", lambda v: v >= 1)
+SHARE: Range = ("from 0 to 1", lambda v: 0 <= v <= 1)
+SOME: Range = ("more than 0 and at most 1", lambda v: 0 < v <= 1)
+PART: Range = ("more than 0 and less than 1", lambda v: 0 < v < 1)
+
+RANGES: Mapping[str, Range] = {  # by the option's name, whatever method has it
+    "rho": NOT_NEGATIVE,
+    "held_out_rho": NOT_NEGATIVE,
+    "p": NORM,
+    "steps": COUNT,
+    "eta": NOT_NEGATIVE,
+    "n": COUNT,
+    "strength": FINITE,
+    "delta": NOT_NEGATIVE,
+    "damping": POSITIVE,
+    "epsilon": NOT_NEGATIVE,
+    "share": PART,
+    "sparsity": SHARE,
+    "drop": SHARE,
+    "samples": COUNT,
+    "every": COUNT,
+    "k": COUNT,
+    "alpha": NOT_NEGATIVE,
+    "sigma": NOT_NEGATIVE,
+    "smoothing": NOT_NEGATIVE,
+    "beta": SOME,
+    "gamma": SOME,
+    "parts": COUNT,
+}
+
+
+def checked(factory: Callable[..., Any], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as `factory`, known as `name`, takes them: triples by name, infinity also as a text, as JSON has none."""
+    hints = get_type_hints(factory)
+    return {option: _checked(option, name, value, hints.get(option, Any)) for option, value in options.items()}
+
+
+def _checked(option: str, name: str, value: Any, hint: Any) -> Any:
+    kinds, within = alternatives(hint), RANGES.get(option, ("", lambda v: True))
+    if Triple in kinds and isinstance(value, str):
+        if value not in TRIPLES:
+            raise ValueError(f"{option} of {name}: {unknown('triple', value, TRIPLES)}")
+        return TRIPLES[value]
+    if float in kinds and value == "inf" and within[1](inf):
+        return inf
+    if not any(_fits(value, kind, within[1]) for kind in kinds):
+        raise ValueError(f"{option} of {name} takes {_words(kinds, within[0])}, not {value!r}")
+    return value
+
+
+def _fits(value: Any, kind: Any, within: Callable[[Any], bool]) -> bool:
+    if kind is Any:
+        return True
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if kind in (int, float):
+        if kind is float and isinstance(value, Tensor):  # a number on the device, which nobody looks at
+            return value.ndim == 0
+        number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+        return number and within(value)
+    return hasattr(value, "steepest_") if kind is Ascent else isinstance(value, kind)
+
+
+def _words(kinds: tuple[Any, ...], within: str) -> str:
+    said = []
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            said.append(" or ".join(map(repr, get_args(kind))))
+        elif kind in (int, float):
+            said.append(f"{WORDS[kind]}{', ' if within else ''}{within}")
+        elif kind is Triple:
+            said.append(f"a triple ({', '.join(TRIPLES)}, or a Triple)")
+        elif kind is Ascent:
+            said.append("a neighbourhood such as Ball(0.1)")
+        else:
+            said.append(WORDS.get(kind) or f"a {kind.__name__}")
+    return ", or ".join(said)

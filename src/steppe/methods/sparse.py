@@ -1,0 +1,137 @@
+"""Sparse-SAM: perturb only some of the weights, by Fisher information or by a dynamic mask (Mi et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from math import cos, pi
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.ball import Ascent, ball
+from ..core.draw import Draw
+from ..core.probe import Plan, Probe, Reading, Site
+from ..core.rows import Row
+from ..core.vector import Space, Vector
+
+SLOTS = ("mask",)
+ONE_EPOCH = 391  # steps, CIFAR-10 at batch 128: the universal-SAM paper's code renews the mask every epoch
+
+
+@dataclass(frozen=True)
+class FisherSparseSAM:
+    """SSAM-F: SAM on the weights of largest squared single-sample gradients; the norm is of the whole gradient."""
+
+    rho: float | Ascent = 0.1  # universal-SAM paper, section 4, CIFAR-10
+    sparsity: float = 0.5  # universal-SAM paper, section 4
+    samples: int = 16  # universal-SAM paper, section 4
+    every: int = ONE_EPOCH
+    slots = SLOTS
+
+    def options(self) -> Mapping[str, Any]:
+        return {"rho": ball(self.rho).rho}
+
+    def cost(self, step: int) -> int:
+        return 2 if step % self.every else 2 + self.samples
+
+    def pattern(self, step: int) -> Hashable:
+        return True if step % self.every else None  # a new mask is for the host to decide
+
+    def plan(self, site: Site) -> Plan:
+        here = yield Probe()
+        mask = site.recall("mask")
+        if mask is None or site.step % self.every == 0:
+            fisher, unit = site.space.zeros(), _power_of_two(here.grad.norm())
+            for i in range(self.samples):
+                alone = (yield Probe(rows=Row(i), sync=False)).grad.mul_(unit)
+                fisher.add_(alone.mul_(alone))
+            mask = _largest(site.average_(fisher), _kept(site, self.sparsity), site.draw(0, here.grad))
+            site.remember("mask", mask)
+        return (yield Probe(at=_masked(here, mask, self.rho, site))).grad
+
+
+@dataclass(frozen=True)
+class DynamicSparseSAM:
+    """SSAM-D: a random mask that drops its flattest weights and grows others at random, less and less."""
+
+    rho: float | Ascent = 0.1  # as SSAM-F
+    sparsity: float = 0.5  # as SSAM-F
+    drop: float = 0.5  # share of the mask renewed at the start, annealed by a cosine (Mi et al. 2022, Algorithm 3)
+    every: int = ONE_EPOCH
+    steps: int = 200 * ONE_EPOCH  # length of the annealing: Mi et al. 2022 train for 200 epochs
+    slots = SLOTS
+
+    def options(self) -> Mapping[str, Any]:
+        return {"rho": ball(self.rho).rho}
+
+    def cost(self, step: int) -> int:
+        return 2
+
+    def pattern(self, step: int) -> Hashable:
+        return True if step % self.every else None  # a new mask is for the host to decide
+
+    def plan(self, site: Site) -> Plan:
+        here = yield Probe()
+        mask = site.recall("mask") if site.step else None
+        if mask is None or site.step % self.every == 0:
+            mask = self._renewed(mask, here.grad, site)
+            site.remember("mask", mask)
+        return (yield Probe(at=_masked(here, mask, self.rho, site))).grad
+
+    def _renewed(self, mask: Vector | None, grad: Vector, site: Site) -> Vector:
+        kept, chance, ties = _kept(site, self.sparsity), site.draw(0, grad).uniform(0.0, 1.0), site.draw(1, grad)
+        if mask is None:
+            return _largest(chance, kept, ties)
+        dropped = round(self.drop / 2 * (1 + cos(pi * min(site.step / self.steps, 1))) * kept)
+        steep = grad.map(lambda x: x.abs().clamp(min=torch.finfo(x.dtype).tiny)).mul_(mask)
+        stay = _largest(steep, kept - dropped, ties)
+        grown = _largest(chance.mul_(stay.map(lambda x: 1 - x)), dropped, ties)
+        return stay.add_(grown)
+
+
+def _power_of_two(norm: Tensor) -> Tensor:
+    """About 1 / norm, a factor that rounds nothing: squares of small or large gradients would vanish or overflow."""
+    return torch.ldexp(torch.ones_like(norm), -torch.frexp(norm).exponent)
+
+
+def _masked(here: Reading, mask: Vector, rho: float | Ascent, site: Site) -> Vector:
+    return ball(rho).within(site).steepest_(here.grad, site).mul_(mask)
+
+
+def _kept(site: Site, sparsity: float) -> int:
+    return round((1 - sparsity) * sum(p.numel() for p in site.space.params))
+
+
+def _largest(scores: Vector, k: int, ties: Draw) -> Vector:
+    """1 at the k largest of the non-negative scores over all ranks, 0 elsewhere; equal scores are taken by lot."""
+    space = scores.space
+    if k <= 0:
+        return scores.map(torch.zeros_like)
+    rank, lot = _bits(scores), _bits(ties.uniform(0.0, 1.0))
+    everywhere = [torch.ones_like(x, dtype=torch.bool) for x in rank]
+    kth = _kth_largest(space, rank, everywhere, k)
+    level = [x == kth.to(x.device) for x in rank]
+    above = [x > kth.to(x.device) for x in rank]
+    left = k - space.total([x.sum() for x in above], torch.sum)
+    drawn = _kth_largest(space, lot, level, left)
+    chosen = [a | (e & (x >= drawn.to(x.device))) for a, e, x in zip(above, level, lot, strict=True)]
+    return Vector(space, [c.to(x.dtype) for c, x in zip(chosen, scores.chunks, strict=True)])
+
+
+def _bits(v: Vector) -> list[Tensor]:
+    """Integers in the order of the entries, which are not negative: floats are ordered as their bits are."""
+    precision = v.space.precision
+    return [x.to(precision).view(torch.int64 if precision is torch.float64 else torch.int32) for x in v.chunks]
+
+
+def _kth_largest(space: Space, values: list[Tensor], among: list[Tensor], k: int | Tensor) -> Tensor:
+    """The k-th largest integer where `among` is true, bit by bit: exact, and without gathering anything."""
+    kth = torch.zeros((), dtype=torch.int64, device=space.device)
+    for b in reversed(range(8 * values[0].element_size() - 1)):
+        candidate = kth + (1 << b)
+        pairs = zip(values, among, strict=True)
+        enough = space.total([((x >= candidate.to(x.device)) & m).sum() for x, m in pairs], torch.sum) >= k
+        kth = torch.where(enough, candidate, kth)
+    return kth
