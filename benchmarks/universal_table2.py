@@ -57,7 +57,8 @@ def run(
 ) -> dict[str, Any]:
     """One training run and what it ended with."""
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a checkpoint is written after every epoch
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
         config = Config(
             data=data, model="resnet18", method=method, method_options=options, lr=0.1, momentum=0.9, weight_decay=5e-4,
             epochs=50, batch_size=128, schedule="multistep", milestones=[0.2, 0.4, 0.6, 0.8], decay=0.25,
