@@ -6,7 +6,7 @@
 
 - methods: for every name in `steppe.METHODS`, and for more options of some, the loss of every step, `p.grad` and the
   weights and buffers at the end: on an MLP with BatchNorm and dropout by closures around SGD, and on a conv net in two
-  parameter groups by `passes()` around AdamW, with the report of the last step; by closures also where the loss is tiny.
+  parameter groups by `passes()` around AdamW, with the report of the last step; by closures also at a tiny loss.
 - measures: all of `steppe.MEASURES` (the twelve definitions among them), other searches, spectra, traces, densities,
   Fisher traces of rows and (phi, psi, mu) measures, on a conv net with BatchNorm and on an attention layer.
 - study: `steppe study run` of 14 networks on digits: what every epoch and every run has, and the findings.
