@@ -1,10 +1,12 @@
-"""The benchmark of measures runs, and what it compares with computes what it says."""
+"""Benchmarks that are no timings compute what they say: peers of measures, the same numbers, the profile of a step."""
 
+import json
 import subprocess
 import sys
 from copy import deepcopy
+from importlib import import_module
 from importlib.util import find_spec
-from math import inf
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from oracles.sharpness import published_procedure
 from problems import flat_weights
 from torch import nn
 from torch.nn.functional import cross_entropy
+
+import steppe
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 PEERS = ("pyhessian", "curvlinops", "sklearn")
@@ -25,6 +29,18 @@ def peers(monkeypatch):
     import measures_peers
 
     return measures_peers
+
+
+@pytest.fixture
+def same(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return import_module("same_numbers")
+
+
+@pytest.fixture
+def profile(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return import_module("step_profile")
 
 
 @pytest.fixture
@@ -72,3 +88,102 @@ def test_benchmark_of_measures_runs(tmp_path):
     bars = [line for line in text.split("### Bars")[1].splitlines() if "largest error of steppe" in line]
     assert len(bars) == 4
     assert all(line.endswith("| met |") for line in bars), bars
+
+
+@pytest.mark.parametrize(
+    ("group", "other", "fine"),
+    [
+        ("a, float64", {"x": [1.0, 2.0, nan], "y": "sam"}, True),
+        ("a, float64", {"x": [1.0, 2.0 + 1e-12, nan], "y": "sam"}, True),
+        ("a, float64", {"x": [1.0, 2.0 + 1e-11, nan], "y": "sam"}, False),
+        ("a, float32", {"x": [1.0, 2.0 + 1e-11, nan], "y": "sam"}, True),
+        ("a, float32", {"x": [1.0, 2.001, nan], "y": "sam"}, False),
+        ("a, float32", {"x": [1.0, nan, nan], "y": "sam"}, False),
+        ("a, float32", {"x": [1.0, inf, nan], "y": "sam"}, False),
+        ("a, float32", {"x": [1.0, 2.0], "y": "sam"}, False),
+        ("a, float32", {"x": [1.0, 2.0, nan], "y": "asam"}, False),
+        ("a, float32", {"x": [1.0, 2.0, nan]}, False),
+        ("a, float32", {"x": [1.0, 2.0, nan], "y": "sam", "z": [0.0]}, False),
+    ],
+)
+def test_numbers_are_the_same_within_a_tolerance_and_none_is_missing(
+    same, tmp_path, monkeypatch, capsys, group, other, fine
+):
+    files = [tmp_path / "one.json", tmp_path / "other.json"]
+    for file, numbers in zip(files, ({"x": [1.0, 2.0, nan], "y": "sam"}, other), strict=True):
+        file.write_text(json.dumps({"about": {}, "numbers": {group: numbers}}))
+    monkeypatch.setattr(sys, "argv", ["same_numbers.py", "compare", *map(str, files)])
+    assert same.main() == (0 if fine else 1)
+    assert group in capsys.readouterr().out
+
+
+def test_a_negative_zero_and_a_group_of_one_file_alone_are_differences(same):
+    assert same.difference([0.0], [0.0]) == 0
+    assert 0 < same.difference([0.0], [-0.0]) < 1e-300
+    assert not same.compare({"a, float64": {"x": [1.0]}}, {})[1]
+
+
+def test_numbers_of_all_methods_repeat_and_tell_a_small_change(same):
+    assert {name for _, name, _ in same.cases()} == set(steppe.METHODS)
+    runs = [dict(same.trained("sam", {"rho": rho}, torch.float64, "closure", 1.0)) for rho in (0.5, 0.5, 0.5 + 1e-9)]
+    once, again, other = ({"sam, float64": run} for run in runs)
+    assert any("gradient" in name for name in runs[0])
+    assert once == again
+    assert same.compare(once, again)[1]
+    assert not same.compare(once, other)[1]
+
+
+def test_numbers_of_measures_are_those_of_the_dense_hessian(same):
+    o = same.objectives(torch.float64)["conv"]
+    found = dict(same.spectrum(o)) | dict(same.rest(o))
+    dense = hessian(mean_loss(o.model.eval(), cross_entropy, o.batches), flat_weights(o.model))
+    product = dense @ torch.tensor(found["gradient"], dtype=torch.float64)
+    assert found["product"] == pytest.approx(product.tolist(), abs=1e-12)
+    assert len(found["Fisher traces of rows, way None"]) == 27
+
+
+def test_findings_keep_numbers_and_verdicts_and_leave_prose(same):
+    found = {"tau": 0.5, "words": "tau is 0.5", "strong": {"verdict": "supported", "numbers": {"n": 16}}}
+    kept = {"m, tau": [0.5], "m, strong, verdict": "supported", "m, strong, numbers, n": [16.0]}
+    assert dict(same.numbers_in(found, "m")) == kept
+
+
+@pytest.fixture
+def package(tmp_path):
+    """Four modules: a chain of three imports beside a shorter one, and private names of torch, of os and of its own."""
+    texts = {
+        "__init__.py": "",
+        "top.py": "from .part import middle\nfrom . import low\ndef late():\n    from . import lazy\n",
+        "part/__init__.py": "",
+        "part/middle.py": "from ..low import A\nimport torch\nfrom torch.utils._pytree import tree_map\n"
+        "torch._foreach_add, torch.nn.Linear, torch._C._functorch, torch._C\n",
+        "low.py": "import os\nos._exit\nclass A:\n    def __init__(self):\n        self._own = 1\n"
+        "def f(a, module):\n    return a._own, a._left_here, module._buffers, getattr(module, '_forward_hooks')\n",
+        "lazy.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / "parcel" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "parcel" / name).write_text(text)
+    return tmp_path / "parcel"
+
+
+def test_profile_reads_import_chains_and_private_torch_names(profile, package):
+    files = profile.sources(package)
+    assert len(files) == 6
+    assert profile.longest_chain("parcel.top", files) == ["parcel.top", "parcel.part.middle", "parcel.low"]
+    assert profile.private_torch_names(files) == [
+        "torch._C._functorch",
+        "torch._foreach_add",
+        "torch.utils._pytree.tree_map",
+        "_buffers",
+        "_forward_hooks",
+    ]
+
+
+def test_profile_of_a_step_follows_its_calls(profile):
+    root = Path(steppe.__file__).parent
+    files = profile.step_calls(root)
+    assert (root / files[0]).samefile(sys.modules[steppe.SharpnessAware.__module__].__file__)
+    assert all((root / file).is_file() for file in files)
+    assert len(set(files)) <= profile.changes(files) <= len(files)
+    assert profile.changes(["a", "a", "b", "a"]) == 3
