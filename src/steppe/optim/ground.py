@@ -53,8 +53,10 @@ class Ground:
         places = _places(params)
         if places == self.places:
             return True
+        if _kinds(self.space) != self.kinds or not self.stage.stands():
+            return False
         self.places[:] = places
-        return _kinds(self.space) == self.kinds and self.stage.stands()
+        return True
 
     def excursion(self) -> Excursion:
         return Excursion(self.space, self.stage)
