@@ -172,7 +172,7 @@ class SharpnessAware(Optimizer):
             losses = self.run_passes(lambda turn: turn.run(closure, held_out), mask=mask)
             self._apply()
         except BaseException:
-            if self._planned is not None:
+            if self._planned is not None:  # it will not be applied
                 self.zero_grad()
             raise
         return losses[0] if losses else None
