@@ -5,7 +5,9 @@ A real SIGINT is raised before one line after the other, each in a step of its o
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -21,10 +23,14 @@ from registry import ENTRIES, Net, Run, batch, copied, differences, torch_closur
 from torch import Tensor
 from torch.amp.grad_scaler import OptState
 from torch.autograd import grad_mode
+from training_runs import config
 
 import steppe
+from steppe.measures.workers import Workers
 from steppe.optim.capture import passes_of
 from steppe.optim.captured import Captured
+from steppe.training.loop import Training
+from steppe.training.problem import data_of, task_of
 
 ENGINE = str(Path(steppe.__file__).parent)
 OF_THE_CALLER = {"closure", "loss", "forward"}  # what a user would write, in the registry
@@ -47,7 +53,7 @@ def ctrl_c() -> Iterator[None]:
 
 
 class Lines:
-    """Sees the lines of the engine, of torch's grad modes and of the caller's passes; raises SIGINT before one."""
+    """Sees the lines of the engine, its context managers and the caller's passes; raises SIGINT before one of them."""
 
     def __init__(self, at: int | None = None, *, armed: bool = True):
         self.at, self.armed = at, armed
@@ -77,7 +83,7 @@ class Lines:
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
-        ours = code.co_filename.startswith(ENGINE) or code.co_filename == grad_mode.__file__
+        ours = code.co_filename.startswith(ENGINE) or code.co_filename in (grad_mode.__file__, contextlib.__file__)
         return self._line if ours or (code.co_filename == registry.__file__ and code.co_name in OF_THE_CALLER) else None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
@@ -345,9 +351,14 @@ def held(case: Case) -> Callable[[], None]:
     return loop
 
 
+def planless(opt: Any) -> None:
+    with pytest.raises(RuntimeError, match="evaluates the loss several times"):
+        opt.step()
+
+
 CALLS = {
     "step(closure)": lambda case: case.step(),
-    "step()": lambda case: pytest.raises(RuntimeError, case.run.opt.step),  # there is no plan
+    "step()": lambda case: planless(case.run.opt),
     "passes()": lambda case: case.run.opt.passes(),
     "state_dict()": lambda case: case.run.opt.state_dict(),
 }
@@ -370,6 +381,24 @@ def test_an_iterator_that_a_traceback_keeps_is_closed_by_the_next_call(call: str
         assert torch.equal(torch.get_rng_state(), noise)  # the abandoned step is long gone
         torch.default_generator.manual_seed(WARM)
         assert case.left() == "before"
+
+
+def test_an_iterator_that_lives_to_the_end_of_python_is_closed_before() -> None:
+    """What a script is left with that is interrupted outside of functions: torch would abort the process."""
+    script = """if True:
+        import steppe, torch
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+        opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
+        turns = opt.passes()
+        for turn in turns:
+            loss = model(torch.ones(3, 2)).sum()
+            turn.backward(loss)
+            if turn.probe.at is not None:
+                raise KeyboardInterrupt
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
+    assert done.returncode in (1, 130, -signal.SIGINT)
 
 
 @pytest.mark.parametrize("how", ["run_passes", "capture"])
@@ -536,3 +565,31 @@ def test_captured_steps(number: int) -> None:
             take(*rows)
         assert same(state(), expected[-1]), where
         assert take.why is None
+
+
+def test_twice_in_the_training_loop(tmp_path: Path) -> None:
+    """The loop of `steppe.training` holds its iterator in a frame that the traceback keeps."""
+    settings = config(tmp_path, method="sam")
+    splits = data_of(settings)
+    training = Training(settings, tmp_path, splits, task_of(splits), Workers(), torch.device("cpu"))
+    rows = next(iter(training.supply.epoch(0, 0)))
+    before = copied(training.trainee.model.state_dict())
+
+    def twice(at: int | None) -> Lines:
+        lines, passes = Lines(at, armed=False), 0
+
+        def interrupt(*_: Any) -> None:
+            nonlocal passes
+            passes += 1
+            if passes == 2:
+                lines.armed = True
+                signal.raise_signal(signal.SIGINT)
+
+        hook = training.trainee.model.register_forward_hook(interrupt)
+        lines.interrupt(lambda: training._passes(rows))
+        hook.remove()
+        return lines
+
+    for i in ends(twice(None).seen):
+        lines = twice(i)
+        assert same(copied(training.trainee.model.state_dict()), before), lines.seen[-1]

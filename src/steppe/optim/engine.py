@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from operator import attrgetter
@@ -14,9 +15,9 @@ from torch.optim import Optimizer
 from ..probe import Method
 from .finite import FiniteCheck, HostCheck
 from .gradients import Gradients
-from .ground import Ground, refuse_complex
+from .ground import Ground, maximizes, refuse_complex
 from .interrupts import interrupts_deferred
-from .misuse import NO_HALVES, refuse_base, refuse_method
+from .misuse import NO_HALVES, WAITING, refuse_base, refuse_method
 from .noise import Noise, SameNoise
 from .planned import Applying, Planned, unplanned
 from .remains import note_remains, refuse_accumulated
@@ -32,6 +33,8 @@ KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise
 
 # the options that a wrapper put into its base's groups, so that the next one can tell them from the user's
 _GIVEN: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+_KNOWN: weakref.WeakSet[SharpnessAware] = weakref.WeakSet()
 
 R = TypeVar("R")
 _version = attrgetter("_version")
@@ -117,6 +120,7 @@ class SharpnessAware(Optimizer):
         self._ground: Ground | None = None
         self._statistics = RunningStatistics(self.model)
         self._planned = None
+        _KNOWN.add(self)
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._last: Report | None = None
         self._looked = False
@@ -221,7 +225,7 @@ class SharpnessAware(Optimizer):
             self._discard()
         earlier = self._planned
         stood = earlier is not None and earlier.stands
-        ground, maximize = self._survey(), self._maximizes()
+        ground, maximize = self._survey(), maximizes(self.param_groups)
         ground.replicas.refuse_unsupported(mask)
         space, replicas, excursion = ground.space, ground.replicas, ground.excursion()
         scaler = self._enabled_scaler()
@@ -291,20 +295,10 @@ class SharpnessAware(Optimizer):
     def _enabled_scaler(self) -> Any:
         return self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
 
-    def _maximizes(self) -> bool:
-        """Whether the base climbs: then the loss that a plan sees is minus the caller's."""
-        found = {bool(g.get("maximize", False)) for g in self.param_groups}
-        if len(found) > 1:
-            raise ValueError("some parameter groups have maximize=True and some do not: they need one objective")
-        return found.pop()
-
     def _refuse_closure(self) -> None:
         """A closure starts from cleared gradients: what waits in `p.grad`, or was accumulated there, would be lost."""
         if self._planned is not None:
-            raise RuntimeError(
-                "step(closure) was called while the gradient of passes() waits in p.grad: apply it by opt.step(), or "
-                "drop it by opt.zero_grad()"
-            )
+            raise RuntimeError(WAITING)
         refuse_accumulated(self.base)
 
     def _survey(self) -> Ground:
@@ -346,3 +340,10 @@ class SharpnessAware(Optimizer):
         for slot in self.method.slots:
             site.remember(slot, ground.space.zeros())
         site.commit(steps=0)
+
+
+@atexit.register
+def _close_all() -> None:
+    """A loop that is open to the end would otherwise be closed when torch is half gone, which aborts the process."""
+    for opt in list(_KNOWN):
+        opt._close_unfinished()

@@ -70,6 +70,14 @@ def refuse_complex(params: Sequence[Tensor]) -> None:
         )
 
 
+def maximizes(groups: Groups) -> bool:
+    """Whether the base climbs: then the loss that a plan sees is minus the caller's."""
+    found = {bool(g.get("maximize", False)) for g in groups}
+    if len(found) > 1:
+        raise ValueError("some parameter groups have maximize=True and some do not: they need one objective")
+    return found.pop()
+
+
 def _kinds(space: Space) -> list[Any]:
     firsts = [space.params[c.members[0]] for c in space.chunks]
     return [(p.dtype, p.device, p.shape) for p in firsts]
