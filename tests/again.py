@@ -87,6 +87,8 @@ class Noise:
         if self.recorder.mode is not None:
             self.note(self._resume)
 
+    restart = resume
+
     def note(self, host):
         host()
         self.recorder.mode.done.append(host)

@@ -61,8 +61,12 @@ def passes_of(opt: SharpnessAware, loss_fn: Callable[..., Tensor], model: Any) -
             turn.backward(loss)
             return loss.detach().mean()
 
-        losses = opt.run_passes(run)
-        opt.step()
+        try:
+            losses = opt.run_passes(run)
+            opt.step()
+        except BaseException:
+            opt.zero_grad()  # and with it a plan that will not be applied
+            raise
         return losses[0]
 
     return passes

@@ -16,6 +16,7 @@ from ..core.graph_inputs import Tape
 from ..core.probe import pattern_of
 from ..optim.engine import SharpnessAware
 from ..optim.finite import DeviceGuard
+from ..optim.interrupts import interrupts_deferred
 from ..optim.remains import note_remains
 from ..optim.site import STEP
 from .device_options import Dials, fixed
@@ -78,12 +79,11 @@ class Captured:
             self._seen[kind] += 1
             if self._seen[kind] < EAGER or len(self._recordings) >= MOST:
                 return self._plain(batch, held_out)
-            if self._seen[kind] == EAGER:
+        with interrupts_deferred():  # a step that is launched is counted, and no recording is left half made
+            if known is None and kind not in self._tapes:
                 return self._rehearsed(kind, batch, held_out)
-            known = self._recorded(kind, rows, n)
-            if known is None:
-                return self._plain(batch, held_out)
-        return self._replayed(known, rows)
+            known = known or self._recorded(kind, rows, n)
+            return self._replayed(known, rows) if known is not None else self._plain(batch, held_out)
 
     def settle(self) -> None:
         """Waits for the device; raises what a recorded step met, and puts numbers where the groups hold memory."""
@@ -132,9 +132,10 @@ class Captured:
         assert self._dials is not None
         self._dials.turn()
         self._shown = None
-        self._tapes[kind] = tape = Tape()
+        tape = Tape()
         with self._recorder.rehearsing(), tape.rehearsing(), self._on_device():
             loss = self._passes(batch, held_out)
+        self._tapes[kind] = tape
         self._dials.leave(self._guard.sets)
         return loss.clone()
 

@@ -26,6 +26,8 @@ class PassGenerators:
     def resume(self) -> None:
         self._own.graphsafe_set_state(self._first)
 
+    restart = resume
+
     def replay(self) -> None:
         state = self._own.get_state()
         for generator in self.generators:

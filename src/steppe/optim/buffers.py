@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.compiled import is_compiled
 from ..core.foreach import copy_
+from .interrupts import interrupts_deferred
 
 Place = tuple[dict[str, Any], str]  # a module's buffers, and a name among them
 
@@ -157,12 +158,14 @@ class RunningStatistics:
 
     def learn(self, before: list[tuple[int, int]]) -> None:
         """Counts the buffers that have moved since `before` as running statistics from now on."""
-        self._learned = True
         moved = [_mark(_at(p)) != mark for p, mark in zip(self._others, before, strict=True)]
         if any(moved):
-            self._moving += [p for p, yes in zip(self._others, moved, strict=True) if yes]
-            self._others = [p for p, yes in zip(self._others, moved, strict=True) if not yes]
-            self._sort()
+            pairs = list(zip(self._others, moved, strict=True))
+            more, rest = [p for p, yes in pairs if yes], [p for p, yes in pairs if not yes]
+            with interrupts_deferred():
+                self._moving, self._others = self._moving + more, rest
+                self._sort()
+        self._learned = True
 
     def _sort(self) -> None:
         still = {id(m._buffers) for m in self._tracking if id(m) in self._trusted}

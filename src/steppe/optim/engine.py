@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from operator import attrgetter
@@ -16,8 +17,8 @@ from .buffers import RunningStatistics
 from .finite import FiniteCheck, HostCheck
 from .gradients import Gradients
 from .interrupts import interrupts_deferred
-from .layout import Ground, refuse_complex
-from .misuse import NO_HALVES, refuse_base, refuse_method
+from .layout import Ground, maximizes, refuse_complex
+from .misuse import NO_HALVES, WAITING, refuse_base, refuse_method
 from .passes import Pass
 from .plan_runner import Walk
 from .planned import Applying, Planned, unplanned
@@ -32,6 +33,8 @@ KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise
 
 # the options that a wrapper put into its base's groups, so that the next one can tell them from the user's
 _GIVEN: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+_KNOWN: weakref.WeakSet[SharpnessAware] = weakref.WeakSet()
 
 R = TypeVar("R")
 _version = attrgetter("_version")
@@ -117,6 +120,7 @@ class SharpnessAware(Optimizer):
         self._ground: Ground | None = None
         self._statistics = RunningStatistics(self.model)
         self._planned = None
+        _KNOWN.add(self)
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._last: Report | None = None
         self._looked = False
@@ -163,6 +167,7 @@ class SharpnessAware(Optimizer):
         mask: Tensor | None = None,
     ) -> Any:
         """Runs every pass by the closure, applies the result and returns the first loss; without a closure, applies."""
+        self._close_unfinished()
         if closure is None:
             self._apply()
             return None
@@ -171,7 +176,8 @@ class SharpnessAware(Optimizer):
             losses = self.run_passes(lambda turn: turn.run(closure, held_out), mask=mask)
             self._apply()
         except BaseException:
-            self._discard()
+            if self._planned is not None:  # it will not be applied
+                self.zero_grad()
             raise
         return losses[0] if losses else None
 
@@ -197,17 +203,29 @@ class SharpnessAware(Optimizer):
             A bool tensor over the rows of the batch, for methods that treat some rows in another way.
 
         """
-        if self._running is not None and (unfinished := self._running()) is not None:
-            unfinished.close()  # the caller left the loop and kept the iterator: put the weights back first
+        self._close_unfinished()
         running = self._passes(accumulate, mask)
         self._running = weakref.ref(running)
         return running
+
+    def _close_unfinished(self) -> None:
+        """Puts the weights back where somebody has left the loop and holds its iterator, as a traceback may."""
+        if self._running is not None and (unfinished := self._running()) is not None:
+            noise = Noise(self._survey().space.devices)
+            unfinished.close()
+            noise.restart()  # that step's is long gone
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of the base optimizer and the method; ends a loop over `passes()` that somebody has left half-way."""
+        self._close_unfinished()
+        return super().state_dict()
 
     def _passes(self, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
         if not accumulate:
             self._discard()
         earlier = self._planned
-        ground, maximize = self._survey(), self._maximizes()
+        stood = earlier is not None and earlier.stands
+        ground, maximize = self._survey(), maximizes(self.param_groups)
         ground.replicas.refuse_join()
         space, replicas, excursion = ground.space, ground.replicas, ground.excursion()
         scaler = self._enabled_scaler()
@@ -232,7 +250,6 @@ class SharpnessAware(Optimizer):
                 if report is not None:
                     settings = {**self.param_groups[0], **site.settings}
                     report.lr, report.rho = settings.get("lr"), settings.get("rho")
-                    self._last = report
                 with torch.no_grad():
                     found = check.total(site.settings.values(), replicas) if check is not None else None
                     gradients.deliver(direction)
@@ -244,16 +261,18 @@ class SharpnessAware(Optimizer):
                     self._statistics.restore(planned.statistics)
                 note_remains(self.base)
                 planned.versions = planned.statistics.at.versions()
-                self._planned = planned
-            except BaseException:
-                self._abandon(walk, earlier)
+                self._planned, self._last = planned, report or self._last
+            except BaseException as error:
+                self._abandon(walk, error, earlier, stood)
                 raise
-        except BaseException:  # again: an interrupt may have hit the lines above, and a second call does no harm
-            self._abandon(walk, earlier)
+        except BaseException as error:  # again: an interrupt may have hit the lines above, and twice does no harm
+            self._abandon(walk, error, earlier, stood)
             raise
 
-    def _abandon(self, walk: Walk, earlier: Planned | None) -> None:
-        walk.abandon()
+    def _abandon(self, walk: Walk, error: BaseException, earlier: Planned | None, stood: bool) -> None:
+        walk.abandon(error)
+        if earlier is not None and stood:
+            earlier.versions = earlier.statistics.at.versions()
         self._planned = earlier
 
     def found_inf_(self) -> Tensor:
@@ -268,27 +287,18 @@ class SharpnessAware(Optimizer):
     def _discard(self) -> None:
         """Forgets a plan that was never applied: running statistics go back to before its passes."""
         if (planned := self._planned) is not None:
-            if planned.statistics.at.versions() == planned.versions:  # nobody else has written them since
-                self._statistics.restore(planned.statistics)
-            self._planned = None
+            with interrupts_deferred():
+                if planned.stands:
+                    self._statistics.restore(planned.statistics)
+                self._planned = None
 
     def _enabled_scaler(self) -> Any:
         return self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
 
-    def _maximizes(self) -> bool:
-        """Whether the base climbs: then the loss that a plan sees is minus the caller's."""
-        found = {bool(g.get("maximize", False)) for g in self.param_groups}
-        if len(found) > 1:
-            raise ValueError("some parameter groups have maximize=True and some do not: they need one objective")
-        return found.pop()
-
     def _refuse_closure(self) -> None:
         """A closure starts from cleared gradients: what waits in `p.grad`, or was accumulated there, would be lost."""
         if self._planned is not None:
-            raise RuntimeError(
-                "step(closure) was called while the gradient of passes() waits in p.grad: apply it by opt.step(), or "
-                "drop it by opt.zero_grad()"
-            )
+            raise RuntimeError(WAITING)
         refuse_accumulated(self.base)
 
     def _survey(self) -> Ground:
@@ -305,23 +315,20 @@ class SharpnessAware(Optimizer):
         apply: Applying = self.applying or HostCheck("skip" if planned.overflow else self.on_nonfinite)
         params = planned.site.space.params
         before = list(map(_version, params))
-        try:
-            if (scaler := self._enabled_scaler()) is not None:
-                self.found_inf_()
-                report_overflow(scaler, self)
-            with interrupts_deferred():
-                try:
-                    apply(self.base, planned, self._statistics)
-                finally:
-                    self._planned = None
-                    note_remains(self.base)
-        except BaseException:
-            if self._planned is not None or list(map(_version, params)) == before:  # the base did not step
+        with interrupts_deferred():
+            try:
+                if (scaler := self._enabled_scaler()) is not None:
+                    self.found_inf_()
+                    report_overflow(scaler, self)
+                apply(self.base, planned, self._statistics)
+            except BaseException:
+                if list(map(_version, params)) == before:  # the base did not step
+                    self._statistics.restore(planned.statistics)
+                raise
+            finally:
                 self._planned = None
-                self._statistics.restore(planned.statistics)
-            raise
-        finally:
-            torch.clear_autocast_cache()  # an outer autocast keeps the cast weights of before the step
+                note_remains(self.base)
+                torch.clear_autocast_cache()  # an outer autocast keeps the cast weights of before the step
 
     def _apply_unplanned(self) -> None:
         if any(float(g.get("lr", 1)) for g in self.param_groups):
@@ -333,3 +340,10 @@ class SharpnessAware(Optimizer):
         for slot in self.method.slots:
             site.remember(slot, ground.space.zeros())
         site.commit(steps=0)
+
+
+@atexit.register
+def _close_all() -> None:
+    """A loop that is open to the end would otherwise be closed when torch is half gone, which aborts the process."""
+    for opt in list(_KNOWN):
+        opt._close_unfinished()

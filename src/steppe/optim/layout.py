@@ -53,8 +53,10 @@ class Ground:
         places = _places(params)
         if places == self.places:
             return True
+        if _kinds(self.space) != self.kinds or not self.stage.stands():
+            return False
         self.places[:] = places
-        return _kinds(self.space) == self.kinds and self.stage.stands()
+        return True
 
     def excursion(self) -> Excursion:
         return Excursion(self.space, self.stage)
@@ -66,6 +68,14 @@ def refuse_complex(params: Sequence[Tensor]) -> None:
             "complex parameters have no sharpness-aware step here: steepest ascent is defined for real weights. "
             "Keep them in an optimizer of their own, or store their real view (torch.view_as_real)."
         )
+
+
+def maximizes(groups: Groups) -> bool:
+    """Whether the base climbs: then the loss that a plan sees is minus the caller's."""
+    found = {bool(g.get("maximize", False)) for g in groups}
+    if len(found) > 1:
+        raise ValueError("some parameter groups have maximize=True and some do not: they need one objective")
+    return found.pop()
 
 
 def _kinds(space: Space) -> list[Any]:

@@ -15,6 +15,11 @@ NO_HALVES = (
     "or opt.step(closure)."
 )
 
+WAITING = (
+    "step(closure) was called while the gradient of passes() waits in p.grad: apply it by opt.step(), or drop it by "
+    "opt.zero_grad()"
+)
+
 
 def refuse_base(base: Any) -> None:
     """Only a first-order torch optimizer can be the base."""

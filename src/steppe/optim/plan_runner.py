@@ -41,6 +41,8 @@ class Walk:
         self.graph: Tensor | None = None  # the first loss, for a look at what it went through
         self.before = self.statistics.save()  # what a step that fails or is refused goes back to
         self.taken = 0  # passes
+        self._grad_enabled = torch.is_grad_enabled()
+        self._abandoned = False
         self._last: Vector | None = None  # the last pass's gradient
 
     def passes(self) -> Generator[Pass, None, Vector]:
@@ -78,12 +80,19 @@ class Walk:
             self.noise.resume()
         torch.clear_autocast_cache()  # or the next forward pass under an outer autocast sees displaced weights
 
-    def abandon(self) -> None:
+    def abandon(self, error: BaseException) -> None:
         """Puts everything back as before the step. May be interrupted and called again."""
+        if self._abandoned:
+            return
         self.replicas.recover()
         self.statistics.restore(self.before)
         self.gradients.undo()
         self.end()
+        if self.noise is not None:
+            self.noise.restart()
+        if not isinstance(error, GeneratorExit):  # which may come at any time and leaves no block half-way
+            torch.set_grad_enabled(self._grad_enabled)
+        self._abandoned = True
 
     def _set_out(self, probe: Probe) -> None:
         self.gradients.clear()

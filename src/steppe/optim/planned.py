@@ -30,6 +30,11 @@ class Planned:
         return Planned(self.site, earlier.statistics, self.gradients, found, self.overflow or earlier.overflow)
 
     @property
+    def stands(self) -> bool:
+        """Whether nobody else has written the statistics since the passes."""
+        return self.statistics.at.versions() == self.versions
+
+    @property
     def finite(self) -> bool:
         """Whether nothing speaks against the step; waits for the device."""
         return not self.overflow and (self.found is None or not self.found)  # NaN is true

@@ -16,6 +16,7 @@ class SameNoise(Protocol):
 
     def rewind(self) -> None: ...
     def resume(self) -> None: ...
+    def restart(self) -> None: ...
 
 
 class Noise:
@@ -36,6 +37,10 @@ class Noise:
         """After the last pass: goes on from where the first one ended."""
         if self._after_first is not None:
             self._set(self._after_first)
+
+    def restart(self) -> None:
+        """As before the step."""
+        self._set(self._start)
 
     def _states(self) -> list[Any]:
         return [get() for get, _ in self._accesses]

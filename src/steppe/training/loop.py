@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -17,6 +16,7 @@ from ..cuda.capture import captured
 from ..cuda.captured import Captured
 from ..data.dataset import Splits
 from ..measures.workers import Workers
+from ..optim.passes import Pass
 from ..optim.site import STEP
 from . import records
 from .averages import averages_of
@@ -124,18 +124,21 @@ class Training:
         """One step of the method: however many passes it asks for, and one of the base optimizer."""
         config, trainee, opt = self.config, self.trainee, self.trainee.opt
         number, before, counted = self._number, trainee.sums.totals.clone(), 0
-        with closing(opt.passes(mask=batch.sharp)) as turns:
-            for turn in turns:
-                x, y = turn.rows(*self._rows(batch, turn.held_out))
-                with autocast(config, self.device):
-                    output = trainee.model(x)
-                losses = self.loss(output, y)
-                # every row once, at the weights themselves if the method goes there
-                if not turn.held_out and (turn.probe.at is None or not counted) and counted < len(batch.rows[1]):
-                    trainee.sums.add(losses, output, y, self.loss)
-                    counted += len(losses)
-                turn.backward(losses)
-                trainee.passes += 1
+
+        def run(turn: Pass) -> None:
+            nonlocal counted
+            x, y = turn.rows(*self._rows(batch, turn.held_out))
+            with autocast(config, self.device):
+                output = trainee.model(x)
+            losses = self.loss(output, y)
+            # every row once, at the weights themselves if the method goes there
+            if not turn.held_out and (turn.probe.at is None or not counted) and counted < len(batch.rows[1]):
+                trainee.sums.add(losses, output, y, self.loss)
+                counted += len(losses)
+            turn.backward(losses)
+            trainee.passes += 1
+
+        opt.run_passes(run, mask=batch.sharp)
         if config.clip is not None:
             clip_grad_norm_([p for g in opt.param_groups for p in g["params"]], config.clip)
         opt.step()
