@@ -20,8 +20,8 @@ import registry
 import torch
 from again import Again
 from registry import ENTRIES, Net, Run, batch, copied, differences, torch_closure
-from steppe.optim.capture import passes_of
-from steppe.optim.captured import Captured
+from steppe.cuda.capture import passes_of
+from steppe.cuda.captured import Captured
 from torch import Tensor
 from torch.amp.grad_scaler import OptState
 from torch.autograd import grad_mode
