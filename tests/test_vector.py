@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import Place, flat
 
-from steppe.core import foreach as many
+from steppe.core import vector as many
 from steppe.core.vector import STACK_BELOW, Space
 
 shapes = st.lists(st.sampled_from([(3,), (2, 2), (1,), (4, 1, 2), ()]), min_size=1, max_size=12)

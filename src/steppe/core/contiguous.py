@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .roles import roles_of
+from .modules import roles_of
 from .shards import distributed
 from .vector import STACK_BELOW
 

@@ -9,10 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .chunk import Chunk
-from .foreach import magnitudes
 from .shards import completed
-from .vector import Space, Vector
+from .vector import Chunk, Space, Vector, magnitudes
 
 
 class Surroundings(Protocol):

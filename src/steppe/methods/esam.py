@@ -11,10 +11,9 @@ import torch
 
 from ..core.ball import Ascent, ball
 from ..core.draw import seed_of
-from ..core.foreach import zero_
 from ..core.probe import Plan, Probe, Reading, Site
 from ..core.rows import Chosen, Rows, whole
-from ..core.vector import Vector
+from ..core.vector import Vector, zero_
 
 
 @dataclass(frozen=True)
