@@ -218,6 +218,12 @@ class Vector:
             self.space, list(torch._foreach_mul(self.chunks, factor.chunks if isinstance(factor, Vector) else factor))
         )
 
+    def __truediv__(self, number: float) -> Vector:
+        return Vector(self.space, list(torch._foreach_div(self.chunks, number)))
+
+    def __neg__(self) -> Vector:
+        return self * -1.0
+
     def sign_(self) -> Vector:
         """Replaces every entry by its sign."""
         torch._foreach_sign_(self._writable())
