@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..core.ball import Ascent, ball, inverse
+from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
+from ..core.vector import inverse
 
 
 @dataclass(frozen=True)
