@@ -6,35 +6,25 @@ import torch
 from torch import nn
 
 import steppe
-from steppe import Ball, Probe
+from steppe import Ball, Method, Probe
 
 
 @dataclass(frozen=True)
-class TwoSidedSAM:
-    """The mean of the gradients at the top of the ball and at the point across from it."""
+class TwoSidedSAM(Method):
+    """Mean of the gradients at the top of the ball and at the opposite point."""
 
-    rho: float = 0.05
-    slots = ()  # keeps no vectors between steps
-
-    def options(self):
-        return {"rho": self.rho}  # becomes a parameter-group option, so schedulers and groups can change it
-
-    def cost(self, step):
-        return 3
-
-    def pattern(self, step):
-        return True  # all steps do the same work on other numbers: one recording on a GPU serves them all
+    rho: float = 0.05  # becomes a parameter-group option, so schedulers and groups can change it
 
     def plan(self, site):
         here = yield Probe()
         up = Ball(self.rho).within(site).steepest(here.grad, site)
         top = yield Probe(at=up.clone())  # a probe consumes its displacement
-        across = yield Probe(at=up.mul_(-1.0))
-        return top.grad.add_(across.grad).mul_(0.5)
+        across = yield Probe(at=-up)
+        return (top.grad + across.grad) / 2
 
 
 def gradient_of(method, loss, at):
-    """What the base optimizer is given when `method` looks at `loss` from the point `at`."""
+    """The gradient that `method` gives the base optimizer for `loss` at the point `at`."""
     w = nn.Parameter(at.clone())
     opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), method)
     for turn in opt.passes():
@@ -59,4 +49,5 @@ assert (sam - here).norm() > 0.1
 d = 0.3 * at**3 / (at**3).norm()
 quartic = gradient_of(TwoSidedSAM(0.3), lambda w: (w**4).sum() / 4, at)
 assert torch.allclose(quartic, at**3 + 3 * at * d**2, rtol=0, atol=1e-12)
+assert TwoSidedSAM().cost(0) == 3  # passes, counted by running the plan
 print("two-sided SAM is plain on a quadratic, and 3 w d^2 away from plain on a quartic")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from steppe.core.draw import Draw
-from steppe.core.roles import Role
+from steppe.core.modules import Role
 from steppe.core.vector import Space, Vector
 
 

@@ -12,7 +12,7 @@ from places import Place, flat
 from torch import Tensor
 
 import steppe
-from steppe.core.roles import Role
+from steppe.core.modules import Role
 
 SHAPES = [(3, 2), (3, 2), (2,), (2, 2, 2, 2), (2, 2, 2, 2), (1,)]
 NORMS = [1.0, 1.3, 2.0, 3.5, inf]

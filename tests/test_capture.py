@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -501,6 +502,54 @@ def test_gradients_that_were_put_away_are_there_again():
         take(x, y)
         assert all(p.grad is not None for p in model.parameters())
     assert take._recordings
+
+
+@dataclass(frozen=True)
+class TwoSided(steppe.Method):
+    """A method that writes nothing but its plan."""
+
+    rho: float = 0.05
+
+    def plan(self, site):
+        here = yield steppe.Probe()
+        up = steppe.Ball(self.rho).within(site).steepest(here.grad, site)
+        top = yield steppe.Probe(at=up.clone())
+        across = yield steppe.Probe(at=-up)
+        return (top.grad + across.grad) / 2
+
+
+@dataclass(frozen=True)
+class Alternating(steppe.Method):
+    """A method whose plan reads the number of the step and says nothing of patterns."""
+
+    rho: float = 0.05
+
+    def plan(self, site):
+        here = yield steppe.Probe()
+        if site.step % 2:
+            return here.grad
+        return (yield steppe.Probe(at=steppe.Ball(self.rho).within(site).steepest(here.grad, site))).grad
+
+
+@pytest.mark.parametrize(
+    ("method", "captured"),
+    [(TwoSided(), True), (steppe.PerPart(steppe.AgnosticSAM(), 2), True), (Alternating(), False)],
+    ids=["a plan alone", "random rows of parts", "a plan that reads the step"],
+)
+def test_methods_of_your_own_are_captured_where_their_steps_are_alike(method, captured):
+    ends = []
+    for by_capture in (False, True):
+        torch.manual_seed(0)
+        model = Net(0.0).to(DEVICE)
+        opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.05, fused=True), method, model=model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            take = captured_by(opt, model) if by_capture else None
+            for x, y in batches(8):
+                take(x, y) if take else eager(model, opt, x, y)
+        ends.append(list(model.parameters()))
+    assert bool(take._recordings) == captured
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
 class Undescribed:

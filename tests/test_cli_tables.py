@@ -79,8 +79,14 @@ def test_one_method_says_where_its_defaults_come_from(capsys: pytest.CaptureFixt
     assert "Nguyen et al. 2024" in page
     assert "section 3.3" in page  # of share
     rho = {name: answered(capsys, "methods", name)["parameters"][0] for name in ("trace-sam", "frob-sam")}
-    assert rho["trace-sam"] == {"name": "rho", "default": 0.01, "source": "section 4, Trace-SAM"}
-    assert rho["frob-sam"] == {"name": "rho", "default": 0.005, "source": ""}  # the class speaks of another default
+    assert rho["trace-sam"] == {
+        "name": "rho",
+        "default": 0.01,
+        "source": "The radius and the number of draws per step. Defaults: section 4.",
+    }
+    assert "released script" in rho["frob-sam"]["source"]  # the class has another default and another source
+    strength = answered(capsys, "methods", "agnostic-sam-simple")["parameters"][1]
+    assert "section 4.1" in strength["source"]  # a default that is the class's has the class's source
     assert main(["methods", "samm"]) == 2
     assert "Did you mean 'sam'" in capsys.readouterr().err
 

@@ -20,14 +20,14 @@ import registry
 import torch
 from again import Again
 from registry import ENTRIES, Net, Run, batch, copied, differences, torch_closure
-from steppe.cuda.capture import passes_of
-from steppe.cuda.captured import Captured
 from torch import Tensor
 from torch.amp.grad_scaler import OptState
 from torch.autograd import grad_mode
 from training_runs import config
 
 import steppe
+from steppe.cuda.capture import passes_of
+from steppe.cuda.captured import Captured
 from steppe.measures.workers import Workers
 from steppe.training.loop import Training
 from steppe.training.problem import data_of, task_of
@@ -265,7 +265,7 @@ def test_in_the_very_first_step(by: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(registry, "Net", Counting)
     case = Case("sam", by, warm=0)
     lines = case.lines()
-    learning = [i for i in ends(lines) if lines[i][0].endswith(("statistics.py", "interrupts.py"))]
+    learning = [i for i in ends(lines) if lines[i][0].endswith(("buffers.py", "interrupts.py"))]
     case.interrupt(sorted({*learning, *range(0, len(lines), 29)}))
 
 
@@ -281,7 +281,7 @@ def test_in_the_first_step_after_the_model_has_moved(monkeypatch: pytest.MonkeyP
 
     case.reset = moved  # type: ignore[method-assign]
     lines = case.lines()
-    case.interrupt(i for i in ends(lines) if lines[i][0].endswith(("ground.py", "excursion.py")))
+    case.interrupt(i for i in ends(lines) if lines[i][0].endswith(("layout.py", "weights.py")))
 
 
 class Armed:
@@ -331,7 +331,7 @@ def test_twice_in_a_row(first: str, by: str, monkeypatch: pytest.MonkeyPatch) ->
         return lines
 
     cleanup = twice(None).seen
-    assert {Path(file).name for file, _ in cleanup} >= {"engine.py", "walk.py", "excursion.py", "statistics.py"}
+    assert {Path(file).name for file, _ in cleanup} >= {"engine.py", "plan_runner.py", "weights.py", "buffers.py"}
     for i in ends(cleanup)[:: 1 if first == "forward" else 2]:
         lines = twice(i)
         assert case.goes_on(lines.seen[i]) == "before"

@@ -144,7 +144,7 @@ def test_rows_of_nothing() -> None:
     [
         ("m-sam", {"parts": 4}, 3, "4 parts of a batch of 3 rows"),
         ("agnostic-sam", {}, 1, "batch of 1 rows does not split 0.7 : 0.3"),
-        ("ssam-f", {"samples": 5}, 4, "row 4 by itself, but the batch has 4 rows"),
+        ("ssam-f", {"samples": 5}, 4, "row 4 is not in a batch of 4 rows"),
     ],
 )
 def test_a_batch_that_is_too_small(name: str, options: dict[str, Any], rows: int, match: str) -> None:

@@ -101,5 +101,5 @@ def test_classes_refuse_what_is_out_of_range_too() -> None:
 def test_combinators_out_of_range() -> None:
     with pytest.raises(ValueError, match="k >= 1, not 0"):
         steppe.Every(0)
-    with pytest.raises(ValueError, match="LookSAM remembers"):
+    with pytest.raises(ValueError, match="LookSAM keeps across"):
         steppe.PerPart(steppe.LookSAM())

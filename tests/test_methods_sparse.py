@@ -57,7 +57,7 @@ def test_the_mask_changes_only_at_its_renewal():
 
 
 def test_more_samples_than_rows_are_refused():
-    with pytest.raises(ValueError, match="the batch has 12 rows: ask for fewer samples"):
+    with pytest.raises(ValueError, match="batch of 12 rows: use fewer samples"):
         Run(PROBLEM, *start(FisherSparseSAM(samples=13)))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import Place, flat
 
-from steppe.core import foreach as many
+from steppe.core import vector as many
 from steppe.core.vector import STACK_BELOW, Space
 
 shapes = st.lists(st.sampled_from([(3,), (2, 2), (1,), (4, 1, 2), ()]), min_size=1, max_size=12)
@@ -31,6 +31,8 @@ def test_the_algebra_is_that_of_flat_tensors(shapes, seed):
     torch.testing.assert_close(flat(a - b), x - y)
     torch.testing.assert_close(flat(a * b), x * y)
     torch.testing.assert_close(flat(a * 2.5), x * 2.5)
+    assert torch.equal(flat(a / 3), x / 3)
+    assert torch.equal(flat(-a), -x)
     torch.testing.assert_close(flat(a.clone().add_(b, torch.tensor(0.3))), x + 0.3 * y)
     torch.testing.assert_close(a.dot(b), x @ y)
     for p in (1, 2, 3, inf):

@@ -41,6 +41,8 @@ from .methods.gsam import GSAM as GSAM
 from .methods.gsam import RadiusFollowsLR as RadiusFollowsLR
 from .methods.looksam import LookSAM as LookSAM
 from .methods.msam import MomentumSAM as MomentumSAM
+from .methods.registry import METHODS as METHODS
+from .methods.registry import method as method
 from .methods.rsam import RSAM as RSAM
 from .methods.sa_sam import SASAM as SASAM
 from .methods.sa_sam import SASGD as SASGD
@@ -53,10 +55,8 @@ from .methods.universal import UniversalSAM as UniversalSAM
 from .methods.universal import det_sam as det_sam
 from .methods.universal import frob_sam as frob_sam
 from .methods.universal import trace_sam as trace_sam
+from .optim.build import build as build
+from .optim.build import sam as sam
 from .optim.engine import SharpnessAware as SharpnessAware
-from .optim.registry import METHODS as METHODS
-from .optim.registry import build as build
-from .optim.registry import method as method
-from .optim.registry import sam as sam
 
 __version__: str

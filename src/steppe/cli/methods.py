@@ -59,7 +59,7 @@ class Which:
 
 def run(which: Which) -> Answer:
     """All methods in a table, or one with its parameters and where their defaults come from."""
-    from ..optim.registry import METHODS, method
+    from ..methods.registry import METHODS, method
 
     if which.method is None:
         rows = {name: described(name, METHODS[name], method(name)) for name in METHODS}
@@ -89,7 +89,8 @@ def described(name: str, factory: Callable[..., Method], made: Method) -> dict[s
         ):  # else it speaks of another default
             sources.setdefault(parameter, source)
     parameters = [{"name": p.name, "default": typed(p.default), "source": sources.get(p.name, "")} for p in ours]
-    documents = dict.fromkeys([inspect.getdoc(type(made)) or "", inspect.getdoc(factory) or ""])
+    pages = [inspect.getdoc(type(made)) or "", inspect.getdoc(factory) or ""]
+    documents = dict.fromkeys(page.partition("\n\nParameters\n")[0] for page in pages)
     definition = " ".join(" ".join(documents).split())
     return {
         "name": name, "does": does, "paper": paper, "passes": passes(made), "parameters": parameters,
@@ -114,10 +115,10 @@ def passes(made: Method) -> str:
 
 
 def comments(where: object) -> dict[str, str]:
-    """The comments that stand beside the parameters of a function or the fields of a class."""
-    source = inspect.getsource(where)  # type: ignore[arg-type]
-    found = re.finditer(r"^\s+(\w+): [^=\n]+ = .*?[,)\w\]]\s+# (?!noqa|type:)(.+)$", source, flags=re.MULTILINE)
-    return {line[1]: line[2] for line in found}
+    """The parameters in the numpy-style docstring of a function or class, with their descriptions."""
+    section = (inspect.getdoc(where) or "").partition("\nParameters\n----------\n")[2]
+    entries = re.findall(r"^(\w+(?:, \w+)*)\n((?:    .+\n?)+)", section, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
 COMMANDS = {

@@ -1,34 +1,50 @@
-"""Neighbourhoods of the weights: where SAM climbs and where sharpness is measured."""
+"""Neighbourhoods of the weights, in which SAM climbs and sharpness is measured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf, nan
+from math import inf
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from .metric import Metric, Surroundings
-from .vector import Vector
+from .vector import Vector, inverse
 
 
 class Ascent(Protocol):
-    """How far up to go, given the gradient here."""
+    """A rule for the ascent step, given the gradient."""
 
     @property
     def rho(self) -> Any: ...
-    def within(self, site: Surroundings, times: float = 1.0) -> Ascent: ...
-    def steepest_(self, grad: Vector, site: Surroundings) -> Vector: ...
+    def within(self, site: Surroundings, times: float = 1.0) -> Ascent:
+        """The same rule with the radius of the parameter groups, times a factor."""
+        ...
+
+    def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
+        """The ascent step, built in the memory of the gradient."""
+        ...
 
 
 @dataclass(frozen=True)
 class Ball:
-    """The set {d : ||d / (rho T)||_p <= 1}; radii that differ by parameter group make one ellipsoid."""
+    """The set {d : ||d / (rho T)||_p <= 1}; radii that differ by parameter group make one ellipsoid.
 
-    rho: Any = 0.05  # a number or 0-dim tensor, or one number a chunk (Foret et al. 2021, section 3.1)
-    metric: Metric | None = None  # None: Euclidean, T = 1
+    Parameters
+    ----------
+    rho
+        The radius: a number, a 0-dim tensor, or one number per chunk. Default: Foret et al. 2021, section 3.1.
+    metric
+        The scale T of each weight, such as `Elementwise()`; None for T = 1.
+    p
+        The norm, 1 to inf.
+
+    """
+
+    rho: Any = 0.05
+    metric: Metric | None = None
     p: float = 2.0
 
     def __post_init__(self) -> None:
@@ -37,7 +53,7 @@ class Ball:
             raise ValueError(f"the p-norm is a norm for p in [1, inf], not p = {self.p}")
 
     def within(self, site: Surroundings, times: float = 1.0) -> Ball:
-        """The same ball with the radius that the parameter groups ask for now, times a factor."""
+        """The same ball with the current radius of the parameter groups, times a factor."""
         return replace(self, rho=_scaled(site.option("rho"), times))
 
     def steepest(self, grad: Vector, site: Surroundings) -> Vector:
@@ -45,7 +61,7 @@ class Ball:
         return self.steepest_(grad.clone(), site)
 
     def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
-        """`steepest`, built in the gradient's own memory."""
+        """`steepest`, built in the memory of the gradient."""
         if self.metric is None and self.p == 2 and not isinstance(self.rho, Sequence):
             return grad.mul_(inverse(grad.norm()).mul_(self.rho))
         factors = self.scales(site)
@@ -56,7 +72,7 @@ class Ball:
             grad.mul_(inverse(grad.norm()))
         else:
             peak = grad.norm(inf)
-            if self.p == 1:  # all that is largest shares the radius
+            if self.p == 1:  # the largest entries share the radius
                 grad = _rewrite(grad, lambda x: x.sign() * (x.abs() == peak.to(x)))
             else:
                 power = 1 / (self.p - 1)  # q - 1, for 1/p + 1/q = 1
@@ -65,7 +81,7 @@ class Ball:
         return stretch_(grad, factors)
 
     def project(self, d: Vector, site: Surroundings) -> Vector:
-        """The point of this ball nearest to d in gamma = d / (rho T); for p not in {1, 2, inf}, d shortened to fit."""
+        """The point of this ball nearest to d in gamma = d / (rho T); for p not in {1, 2, inf}, d scaled to fit."""
         factors = self.scales(site)
         gamma = d.clone()
         stretch_(gamma, [_reciprocal(f) for f in factors])
@@ -78,7 +94,7 @@ class Ball:
         return stretch_(gamma, factors)
 
     def scales(self, site: Surroundings) -> list[Any]:
-        """Factors whose product rho T maps the unit ball of gamma onto this one: d = rho T gamma."""
+        """The factors of rho T, which maps the unit ball of gamma onto this one: d = rho T gamma."""
         return [self.rho] if self.metric is None else [self.metric(site), self.rho]
 
     @property
@@ -89,7 +105,16 @@ class Ball:
 
 @dataclass(frozen=True)
 class Slope:
-    """Un-normalised ascent, d = rho T^2 g: a plain gradient step up (Andriushchenko & Flammarion 2022, eq. 3)."""
+    """Un-normalised ascent, d = rho T^2 g: a plain gradient step up (Andriushchenko & Flammarion 2022, eq. 3).
+
+    Parameters
+    ----------
+    rho
+        The step size of the ascent: a number, a 0-dim tensor, or one number per chunk.
+    metric
+        The scale T of each weight; None for T = 1.
+
+    """
 
     rho: Any = 0.05
     metric: Metric | None = None
@@ -98,9 +123,11 @@ class Slope:
         refuse_negative(self.rho)
 
     def within(self, site: Surroundings, times: float = 1.0) -> Slope:
+        """The same slope with the current radius of the parameter groups, times a factor."""
         return replace(self, rho=_scaled(site.option("rho"), times))
 
     def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
+        """The ascent step, built in the memory of the gradient."""
         if self.metric is not None:
             t = self.metric(site)
             grad.mul_(t).mul_(t)
@@ -108,24 +135,19 @@ class Slope:
 
 
 def ball(radius: Any) -> Ascent:
-    """`radius` itself if it is a neighbourhood already, else the Euclidean ball of that radius."""
+    """`radius` itself if it is a neighbourhood, else the Euclidean ball of that radius."""
     return radius if hasattr(radius, "steepest_") else Ball(radius)
 
 
 def refuse_negative(rho: Any) -> None:
-    """A radius, or one a chunk, is at least 0; tensors are not looked at, which would wait for the device."""
+    """Raises for a negative radius, or one of several; does not read tensors, which would synchronize."""
     for r in rho if isinstance(rho, Sequence) else [rho]:
         if not isinstance(r, Tensor) and not r >= 0:
             raise ValueError(f"a radius is rho >= 0, not {r}")
 
 
-def inverse(x: Tensor) -> Tensor:
-    """1 / x, and 0 where that is not finite: a zero gradient moves nothing."""
-    return x.reciprocal().nan_to_num_(nan=nan, posinf=0.0, neginf=0.0)
-
-
 def stretch_(v: Vector, factors: Sequence[Any]) -> Vector:
-    """Multiplies a vector by every factor."""
+    """Multiplies a vector by every factor, in place."""
     for f in factors:
         if not _is_one(f):
             v.mul_(f)
@@ -133,7 +155,7 @@ def stretch_(v: Vector, factors: Sequence[Any]) -> Vector:
 
 
 def _is_one(factor: Any) -> bool:
-    """Whether a factor is the number 1 for sure; tensors are not looked at, which would wait for the device."""
+    """Whether a factor is the Python number 1; does not read tensors, which would synchronize."""
     return isinstance(factor, (int, float)) and factor == 1
 
 
@@ -142,7 +164,7 @@ def _scaled(rho: Any, times: float) -> Any:
 
 
 def _reciprocal(f: Any) -> Any:
-    """1 / f, and 0 where f = 0: a pinned weight has gamma = 0."""
+    """1 / f, and 0 where f = 0: a weight that cannot move has gamma = 0."""
     if isinstance(f, Vector):
         return f.map(inverse)
     if isinstance(f, Tensor):

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from .vector import Space, Vector
 
-GROWTH = 8  # rows in a block of memory: few products, and little waste
+GROWTH = 8  # rows per block of memory: few products, and little unused memory
 
 
 class Basis:
-    """Orthonormal vectors, added one at a time; rows of a few matrices a device, so that projecting is quick."""
+    """Orthonormal vectors, added one at a time; stored as rows of a few matrices per device, for fast projections."""
 
     def __init__(self, space: Space):
         self.space, self._size = space, 0
@@ -57,17 +57,17 @@ class Basis:
         return Vector(self.space, chunks)
 
     def remove_(self, v: Vector, first: int | None = None) -> Tensor:
-        """Makes `v` orthogonal to the vectors, twice for the sake of rounding, and returns what was taken off."""
-        taken = self.coefficients(v, first)
-        if len(taken):
-            v.add_(self.combined(taken), -1.0)
-            again = self.coefficients(v, first)
-            v.add_(self.combined(again), -1.0)
-            taken = taken + again
-        return taken
+        """Makes `v` orthogonal to the vectors, twice because of rounding, and returns what it removes."""
+        removed = self.coefficients(v, first)
+        if len(removed):
+            v.add_(self.combined(removed), -1.0)
+            rest = self.coefficients(v, first)
+            v.add_(self.combined(rest), -1.0)
+            removed = removed + rest
+        return removed
 
     def _entries(self, v: Vector) -> list[Tensor]:
-        """All entries of a vector, end to end for each device."""
+        """All entries of a vector, concatenated per device."""
         chunks, precision = v.chunks, self.space.precision
         return [torch.cat([chunks[k].reshape(-1).to(precision) for k in members]) for members in self._members]
 

@@ -1,4 +1,4 @@
-"""Small parameters of a kind side by side in memory, where one operation reaches them all."""
+"""Small parameters of one shape stacked in memory, so that one kernel moves them all."""
 
 from __future__ import annotations
 
@@ -7,17 +7,27 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .roles import roles_of
+from .modules import roles_of
 from .shards import distributed
 from .vector import STACK_BELOW
 
 
 @torch.no_grad()
 def contiguous_(model: nn.Module) -> nn.Module:
-    """Moves the model's small parameters so that those of one shape lie in one stack; their values stay.
+    """Moves the model's small parameters so that those of one shape are views of one stack; their values stay.
 
-    A step of `SharpnessAware` then moves a stack at once instead of its tensors one by one. Call it after
-    the model is on its device, and before anything else keeps views of its parameters' memory.
+    A step of `SharpnessAware` then moves a stack in one operation instead of its tensors one by one.
+
+    Parameters
+    ----------
+    model
+        A model on its device. Call this before anything else keeps views of the memory of its parameters.
+
+    Returns
+    -------
+    nn.Module
+        The same model.
+
     """
     roles, kinds = roles_of(model, []), dict[object, list[nn.Parameter]]()
     for p in model.parameters():
@@ -31,7 +41,7 @@ def contiguous_(model: nn.Module) -> nn.Module:
 
 
 def stack_of(tensors: Sequence[Tensor]) -> Tensor | None:
-    """The stack that these tensors are the rows of, sharing its memory, or None if they do not lie so."""
+    """The tensor of which these tensors are the rows, sharing their memory, or None if there is none."""
     first = tensors[0].detach()
     starts = [t.data_ptr() for t in tensors]
     step = starts[1] - starts[0] if len(starts) > 1 else 0
@@ -44,5 +54,5 @@ def stack_of(tensors: Sequence[Tensor]) -> Tensor | None:
 
 
 def _shared(p: Tensor) -> bool:
-    """Whether other processes see this memory, and would lose sight of it."""
+    """Whether other processes share this memory: they would keep the old one."""
     return bool(p.is_shared())  # type: ignore[no-untyped-call]

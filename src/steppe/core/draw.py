@@ -1,8 +1,8 @@
 """Random vectors that are a function of their key and of the coordinate, never of hidden generator state.
 
-Coordinates are numbered over all parameters and drawn in blocks, each block from a generator seeded by
-(key, block). So a resumed run repeats its draws bit for bit, and a sharded parameter gets the same
-numbers as an unsharded one while each rank draws only the blocks that it holds.
+Coordinates are numbered over all parameters and drawn in blocks, each block from a generator that is seeded by
+(key, block). So a resumed run repeats its draws bit for bit, and a sharded parameter gets the same numbers as an
+unsharded one while each rank draws only the blocks that it holds.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from math import prod
 import torch
 from torch import Generator, Tensor
 
-from .graph_inputs import current, from_host
+from .graph_inputs import from_host
 from .shards import distributed, local
 from .vector import Space, Vector
 
 BLOCK = 1 << 20
 
+Key = tuple[int, ...]  # of the draws of a step: the seed, the number of the step, and what tells its draws apart
 Fill = Callable[[Tensor, Generator], object]
 
 
@@ -32,7 +33,7 @@ def seed_of(*key: int) -> int:
 
 
 def seed_torch(seed: int) -> None:
-    """Seeds torch's own generators; `torch.manual_seed` takes a millisecond where CUDA is there but unused."""
+    """Seeds torch's generators; `torch.manual_seed` takes a millisecond where CUDA is available but not initialized."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.manual_seed(seed)
     else:
@@ -41,15 +42,33 @@ def seed_torch(seed: int) -> None:
 
 def permutation(n: int, *key: int) -> Tensor:
     """A random order of n rows, on the CPU."""
-    return torch.randperm(n, generator=Generator().manual_seed(seed_of(*current(key))))
+    return torch.randperm(n, generator=Generator().manual_seed(seed_of(*key)))
+
+
+def at_step(key: Key, step: int | None) -> Key:
+    """The key of the same draw at another step; None keeps the step."""
+    return key if step is None else (key[0], step, *key[2:])
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What a law of random directions may use: a source of entries, and the weights and gradient here."""
+    """What a law of random directions may use: random entries, the weights and the gradient at the weights.
+
+    Parameters
+    ----------
+    space
+        The space of the direction.
+    key
+        Seed, step and number of the draw; equal keys give equal entries.
+    weights
+        The weights.
+    grad
+        The gradient at the weights.
+
+    """
 
     space: Space
-    key: tuple[int, ...]
+    key: Key
     weights: Vector
     grad: Vector
 
@@ -88,7 +107,7 @@ class Draw:
 
 
 def _laid_out(entries: Tensor, like: Tensor) -> Tensor:
-    """The same numbers in a tensor's order in memory: foreach goes one by one where tensors lie differently."""
+    """The same numbers in the memory format of `like`: foreach is slow on tensors of different strides."""
     if entries.stride() == like.stride() or not like.is_cuda:
         return entries
     return torch.empty_like(like).copy_(entries)
@@ -96,22 +115,22 @@ def _laid_out(entries: Tensor, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Stream:
-    """One device's coordinates: `total` random numbers of which any range can be read."""
+    """The coordinates on one device: `total` random numbers, of which any range can be read."""
 
     device: torch.device
     dtype: torch.dtype
     total: int
-    key: tuple[int, ...]
+    key: Key
     fill: Fill
 
     def read(self, start: int, stop: int) -> Tensor:
         return from_host(
             lambda: torch.empty(stop - start, dtype=self.dtype, device=self.device),
-            lambda out: self._read_into(out, start, stop),
+            lambda out, step: self._read_into(out, start, stop, at_step(self.key, step)),
         )
 
-    def _read_into(self, out: Tensor, start: int, stop: int) -> None:
-        generator, key = Generator(self.device), current(self.key)
+    def _read_into(self, out: Tensor, start: int, stop: int, key: Key) -> None:
+        generator = Generator(self.device)
         for block in range(start // BLOCK, -(-stop // BLOCK)):
             low, high = block * BLOCK, min((block + 1) * BLOCK, self.total)
             generator.manual_seed(seed_of(*key, block))
@@ -124,7 +143,7 @@ class _Stream:
                 out[a - start : b - start] = entire[a - low : b - low]
 
     def shard(self, p: Tensor, start: int) -> Tensor:
-        """The entries of this rank's shard of `p`, whose first coordinate is `start`."""
+        """The entries of this rank's shard of `p`, whose first coordinate over all ranks is `start`."""
         whole = distributed(p)
         if whole is None:
             return self.read(start, start + p.numel()).view(p.shape)

@@ -1,4 +1,4 @@
-"""What the host puts into a step, kept apart so that a recorded step can be given new values before every replay."""
+"""Values that the host writes into a captured step: buffers that are filled again before every replay."""
 
 from __future__ import annotations
 
@@ -8,83 +8,69 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-Key = tuple[int, ...]  # of a random draw: a seed, the number of the step, and what else tells draws apart
 Make = Callable[[], Tensor]
-Fill = Callable[[Tensor], object]
+Fill = Callable[[Tensor, int | None], object]
+"""Writes the values of a step into a buffer: of the step with this number, or of the step that is running (None)."""
 
-_running: Tape | None = None
-_replayed: int | None = None  # the step whose values are being filled in
+_active: GraphInputs | None = None  # the inputs of the step that is rehearsed or captured now
 
 
 @dataclass
-class Tape:
-    """The memory that a recorded step reads, and how to fill it for another step.
+class GraphInputs:
+    """The buffers that a captured step reads, and the functions that fill them for another step.
 
-    The memory is made in a rehearsal: what is made while a step is recorded may lie where an earlier operation of the
-    step has its scratch, and would be overwritten in every replay.
+    An eager rehearsal allocates the buffers. A buffer that is allocated during the capture may share memory with the
+    scratch space of an earlier kernel of the graph, and every replay would overwrite it.
     """
 
-    _filled: list[tuple[Tensor, Fill]] = field(default_factory=list)
-    _recorded: int | None = None  # how many of them a recording has taken up; None in a rehearsal
+    _buffers: list[tuple[Tensor, Fill]] = field(default_factory=list)
+    _captured: int | None = None  # how many buffers the capture has reached; None in the rehearsal
 
     @contextmanager
     def rehearsing(self) -> Iterator[None]:
-        """Memory for values from the host is made and filled within, and kept."""
-        global _running  # noqa: PLW0603
-        self._filled, self._recorded, _running = [], None, self
-        try:
+        """A context in which `from_host` allocates and fills buffers, and keeps them here."""
+        self._buffers = []
+        with self._activated(None):
             yield
-        finally:
-            _running = None
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Values from the host are noted within, not computed: they are to come into the rehearsal's memory."""
-        global _running  # noqa: PLW0603
-        self._recorded, _running = 0, self
+        """A context in which `from_host` returns the buffers of the rehearsal, in their order, without filling them."""
+        with self._activated(0):
+            yield
+
+    @contextmanager
+    def _activated(self, captured: int | None) -> Iterator[None]:
+        global _active  # noqa: PLW0603
+        self._captured, _active = captured, self
         try:
             yield
         finally:
-            _running = None
+            _active = None
 
     def replay(self, step: int) -> None:
-        """Fills in the values of a step."""
-        global _replayed  # noqa: PLW0603
-        _replayed = step
-        try:
-            for memory, fill in self._filled:
-                fill(memory)
-        finally:
-            _replayed = None
+        """Fills the buffers with the values of the step with this number."""
+        for buffer, fill in self._buffers:
+            fill(buffer, step)
 
-    def _given(self, make: Make, fill: Fill) -> Tensor:
-        if self._recorded is None:
-            memory = make()
-            fill(memory)
-            self._filled.append((memory, fill))
-            return memory
-        if self._recorded == len(self._filled):
-            raise RuntimeError("the step asks the host for more values than it did in its rehearsal")
-        memory, _ = self._filled[self._recorded]
-        self._filled[self._recorded] = (memory, fill)
-        self._recorded += 1
-        return memory
+    def _buffer(self, make: Make, fill: Fill) -> Tensor:
+        if self._captured is None:
+            buffer = make()
+            fill(buffer, None)
+            self._buffers.append((buffer, fill))
+            return buffer
+        if self._captured == len(self._buffers):
+            raise RuntimeError("the captured step reads more values from the host than its rehearsal did")
+        buffer, _ = self._buffers[self._captured]
+        self._buffers[self._captured] = (buffer, fill)
+        self._captured += 1
+        return buffer
 
 
 def from_host(make: Make, fill: Fill) -> Tensor:
-    """Memory that is made and filled now, or, where a step is recorded, filled before each of its replays."""
-    if _running is not None:
-        return _running._given(make, fill)
-    memory = make()
-    fill(memory)
-    return memory
-
-
-def replaying() -> bool:
-    """Whether a recorded step is being given the values of another one."""
-    return _replayed is not None
-
-
-def current(key: Key) -> Key:
-    """The key that a draw has in the step that is taken now: a recorded one knows only the step it was recorded at."""
-    return key if _replayed is None else (key[0], _replayed, *key[2:])
+    """A buffer from `make`, filled by `fill` now, or before every replay if the step is captured."""
+    if _active is not None:
+        return _active._buffer(make, fill)
+    buffer = make()
+    fill(buffer, None)
+    return buffer

@@ -1,4 +1,4 @@
-"""Scales of a ball: how far each weight may move compared with the others."""
+"""Scales of a ball: how far each weight may move relative to the others."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .chunk import Chunk
-from .foreach import magnitudes
 from .shards import completed
-from .vector import Space, Vector
+from .vector import Chunk, Space, Vector, magnitudes
 
 
 class Surroundings(Protocol):
-    """What a ball needs to know of the place it is centred on."""
+    """What a ball reads at its centre."""
 
     @property
     def space(self) -> Space: ...
@@ -26,35 +24,55 @@ class Surroundings(Protocol):
 
 
 class Metric(Protocol):
-    """The scale T(w) of a ball: a vector, or one number a chunk; 0 pins a weight."""
+    """The scale T(w) of a ball: a vector, or one number per chunk; a weight of scale 0 does not move."""
 
     def __call__(self, site: Surroundings) -> Vector | Sequence[float]: ...
 
 
 @dataclass(frozen=True)
 class Elementwise:
-    """T = |w| + eta on tensors named weight and 1 on the others, as the authors of ASAM run it (Kwon et al. 2021)."""
+    """T = |w| + eta on tensors named weight and 1 on the others, as in the code of ASAM (Kwon et al. 2021).
 
-    eta: float = 0.01  # Kwon et al. 2021, section 5
-    everywhere: bool = False  # True: |w| + eta on biases too, as the universal-SAM paper runs it
+    Parameters
+    ----------
+    eta
+        Added to every scale. Default: Kwon et al. 2021, section 5.
+    everywhere
+        Whether to use |w| + eta on biases too, as the universal-SAM paper does.
+
+    """
+
+    eta: float = 0.01
+    everywhere: bool = False
 
     def __call__(self, site: Surroundings) -> Vector:
-        spared, weights = _spared(site, self), site.weights.chunks
-        ones = iter(_ones_like([w for w, s in zip(weights, spared, strict=True) if s]))
-        rest = iter(magnitudes([w for w, s in zip(weights, spared, strict=True) if not s], self.eta))
-        return Vector(site.space, [next(ones if s else rest) for s in spared])
+        unscaled, weights = _unscaled(site, self), site.weights.chunks
+        ones = iter(_ones_like([w for w, s in zip(weights, unscaled, strict=True) if s]))
+        rest = iter(magnitudes([w for w, s in zip(weights, unscaled, strict=True) if not s], self.eta))
+        return Vector(site.space, [next(ones if s else rest) for s in unscaled])
 
 
 @dataclass(frozen=True)
 class Filterwise:
-    """T = ||w_filter|| + eta on convolution filters, |w| + eta on other weights (Kwon et al. 2021, eq. 5)."""
+    """T = ||w_filter|| + eta on convolution filters, |w| + eta on other weights (Kwon et al. 2021, eq. 5).
+
+    Parameters
+    ----------
+    eta
+        Added to every scale. Default: Kwon et al. 2021, section 5.
+    everywhere
+        Whether to scale biases too.
+    rows
+        Whether to treat the rows of matrices as filters.
+
+    """
 
     eta: float = 0.01
     everywhere: bool = False
-    rows: bool = False  # treat a matrix's rows as filters too
+    rows: bool = False
 
     def __call__(self, site: Surroundings) -> Vector:
-        chunks = zip(_spared(site, self), site.space.chunks, site.weights.chunks, strict=True)
+        chunks = zip(_unscaled(site, self), site.space.chunks, site.weights.chunks, strict=True)
         return Vector(site.space, [torch.ones_like(w) if s else self._scale(c, w) for s, c, w in chunks])
 
     def _scale(self, chunk: Chunk, w: Tensor) -> Tensor:
@@ -64,7 +82,7 @@ class Filterwise:
         inside = tuple(range(w.ndim - ndim + 1, w.ndim))
         wide = torch.promote_types(w.dtype, torch.float32)
         norms = torch.linalg.vector_norm(w, dim=inside, keepdim=True, dtype=wide)
-        whole = completed(norms.square(), chunk.sharding, first_dim=1).sqrt()  # a filter may lie on several ranks
+        whole = completed(norms.square(), chunk.sharding, first_dim=1).sqrt()  # a filter may be sharded over ranks
         return whole.add(self.eta).to(w.dtype).expand_as(w)
 
 
@@ -79,7 +97,14 @@ class NormLayersOnly:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """T = a vector of your own, as one tensor a parameter; 0 pins a weight."""
+    """T = a vector of your own.
+
+    Parameters
+    ----------
+    scales
+        One tensor per parameter; a weight of scale 0 does not move.
+
+    """
 
     scales: Sequence[Tensor]
 
@@ -87,14 +112,14 @@ class Given:
         places = site.space.locals()
         if [x.shape for x in self.scales] != [w.shape for w in places]:
             raise ValueError(
-                f"Given needs one tensor a parameter, in their shapes: there are {len(places)} parameters and "
+                f"Given needs one tensor per parameter, of its shape: there are {len(places)} parameters and "
                 f"{len(self.scales)} tensors"
             )
         return site.space.vector([x.detach().to(w) for x, w in zip(self.scales, places, strict=True)]).clone()
 
 
-def _spared(site: Surroundings, metric: Elementwise | Filterwise) -> list[bool]:
-    """Which chunks have scale 1, whatever their weights are."""
+def _unscaled(site: Surroundings, metric: Elementwise | Filterwise) -> list[bool]:
+    """For each chunk, whether its scale is 1 whatever its weights are."""
     if metric.everywhere:
         return [False] * len(site.space.chunks)
     _need_names(site.space, metric, "weight", f"{type(metric).__name__}(everywhere=True)")
@@ -102,7 +127,7 @@ def _spared(site: Surroundings, metric: Elementwise | Filterwise) -> list[bool]:
 
 
 def _ones_like(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Ones in the shapes of these tensors, all of a kind made at once."""
+    """Ones in the shapes of these tensors, from one allocation where dtypes and devices agree."""
     if len({(t.dtype, t.device) for t in tensors}) != 1:
         return [torch.ones_like(t) for t in tensors]
     flat = tensors[0].new_ones(sum(t.numel() for t in tensors))
@@ -114,6 +139,6 @@ def _ones_like(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _need_names(space: Space, metric: object, what: str, otherwise: str) -> None:
     if any(getattr(c.role, what) is None for c in space.chunks):
         raise ValueError(
-            f"{type(metric).__name__} tells {what} parameters apart by name, and these parameters have none: pass "
+            f"{type(metric).__name__} finds {what} parameters by name, and these parameters have no names: pass "
             f"model= to SharpnessAware, build the base optimizer from model.named_parameters(), or use {otherwise}."
         )

@@ -1,49 +1,75 @@
-"""The language of plans: a method asks for losses and gradients somewhere, and returns a gradient."""
+"""Methods and their plans: a plan yields probes, receives losses and gradients, and returns a gradient."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from .ball import ball
 from .draw import Draw
+from .modules import Role
 from .rows import Rows, whole
 from .vector import Space, Vector
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Asks for the loss and gradient at the weights displaced by `at`, which it consumes."""
+    """A request for the loss and gradient at displaced weights.
 
-    at: Vector | None = None  # None: at the weights themselves
-    rows: Rows = whole  # of the batch
-    sync: bool = True  # average the gradient over workers
-    grad: bool = True  # False: the losses alone, without a backward pass
+    Parameters
+    ----------
+    at
+        The displacement, which the probe consumes; None for the weights themselves.
+    rows
+        The rows of the batch on which the loss is computed; all by default.
+    sync
+        Whether to average the gradient over workers.
+    grad
+        Whether to run a backward pass; without one the reading has losses alone.
+
+    """
+
+    at: Vector | None = None
+    rows: Rows = whole
+    sync: bool = True
+    grad: bool = True
 
 
 @dataclass
 class Reading:
-    """Answers a probe; owns its gradient."""
+    """The result of a probe. A plan may change its gradient in place.
+
+    Attributes
+    ----------
+    losses
+        One loss per row, or None if the training loop passed a reduced loss.
+    batch
+        The number of rows in the batch, or None if the training loop selected no rows.
+
+    """
 
     _grad: Vector | None
     _loss: Tensor | None
     _mean: Callable[[Tensor], Tensor]  # over workers
-    losses: Tensor | None = None  # one a row, where the loop gave them unreduced
-    batch: int | None = None  # how many rows the batch has, where the loop selected some
+    losses: Tensor | None = None
+    batch: int | None = None
     _averaged: Tensor | None = field(default=None, repr=False)
 
     @property
     def grad(self) -> Vector:
+        """The gradient; raises for a probe with grad=False."""
         if self._grad is None:
             raise RuntimeError("this probe asked for losses only (grad=False): it has no gradient to read")
         return self._grad
 
     @property
     def loss(self) -> Tensor:
-        """The mean loss, over workers too if the gradient is."""
+        """The mean loss, over workers too if the probe has sync=True."""
         if self._loss is None:
             raise RuntimeError("the method needs the value of the loss: return it from the closure")
         if self._averaged is None:
@@ -53,63 +79,142 @@ class Reading:
 
 Plan = Generator[Probe, Reading, Vector]
 
+ROWS = 1024  # of the batch on which passes are counted
+
 
 class Site(Protocol):
-    """What a plan may see: the weights and their space, the options of the groups, its own memory."""
+    """What a plan can read: the weights, the options of the parameter groups, random draws and its own memory.
+
+    Attributes
+    ----------
+    step
+        The number of the step, from 0.
+    settings
+        Group options that the plan sets when the step is applied, such as lr.
+    mask
+        A bool tensor over the rows of the batch, or None if the caller passed none.
+    alone
+        Whether no other workers share the step.
+
+    """
 
     step: int
-    settings: dict[str, Any]  # group options to set when the step is taken, such as lr
-    mask: Tensor | None  # over the batch, where the caller gave one
+    settings: dict[str, Any]
+    mask: Tensor | None
 
     @property
-    def alone(self) -> bool: ...  # no other workers share the step
+    def alone(self) -> bool: ...
     @property
     def space(self) -> Space: ...
     @property
     def weights(self) -> Vector: ...
-    def option(self, name: str) -> Any: ...
-    def draw(self, sample: int, grad: Vector) -> Draw: ...
-    def key(self, sample: int) -> tuple[int, ...]: ...
-    def momentum(self) -> Vector | None: ...
-    def recall(self, slot: str, missing: Vector | None = None) -> Vector | None: ...
-    def remember(self, slot: str, vector: Vector) -> None: ...
-    def average_(self, vector: Vector) -> Vector: ...  # over workers
-    def mean(self, numbers: Tensor) -> Tensor: ...  # over workers
+    def option(self, name: str) -> Any:
+        """A group option: one value, or one per chunk if the groups differ."""
+        ...
+
+    def draw(self, sample: int, grad: Vector) -> Draw:
+        """The source of random draw number `sample` of this step."""
+        ...
+
+    def key(self, sample: int) -> tuple[int, ...]:
+        """The key of random draw number `sample` of this step."""
+        ...
+
+    def momentum(self) -> Vector | None:
+        """The momentum of the base optimizer, or None before its first step."""
+        ...
+
+    def recall(self, slot: str, missing: Vector | None = None) -> Vector | None:
+        """The vector that an earlier step kept in this slot; `missing` or 0 where a parameter is new since then."""
+        ...
+
+    def remember(self, slot: str, vector: Vector) -> None:
+        """Keeps a vector for later steps, once this step is applied."""
+        ...
+
+    def average_(self, vector: Vector) -> Vector:
+        """Averages a vector over workers, in place."""
+        ...
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        """The mean of numbers over workers."""
+        ...
 
 
 class Method(Protocol):
-    """A way to compute the gradient that the base optimizer sees."""
+    """Computes the gradient that the base optimizer applies.
+
+    A method of your own is a frozen dataclass that inherits from this class and writes `plan`. The defaults of the
+    other members keep no vectors, read `rho` from the parameter groups if the method has a field of that name, count
+    the passes of a step by running the plan on a problem with one weight, and capture all steps as one CUDA graph if
+    the plan does not read `site.step`.
+    """
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Names of the vectors it keeps between steps."""
-        ...
+        """Names of the vectors that the method keeps between steps; none by default."""
+        return ()
 
     def options(self) -> Mapping[str, Any]:
-        """Defaults of the group options that it reads."""
-        ...
+        """Group options that the plan reads, with their defaults: the radius `rho` of the method, if it has one."""
+        return {"rho": ball(self.rho).rho} if hasattr(self, "rho") else {}
 
     def cost(self, step: int) -> int:
-        """How many probes it makes at that step, on a batch with rows of every kind."""
-        ...
+        """The number of passes of a step, on a batch with rows of every kind; counted by default."""
+        pattern = self.pattern(step) if step else None
+        if pattern is None:
+            return rehearse(self, step).passes
+        counts: dict[Hashable, int] = vars(self).setdefault("_passes", {})  # not a field: equality ignores it
+        if pattern not in counts:
+            counts[pattern] = rehearse(self, step).passes
+        return counts[pattern]
 
     def pattern(self, step: int) -> Hashable:
-        """What is the same for steps that do the same work on other numbers, so that a recording of one serves them.
+        """A value that is equal for steps that run the same operations, so that one CUDA graph serves them all.
 
-        None for a step that no recording serves. Asked only from the second step on.
+        None for a step that runs eagerly. By default all steps are alike, or run eagerly if the plan reads `site.step`.
+        Override it for a plan that does, and for one that decides something on the host. Called from the second step
+        on.
         """
-        ...
+        if "_reads_step" not in vars(self):
+            try:
+                vars(self)["_reads_step"] = rehearse(self, step).reads_step
+            except NotImplementedError:
+                vars(self)["_reads_step"] = True  # unknown
+        return None if vars(self)["_reads_step"] else True
 
-    def plan(self, site: Site) -> Plan: ...
+    @abstractmethod
+    def plan(self, site: Site) -> Plan:
+        """Yields probes, receives their readings, and returns the gradient for the base optimizer."""
+        ...
 
 
 def pattern_of(method: Method, step: int) -> Hashable:
-    """A method's pattern, or None if it does not say: a method of one's own works without."""
+    """The pattern of a step, or None for a method that defines none and does not inherit from `Method`."""
     return method.pattern(step) if hasattr(method, "pattern") else None
 
 
+def rehearse(method: Method, step: int) -> _OneWeight:
+    """Runs the plan of a step on a problem with one weight, in a Euclidean ball, and returns what it did there."""
+    rehearsed: Any = method
+    if is_dataclass(method):  # geometry may need the shapes of the model, and does not change the number of probes
+        values = {f.name: getattr(method, f.name) for f in fields(method)}
+        radii = {name: value.rho for name, value in values.items() if hasattr(value, "steepest_")}
+        rehearsed = replace(rehearsed, **radii) if radii else rehearsed
+    site = _OneWeight(method.options(), step)
+    try:
+        follow(rehearsed.plan(site), site.read)
+    except Exception as error:
+        name = type(method).__name__
+        raise NotImplementedError(
+            f"counting the passes of {name} by running its plan on one weight failed: {error}. Define "
+            f"{name}.cost(self, step), which returns the number of passes of a step"
+        ) from error
+    return site
+
+
 def follow(plan: Plan, answer: Callable[[Probe], Reading]) -> Vector:
-    """The gradient that a plan returns when every probe is answered by a function."""
+    """Runs a plan, with `answer` as the result of each probe, and returns its gradient."""
     reading: Any = None
     while True:
         try:
@@ -118,3 +223,52 @@ def follow(plan: Plan, answer: Callable[[Probe], Reading]) -> Vector:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
         reading = answer(probe)
+
+
+class _OneWeight:
+    """A site with a single weight and without workers, which notes what a plan does."""
+
+    alone = True
+
+    def __init__(self, options: Mapping[str, Any], step: int):
+        self.passes, self.reads_step, self.settings = 0, False, dict[str, Any]()
+        self.mask = torch.arange(ROWS) % 2 == 0
+        self.space = Space([torch.ones(1)], roles=[Role(weight=True, norm=True)])
+        self._options, self._step = {"lr": 0.1, "weight_decay": 0.0, **options}, step
+
+    def read(self, probe: Probe) -> Reading:
+        self.passes += 1
+        return Reading(self.weights.clone(), torch.ones(()), lambda x: x, torch.ones(ROWS), ROWS)
+
+    @property
+    def step(self) -> int:
+        self.reads_step = True
+        return self._step
+
+    @property
+    def weights(self) -> Vector:
+        return self.space.weights()
+
+    def option(self, name: str) -> Any:
+        return self._options[name]
+
+    def key(self, sample: int) -> tuple[int, ...]:
+        return (0, self._step, sample)
+
+    def draw(self, sample: int, grad: Vector) -> Draw:
+        return Draw(self.space, self.key(sample), self.weights, grad)
+
+    def momentum(self) -> Vector | None:
+        return self.weights if self._step else None
+
+    def recall(self, slot: str, missing: Vector | None = None) -> Vector | None:
+        return self.weights if self._step else None
+
+    def remember(self, slot: str, vector: Vector) -> None:
+        pass
+
+    def average_(self, vector: Vector) -> Vector:
+        return vector
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        return numbers

@@ -1,22 +1,22 @@
-"""Which rows of the batch a probe is taken on. Calling a value here selects them from tensors of the batch."""
+"""Choices of rows of a batch: a probe computes its loss on the rows that it names."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .draw import permutation
-from .graph_inputs import from_host, replaying
+from .draw import Key, at_step, permutation
+from .graph_inputs import from_host
 
 
 class Rows(Protocol):
-    """A choice of rows, known before the batch is seen."""
+    """A choice of rows, made before the batch is known."""
 
     def index(self, n: int) -> Tensor | slice:
-        """The chosen rows of a batch of n."""
+        """The index of the chosen rows in a batch of n."""
         ...
 
 
@@ -30,7 +30,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Not this batch at all: the caller's held-out data, all of it."""
+    """All of the caller's held-out data instead of the batch."""
 
     def index(self, n: int) -> slice:
         return slice(None)
@@ -38,7 +38,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Part:
-    """The `number`-th of `of` parts, as equal as they can be."""
+    """Part `number` of `of` parts, whose sizes differ by at most one row."""
 
     number: int
     of: int
@@ -46,14 +46,14 @@ class Part:
     def index(self, n: int) -> slice:
         if n < self.of:
             raise ValueError(
-                f"asked for {self.of} parts of a batch of {n} rows: use fewer parts, or drop short batches"
+                f"cannot make {self.of} parts of a batch of {n} rows: use fewer parts, or drop short batches"
             )
         small, extra = divmod(n, self.of)
         start = self.number * small + min(self.number, extra)
         return slice(start, start + self.size(n))
 
     def size(self, n: int) -> int:
-        """How many rows this part of a batch of n has."""
+        """The number of rows in this part of a batch of n."""
         return n // self.of + (self.number < n % self.of)
 
 
@@ -65,18 +65,16 @@ class Row:
 
     def index(self, n: int) -> slice:
         if self.number >= n:
-            raise ValueError(
-                f"asked for row {self.number} by itself, but the batch has {n} rows: ask for fewer samples"
-            )
+            raise ValueError(f"row {self.number} is not in a batch of {n} rows: use fewer samples, or larger batches")
         return slice(self.number, self.number + 1)
 
 
 @dataclass(frozen=True)
 class Split:
-    """A random share of the rows, or, with `rest`, the other rows of the same split."""
+    """A random share of the rows, or with `rest` the other rows of the same split."""
 
     share: float
-    key: tuple[int, ...]
+    key: Key
     rest: bool = False
 
     def index(self, n: int) -> Tensor:
@@ -93,10 +91,10 @@ class Split:
 class Chosen:
     """The rows at these positions of a batch of `of` rows."""
 
-    positions: Tensor
+    positions: Tensor | slice
     of: int
 
-    def index(self, n: int) -> Tensor:
+    def index(self, n: int) -> Tensor | slice:
         if n != self.of:
             raise ValueError(f"rows were chosen for a batch of {self.of}, but this batch has {n} rows")
         return self.positions
@@ -104,7 +102,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Within:
-    """Some rows of a choice of rows."""
+    """The rows that `inner` chooses among those that `outer` chooses."""
 
     outer: Rows
     inner: Rows
@@ -119,18 +117,18 @@ held_out = HeldOut()
 
 
 def within(outer: Rows, inner: Rows) -> Rows:
-    """`inner` of the rows that `outer` chooses; held-out data stays what it is."""
+    """The rows that `inner` chooses among those of `outer`; held-out data has no outer choice."""
     return inner if inner is held_out else outer if inner is whole else Within(outer, inner)
 
 
 def count(rows: Rows, n: int) -> int:
-    """How many rows are chosen of a batch of n."""
+    """The number of rows chosen from a batch of n."""
     index = rows.index(n)
     return len(range(n)[index]) if isinstance(index, slice) else len(index)
 
 
 def select(rows: Rows, tensors: tuple[Any, ...]) -> tuple[Any, int]:
-    """The chosen rows of every tensor, and how many the batch has; one tensor in, one tensor out."""
+    """The chosen rows of every tensor, and the size of the batch; one tensor in, one tensor out."""
     if not tensors:
         raise TypeError("rows(...) takes the tensors of the batch: x, y = turn.rows(x, y)")
     lengths = {len(t) for t in tensors}
@@ -138,26 +136,35 @@ def select(rows: Rows, tensors: tuple[Any, ...]) -> tuple[Any, int]:
         raise ValueError(f"the tensors of one batch have one length, not {sorted(lengths)}")
     n = lengths.pop()
     if n == 0:
-        raise ValueError("the batch is empty: there is no loss to take a gradient of")
+        raise ValueError("the batch is empty: its loss has no gradient")
     index = rows.index(n)
-    there = {device: _on(device, rows, index, n) for device in {t.device for t in tensors}}
-    picked = tuple(t[there[t.device]] for t in tensors)
-    return (picked[0] if len(picked) == 1 else picked), n
+    on_device = {device: _index_on(device, rows, index, n) for device in {t.device for t in tensors}}
+    selected = tuple(t[on_device[t.device]] for t in tensors)
+    return (selected[0] if len(selected) == 1 else selected), n
 
 
-def _on(device: torch.device, rows: Rows, index: Tensor | slice, n: int) -> Tensor | slice:
-    if not isinstance(index, Tensor) or index.device.type != "cpu":  # chosen on the device
+def _index_on(device: torch.device, rows: Rows, index: Tensor | slice, n: int) -> Tensor | slice:
+    if not isinstance(index, Tensor) or index.device.type != "cpu":  # rows that were chosen on the device
         return index
 
-    def fill(memory: Tensor) -> None:
-        chosen = rows.index(n) if replaying() else index
-        memory.copy_(torch.as_tensor(chosen), non_blocking=True)
+    def fill(buffer: Tensor, step: int | None) -> None:
+        chosen = index if step is None else rows_at_step(rows, step).index(n)
+        buffer.copy_(torch.as_tensor(chosen), non_blocking=True)
 
     return from_host(lambda: torch.empty(index.shape, dtype=index.dtype, device=device), fill)
 
 
+def rows_at_step(rows: Rows, step: int) -> Rows:
+    """The same choice at another step: random splits are drawn anew."""
+    if isinstance(rows, Split):
+        return replace(rows, key=at_step(rows.key, step))
+    if isinstance(rows, Within):
+        return Within(rows_at_step(rows.outer, step), rows_at_step(rows.inner, step))
+    return rows
+
+
 def positions(mask: Tensor, value: bool) -> Tensor:
-    """Where a boolean mask has that value, on the CPU so that no step waits for the device."""
+    """The positions at which a boolean mask has this value, on the CPU."""
     if mask.dtype != torch.bool or mask.ndim != 1:
         raise TypeError(f"a mask over the batch is a 1-D bool tensor, not {mask.dtype} of shape {tuple(mask.shape)}")
     return torch.nonzero(mask.cpu() == value).flatten()

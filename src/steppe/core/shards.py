@@ -1,4 +1,4 @@
-"""DTensors seen from one rank: its own shard, and what the shards of all ranks add up to."""
+"""DTensors on one rank: the local shard, and reductions over the shards of all ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Cut = tuple[int, int]  # a dimension of a device mesh, and the dimension of a tensor that it cuts
-Sharding = tuple[Any, tuple[Cut, ...]]  # a device mesh, and how it cuts a tensor
+Cut = tuple[int, int]  # a dimension of a device mesh, and the dimension of a tensor that it shards
+Sharding = tuple[Any, tuple[Cut, ...]]  # a device mesh, and how it shards a tensor
 
 
 def distributed(t: Tensor) -> Any:
-    """`t` as the DTensor that it is, or None; asked by attribute because importing DTensor is slow."""
+    """`t` if it is a DTensor, else None; tested by an attribute because importing DTensor is slow."""
     return t if hasattr(t, "device_mesh") else None
 
 
@@ -25,7 +25,7 @@ def local(t: Tensor) -> Tensor:
 
 
 def shard_like(p: Tensor, x: Tensor) -> Tensor:
-    """`x`, a shard on this rank, as a tensor distributed the way `p` is."""
+    """The DTensor with local shard `x` and the layout of `p`; `x` itself if `p` is not a DTensor."""
     pattern = distributed(p)
     if pattern is None:
         return x
@@ -37,14 +37,14 @@ def shard_like(p: Tensor, x: Tensor) -> Tensor:
 
 
 def sharding_of(p: Tensor) -> Sharding | None:
-    """How `p` is cut up, or None if every rank has all of it."""
+    """How `p` is sharded, or None if every rank has all of it."""
     whole = distributed(p)
     cuts = tuple((d, s.dim) for d, s in enumerate(whole.placements) if s.is_shard()) if whole is not None else ()
     return (whole.device_mesh, cuts) if cuts else None
 
 
 def completed(part: Tensor, sharding: Sharding | None, op: Any = None, *, first_dim: int = 0) -> Tensor:
-    """`part` summed (or by `op`) over the ranks among which tensors are cut along `first_dim` or a later dimension."""
+    """`part` reduced by `op`, the sum by default, over the ranks that shard dimension `first_dim` or a later one."""
     for mesh, mesh_dim, tensor_dim in [(sharding[0], *cut) for cut in sharding[1]] if sharding else ():
         if tensor_dim >= first_dim:
             dist.all_reduce(part, op=op or dist.ReduceOp.SUM, group=mesh.get_group(mesh_dim))
@@ -54,7 +54,7 @@ def completed(part: Tensor, sharding: Sharding | None, op: Any = None, *, first_
 def over_ranks(
     numbers: Sequence[Tensor], shardings: Sequence[Sharding | None], combine: Callable[[Tensor], Tensor], op: Any
 ) -> Tensor:
-    """`combine` of numbers of which some are this rank's part only, those completed by the other ranks."""
+    """Combines numbers, those of sharded tensors over all ranks that hold a shard."""
     totals = []
     for sharding in dict.fromkeys(shardings):
         mine = [n for n, s in zip(numbers, shardings, strict=True) if s == sharding]

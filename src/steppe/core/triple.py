@@ -9,13 +9,12 @@ from math import inf, log
 import torch
 from torch import Tensor
 
-from .ball import inverse
 from .draw import Draw
-from .vector import Vector
+from .vector import Vector, inverse
 
-Law = Callable[[Draw], Vector]  # a measure mu: one fresh direction from a source of randomness
+Law = Callable[[Draw], Vector]  # a measure mu: returns one random direction
 
-LOG_CAP = 0.5 * log(torch.finfo(torch.float32).max)  # exp of this times a gradient is still finite
+LOG_CAP = 0.5 * log(torch.finfo(torch.float32).max)  # exp of this, times a gradient, is finite
 
 
 def identity(t: Tensor) -> Tensor:
@@ -30,19 +29,29 @@ def uncorrected(n: int) -> float:
 class Triple:
     """S = phi(integral of psi(v' H v / 2) d mu(v)), with phi: R^m -> R and psi: R -> R^m as torch functions.
 
-    `laws` holds mu_1 .. mu_m, or one law whose draws all m components share. In `logs`, psi returns
-    log psi and phi maps the log of the mean to log phi, so that products of many factors cannot overflow.
+    Parameters
+    ----------
+    phi, psi
+        The functions.
+    laws
+        The measures mu_1 .. mu_m, or one law whose draws all m components share.
+    logs
+        Whether psi returns log psi and phi maps the log of the mean to log phi, so that products of many factors do
+        not overflow.
+    correction
+        A function of the number of draws: a small-sample factor that multiplies phi.
+
     """
 
     phi: Callable[[Tensor], Tensor]
     psi: Callable[[Tensor], Tensor]
     laws: Sequence[Law]
     logs: bool = False
-    correction: Callable[[int], float] = uncorrected  # times phi, where n draws need a small-sample factor
+    correction: Callable[[int], float] = uncorrected
 
     @property
     def m(self) -> int:
-        """How many components psi has."""
+        """The number of components of psi."""
         return self.psi(torch.zeros(())).numel()
 
     def __post_init__(self) -> None:
@@ -50,21 +59,21 @@ class Triple:
             raise ValueError(f"psi has {self.m} components: give one law for all, or one each, not {len(self.laws)}")
 
     def value(self, u: Tensor) -> Tensor:
-        """Phi of the sample mean of psi over the rows of `u`, which has one column a law."""
+        """Phi of the sample mean of psi over the rows of `u`, which has one column per law."""
         each = self.psis(u)
         if not self.logs:
             return self.link(each)
         exponent = self.link(each)
         capped = exponent.detach().clamp(max=LOG_CAP).exp()
-        return capped * (1 + exponent - exponent.detach())  # exp, with its own slope
+        return capped * (1 + exponent - exponent.detach())  # the value of exp, capped, with a slope that matches
 
     def psis(self, u: Tensor) -> Tensor:
-        """Psi of every row of `u`: one column a component."""
+        """Psi of every row of `u`: one column per component."""
         each = torch.stack([self.psi(x).reshape(-1) for x in u.reshape(-1)]).reshape(*u.shape, self.m)
         return each[:, 0] if len(self.laws) == 1 else torch.diagonal(each, dim1=1, dim2=2)
 
     def link(self, psis: Tensor) -> Tensor:
-        """Phi of the mean of psi over the rows, corrected for their number; in `logs`, the logarithm of that."""
+        """Phi of the mean of psi over the rows, corrected for their number; with `logs`, the logarithm of that."""
         n = len(psis)
         return self._of_mean(torch.logsumexp(psis, 0) - log(n) if self.logs else psis.mean(0), n)
 
@@ -83,7 +92,7 @@ class Triple:
 
 
 def _before_and_after(rows: Tensor, accumulate: Callable[..., Tensor], nothing: float) -> tuple[Tensor, Tensor]:
-    """What has accumulated before every row, and after it: unlike a difference of sums, exact beside large rows."""
+    """What accumulates before every row, and after it: unlike a difference of sums, exact next to large rows."""
     none = torch.full_like(rows[:1], nothing)
     before = torch.cat([none, accumulate(rows, 0)[:-1]])
     return before, torch.cat([accumulate(rows.flip(0), 0).flip(0)[1:], none])
@@ -106,15 +115,22 @@ def rademacher(draw: Draw) -> Vector:
 
 
 def uphill(draw: Draw) -> Vector:
-    """The point mass at the normalised gradient, which makes SAM of the identity triple."""
+    """The point mass at the normalised gradient, with which the identity triple is SAM."""
     return draw.grad * inverse(draw.grad.norm())
 
 
 @dataclass(frozen=True)
 class Hypercube:
-    """Uniform on [-half, half]^d."""
+    """Uniform on [-half, half]^d.
 
-    half: float = 0.01  # universal-SAM paper, appendix O: sides of 0.02
+    Parameters
+    ----------
+    half
+        Half of a side. Default: universal-SAM paper, appendix O, sides of 0.02.
+
+    """
+
+    half: float = 0.01
 
     def __call__(self, draw: Draw) -> Vector:
         return draw.uniform(-self.half, self.half)
@@ -122,7 +138,14 @@ class Hypercube:
 
 @dataclass(frozen=True)
 class PointMass:
-    """All mass at one direction, given as one tensor a parameter."""
+    """All mass at one direction.
+
+    Parameters
+    ----------
+    at
+        The direction, as one tensor per parameter.
+
+    """
 
     at: Sequence[Tensor]
 

@@ -1,13 +1,14 @@
-"""Weights and gradients as vectors: formulas once, fast on many small tensors, exact on shards.
+"""Weights and gradients as vectors: formulas written once, fast on many small tensors, exact on shards.
 
-A `Space` stores same-shaped small tensors stacked in one chunk and every other tensor as a chunk of
-its own, so that the algebra below costs one kernel a chunk instead of one a tensor. This is the only
-module that spells `torch._foreach_*`; everything else reads as algebra.
+A `Space` stores small tensors of one shape stacked in one chunk and every other tensor as a chunk of its own, so
+that the algebra below costs one kernel per chunk instead of one per tensor. This is the only module that calls
+`torch._foreach_*`; everything else reads as algebra.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from math import inf, nan
 from typing import Any
 
@@ -15,29 +16,54 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .chunk import Chunk
-from .foreach import copies
-from .inner import dot, joined
-from .roles import Role
-from .shards import local, over_ranks, sharding_of
+from .modules import Role
+from .shards import Sharding, local, over_ranks, sharding_of
 
-STACK_BELOW = 1 << 14  # elements: a larger tensor costs more to copy than one more operation costs to call
+STACK_BELOW = 1 << 14  # elements: copying a larger tensor costs more than one more kernel launch
 TINY = 1e-24  # sums of powers below this may have lost entries that are too small for float32
+
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The parameters that are stored together, and what they have in common."""
+
+    members: tuple[int, ...]
+    group: int
+    role: Role
+    sharding: Sharding | None
+    shape: torch.Size  # of one member, over all ranks
+
+    @property
+    def stacked(self) -> bool:
+        return len(self.members) > 1
 
 
 class Space:
-    """The space that the given parameters live in: their storage in chunks and their inner product."""
+    """The vector space of some parameters: their storage in chunks and their inner product.
+
+    Parameters
+    ----------
+    params
+        The parameters, DTensors included.
+    groups
+        The parameter group of each parameter; all 0 by default.
+    roles
+        The role of each parameter in its layer; unknown by default.
+
+    """
 
     def __init__(self, params: Sequence[Tensor], groups: Sequence[int] = (), roles: Sequence[Role] = ()):
         self.params = list(params)
         kinds: dict[Hashable, list[int]] = {}
         for i, p in enumerate(self.params):
             group, role = groups[i] if groups else 0, roles[i] if roles else Role()
-            # on a GPU, foreach takes many tensors in one kernel, and putting them together would be one more
+            # on a GPU, foreach handles many tensors in one kernel, and stacking them would cost one more
             alone = i if p.numel() > STACK_BELOW or p.device.type == "cuda" else -1
             key = (str(p.device), p.dtype, p.shape, local(p).shape, group, role, sharding_of(p), alone)
             kinds.setdefault(key, []).append(i)
-        # ordered by device, so that each device's coordinates are one range (see draw.py)
+        # ordered by device, so that the coordinates on each device are one range (see draw.py)
         self.chunks = [
             Chunk(tuple(members), key[4], key[5], key[6], key[2])  # type: ignore[index]
             for key, members in sorted(kinds.items(), key=lambda kv: kv[0][0])  # type: ignore[index]
@@ -50,19 +76,20 @@ class Space:
 
     @property
     def device(self) -> torch.device:
-        """Where inner products are added up."""
+        """The device on which inner products are accumulated."""
         return self.devices[0]
 
     @property
     def sharded(self) -> bool:
+        """Whether some parameters are sharded over ranks."""
         return bool(self._meshes)
 
     def locals(self) -> list[Tensor]:
-        """Every parameter as far as this rank holds it, sharing its memory."""
+        """The part of every parameter that this rank holds, sharing its memory."""
         return [local(p) for p in self.params] if self._meshes else self.params
 
     def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """One tensor a parameter, as chunks: stacked ones are copies, the others the tensors themselves."""
+        """Converts one tensor per parameter to chunks: stacked chunks are copies, the others are the tensors."""
         if self._one_by_one:
             return list(tensors)
         return [
@@ -70,7 +97,7 @@ class Space:
         ]
 
     def unpack(self, chunks: Sequence[Tensor]) -> list[Tensor]:
-        """Chunks as one tensor a parameter, sharing their memory."""
+        """Converts chunks to one tensor per parameter, sharing their memory."""
         if self._one_by_one:
             return list(chunks)
         tensors: list[Tensor] = [chunks[0]] * len(self.params) if chunks else []
@@ -80,13 +107,15 @@ class Space:
         return tensors
 
     def vector(self, tensors: Sequence[Tensor]) -> Vector:
-        """The vector with these components, one tensor a parameter."""
+        """The vector with these components, one tensor per parameter."""
         return Vector(self, tensors=list(tensors))
 
     def weights(self) -> Vector:
+        """The parameters as a vector, sharing their memory."""
         return self.vector(self.locals())
 
     def zeros(self) -> Vector:
+        """The zero vector."""
         return Vector(self, [torch.zeros_like(x) for x in self.weights().chunks])
 
     def total(
@@ -96,30 +125,33 @@ class Space:
         op: Any = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """`combine` of one number per chunk, over all ranks that hold a shard; counts stay integers."""
+        """Combines one number per chunk, over all ranks that hold a shard; counts stay integers."""
         dtype = dtype or self.precision
         if not parts:
             return torch.zeros((), dtype=dtype)
         dtype = dtype if parts[0].is_floating_point() else parts[0].dtype
-        settled = len(self.devices) == 1 and parts[0].dtype is dtype  # parts are of one type, where their chunks are
-        numbers = list(parts) if settled else [x.to(self.device, dtype) for x in parts]
+        in_place = len(self.devices) == 1 and parts[0].dtype is dtype  # all parts have one dtype
+        numbers = list(parts) if in_place else [x.to(self.device, dtype) for x in parts]
         if self._meshes:
             return over_ranks(numbers, [c.sharding for c in self.chunks], combine, op)
         return combine(torch.stack(numbers))
 
 
 class Vector:
-    """A point or direction in a `Space`; a trailing underscore means in place, as in torch."""
+    """A point or direction in a `Space`; a trailing underscore means in place, as in torch.
+
+    Make one with `Space.vector`, `Space.weights` or `Space.zeros`. A vector packs its tensors into chunks on first use.
+    """
 
     __slots__ = ("_chunks", "_length", "_tensors", "space")
 
     def __init__(self, space: Space, chunks: list[Tensor] | None = None, tensors: list[Tensor] | None = None):
         self.space, self._chunks, self._tensors = space, chunks, tensors
-        self._length: Tensor | None = None  # the Euclidean norm, once somebody has asked
+        self._length: Tensor | None = None  # the Euclidean norm, computed once
 
     @property
     def chunks(self) -> list[Tensor]:
-        """Packed on first use: a gradient that nobody touches is never copied."""
+        """The entries by chunk, packed on first use: a gradient that is only passed on is never copied."""
         if self._chunks is None:
             if self._tensors is None:
                 raise RuntimeError("this vector was consumed by a Probe: clone() it first if you need it afterwards")
@@ -128,12 +160,12 @@ class Vector:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """One tensor a parameter, sharing this vector's memory."""
+        """The entries as one tensor per parameter, sharing this vector's memory."""
         return self._tensors if self._tensors is not None else self.space.unpack(self.chunks)
 
     @property
     def intact(self) -> bool:
-        """Whether these are still the very tensors that the vector was made of."""
+        """Whether `tensors` are still the tensors that the vector was made of."""
         return self._tensors is not None
 
     def _writable(self) -> list[Tensor]:
@@ -141,20 +173,21 @@ class Vector:
         return chunks
 
     def release(self) -> None:
-        """Frees the memory, whoever else holds this vector."""
+        """Frees the memory; reading the vector afterwards raises."""
         self._chunks = self._tensors = self._length = None
 
     def clone(self) -> Vector:
+        """A copy with memory of its own."""
         return Vector(self.space, copies(self.chunks))
 
     def mul_(self, factor: Any) -> Vector:
-        """Multiplies by a number, a 0-dim tensor, one number a chunk, or another vector entry by entry."""
+        """Multiplies by a number, a 0-dim tensor, one number per chunk, or another vector entry by entry."""
         chunks = self._writable()
         if isinstance(factor, Vector):
             torch._foreach_mul_(chunks, factor.chunks)
         elif isinstance(factor, Tensor):
             if factor.dtype is torch.float64 and self.space.precision is torch.float32:
-                factor = factor.float()  # as it is rounded anyway, and foreach goes one by one where types differ
+                factor = factor.float()  # the result is rounded anyway, and foreach is slow on mixed dtypes
             for part, here in self._by_device(chunks, factor):
                 torch._foreach_mul_(part, here)
         else:
@@ -166,7 +199,7 @@ class Vector:
         chunks = self._writable()
         if not isinstance(alpha, Tensor):
             torch._foreach_add_(chunks, other.chunks, alpha=alpha)
-        elif alpha.device.type == "cpu":  # reading it waits for nothing
+        elif alpha.device.type == "cpu":  # reading it synchronizes with no device
             torch._foreach_add_(chunks, other.chunks, alpha=float(alpha))
         else:
             torch._foreach_add_(chunks, (other * alpha).chunks)
@@ -185,12 +218,19 @@ class Vector:
             self.space, list(torch._foreach_mul(self.chunks, factor.chunks if isinstance(factor, Vector) else factor))
         )
 
+    def __truediv__(self, number: float) -> Vector:
+        return Vector(self.space, list(torch._foreach_div(self.chunks, number)))
+
+    def __neg__(self) -> Vector:
+        return self * -1.0
+
     def sign_(self) -> Vector:
+        """Replaces every entry by its sign."""
         torch._foreach_sign_(self._writable())
         return self
 
     def map(self, f: Callable[[Tensor], Tensor]) -> Vector:
-        """`f` of every chunk: for what foreach does not have, at one call a chunk."""
+        """Applies `f` to every chunk: for operations that foreach lacks, at one call per chunk."""
         return Vector(self.space, [f(x) for x in self.chunks])
 
     def norm(self, p: float = 2.0) -> Tensor:
@@ -198,17 +238,17 @@ class Vector:
         if p == 2 and self._length is not None:
             return self._length
         space, chunks = self.space, self.chunks
-        if p == inf:  # not by foreach: it is slow there, and refuses the empty shards of uneven sharding
+        if p == inf:  # foreach is slow here, and raises on the empty shards of uneven sharding
             peaks = [x.abs().amax() if x.numel() else x.new_zeros(()) for x in chunks]
             return space.total(peaks, torch.max, dist.ReduceOp.MAX)
         if not chunks:
             return torch.zeros((), dtype=space.precision)
-        if space.device.type == "cuda":  # double precision costs nothing there, and looking would wait for the device
+        if space.device.type == "cuda":  # float64 costs nothing there, and a check would synchronize
             length = self._norm(p, torch.float64).to(space.precision)
         else:
             length = self._norm(p, space.precision)
-            # squares of float32 numbers overflow from 2e19 on and vanish below 1e-23; summing in double precision
-            # always would take 30 times as long on a CPU
+            # squares of float32 numbers overflow above 2e19 and vanish below 1e-23; always accumulating in float64
+            # would take 30 times as long on a CPU
             if space.device.type == "cpu" and space.precision is torch.float32 and not TINY ** (1 / p) < length < inf:
                 length = self._norm(p, torch.float64).float()
         self._length = length if p == 2 else self._length
@@ -222,18 +262,87 @@ class Vector:
         return space.total(norms, lambda x: torch.linalg.vector_norm(x, p), dtype=dtype)
 
     def along(self, other: Vector) -> Tensor:
-        """How many times `other` fits into the projection of this vector onto it, <self, other> / ||other||^2."""
-        scale = other.norm().reciprocal().nan_to_num_(nan=nan, posinf=0.0)  # squares would overflow or vanish
+        """The coefficient of the projection onto `other`: <self, other> / ||other||^2, and 0 if `other` is zero."""
+        scale = inverse(other.norm())  # squares could overflow or vanish
         return self.dot(other * scale) * scale
 
     def dot(self, other: Vector) -> Tensor:
         """The inner product over all entries on all ranks, accumulated in float32 or better."""
         space, pairs = self.space, list(zip(self.chunks, other.chunks, strict=True))
         if not space.sharded:
-            pairs = joined(pairs, STACK_BELOW)
-        return space.total([dot(x, y, space.precision) for x, y in pairs], torch.sum)
+            pairs = _joined(pairs)
+        return space.total([_dot(x, y, space.precision) for x, y in pairs], torch.sum)
 
     def _by_device(self, chunks: list[Tensor], number: Tensor) -> list[tuple[list[Tensor], Tensor]]:
         if len(self.space.devices) == 1 or number.device.type == "cpu":
             return [(chunks, number)]
         return [([x for x in chunks if x.device == d], number.to(d, non_blocking=True)) for d in self.space.devices]
+
+
+def inverse(x: Tensor) -> Tensor:
+    """1 / x, and 0 where that is infinite: a zero gradient moves nothing."""
+    return x.reciprocal().nan_to_num_(nan=nan, posinf=0.0, neginf=0.0)
+
+
+def _dot(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+    """The inner product, accumulated in `dtype`; copies nothing where both have the same memory format."""
+    if x.ndim == 4 and x.stride() == y.stride() and x.is_contiguous(memory_format=torch.channels_last):
+        x, y = x.permute(0, 2, 3, 1), y.permute(0, 2, 3, 1)
+    return torch.dot(x.reshape(-1).to(dtype), y.reshape(-1).to(dtype))
+
+
+def _joined(pairs: Sequence[Pair]) -> list[Pair]:
+    """The same pairs, the small ones of one kind concatenated: one kernel each would cost more."""
+    kinds: dict[Hashable, list[Pair]] = {}
+    for x, y in pairs:
+        if x.numel() <= STACK_BELOW:
+            kinds.setdefault((x.device, x.dtype, y.dtype), []).append((x.reshape(-1), y.reshape(-1)))
+    small = [(torch.cat([x for x, _ in alike]), torch.cat([y for _, y in alike])) for alike in kinds.values()]
+    return [(x, y) for x, y in pairs if x.numel() > STACK_BELOW] + small
+
+
+def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """A bitwise copy of every tensor."""
+    if tensors and all(x.is_cuda and x.is_floating_point() for x in tensors):
+        return list(torch._foreach_mul(list(tensors), 1))  # one call; allocating one by one takes longer
+    new = [torch.empty_like(x) for x in tensors]
+    copy_(new, tensors)
+    return new
+
+
+def copy_(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copies every source into its target, bitwise."""
+    if targets:
+        torch._foreach_copy_(list(targets), list(sources))
+
+
+def sums(ones: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
+    """The sum of each pair of tensors."""
+    return list(torch._foreach_add(list(ones), list(others)))
+
+
+def magnitudes(tensors: Sequence[Tensor], plus: float) -> list[Tensor]:
+    """|x| + plus of every tensor."""
+    if not tensors:
+        return []
+    new = list(torch._foreach_abs(list(tensors)))
+    torch._foreach_add_(new, plus)
+    return new
+
+
+def add_(targets: Sequence[Tensor], increments: Sequence[Tensor]) -> None:
+    """Adds every increment to its target."""
+    if targets:
+        torch._foreach_add_(list(targets), list(increments))
+
+
+def scale_(targets: Sequence[Tensor], factor: Tensor | float) -> None:
+    """Multiplies every target by a number or a 0-dim tensor."""
+    if targets:
+        torch._foreach_mul_(list(targets), factor)
+
+
+def zero_(targets: Sequence[Tensor]) -> None:
+    """Sets every target to zero."""
+    if targets:
+        torch._foreach_zero_(list(targets))

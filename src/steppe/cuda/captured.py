@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from ..core.graph_inputs import Tape
+from ..core.graph_inputs import GraphInputs
 from ..core.probe import pattern_of
 from ..optim.engine import SharpnessAware
 from ..optim.finite import DeviceGuard
@@ -50,7 +50,7 @@ class Captured:
         self.device = opt.param_groups[0]["params"][0].device
         self.why = recorder if isinstance(recorder, str) else None
         self._seen: Counter[Hashable] = Counter()
-        self._tapes: dict[Hashable, Tape] = {}  # of rehearsals
+        self._tapes: dict[Hashable, GraphInputs] = {}  # of rehearsals
         self._recordings: dict[Hashable, Recording] = {}
         self._shown: Recording | None = None  # whose gradients stand in `p.grad`
         self._dials: Dials | None = None
@@ -132,7 +132,7 @@ class Captured:
         assert self._dials is not None
         self._dials.turn()
         self._shown = None
-        tape = Tape()
+        tape = GraphInputs()
         with self._recorder.rehearsing(), tape.rehearsing(), self._on_device():
             loss = self._passes(batch, held_out)
         self._tapes[kind] = tape

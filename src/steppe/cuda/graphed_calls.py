@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from ..core.foreach import copies, copy_
+from ..core.vector import copies, copy_
 from .graphs import CudaGraphs, Gains, Recorder
 
 EAGER = 1  # rehearsals, which are calls, before one is recorded: what is asked for once never is

@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from ..core.foreach import copy_
-from ..core.graph_inputs import Tape
+from ..core.graph_inputs import GraphInputs
+from ..core.vector import copy_
 from ..optim.engine import SharpnessAware
 from ..optim.rng import SameNoise
 from ..optim.site import STEP
@@ -40,7 +40,9 @@ class StepRecorder(Recorder, Protocol):
 class Recording:
     """One step, with the memory that it reads and leaves."""
 
-    def __init__(self, opt: SharpnessAware, rows: Sequence[Tensor], take: Take, tape: Tape, recorder: StepRecorder):
+    def __init__(
+        self, opt: SharpnessAware, rows: Sequence[Tensor], take: Take, tape: GraphInputs, recorder: StepRecorder
+    ):
         device = opt.param_groups[0]["params"][0].device
         passes = opt.method.cost(opt.param_groups[0][STEP])
         self._rows = [torch.empty_like(t, device=device).copy_(t) for t in rows]

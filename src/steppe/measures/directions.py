@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from .._util.checkpoints import State
-from ..core.chunk import Chunk
-from ..core.vector import Vector
+from ..core.vector import Chunk, Vector
 from .curvature.operator import Curvature
 from .curvature.sweep import Sweep
 from .objective import Objective

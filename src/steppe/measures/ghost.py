@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..core.compiled import is_compiled
+from ..core.modules import is_compiled
 from .batches import Batch, rows_of
 from .elsewhere import elsewhere
 from .ghost_layers import LAYERS, Layer

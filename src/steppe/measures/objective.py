@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ..core.draw import Draw
-from ..core.foreach import sums
+from ..core.modules import roles_of
 from ..core.probe import Method, Probe, Reading, follow
-from ..core.roles import roles_of
 from ..core.rows import select, whole
-from ..core.vector import Space, Vector
+from ..core.vector import Space, Vector, sums
 from ..cuda.graphed_calls import Replays
 from .batches import Batch, Weight, batches_of, moved, rows_of, supervised, weight_of
 from .elsewhere import Statistics, bare, elsewhere

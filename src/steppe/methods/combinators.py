@@ -1,10 +1,10 @@
-"""Methods made of methods."""
+"""Methods that run other methods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from .sam import SAM, Plain
 
 
 def within_rows(plan: Plan, rows: Rows, sync: bool = True, show: Callable[[Reading], object] = id) -> Plan:
-    """`plan` on these rows as if they were the batch, and on this worker alone unless `sync`; shows its readings."""
+    """Runs `plan` with these rows as its batch, on this worker alone unless `sync`; calls `show` on its readings."""
     reading: Any = None
     while True:
         try:
@@ -29,22 +29,22 @@ def within_rows(plan: Plan, rows: Rows, sync: bool = True, show: Callable[[Readi
             reading.batch = count(rows, reading.batch)
 
 
-def refuse_memory(method: Method, site: Site) -> None:
-    """Workers that each follow a method with a memory would come to remember different things."""
+def refuse_slots(method: Method, site: Site) -> None:
+    """Raises if several workers would each keep vectors of their own between steps."""
     if method.slots and not site.alone:
         raise ValueError(
-            f"{type(method).__name__} remembers {', '.join(method.slots)}, and every worker would remember its own: "
-            "use it directly, so that its probes are averaged, or take a method without a memory"
+            f"{type(method).__name__} keeps {', '.join(method.slots)} between steps, and the workers would keep "
+            "different values: use it directly, so that its probes are averaged, or use a method without slots"
         )
 
 
 def on_own(method: Method, site: Site, rows: Rows = whole) -> Plan:
-    """`method` on these rows of this worker, which waits for no other: others may have no such rows."""
+    """Runs `method` on these rows of this worker alone: other workers may have no such rows."""
     return within_rows(method.plan(cast(Site, _Alone(site))), rows, sync=False)
 
 
 class _Alone:
-    """A site without the other workers."""
+    """A site that leaves out the other workers."""
 
     alone = True
 
@@ -61,50 +61,10 @@ class _Alone:
         return numbers
 
 
-@dataclass(frozen=True)
-class PerPart:
-    """m-sharpness in a batch: `method` on each part of it, averaged by rows (Foret et al. 2021, section 4.1)."""
+class Wrapper(Method, Protocol):
+    """A method that runs another one, whose slots, options, cost and pattern are its own by default."""
 
-    method: Method = field(default_factory=SAM)
-    parts: int = 2
-    slots = ()
-
-    def __post_init__(self) -> None:
-        if self.method.slots:
-            raise ValueError(f"{type(self.method).__name__} remembers {self.method.slots}: parts would mix them up")
-
-    def options(self) -> Mapping[str, Any]:
-        return self.method.options()
-
-    def cost(self, step: int) -> int:
-        return self.parts * self.method.cost(step)
-
-    def pattern(self, step: int) -> Hashable:
-        return pattern_of(self.method, step)
-
-    def plan(self, site: Site) -> Plan:
-        total, batch = None, [0]
-        for i in range(self.parts):
-            part = Part(i, self.parts)
-            grad = yield from within_rows(self.method.plan(site), part, show=lambda r: batch.append(r.batch or 0))
-            grad.mul_(_mean_rows(part.size(max(batch)), site))
-            total = grad if total is None else total.add_(grad)
-        assert total is not None
-        return total.mul_(1 / _mean_rows(max(batch), site))
-
-
-def _mean_rows(rows: int, site: Site) -> float | Tensor:
-    """A number of rows, averaged over workers: their batches may differ in size, and the weight of a part must not."""
-    if site.alone:
-        return float(rows)
-    return site.mean(torch.full((), rows, dtype=site.space.precision, device=site.space.device))
-
-
-@dataclass(frozen=True)
-class PerWorker:
-    """m-sharpness over workers: each follows `method` on its own data, and the results are averaged."""
-
-    method: Method = field(default_factory=SAM)
+    method: Method
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -119,14 +79,81 @@ class PerWorker:
     def pattern(self, step: int) -> Hashable:
         return pattern_of(self.method, step)
 
+
+@dataclass(frozen=True)
+class PerPart(Wrapper):
+    """m-sharpness in a batch: `method` on each part of it, averaged by rows (Foret et al. 2021, section 4.1).
+
+    Parameters
+    ----------
+    method
+        A method without slots.
+    parts
+        The number of parts, whose sizes differ by at most one row.
+
+    """
+
+    method: Method = field(default_factory=SAM)
+    parts: int = 2
+
+    def __post_init__(self) -> None:
+        if self.method.slots:
+            raise ValueError(
+                f"{type(self.method).__name__} keeps {', '.join(self.method.slots)} between steps, and the parts would "
+                "overwrite each other's: use a method without slots"
+            )
+
+    def cost(self, step: int) -> int:
+        return self.parts * self.method.cost(step)
+
     def plan(self, site: Site) -> Plan:
-        refuse_memory(self.method, site)
+        total, batch = None, [0]
+        for i in range(self.parts):
+            part = Part(i, self.parts)
+            grad = yield from within_rows(self.method.plan(site), part, show=lambda r: batch.append(r.batch or 0))
+            grad.mul_(_mean_rows(part.size(max(batch)), site))
+            total = grad if total is None else total.add_(grad)
+        assert total is not None
+        return total.mul_(1 / _mean_rows(max(batch), site))
+
+
+def _mean_rows(rows: int, site: Site) -> float | Tensor:
+    """A number of rows, averaged over workers, so that parts have equal weights where batch sizes differ."""
+    if site.alone:
+        return float(rows)
+    return site.mean(torch.full((), rows, dtype=site.space.precision, device=site.space.device))
+
+
+@dataclass(frozen=True)
+class PerWorker(Wrapper):
+    """m-sharpness over workers: each runs `method` on its own data, and the results are averaged.
+
+    Parameters
+    ----------
+    method
+        A method; without slots if there are several workers.
+
+    """
+
+    method: Method = field(default_factory=SAM)
+
+    def plan(self, site: Site) -> Plan:
+        refuse_slots(self.method, site)
         return site.average_((yield from on_own(self.method, site)))
 
 
 @dataclass(frozen=True)
-class Every:
-    """`method` at every k-th step, from the first one on, and `otherwise` in between."""
+class Every(Method):
+    """`method` at steps 0, k, 2k ..., and `otherwise` in between.
+
+    Parameters
+    ----------
+    k
+        The period.
+    method, otherwise
+        The two methods. A group option that both read has one default.
+
+    """
 
     k: int
     method: Method = field(default_factory=SAM)
@@ -139,8 +166,8 @@ class Every:
         for name in mine.keys() & other.keys():
             if mine[name] != other[name]:
                 raise ValueError(
-                    f"both methods of Every read the group option {name!r} and want {mine[name]} and {other[name]}: "
-                    "give them the same value, or schedule it in the groups"
+                    f"both methods of Every read the group option {name!r}, with the values {mine[name]} and "
+                    f"{other[name]}: give them the same value, or schedule it in the groups"
                 )
 
     @property
@@ -154,9 +181,9 @@ class Every:
         return self._at(step).cost(step)
 
     def pattern(self, step: int) -> Hashable:
-        chosen = self._at(step)
-        inner = pattern_of(chosen, step)
-        return None if inner is None else (chosen is self.method, inner)
+        current = self._at(step)
+        inner = pattern_of(current, step)
+        return None if inner is None else (current is self.method, inner)
 
     def plan(self, site: Site) -> Plan:
         return self._at(site.step).plan(site)

@@ -1,46 +1,46 @@
-"""ESAM: perturb some tensors, descend on the rows that got worse (Du et al. 2022)."""
+"""ESAM: perturb some tensors, descend on the rows whose loss increases most (Du et al. 2022)."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 import torch
 
 from ..core.ball import Ascent, ball
 from ..core.draw import seed_of
-from ..core.foreach import zero_
-from ..core.probe import Plan, Probe, Reading, Site
+from ..core.probe import Method, Plan, Probe, Reading, Site
 from ..core.rows import Chosen, Rows, whole
-from ..core.vector import Vector
+from ..core.vector import Vector, zero_
 
 
 @dataclass(frozen=True)
-class ESAM:
-    """SAM that moves each tensor with chance beta, by 1 / beta as far, and keeps the gamma share of rows hit hardest.
+class ESAM(Method):
+    """SAM that moves each tensor with probability beta, by 1 / beta as far, and descends on part of the rows.
 
-    With gamma < 1 it needs one loss a row: `turn.backward(losses)` with reduction="none".
+    Parameters
+    ----------
+    rho
+        The radius, or the neighbourhood to climb in. Default: Foret et al. 2021.
+    beta
+        The probability that a tensor moves. Default: Du et al. 2022, released script.
+    gamma
+        The fraction of rows whose loss increases most, on which it descends. Default: Du et al. 2022, released script.
+        Below 1 it needs one loss per row, `turn.backward(losses)` with reduction="none", and one more forward pass.
+
     """
 
-    rho: float | Ascent = 0.05  # Foret et al. 2021
-    beta: float = 0.6  # Du et al. 2022, released script
-    gamma: float = 0.5  # Du et al. 2022, released script
-    slots = ()
+    rho: float | Ascent = 0.05
+    beta: float = 0.6
+    gamma: float = 0.5
 
     def __post_init__(self) -> None:
         if not (0 < self.beta <= 1 and 0 < self.gamma <= 1):
             raise ValueError(f"ESAM needs beta and gamma in (0, 1], not {self.beta} and {self.gamma}")
 
-    def options(self) -> Mapping[str, Any]:
-        return {"rho": ball(self.rho).rho}
-
-    def cost(self, step: int) -> int:
-        return 2 if self.gamma == 1 else 3  # the third is a forward pass alone
-
     def pattern(self, step: int) -> Hashable:
-        return None  # which tensors move is decided on the host
+        return None  # the host decides which tensors move
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()
@@ -48,7 +48,7 @@ class ESAM:
         rows: Rows = whole
         if self.gamma < 1:
             there = yield Probe(at=d.clone(), grad=False)
-            rows = self._hit_hardest(here, there)
+            rows = self._largest_increases(here, there)
         return (yield Probe(at=d, rows=rows)).grad
 
     def _thinned(self, d: Vector, site: Site) -> Vector:
@@ -57,10 +57,10 @@ class ESAM:
         zero_([t for t, c in zip(d.tensors, chance.tolist(), strict=True) if c >= self.beta])
         return d
 
-    def _hit_hardest(self, here: Reading, there: Reading) -> Rows:
+    def _largest_increases(self, here: Reading, there: Reading) -> Rows:
         if here.losses is None or there.losses is None:
             raise RuntimeError(
-                "ESAM picks rows by their own losses: compute them unreduced (reduction='none') and hand them to "
+                "ESAM picks rows by their own losses: compute them unreduced (reduction='none') and call "
                 "turn.backward(losses), or set gamma=1."
             )
         n = len(here.losses)

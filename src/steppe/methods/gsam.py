@@ -1,48 +1,56 @@
-"""GSAM and its radius, which follows the learning rate (Zhuang et al. 2022)."""
+"""GSAM, and a radius that follows the learning rate (Zhuang et al. 2022)."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch.optim import Optimizer
 
 from ..core.ball import Ascent, ball
-from ..core.probe import Plan, Probe, Site
+from ..core.probe import Method, Plan, Probe, Site
 
 
 @dataclass(frozen=True)
-class GSAM:
-    """SAM minus alpha times the part of g(w) that is orthogonal to g(w + d): Zhuang et al. 2022, Algorithm 1."""
+class GSAM(Method):
+    """SAM minus alpha times the part of g(w) that is orthogonal to g(w + d): Zhuang et al. 2022, Algorithm 1.
 
-    rho: float | Ascent = 0.05  # Foret et al. 2021
-    alpha: float = 0.4  # the authors' released example
-    slots = ()
+    Parameters
+    ----------
+    rho
+        The radius, or the neighbourhood to climb in. Default: Foret et al. 2021.
+    alpha
+        The weight of the orthogonal part. Default: the authors' released example.
 
-    def options(self) -> Mapping[str, Any]:
-        return {"rho": ball(self.rho).rho}
+    """
 
-    def cost(self, step: int) -> int:
-        return 2
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    rho: float | Ascent = 0.05
+    alpha: float = 0.4
 
     def plan(self, site: Site) -> Plan:
         here = (yield Probe()).grad
         there = (yield Probe(at=ball(self.rho).within(site).steepest_(here.clone(), site))).grad
-        # from the difference, so that nothing is left of it where the two gradients agree
-        turned = here.add_(there, -1.0)
-        along = turned.along(there)
-        return there.mul_(1 + self.alpha * along).add_(turned, -self.alpha)
+        # computed from the difference, which is exactly 0 where the two gradients agree
+        difference = here.add_(there, -1.0)
+        along = difference.along(there)
+        return there.mul_(1 + self.alpha * along).add_(difference, -self.alpha)
 
 
 @dataclass
 class RadiusFollowsLR:
-    """Keeps every group's rho between rho_min and rho_max where its lr is between lr_min and lr_max; has `step()`.
+    """A scheduler that maps the lr of every group from [lr_min, lr_max] linearly to rho in [rho_min, rho_max].
 
-    Below lr_min, as in a warm-up, the radius stays at rho_min: extrapolating there would make it negative.
+    Call `step()` after the learning-rate scheduler. Outside [lr_min, lr_max] the radius stays at the nearer end: an
+    extrapolation below lr_min, as in a warm-up, would make it negative.
+
+    Parameters
+    ----------
+    optimizer
+        The optimizer whose groups have lr and rho.
+    rho_max, rho_min
+        The radii at lr_max and at lr_min.
+    lr_max, lr_min
+        The range of the learning rate.
+
     """
 
     optimizer: Optimizer
@@ -57,6 +65,7 @@ class RadiusFollowsLR:
         self.step()
 
     def step(self) -> None:
+        """Sets the radius of every group."""
         for group in self.optimizer.param_groups:
             position = (float(group["lr"]) - self.lr_min) / (self.lr_max - self.lr_min)
             group["rho"] = self.rho_min + (self.rho_max - self.rho_min) * min(max(position, 0.0), 1.0)

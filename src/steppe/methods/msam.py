@@ -1,30 +1,25 @@
-"""Momentum-SAM: the perturbation from the base optimizer's momentum, at the price of one pass (Becker et al. 2024)."""
+"""Momentum-SAM: a perturbation along the momentum of the base optimizer, in a single pass (Becker et al. 2024)."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..core.ball import Ascent, ball
-from ..core.probe import Plan, Probe, Site
+from ..core.probe import Method, Plan, Probe, Site
 
 
 @dataclass(frozen=True)
-class MomentumSAM:
-    """The gradient at w - rho m / |m|, m the momentum buffer: where the last step was heading."""
+class MomentumSAM(Method):
+    """The gradient at w - rho m / |m|, m the momentum buffer: ahead in the direction of the last step.
 
-    rho: float | Ascent = 0.3  # Becker et al. 2024, released default
-    slots = ()
+    Parameters
+    ----------
+    rho
+        The radius, or the neighbourhood to climb in. Default: Becker et al. 2024, released default.
 
-    def options(self) -> Mapping[str, Any]:
-        return {"rho": ball(self.rho).rho}
+    """
 
-    def cost(self, step: int) -> int:
-        return 1
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+    rho: float | Ascent = 0.3
 
     def plan(self, site: Site) -> Plan:
         momentum = site.momentum()

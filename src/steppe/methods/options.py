@@ -1,4 +1,4 @@
-"""Values of a method's options, checked by type and range before anything is made of them."""
+"""Options of methods, checked by type and range."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARE: Range = ("from 0 to 1", lambda v: 0 <= v <= 1)
 SOME: Range = ("more than 0 and at most 1", lambda v: 0 < v <= 1)
 PART: Range = ("more than 0 and less than 1", lambda v: 0 < v < 1)
 
-RANGES: Mapping[str, Range] = {  # by the option's name, whatever method has it
+RANGES: Mapping[str, Range] = {  # by the name of the option, for all methods
     "rho": NOT_NEGATIVE,
     "held_out_rho": NOT_NEGATIVE,
     "p": NORM,
@@ -52,7 +52,7 @@ RANGES: Mapping[str, Range] = {  # by the option's name, whatever method has it
 
 
 def checked(factory: Callable[..., Any], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as `factory`, known as `name`, takes them: triples by name, infinity also as a text, as JSON has none."""
+    """The options of `factory`, checked; converts names of triples, and the string "inf", which JSON needs."""
     hints = get_type_hints(factory)
     return {option: _checked(option, name, value, hints.get(option, Any)) for option, value in options.items()}
 
@@ -76,7 +76,7 @@ def _fits(value: Any, kind: Any, within: Callable[[Any], bool]) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     if kind in (int, float):
-        if kind is float and isinstance(value, Tensor):  # a number on the device, which nobody looks at
+        if kind is float and isinstance(value, Tensor):  # reading it would synchronize
             return value.ndim == 0
         number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
         return number and within(value)
@@ -84,16 +84,16 @@ def _fits(value: Any, kind: Any, within: Callable[[Any], bool]) -> bool:
 
 
 def _words(kinds: tuple[Any, ...], within: str) -> str:
-    said = []
+    parts = []
     for kind in kinds:
         if get_origin(kind) is Literal:
-            said.append(" or ".join(map(repr, get_args(kind))))
+            parts.append(" or ".join(map(repr, get_args(kind))))
         elif kind in (int, float):
-            said.append(f"{WORDS[kind]}{', ' if within else ''}{within}")
+            parts.append(f"{WORDS[kind]}{', ' if within else ''}{within}")
         elif kind is Triple:
-            said.append(f"a triple ({', '.join(TRIPLES)}, or a Triple)")
+            parts.append(f"a triple ({', '.join(TRIPLES)}, or a Triple)")
         elif kind is Ascent:
-            said.append("a neighbourhood such as Ball(0.1)")
+            parts.append("a neighbourhood such as Ball(0.1)")
         else:
-            said.append(WORDS.get(kind) or f"a {kind.__name__}")
-    return ", or ".join(said)
+            parts.append(WORDS.get(kind) or f"a {kind.__name__}")
+    return ", or ".join(parts)

@@ -11,27 +11,37 @@ import torch
 from torch import Tensor
 
 from ..core.ball import Ball
-from ..core.probe import Plan, Probe, Reading, Site
+from ..core.probe import Method, Plan, Probe, Reading, Site
 
 SLOTS = ("previous",)
 OPTIONS = {"theta": inf}  # Algorithm 1, line 1: the second step takes the first branch
 
 
 @dataclass(frozen=True)
-class SASAM:
-    """SAM whose step size follows the local smoothness and whose radius is the root of the step size."""
+class SASAM(Method):
+    """SAM whose step size follows the local smoothness and whose radius is the square root of the step size.
 
-    delta: float = 0.02  # section 3, "Optimizers"
-    damping: float = 2.0  # Algorithm 1, line 5; the released code has 1
-    epsilon: float = 0.0  # added to the step size; the released code has 1e-8
-    lagging_radius: bool = False  # True: the root of the step size before this step's update, as released
+    Parameters
+    ----------
+    delta
+        The growth of the step size: at most by sqrt(1 + delta theta). Default: section 3, "Optimizers".
+    damping
+        The divisor of the smoothness estimate. Default: Algorithm 1, line 5; the released code has 1.
+    epsilon
+        Added to the step size; the released code has 1e-8.
+    lagging_radius
+        Whether the radius is the root of the previous step size, as in the released code.
+
+    """
+
+    delta: float = 0.02
+    damping: float = 2.0
+    epsilon: float = 0.0
+    lagging_radius: bool = False
     slots = SLOTS
 
     def options(self) -> Mapping[str, Any]:
         return OPTIONS
-
-    def cost(self, step: int) -> int:
-        return 3 if step else 2
 
     def pattern(self, step: int) -> Hashable:
         return step > 0
@@ -46,19 +56,27 @@ class SASAM:
 
 
 @dataclass(frozen=True)
-class SASGD:
-    """The smoothness-adaptive step size without the ascent."""
+class SASGD(Method):
+    """The smoothness-adaptive step size without the ascent.
 
-    delta: float = 0.02  # section 3, "Optimizers"
-    damping: float = 2.0  # Malitsky & Mishchenko 2020, Algorithm 1
+    Parameters
+    ----------
+    delta
+        The growth of the step size: at most by sqrt(1 + delta theta). Default: section 3, "Optimizers".
+    damping
+        The divisor of the smoothness estimate. Default: Malitsky & Mishchenko 2020, Algorithm 1.
+    epsilon
+        Added to the step size.
+
+    """
+
+    delta: float = 0.02
+    damping: float = 2.0
     epsilon: float = 0.0
     slots = SLOTS
 
     def options(self) -> Mapping[str, Any]:
         return OPTIONS
-
-    def cost(self, step: int) -> int:
-        return 2 if step else 1
 
     def pattern(self, step: int) -> Hashable:
         return step > 0
@@ -90,14 +108,14 @@ def _adapted(
     back = previous - site.weights
     moved = back.norm()
     there = yield Probe(at=back)
-    turned = (here.grad - there.grad).norm()
+    change = (here.grad - there.grad).norm()
     theta = torch.as_tensor(site.option("theta"), dtype=lr.dtype, device=lr.device)
-    ratio = moved / (damping * turned)
-    # Weights that stood still, or moved by less than a square can hold, say nothing of the slope around them: a ratio
-    # of 0 is rounding, and as a step size it would end the run where it is.
-    smooth = torch.where((turned > 0) & (ratio > 0), ratio, inf)
+    ratio = moved / (damping * change)
+    # Weights that did not move, or by so little that squares vanish, carry no information on the smoothness: a ratio of
+    # 0 is rounding, and as a step size it would stop the run.
+    smooth = torch.where((change > 0) & (ratio > 0), ratio, inf)
     growth = torch.where(lr > 0, (1 + delta * theta).sqrt() * lr, lr)  # a schedule may pass through 0
     now = torch.minimum(smooth, growth) + epsilon
-    now = torch.where(torch.isinf(now), lr, now)  # no slope and no history: nothing to adapt to
+    now = torch.where(torch.isinf(now), lr, now)  # neither a difference of gradients nor a history: keep lr
     site.settings.update(lr=now, theta=torch.where(lr > 0, now / lr, theta))
     return now

@@ -1,68 +1,57 @@
-"""SAM and what differs from it by geometry alone: l_p-SAM, ASAM, SAM-ON, un-normalised and K-step SAM."""
+"""SAM, and the methods that differ from it in geometry alone: l_p-SAM, ASAM, SAM-ON, un-normalised and K-step SAM."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..core.ball import Ascent, ball
-from ..core.probe import Plan, Probe, Site
+from ..core.probe import Method, Plan, Probe, Site
 from ..core.vector import Vector
 
 
 @dataclass(frozen=True)
-class Plain:
-    """No perturbation: the base optimizer itself."""
-
-    slots = ()
-
-    def options(self) -> Mapping[str, Any]:
-        return {}
-
-    def cost(self, step: int) -> int:
-        return 1
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+class Plain(Method):
+    """The gradient at the weights, as the base optimizer alone uses it."""
 
     def plan(self, site: Site) -> Plan:
         return (yield Probe()).grad
 
 
 @dataclass(frozen=True)
-class SAM:
-    """The gradient at the top of a ball around the weights (Foret et al. 2021); the ball makes it ASAM or SAM-ON."""
+class SAM(Method):
+    """The gradient at the top of a ball around the weights (Foret et al. 2021); the ball makes it ASAM or SAM-ON.
 
-    rho: float | Ascent = 0.05  # a radius, or the neighbourhood to climb in (Foret et al. 2021, section 3.1)
-    steps: int = 1  # ascent steps of rho / steps each (Andriushchenko & Flammarion 2022, appendix)
-    decay_in_ascent: bool = False  # True: weight decay is part of the loss that is climbed (Foret et al.'s own code)
-    slots = ()
+    Parameters
+    ----------
+    rho
+        The radius, or the neighbourhood to climb in such as `Ball(0.5, Elementwise())` for ASAM. Default: Foret et al.
+        2021, section 3.1.
+    steps
+        The number of ascent steps, each of rho / steps (Andriushchenko & Flammarion 2022, appendix).
+    decay_in_ascent
+        Whether the ascent includes weight decay in the loss, as the code of Foret et al. does.
+
+    """
+
+    rho: float | Ascent = 0.05
+    steps: int = 1
+    decay_in_ascent: bool = False
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise ValueError(f"SAM climbs in steps >= 1, not {self.steps}")
-
-    def options(self) -> Mapping[str, Any]:
-        return {"rho": ball(self.rho).rho}
-
-    def cost(self, step: int) -> int:
-        return 1 + self.steps
-
-    def pattern(self, step: int) -> Hashable:
-        return True
+            raise ValueError(f"SAM needs steps >= 1, not {self.steps}")
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()
         ascent = ball(self.rho).within(site, 1 / self.steps)
-        top = ascent.steepest_(self._climbed(here.grad, None, site), site)
+        top = ascent.steepest_(self._ascent_gradient(here.grad, None, site), site)
         for _ in range(self.steps - 1):
             there = yield Probe(at=top.clone())
-            top.add_(ascent.steepest_(self._climbed(there.grad, top, site), site))
+            top.add_(ascent.steepest_(self._ascent_gradient(there.grad, top, site), site))
         return (yield Probe(at=top)).grad
 
-    def _climbed(self, grad: Vector, away: Vector | None, site: Site) -> Vector:
-        """The gradient of the loss that is climbed, at the weights plus `away`."""
+    def _ascent_gradient(self, grad: Vector, away: Vector | None, site: Site) -> Vector:
+        """The gradient of the loss that the ascent increases, at the weights plus `away`."""
         if self.decay_in_ascent:
             decay = site.option("weight_decay")
             grad.add_((site.weights if away is None else site.weights + away) * decay)

@@ -1,35 +1,34 @@
-"""SharpBalance's mixed step: normal rows plain, sharpness-aware rows by SAM (SharpBalance paper, section 4.3)."""
+"""SharpBalance: SAM on sharpness-aware rows, plain gradients on normal rows (SharpBalance paper, section 4.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.rows import Chosen, positions
-from .combinators import on_own, refuse_memory
+from .combinators import Wrapper, on_own, refuse_slots
 from .sam import SAM
 
 
 @dataclass(frozen=True)
-class SharpBalance:
-    """(|normal| g_normal(w) + |sharp| g_SAM on the sharp rows) / |B|, from a mask: `opt.step(closure, mask=sharp)`."""
+class SharpBalance(Wrapper):
+    """(|normal| g_normal(w) + |sharp| g_SAM on the sharp rows) / |B|, from a mask: `opt.step(closure, mask=sharp)`.
 
-    method: Method = field(default_factory=lambda: SAM(0.2))  # released scripts: rho 0.2
+    Parameters
+    ----------
+    method
+        The method on the sharp rows. Default: SAM with rho = 0.2, as in the released scripts.
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return self.method.slots
+    """
 
-    def options(self) -> Mapping[str, Any]:
-        return self.method.options()
+    method: Method = field(default_factory=lambda: SAM(0.2))
 
     def cost(self, step: int) -> int:
         return 1 + self.method.cost(step)
 
     def pattern(self, step: int) -> Hashable:
-        return None  # every batch has another number of sharp rows
+        return None  # the number of sharp rows differs from batch to batch
 
     def plan(self, site: Site) -> Plan:
         if site.mask is None or not len(site.mask):
@@ -37,51 +36,30 @@ class SharpBalance:
                 "SharpBalance needs to know which rows of the batch are sharpness-aware: "
                 "opt.step(closure, mask=sharp) or opt.passes(mask=sharp), sharp a bool tensor over the rows."
             )
-        refuse_memory(self.method, site)
+        refuse_slots(self.method, site)
         n, sharp, normal = len(site.mask), positions(site.mask, True), positions(site.mask, False)
-        # workers have different shares of sharp rows: each sums up its own batch, then they average
+        everything = Chosen(slice(None), n)  # without a copy of the rows
+        # workers have different shares of sharp rows: each sums over its own batch, then they average
         if not len(sharp):
-            return site.average_((yield Probe(rows=AllOf(n), sync=False)).grad)
+            return site.average_((yield Probe(rows=everything, sync=False)).grad)
         if not len(normal):
-            return site.average_((yield from on_own(self.method, site, AllOf(n))))
+            return site.average_((yield from on_own(self.method, site, everything)))
         plain = (yield Probe(rows=Chosen(normal, n), sync=False)).grad
         steep = yield from on_own(self.method, site, Chosen(sharp, n))
         return site.average_(steep.add_(plain, len(normal) / len(sharp)).mul_(len(sharp) / n))
 
 
 @dataclass(frozen=True)
-class AllOf:
-    """Every row of a batch of `of` rows, without a copy of them."""
+class OnSomeRows(Wrapper):
+    """`method` on the whole batch without a mask, and SharpBalance's step with one.
 
-    of: int
-
-    def index(self, n: int) -> slice:
-        if n != self.of:
-            raise ValueError(f"rows were chosen for a batch of {self.of}, but this batch has {n} rows")
-        return slice(None)
-
-
-@dataclass(frozen=True)
-class OnSomeRows:
-    """A method where no rows are marked, and where some are, SharpBalance's step: the method on those, the rest plain.
-
-    Before the members of an ensemble have told one another anything no rows are marked, and steps cost what they cost.
+    An ensemble has no mask until its members have exchanged their losses.
     """
 
     method: Method
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        return self.method.slots
-
-    def options(self) -> Mapping[str, Any]:
-        return self.method.options()
-
     def cost(self, step: int) -> int:
         return SharpBalance(self.method).cost(step)
-
-    def pattern(self, step: int) -> Hashable:
-        return self.method.pattern(step)  # where no rows are marked
 
     def plan(self, site: Site) -> Plan:
         return self.method.plan(site) if site.mask is None else SharpBalance(self.method).plan(site)

@@ -1,18 +1,17 @@
-"""Sparse-SAM: perturb only some of the weights, by Fisher information or by a dynamic mask (Mi et al. 2022)."""
+"""Sparse-SAM: perturb some of the weights, chosen by Fisher information or by a dynamic mask (Mi et al. 2022)."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import cos, pi
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.ball import Ascent, ball
 from ..core.draw import Draw
-from ..core.probe import Plan, Probe, Reading, Site
+from ..core.probe import Method, Plan, Probe, Reading, Site
 from ..core.rows import Row
 from ..core.vector import Space, Vector
 
@@ -21,23 +20,30 @@ ONE_EPOCH = 391  # steps, CIFAR-10 at batch 128: the universal-SAM paper's code 
 
 
 @dataclass(frozen=True)
-class FisherSparseSAM:
-    """SSAM-F: SAM on the weights of largest squared single-sample gradients; the norm is of the whole gradient."""
+class FisherSparseSAM(Method):
+    """SSAM-F: SAM on the weights of largest squared per-sample gradients; the norm is that of the whole gradient.
 
-    rho: float | Ascent = 0.1  # universal-SAM paper, section 4, CIFAR-10
-    sparsity: float = 0.5  # universal-SAM paper, section 4
-    samples: int = 16  # universal-SAM paper, section 4
+    Parameters
+    ----------
+    rho
+        The radius, or the neighbourhood to climb in. Default: universal-SAM paper, section 4, CIFAR-10.
+    sparsity
+        The fraction of weights that do not move. Default: universal-SAM paper, section 4.
+    samples
+        The number of rows whose gradients decide. Default: universal-SAM paper, section 4.
+    every
+        The number of steps between two masks. Default: one epoch of CIFAR-10 at batch size 128.
+
+    """
+
+    rho: float | Ascent = 0.1
+    sparsity: float = 0.5
+    samples: int = 16
     every: int = ONE_EPOCH
     slots = SLOTS
 
-    def options(self) -> Mapping[str, Any]:
-        return {"rho": ball(self.rho).rho}
-
-    def cost(self, step: int) -> int:
-        return 2 if step % self.every else 2 + self.samples
-
     def pattern(self, step: int) -> Hashable:
-        return True if step % self.every else None  # a new mask is for the host to decide
+        return True if step % self.every else None  # the host decides on a new mask
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()
@@ -53,24 +59,33 @@ class FisherSparseSAM:
 
 
 @dataclass(frozen=True)
-class DynamicSparseSAM:
-    """SSAM-D: a random mask that drops its flattest weights and grows others at random, less and less."""
+class DynamicSparseSAM(Method):
+    """SSAM-D: a random mask that drops its flattest weights and grows random others, at a rate that falls to 0.
 
-    rho: float | Ascent = 0.1  # as SSAM-F
-    sparsity: float = 0.5  # as SSAM-F
-    drop: float = 0.5  # share of the mask renewed at the start, annealed by a cosine (Mi et al. 2022, Algorithm 3)
+    Parameters
+    ----------
+    rho
+        The radius, or the neighbourhood to climb in. Default: as SSAM-F.
+    sparsity
+        The fraction of weights that do not move. Default: as SSAM-F.
+    drop
+        The fraction of the mask that is renewed at first, annealed by a cosine (Mi et al. 2022, Algorithm 3).
+    every
+        The number of steps between two masks. Default: one epoch of CIFAR-10 at batch size 128.
+    steps
+        The length of the annealing. Default: Mi et al. 2022 train for 200 epochs.
+
+    """
+
+    rho: float | Ascent = 0.1
+    sparsity: float = 0.5
+    drop: float = 0.5
     every: int = ONE_EPOCH
-    steps: int = 200 * ONE_EPOCH  # length of the annealing: Mi et al. 2022 train for 200 epochs
+    steps: int = 200 * ONE_EPOCH
     slots = SLOTS
 
-    def options(self) -> Mapping[str, Any]:
-        return {"rho": ball(self.rho).rho}
-
-    def cost(self, step: int) -> int:
-        return 2
-
     def pattern(self, step: int) -> Hashable:
-        return True if step % self.every else None  # a new mask is for the host to decide
+        return True if step % self.every else None  # the host decides on a new mask
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()
@@ -92,7 +107,7 @@ class DynamicSparseSAM:
 
 
 def _power_of_two(norm: Tensor) -> Tensor:
-    """About 1 / norm, a factor that rounds nothing: squares of small or large gradients would vanish or overflow."""
+    """About 1 / norm, a factor without rounding: squares of small or large gradients would vanish or overflow."""
     return torch.ldexp(torch.ones_like(norm), -torch.frexp(norm).exponent)
 
 
@@ -105,29 +120,29 @@ def _kept(site: Site, sparsity: float) -> int:
 
 
 def _largest(scores: Vector, k: int, ties: Draw) -> Vector:
-    """1 at the k largest of the non-negative scores over all ranks, 0 elsewhere; equal scores are taken by lot."""
+    """1 at the k largest of the non-negative scores over all ranks, 0 elsewhere; `ties` decides between equal ones."""
     space = scores.space
     if k <= 0:
         return scores.map(torch.zeros_like)
-    rank, lot = _bits(scores), _bits(ties.uniform(0.0, 1.0))
-    everywhere = [torch.ones_like(x, dtype=torch.bool) for x in rank]
-    kth = _kth_largest(space, rank, everywhere, k)
-    level = [x == kth.to(x.device) for x in rank]
-    above = [x > kth.to(x.device) for x in rank]
+    order, tie_order = _bits(scores), _bits(ties.uniform(0.0, 1.0))
+    everywhere = [torch.ones_like(x, dtype=torch.bool) for x in order]
+    kth = _kth_largest(space, order, everywhere, k)
+    equal = [x == kth.to(x.device) for x in order]
+    above = [x > kth.to(x.device) for x in order]
     left = k - space.total([x.sum() for x in above], torch.sum)
-    drawn = _kth_largest(space, lot, level, left)
-    chosen = [a | (e & (x >= drawn.to(x.device))) for a, e, x in zip(above, level, lot, strict=True)]
+    drawn = _kth_largest(space, tie_order, equal, left)
+    chosen = [a | (e & (x >= drawn.to(x.device))) for a, e, x in zip(above, equal, tie_order, strict=True)]
     return Vector(space, [c.to(x.dtype) for c, x in zip(chosen, scores.chunks, strict=True)])
 
 
 def _bits(v: Vector) -> list[Tensor]:
-    """Integers in the order of the entries, which are not negative: floats are ordered as their bits are."""
+    """Integers in the order of the entries: non-negative floats have the order of their bits."""
     precision = v.space.precision
     return [x.to(precision).view(torch.int64 if precision is torch.float64 else torch.int32) for x in v.chunks]
 
 
 def _kth_largest(space: Space, values: list[Tensor], among: list[Tensor], k: int | Tensor) -> Tensor:
-    """The k-th largest integer where `among` is true, bit by bit: exact, and without gathering anything."""
+    """The k-th largest integer where `among` is true, found bit by bit: exact, and without a gather over ranks."""
     kth = torch.zeros((), dtype=torch.int64, device=space.device)
     for b in reversed(range(8 * values[0].element_size() - 1)):
         candidate = kth + (1 << b)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,28 +10,37 @@ import torch
 from torch import Tensor
 
 from ..core.ball import refuse_negative
-from ..core.probe import Plan, Probe, Site
+from ..core.probe import Method, Plan, Probe, Site
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Triple
 
 
 @dataclass(frozen=True)
-class UniversalSAM:
-    """The gradient of L(w) + strength * rho^2 * phi(mean_i psi((L(w + rho v_i) - L(w)) / rho^2)), v_i from mu."""
+class UniversalSAM(Method):
+    """The gradient of L(w) + strength * rho^2 * phi(mean_i psi((L(w + rho v_i) - L(w)) / rho^2)), v_i from mu.
+
+    Parameters
+    ----------
+    triple
+        The functional of the Hessian, as (phi, psi, mu).
+    rho
+        The radius. Default: section 4, Trace-SAM.
+    n
+        The number of draws per step from each law. Default: section 4, Trace-SAM.
+    strength
+        The weight of the functional. Default: Definition 8 has no lambda, which is lambda = 1.
+
+    """
 
     triple: Triple
-    rho: float = 0.01  # section 4, Trace-SAM
-    n: int = 1  # section 4, Trace-SAM: one draw a step
-    strength: float = 1.0  # Definition 8 has no lambda, which is lambda = 1
-    slots = ()
+    rho: float = 0.01
+    n: int = 1
+    strength: float = 1.0
 
     def __post_init__(self) -> None:
         refuse_negative(self.rho)
-        self.triple.correction(self.n)  # refuses an n that is too small for it
+        self.triple.correction(self.n)  # raises if n is too small for it
 
-    def options(self) -> Mapping[str, Any]:
-        return {"rho": self.rho}
-
-    def cost(self, step: int) -> int:
+    def cost(self, step: int) -> int:  # a law may need the shapes of the model
         return 1 + self.n * len(self.triple.laws)
 
     def pattern(self, step: int) -> Hashable:
@@ -50,7 +59,7 @@ class UniversalSAM:
         for i in range(self.n * len(laws)):
             draw = site.draw(i, here.grad)
             direction = laws[i % len(laws)](draw)
-            if direction is draw.weights or direction is draw.grad:  # not the law's own: what follows writes into it
+            if direction is draw.weights or direction is draw.grad:  # the next line writes into it
                 direction = direction.clone()
             there = yield Probe(at=direction.mul_(rho))
             losses.append(there.loss)
@@ -62,7 +71,7 @@ class UniversalSAM:
         return total
 
     def _slopes(self, losses: Tensor, rho: Any) -> Tensor:
-        """d/dL_i of the trained objective, which is a scalar function of the probed losses."""
+        """The derivative of the objective, a scalar function of the losses of all probes, by each loss."""
         with torch.enable_grad():
             x = losses.double().requires_grad_()
             u = ((x[1:] - x[0]) / rho**2).reshape(self.n, len(self.triple.laws))
@@ -71,18 +80,48 @@ class UniversalSAM:
 
 
 def trace_sam(rho: float = 0.01, n: int = 1, strength: float = 1.0, triple: Triple = TRACE) -> UniversalSAM:
-    """Towards a small trace; rho and n from section 4 of the universal-SAM paper."""
+    """Trace-SAM, which penalizes the trace of the Hessian (universal-SAM paper, Algorithm 2).
+
+    Parameters
+    ----------
+    rho, n
+        The radius and the number of draws per step. Defaults: section 4.
+    strength
+        The weight of the trace.
+    triple
+        The functional, `TRACE`.
+
+    """
     return UniversalSAM(triple, rho, n, strength)
 
 
 def frob_sam(rho: float = 0.005, n: int = 2, strength: float = 0.00125, triple: Triple = FROBENIUS) -> UniversalSAM:
-    """Towards a small ||H||_F^2, by the paper's formula; the released code's lambda is 4 * strength.
+    """Frob-SAM, which penalizes ||H||_F^2 (universal-SAM paper, Algorithm 3).
 
-    rho and n are the released script's, in the grid of appendix O; its lambda 0.005 is strength 0.00125 here.
+    Parameters
+    ----------
+    rho, n
+        The radius and the number of draws per step. Defaults: the released script, in the grid of appendix O.
+    strength
+        The weight of ||H||_F^2. The released code's lambda is 4 * strength: its default 0.005 is 0.00125 here.
+    triple
+        The functional, `FROBENIUS`.
+
     """
     return UniversalSAM(triple, rho, n, strength)
 
 
 def det_sam(rho: float = 1.0, n: int = 1, strength: float = 0.01, triple: Triple = DETERMINANT) -> UniversalSAM:
-    """Towards a small determinant; rho, the cube's side 0.02 and the grid {0.01, 0.1, 1} from appendix O."""
+    """Det-SAM, which penalizes the determinant of the Hessian (universal-SAM paper, appendix O).
+
+    Parameters
+    ----------
+    rho, n
+        The radius, in units of the hypercube of side 0.02, and the number of draws per step. Defaults: appendix O.
+    strength
+        The weight of the determinant. Default: from the grid {0.01, 0.1, 1} of appendix O.
+    triple
+        The functional, `DETERMINANT`.
+
+    """
     return UniversalSAM(triple, rho, n, strength)

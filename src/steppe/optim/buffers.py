@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..core.compiled import is_compiled
-from ..core.foreach import copy_
+from ..core.modules import is_compiled
+from ..core.vector import copy_
 from .interrupts import interrupts_deferred
 
 Place = tuple[dict[str, Any], str]  # a module's buffers, and a name among them

@@ -7,9 +7,8 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from ..core.foreach import scale_
 from ..core.shards import local, shard_like
-from ..core.vector import Space, Vector
+from ..core.vector import Space, Vector, scale_
 
 _grad = attrgetter("grad")
 

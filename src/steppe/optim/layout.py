@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..core.roles import roles_of
+from ..core.modules import roles_of
 from ..core.vector import Space
 from .weights import Excursion, Stage
 from .workers import Replicas

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..core.draw import Draw
-from ..core.foreach import copy_
 from ..core.shards import local, shard_like
-from ..core.vector import Space, Vector
+from ..core.vector import Space, Vector, copy_
 from .weights import Excursion
 from .workers import Replicas
 

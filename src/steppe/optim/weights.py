@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from ..core.contiguous import stack_of
-from ..core.foreach import add_, copies, copy_
-from ..core.vector import Space, Vector
+from ..core.vector import Space, Vector, add_, copies, copy_
 
 
 class Stage:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from ..measures import Objective
-from ..optim.registry import build
+from ..optim.build import build
 from . import agnostic
 from .panels import BLUE, GREEN, GREY, ORANGE, VERMILLION, Panel, dots, line, picture
 from .result import Result, Settings

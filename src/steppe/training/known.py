@@ -53,7 +53,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
 
 def method_of(config: Config, spelled: Callable[[str], str] = str) -> Method:
     """The method of a configuration with its options, without what only training adds."""
-    from ..optim.registry import method
+    from ..methods.registry import method
 
     options = dict(config.method_options)
     if config.rho is not None:

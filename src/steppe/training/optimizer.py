@@ -8,10 +8,11 @@ from typing import Any
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from ..methods.registry import METHODS, method
 from ..methods.sa_sam import SASAM, SASGD
 from ..methods.sharpbalance import OnSomeRows, SharpBalance
+from ..optim.build import build
 from ..optim.engine import SharpnessAware
-from ..optim.registry import METHODS, build, method
 from .config import Config
 from .position import Course
 

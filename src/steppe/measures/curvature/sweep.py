@@ -9,9 +9,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ...core.ball import inverse
 from ...core.draw import Draw
-from ...core.vector import Vector
+from ...core.vector import Vector, inverse
 from ..estimate import Estimate, Kind, summarise
 from .density import Density, quadrature_rule
 from .lanczos import Lanczos, Operator, Ritz

@@ -1,4 +1,4 @@
-"""What a parameter is to its layer, told by its name or by the module that owns it."""
+"""What a model's modules say: the role of each parameter in its layer, and whether torch.compile compiles them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Role:
-    """What a parameter is to its layer; None where nobody told us its name."""
+    """Whether a parameter is named weight, and whether it belongs to a normalization layer; None if unknown."""
 
     weight: bool | None = None
     norm: bool | None = None
 
 
 def roles_of(model: nn.Module | None, groups: Sequence[Mapping[str, Any]]) -> Mapping[int, Role]:
-    """The role of every parameter by its id: from the model's modules, else from the names in the groups."""
+    """The role of every parameter by its id: from the modules of the model, else from the names in the groups."""
     roles: dict[int, Role] = defaultdict(Role)
     for group in groups:
         for name, p in zip(group.get("param_names", ()), group["params"], strict=False):
@@ -28,9 +28,14 @@ def roles_of(model: nn.Module | None, groups: Sequence[Mapping[str, Any]]) -> Ma
             roles[id(p)] = Role("weight" in leaf, "norm" in owner or owner.startswith("bn"))
     for module in model.modules() if model is not None else ():
         for leaf, p in module.named_parameters(recurse=False):
-            roles[id(p)] = Role("weight" in leaf, _normalises(module))
+            roles[id(p)] = Role("weight" in leaf, _normalizes(module))
     return roles
 
 
-def _normalises(module: nn.Module) -> bool:
+def _normalizes(module: nn.Module) -> bool:
     return "Norm" in type(module).__name__ or "running_mean" in module._buffers
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether torch.compile returned this module, or `module.compile()` was called on it."""
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None

@@ -1,0 +1,50 @@
+"""Optimizers by the name of their method, for configurations and short scripts."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from torch.optim import Optimizer
+
+from ..methods.options import checked
+from ..methods.registry import make
+from .engine import SharpnessAware
+
+ENGINE_OPTIONS = tuple(
+    p.name for p in inspect.signature(SharpnessAware.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY
+)
+
+
+def build(name: str, base: Optimizer, **options: Any) -> SharpnessAware:
+    """`SharpnessAware` around `base` with the method of that name.
+
+    Parameters
+    ----------
+    name
+        A name from `steppe.METHODS`.
+    base
+        The optimizer that applies the gradient.
+    **options
+        Options of the method, and keyword arguments of `SharpnessAware`.
+
+    """
+    engine = {k: options.pop(k) for k in ENGINE_OPTIONS if k in options}
+    method = make(name, options, also=ENGINE_OPTIONS)
+    return SharpnessAware(base, method, **checked(SharpnessAware.__init__, "SharpnessAware", engine))
+
+
+def sam(base: Optimizer, rho: float = 0.05, **options: Any) -> SharpnessAware:
+    """SAM around `base`: short for `build("sam", base, rho=rho)`.
+
+    Parameters
+    ----------
+    base
+        The optimizer that applies the gradient.
+    rho
+        The radius. Default: Foret et al. 2021, section 3.1.
+    **options
+        Other options of SAM, and keyword arguments of `SharpnessAware`.
+
+    """
+    return build("sam", base, rho=rho, **options)

@@ -1,0 +1,136 @@
+"""Methods of one's own: `plan` is enough, a class with every member needs no base, and counts are right or an error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from registry import ENTRIES, Entry, Run, same
+from torch import nn
+
+import steppe
+from steppe import Ball, Given, Method, Plan, Probe, Site
+from steppe.core.graph_inputs import GraphInputs, from_host
+from steppe.core.probe import rehearse
+
+
+@dataclass(frozen=True)
+class TwoSided(Method):
+    """Mean of the gradients at the top of the ball and at the opposite point."""
+
+    rho: Any = 0.5
+
+    def plan(self, site: Site) -> Plan:
+        here = yield Probe()
+        up = steppe.core.ball.ball(self.rho).within(site).steepest_(here.grad, site)
+        top = yield Probe(at=up.clone())
+        across = yield Probe(at=-up)
+        return (top.grad + across.grad) / 2
+
+
+class Structural:
+    """The same with every member written out and no base."""
+
+    slots = ()
+
+    def options(self) -> dict[str, Any]:
+        return {"rho": 0.5}
+
+    def cost(self, step: int) -> int:
+        return 3
+
+    def pattern(self, step: int) -> bool:
+        return True
+
+    def plan(self, site: Site) -> Plan:
+        return TwoSided().plan(site)
+
+
+@dataclass(frozen=True)
+class Alternating(Method):
+    """SAM at even steps."""
+
+    rho: float = 0.5
+
+    def plan(self, site: Site) -> Plan:
+        here = yield Probe()
+        if site.step % 2:
+            return here.grad
+        return (yield Probe(at=Ball(self.rho).within(site).steepest(here.grad, site))).grad
+
+
+@dataclass(frozen=True)
+class Shaped(Method):
+    """Moves one parameter, which a problem with one weight does not have."""
+
+    def plan(self, site: Site) -> Plan:
+        tensors = [torch.zeros_like(t) for t in site.weights.tensors]
+        tensors[1] += 1.0
+        return (yield Probe(at=site.space.vector(tensors))).grad
+
+
+def trained(method: Any) -> Run:
+    run = Run(Entry("own", lambda: method))
+    for i in range(4):
+        run.step(i)
+    return run
+
+
+def test_a_plan_is_a_whole_method() -> None:
+    method = TwoSided()
+    assert (method.slots, dict(method.options())) == ((), {"rho": 0.5})
+    assert [method.cost(step) for step in range(3)] == [3, 3, 3]
+    assert method.pattern(1) == method.pattern(2) is not None
+    run = trained(method)
+    assert len(run.seen) == 3
+    assert run.opt.param_groups[0]["rho"] == 0.5
+    assert method == TwoSided()  # what was counted is no part of it
+
+
+def test_a_method_needs_no_base_class() -> None:
+    same(trained(Structural()).everything(), trained(TwoSided()).everything())
+
+
+def test_a_method_without_a_plan_is_an_error() -> None:
+    class Planless(Method):
+        pass
+
+    with pytest.raises(TypeError, match="plan"):
+        Planless()
+
+
+def test_passes_are_counted_step_by_step_where_steps_differ() -> None:
+    method = Alternating()
+    assert [method.cost(step) for step in range(4)] == [2, 1, 2, 1]
+    assert method.pattern(1) is None  # one graph would serve all steps with the passes of one
+
+
+def test_geometry_that_fits_the_model_alone_does_not_keep_passes_from_being_counted() -> None:
+    fitted = Ball(0.5, Given([torch.ones(3, 4), torch.ones(4)]))
+    assert [method.cost(1) for method in (TwoSided(fitted), steppe.GSAM(fitted), steppe.SAM(fitted, 2))] == [3, 2, 3]
+
+
+def test_passes_that_cannot_be_counted_are_an_error_that_says_what_to_write() -> None:
+    with pytest.raises(NotImplementedError, match=r"Define Shaped\.cost\(self, step\)"):
+        Shaped().cost(0)
+    assert Shaped().pattern(1) is None
+    model = nn.Linear(2, 1)
+    opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), Shaped())
+    opt.step(lambda turn: turn.backward(model(torch.ones(1, 2)).square().mean()))  # training does not need the count
+
+
+@pytest.mark.parametrize("entry", [pytest.param(e, id=e.name) for e in ENTRIES])
+def test_a_rehearsal_has_as_many_passes_as_the_method_declares(entry: Entry) -> None:
+    method = entry.method()
+    assert [rehearse(method, step).passes for step in range(7)] == [method.cost(step) for step in range(7)]
+
+
+def test_an_order_of_rows_is_a_function_of_its_key_during_a_replay_too() -> None:
+    inputs, key = GraphInputs(), (3, 4, 5)
+    with inputs.rehearsing():
+        order = from_host(lambda: torch.empty(20), lambda out, step: out.copy_(steppe.core.draw.permutation(20, *key)))
+    before = order.clone()
+    inputs.replay(9)
+    assert torch.equal(order, before)
