@@ -1,4 +1,4 @@
-"""What the repository says of itself is true: its code runs, its tables and commands are those that exist."""
+"""README, CONTRIBUTING and docs are correct: their code runs, and their tables and commands match the source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def method_table() -> dict[str, list[str]]:
-    """The cells after the name, by the method's name."""
+    """Return the cells after the name, by the method's name."""
     section = README.split("\n## Methods\n")[1].split("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     named = [[cell.strip() for cell in row] for row in rows]
@@ -131,7 +131,7 @@ def test_a_target_makes_its_environment_with_the_constraints(target: str) -> Non
 
 
 def anchors(page: Path) -> set[str]:
-    """Targets of links into a page, as GitHub makes them from its headings."""
+    """Return the link targets that GitHub makes from the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
