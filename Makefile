@@ -1,28 +1,28 @@
-# Every target but bench-gpu builds .venv by itself; a second call finds it ready. Needs Python 3.11 or newer as
-# `python3`, or name another one: make test PYTHON=python3.12
+# Every target except bench-gpu creates .venv; later calls reuse it. Needs Python 3.11 or newer as `python3`, or pass
+# another one: make test PYTHON=python3.12
 
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
-# -qq: errors only; what is being installed is said below
+# -qq: errors only; the targets below print what they install
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench bench-measures bench-gpu clean
 
 help:
-	@echo "make demo    a study of 36 small networks on digits: a table here, and a page in studies/digits"
+	@echo "make demo    a study of 36 small networks on digits: a table, and a page in studies/digits"
 	@echo "make test    lint, types and all tests         (ARGS='-k sam' for some of them)"
-	@echo "make lint    ruff and mypy alone"
+	@echo "make lint    ruff and mypy only"
 	@echo "make bench   time a step against the ideal and against pytorch_optimizer"
 	@echo "make bench-measures   time measures against PyHessian, curvlinops and the papers' procedure (ten minutes)"
-	@echo "make bench-gpu   time steps, curvature, measures, ensembles and epochs on a GPU, by the torch that is there"
-	@echo "make clean   remove .venv, what was built and caches; studies and data stay"
+	@echo "make bench-gpu   time steps, curvature, measures, ensembles and epochs on a GPU, with the installed torch"
+	@echo "make clean   remove .venv, builds and caches; keeps studies and data"
 
 demo: .venv/ready
 	@$(BIN)/steppe study run $(ARGS)
 
-# two test processes on two cores: more threads in each would only get in their way
+# two test processes on two cores: one thread each is fastest
 test: export OMP_NUM_THREADS ?= 1
 test: lint
 	$(BIN)/pytest -n 2 $(ARGS)
@@ -38,7 +38,7 @@ bench: .venv/ready-to-bench
 bench-measures: .venv/ready
 	$(BIN)/python benchmarks/measures.py $(ARGS)
 
-# from source and without .venv: a machine with a GPU has the torch that fits it, and may have no network
+# from source and without .venv: a machine with a GPU has its own torch, and may have no network
 bench-gpu:
 	PYTHONPATH=src $(PYTHON) benchmarks/gpu.py $(ARGS)
 

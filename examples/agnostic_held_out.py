@@ -1,4 +1,4 @@
-"""Agnostic-SAM on two separate sets makes two passes on each, and its step is the paper's formula to 1e-12."""
+"""Agnostic-SAM with separate held-out data makes two passes on each set and matches the paper's formula to 1e-12."""
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ loss_fn = nn.MSELoss()
 rho, held_out_rho, lr = 0.1, 0.05, 0.02
 passes = {"training": 0, "held-out": 0}
 
-method = steppe.AgnosticSAM(rho, held_out_rho, share=None)  # None: the batch is B_t, B_v comes from the caller
+method = steppe.AgnosticSAM(rho, held_out_rho, share=None)  # share=None: the batch is B_t; the caller passes B_v
 opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=lr), method, model=model)
 
 
@@ -35,7 +35,7 @@ def on_held_out_data():
 
 
 def gradient(w, x, y):
-    """Of the mean square of x w - y, by hand."""
+    """Return the gradient of the mean of (x w - y)^2, in closed form."""
     return 2 / len(x) * (x @ w.T - y).T @ x
 
 
@@ -46,9 +46,11 @@ for _ in range(10):
     up_held = gradient(w, held_x, held_y)
     there = gradient(w + held_out_rho * up_held / up_held.norm(), held_x, held_y)
     up = gradient(w, x, y)
-    away = rho * up / up.norm() - held_out_rho * there / there.norm()  # up on training rows, down on held-out ones
-    expected = w - lr * gradient(w + away, x, y)
+    displacement = (
+        rho * up / up.norm() - held_out_rho * there / there.norm()
+    )  # ascent on training rows, descent on held-out rows
+    expected = w - lr * gradient(w + displacement, x, y)
     assert torch.allclose(model.weight, expected, rtol=0, atol=1e-12), (model.weight - expected).abs().max()
 
 assert passes == {"training": 20, "held-out": 20}, passes
-print(f"10 steps by the formula, passes: {passes}")
+print(f"10 steps match the formula; passes: {passes}")

@@ -1,4 +1,4 @@
-"""Four scaled micro-batches, clipped, leave the weights that one whole batch without a scaler leaves, to 1e-5."""
+"""Four micro-batches with a GradScaler and clipping give the weights of one whole batch without a scaler, to 1e-5."""
 
 import torch
 from torch import nn
@@ -17,9 +17,9 @@ def trained(microbatches, scaler=None, steps=20):
     opt = steppe.SharpnessAware(base, steppe.SAM(rho=0.1), model=model, scaler=scaler)
     norms = []
     for _ in range(steps):
-        for turn in opt.passes():  # SAM asks twice: at the weights, and at the top of the ball
+        for turn in opt.passes():  # SAM has two passes: at the weights, and at the top of the ball
             for a, b in zip(x.chunk(microbatches), y.chunk(microbatches), strict=True):
-                turn.backward(nn.functional.cross_entropy(model(a), b) / microbatches)  # scales by itself
+                turn.backward(nn.functional.cross_entropy(model(a), b) / microbatches)  # applies the loss scale too
         if scaler is not None:
             scaler.unscale_(opt)
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.2)))  # once, on the final gradient
@@ -36,6 +36,6 @@ scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 parts, _ = trained(4, scaler)
 
 assert scaler.get_scale() == 1024.0, "a step overflowed and was skipped"
-assert max(norms) > 0.2 > min(norms), "clipping was never, or always, at work"
+assert max(norms) > 0.2 > min(norms), "clipping must apply to some steps and not to all"
 assert torch.allclose(whole, parts, rtol=0, atol=1e-5), (whole - parts).abs().max()
 print(f"largest difference between the two: {(whole - parts).abs().max():.1e}")

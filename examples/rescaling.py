@@ -1,4 +1,4 @@
-"""Rescaling two layers of a ReLU network leaves its function alone: adaptive sharpness agrees, standard does not."""
+"""Rescaling two layers of a ReLU network keeps its function: adaptive sharpness is invariant, standard is not."""
 
 from copy import deepcopy
 

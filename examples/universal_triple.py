@@ -1,4 +1,4 @@
-"""A sharpness measure of one's own, three plain functions, moves (ab - 1)^2 / 2 to its flattest minimum a = b = 1."""
+"""A user-defined sharpness measure (three functions) moves (ab - 1)^2 / 2 to its flattest minimum, a = b = 1."""
 
 import torch
 from torch import nn
@@ -7,15 +7,15 @@ import steppe
 
 
 def phi(t):
-    return torch.log1p(t)  # of the mean; any differentiable function of it will do
+    return torch.log1p(t)  # applied to the mean; any differentiable function
 
 
 def psi(t):
-    return torch.nn.functional.softplus(4 * t) / 4  # of v'Hv / 2: curvature counts, negative curvature hardly
+    return torch.nn.functional.softplus(4 * t) / 4  # applied to v'Hv / 2; gives little weight to negative curvature
 
 
 def mu(draw):
-    return draw.uniform(-1.0, 1.0)  # where v comes from; draw.normal(), draw.signs() and draw.grad are there too
+    return draw.uniform(-1.0, 1.0)  # distribution of v; also available: draw.normal(), draw.signs(), draw.grad
 
 
 def trained(method):
@@ -26,7 +26,7 @@ def trained(method):
             turn.backward((a * b - 1) ** 2 / 2)
         opt.step()
     with torch.no_grad():
-        return float(a), float(b), float((a * b - 1) ** 2 / 2), float(a**2 + b**2)  # the last is tr H where ab = 1
+        return float(a), float(b), float((a * b - 1) ** 2 / 2), float(a**2 + b**2)  # the last value is tr H if ab = 1
 
 
 measure = steppe.Triple(phi, psi, laws=(mu,))

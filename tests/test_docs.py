@@ -1,8 +1,8 @@
-"""Every code block of every page runs, in the order of the page and in one folder a page, on small data.
+"""Every code block of every page runs, in the order of the page, in one folder per page, on small data.
 
-Nets, rows and epochs are cut where configurations and studies are made, so that what a page says is run as it stands.
-A block that needs minutes or a GPU says so in its first line, `# not run in the tests: why`. A block whose first line
-is the name of a file, `# run.yaml`, is that file.
+Networks, rows and epochs are reduced when configurations and studies are created, so blocks run as they are printed.
+A block that needs minutes or a GPU starts with `# not run in the tests: why`. A block whose first line is a file name,
+such as `# run.yaml`, is written to that file.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from steppe.training.config import Config
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 MARK = re.compile(r"# not run in the tests: \S.+")
-NOT_RUN = {"README.md": 1, "speed.md": 1}  # how many blocks of which page are marked
-NARROW = 2  # ResNets of this width stand for those of the pages
-SHOWN = ("text", "diff")  # what is printed, and what is changed: test_readme has CONTRIBUTING's diff
+NOT_RUN = {"README.md": 1, "CONTRIBUTING.md": 2, "speed.md": 1}  # number of marked blocks per page
+NARROW = 2  # width of the ResNets that replace those of the pages
+SHOWN = ("text", "diff")  # output, and changes: test_readme runs CONTRIBUTING's diff
 
 
 class Block(NamedTuple):
@@ -67,7 +67,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def cut(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A study of MLPs with two values of one setting of its grid and one of the others, and without pictures."""
+    """Reduce a study to MLPs, two values of one setting of its grid, one value of the others, and no plots."""
     grid, two = {}, 2
     for name, values in given.get("grid", {}).items():
         grid[name] = values[:two]
@@ -84,7 +84,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         check = settings.__post_init__  # type: ignore[attr-defined]
 
         def cut_and_check(self: Any) -> None:
-            check(self)  # what the page says is a value that can be
+            check(self)  # the printed value is valid
             for name, limit in limits.items():
                 value = getattr(self, name)
                 if value and (isinstance(limit, list) or value > limit):
@@ -106,7 +106,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What pages take to be there: images, a file of weights, and the folder of a study."""
+    """Files that pages assume: images and a file of weights."""
     folder = tmp_path_factory.mktemp("stock")
     write_cifar_binary(folder / "data" / "cifar-10-batches-bin", "cifar10", rows=40)
     torch.manual_seed(0)
@@ -130,7 +130,7 @@ def here(stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: No
 
 def run_python(text: str, place: str, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt  # a server is ended as its reader would
+        raise KeyboardInterrupt  # stops a server as a reader would
 
     with monkeypatch.context() as patched:
         patched.setattr(socketserver.BaseServer, "serve_forever", interrupted)
@@ -172,24 +172,26 @@ def test_every_block_runs(
             elif block.language == "sh":
                 run_shell(block.text, place, capsys)
             else:
-                assert block.language == "yaml", f"{place}: a block says what it is: python, sh, yaml, text or diff"
-                assert block.file, f"{place}: a file of YAML begins with its name, which a command beside it takes"
+                assert block.language == "yaml", f"{place}: the language of a block is python, sh, yaml, text or diff"
+                assert block.file, f"{place}: a YAML block starts with the name of its file"
 
 
-def test_only_what_cannot_be_run_is_marked_and_nothing_is_overlooked() -> None:
+def test_only_blocks_that_cannot_run_are_marked_and_none_is_skipped() -> None:
     marked = {page.name: sum(b.marked for b in blocks(page)) for page in PAGES}
     assert {name: n for name, n in marked.items() if n} == NOT_RUN
     assert sum(len(blocks(page)) for page in PAGES) > 25
     for page in PAGES:
-        assert page.read_text().count("\n```") == 2 * len(blocks(page)), page  # none was overlooked
+        assert page.read_text().count("\n```") == 2 * len(blocks(page)), page  # the pattern matches every block
 
 
-def test_targets_of_make_in_marked_blocks_exist() -> None:
+def test_what_marked_blocks_name_exists() -> None:
     for page in PAGES:
         for block in blocks(page):
             if block.marked:
                 targets = re.findall(r"^make ([\w-]+)", block.text, flags=re.MULTILINE)
-                assert targets
+                files = re.findall(r"\b(?:tests|benchmarks)/\w+\.py\b", block.text)
+                assert targets or files, f"{page.name}:{block.line}"
+                assert all((ROOT / file).exists() for file in files), files
                 for target in targets:
                     words = ["make", "--dry-run", "--always-make", target]
                     assert subprocess.run(words, cwd=ROOT, capture_output=True, check=False).returncode == 0, target

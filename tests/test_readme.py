@@ -1,4 +1,4 @@
-"""What the repository says of itself is true: its code runs, its tables and commands are those that exist."""
+"""README, CONTRIBUTING and docs are correct: their code runs, and their tables and commands match the source."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import steppe
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+METHODS_PAGE = (ROOT / "docs/methods.md").read_text()
 MEASURES_PAGE = (ROOT / "docs/measures.md").read_text()
 SPEED_PAGE = (ROOT / "docs/speed.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
@@ -27,33 +28,44 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def method_table() -> dict[str, list[str]]:
-    """The cells after the name, by the method's name."""
+    """Return the cells after the name, by the method's name."""
     section = README.split("\n## Methods\n")[1].split("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     named = [[cell.strip() for cell in row] for row in rows]
     return {row[0].strip("`"): row[1:] for row in named if re.fullmatch(r"`[a-z-]+`", row[0])}
 
 
+def took_one_step(opt: object) -> bool:
+    return isinstance(opt, steppe.SharpnessAware) and opt.param_groups[0]["steppe.step"] == 1
+
+
 def test_python_blocks_run_in_order() -> None:
     torch.manual_seed(0)
     names: dict[str, object] = {}
-    first, *others = blocks(README, "python")
-    exec(compile(first, "README.md", "exec"), names)
+    sam, measuring, capturing = blocks(README, "python")
+    exec(compile(sam, "README.md", "exec"), names)
     assert names["loss"].item() < 1.0  # it started near log 3
+    exec(compile(measuring, "README.md", "exec"), names)
+    assert set(names["results"]) == {"lambda_max", "trace", "adaptive_worst_linf@0.01"}
+    exec(compile(capturing, "README.md", "exec"), names)
+    assert took_one_step(names["opt"])
+
+
+def test_python_blocks_of_the_page_on_methods_take_steps() -> None:
+    names: dict[str, object] = {}
+    setup, *others = blocks(METHODS_PAGE, "python")
+    exec(compile(setup, "docs/methods.md", "exec"), names)
+    assert len(others) == 3
     for block in others:
-        exec(compile(block, "README.md", "exec"), names)
-        if "opt" in block:
-            assert isinstance(names["opt"], steppe.SharpnessAware)
-            assert names["opt"].param_groups[0]["steppe.step"] == 1  # it took a step
-    assert len(others) == 5
-    assert set(names["found"]) == {"lambda_max", "trace", "frobenius_squared", "adaptive_worst_linf@0.01"}
+        exec(compile(block, "docs/methods.md", "exec"), names)
+        assert took_one_step(names["opt"])
 
 
 def test_python_blocks_of_the_page_on_measures_run() -> None:
     names: dict[str, object] = {}
     for block in blocks(MEASURES_PAGE, "python"):
         exec(compile(block, "docs/measures.md", "exec"), names)
-    assert set(names["found"]) == {"lambda_max", "trace", "frobenius_squared"}
+    assert set(names["results"]) == {"lambda_max", "trace", "frobenius_squared"}
 
 
 def test_python_blocks_of_the_page_on_speed_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,13 +79,13 @@ def test_python_blocks_of_the_page_on_speed_run(capsys: pytest.CaptureFixture[st
     assert (names["step"].why is None) == torch.cuda.is_available()
 
 
-def test_the_page_on_speed_tells_of_every_method() -> None:
-    section = SPEED_PAGE.split("\n## What is recorded\n")[1].split("\n## ")[0]
+def test_the_page_on_speed_lists_every_method() -> None:
+    section = SPEED_PAGE.split("\n## What can be captured\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
-    told = {name: text for names, text in rows for name in re.findall(r"`([a-z-]+)`", names)}
-    assert set(told) == set(steppe.METHODS)
+    listed = {name: text for names, text in rows for name in re.findall(r"`([a-z-]+)`", names)}
+    assert set(listed) == set(steppe.METHODS)
     never = {n for n in steppe.METHODS if all(steppe.method(n).pattern(step) is None for step in (1, 2))}
-    assert {name for name, text in told.items() if "refused" in text} == never
+    assert {name for name, text in listed.items() if text.strip().startswith("no:")} == never
 
 
 def test_the_page_on_measures_lists_exactly_the_measures() -> None:
@@ -118,10 +130,28 @@ def test_a_target_makes_its_environment_with_the_constraints(target: str) -> Non
     assert all("-c constraints.txt" in line for line in installs)
 
 
-def test_links_lead_somewhere() -> None:
-    for text in (README, CONTRIBUTING):
-        for link in re.findall(r"\]\(([^)]+)\)", text):
-            assert link.startswith("https://") or (ROOT / link).exists(), link
+def anchors(page: Path) -> set[str]:
+    """Return the link targets that GitHub makes from the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):
+        if not link.startswith("https://"):
+            name, _, anchor = link.partition("#")
+            target = (ROOT / page).parent / name if name else ROOT / page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+def test_the_layout_in_contributing_has_every_package() -> None:
+    tree = blocks(CONTRIBUTING, "text")[0]
+    packages = {f.parent.name for f in (ROOT / "src/steppe").glob("*/__init__.py")}
+    assert set(re.findall(r"^  (\w+)/ ", tree, flags=re.MULTILINE)) == packages
 
 
 def test_the_method_in_contributing_works(monkeypatch: pytest.MonkeyPatch) -> None:
