@@ -211,9 +211,9 @@ class SharpnessAware(Optimizer):
     def _close_unfinished(self) -> None:
         """Puts the weights back where somebody has left the loop and holds its iterator, as a traceback may."""
         if self._running is not None and (unfinished := self._running()) is not None:
-            noise = Noise(self._survey().space.devices)
+            noise = Noise(list({p.device for g in self.param_groups for p in g["params"]}))
             unfinished.close()
-            noise.restart()  # that step's is long gone
+            noise.restart()  # that step's noise is long gone
 
     def state_dict(self) -> dict[str, Any]:
         """Of the base optimizer and the method; ends a loop over `passes()` that somebody has left half-way."""
