@@ -11,9 +11,8 @@ from test_curvature_products import close, conv, directions, mlp, right
 from torch import Tensor
 
 from steppe.core.basis import flat
-from steppe.measures.curvature.behind import Behind
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
-from steppe.measures.curvature.operator import Curvature
+from steppe.measures.curvature.operator import BatchProducts, Curvature
 from steppe.measures.objective import Objective
 
 FORMS: list[Form] = [hessian, gauss_newton]
@@ -32,7 +31,7 @@ def test_replayed_products_are_those_of_the_kept_graph(make: Any, n: int, form: 
     for k in range(4):
         vectors = directions(objective, (k + 1) * n)[-n:]
         close(rows(operator.products(vectors)), rows(expected.products(vectors)))
-    replays = operator._behind._replays
+    replays = operator._batch_products._replays
     assert replays.why is None
     assert len(replays._recordings) == len(objective.batches)
     assert objective.spent().gradients == pytest.approx(1)
@@ -68,7 +67,7 @@ def test_where_no_graph_is_kept_one_is_built_for_all_directions(n: int, form: Fo
     operator = Curvature(objective, form, memory=0, recorder=Again())
     vectors = directions(objective, n)
     close(rows(operator.products(vectors)), rows(Curvature(mlp(), form).products(vectors)))
-    assert not operator._behind.kept
+    assert not operator._batch_products.kept
     assert objective.spent().gradients == pytest.approx(2 if n == 10 else 1)
 
 
@@ -104,7 +103,7 @@ def test_what_cannot_be_recorded_is_computed_all_the_same() -> None:
     expected = Curvature(conv())
     for v in directions(objective, 3):
         close(operator.product(v).tensors, expected.product(v).tensors)
-    assert operator._behind._replays.why == "no such graph"
+    assert operator._batch_products._replays.why == "no such graph"
 
 
 def test_a_cpu_records_nothing_unless_told() -> None:
@@ -112,5 +111,5 @@ def test_a_cpu_records_nothing_unless_told() -> None:
     operator = Curvature(objective)
     for v in directions(objective, 3):
         operator.product(v)
-    assert isinstance(operator._behind, Behind)
-    assert not operator._behind._replays._recordings
+    assert isinstance(operator._batch_products, BatchProducts)
+    assert not operator._batch_products._replays._recordings

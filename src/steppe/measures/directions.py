@@ -1,4 +1,4 @@
-"""Directions to look at a loss along: random ones in the scale of the weights, towards a checkpoint, or any vector."""
+"""x"""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from .._util.checkpoints import State
+from .._util.checkpoints import State, matched
 from ..core.chunk import Chunk
 from ..core.vector import Vector
 from .curvature.operator import Curvature
 from .curvature.sweep import Sweep
 from .objective import Objective
-from .states import point
+
+
+def weights_from_state(objective: Objective, state: State) -> Vector:
+    """The weights of a state dict as a point in the objective's space."""
+    found = matched(objective.model, state)
+    return objective.space.vector([found[name].detach().to(p) for name, p in objective.params.items()])
 
 
 class Scaling(Protocol):
@@ -119,11 +124,11 @@ def towards(
     objective: Objective, state: State, name: str = "another checkpoint", scaling: Scaling = UNSCALED
 ) -> Direction:
     """The way from the model's weights to a checkpoint's, which lies at coordinate 1 unless it is scaled."""
-    move = scaling(point(objective, state) - objective.weights, objective.weights)
+    move = scaling(weights_from_state(objective, state) - objective.weights, objective.weights)
     return Direction(move, f"towards {name}" + ("" if scaling is UNSCALED else f", {scaling.name}"))
 
 
-def fitting(objective: Objective, direction: Direction) -> Vector:
+def checked_vector(objective: Objective, direction: Direction) -> Vector:
     """The vector of a direction in the objective's own space; raises if one cannot move along it."""
     tensors, weights = direction.vector.tensors, list(objective.params.values())
     if [t.shape for t in tensors] != [p.shape for p in weights]:

@@ -1,20 +1,123 @@
-"""The loss on a line or in a plane through the weights, as data that can be saved, stopped and resumed."""
+"""x"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from math import isfinite
+from pathlib import Path
+from typing import Any, cast
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from .._util.files import written
+from .._util.progress import Tick, ticking
+from .._util.untrusted import from_json
 from ..core.vector import Vector
-from .directions import Direction, fitting
+from ..data.npy import arrays
+from .directions import Direction, checked_vector
+from .estimate import Cost
 from .objective import Objective
-from .progress import Tick, ticking
-from .slices import Array, Slice, blank
+
+Array = NDArray[np.float64]
+FORMAT = "steppe slice 1"
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """Losses on a grid: losses[i, j] is that at w + axes[0][i] a + axes[1][j] b, for directions a and b.
+
+    A loss that is infinite or not a number stays so; a point that was never reached is nan and not `filled`.
+    """
+
+    axes: tuple[Array, ...]
+    losses: Array
+    filled: NDArray[np.bool_]
+    names: tuple[str, ...]  # what each direction is
+    lengths: tuple[float, ...]  # the Euclidean norm of each direction
+    seeds: tuple[int | None, ...]
+    cosine: float | None = None  # of the angle between the two directions of a plane
+    cost: Cost = field(default_factory=Cost)
+    notes: Mapping[str, Any] = field(default_factory=dict)  # whatever else JSON can hold
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.filled.all())
+
+    @property
+    def nonfinite(self) -> int:
+        """How many losses came out infinite or not a number."""
+        return int((self.filled & ~np.isfinite(self.losses)).sum())
+
+    @property
+    def lowest(self) -> tuple[int, ...] | None:
+        """Where on the grid the smallest loss is, or None if no point has a finite one."""
+        finite = np.where(np.isfinite(self.losses), self.losses, np.inf)
+        place = np.unravel_index(int(finite.argmin()), finite.shape)
+        return tuple(int(i) for i in place) if np.isfinite(finite[place]) else None
+
+    def about(self) -> dict[str, Any]:
+        """Everything but the numbers on the grid."""
+        plain = ("names", "lengths", "seeds", "cosine", "notes")
+        return {"format": FORMAT, **{k: getattr(self, k) for k in plain}, "cost": asdict(self.cost)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in types that JSON has: what is no number by its name, losses that are missing as None."""
+        losses = np.full(self.losses.shape, None, dtype=object)
+        for index in zip(*np.nonzero(self.filled), strict=True):
+            losses[index] = _plain(float(self.losses[index]))
+        grid = {"axes": [axis.tolist() for axis in self.axes], "losses": losses.tolist(), "complete": self.complete}
+        return {**self.about(), "lengths": [_plain(x) for x in self.lengths], **grid}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes a NumPy .npz file, whole or not at all."""
+        about = json.dumps(self.about())
+        axes = {f"axis{k}": axis for k, axis in enumerate(self.axes)}
+        with written(path) as file:
+            np.savez(file, about=np.array(about), losses=self.losses, filled=self.filled, **cast(Any, axes))
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Slice:
+        """Reads what save() wrote; nothing in the file is run."""
+        place = os.fspath(path)
+        if not is_zipfile(path):
+            raise ValueError(f"{place} is no .npz file: Slice.save() writes such files")
+        held = arrays(Path(path))
+        about = from_json(str(held["about"]), place) if "about" in held else {}
+        if not isinstance(about, dict) or about.pop("format", None) != FORMAT:
+            raise ValueError(f"{place} holds no slice of a loss: Slice.save() writes such files")
+        try:
+            axes = tuple(held[f"axis{k}"] for k in range(held["losses"].ndim))
+            about |= {k: tuple(about[k]) for k in ("names", "lengths", "seeds")} | {"cost": Cost(**about["cost"])}
+            return Slice(axes, held["losses"], held["filled"], **about)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{place} is not as Slice.save() wrote it: {error!r}") from error
+
+
+def empty_slice(
+    axes: Sequence[Sequence[float] | Array], names: Sequence[str], lengths: Sequence[float], seeds: Sequence[int | None]
+) -> Slice:
+    """A slice with no point filled."""
+    grid = tuple(np.array(axis, dtype=np.float64) for axis in axes)
+    if not all(axis.ndim == 1 and len(axis) and np.isfinite(axis).all() for axis in grid):
+        raise ValueError("an axis is a list of finite coordinates, one at least")
+    shape = tuple(len(axis) for axis in grid)
+    losses, filled = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
+    return Slice(grid, losses, filled, tuple(names), tuple(lengths), tuple(seeds))
+
+
+def _plain(x: float) -> float | str:
+    return x if isfinite(x) else str(x)
+
 
 Loss = Callable[[tuple[float, ...]], float]  # of the coordinates of a point
 
@@ -64,9 +167,9 @@ def slice_along(
     if len(directions) != len(axes) or not 1 <= len(axes) <= 2:
         raise ValueError(f"a slice has 1 or 2 directions and as many axes, not {len(directions)} and {len(axes)}")
     named = [d if isinstance(d, Direction) else Direction(d) for d in directions]
-    vectors = [fitting(objective, d) for d in named]
+    vectors = [checked_vector(objective, d) for d in named]
     lengths = tuple(float(v.norm()) for v in vectors)
-    empty = blank(axes, [d.name for d in named], lengths, [d.seed for d in named])
+    empty = empty_slice(axes, [d.name for d in named], lengths, [d.seed for d in named])
     if len(vectors) == 2:
         empty = replace(empty, cosine=float(vectors[0].dot(vectors[1])) / (lengths[0] * lengths[1]))
 
@@ -78,7 +181,7 @@ def slice_along(
             at.add_(v, x)
         return objective.loss(at)
 
-    return fill(objective, empty, loss, tick=tick, resume=resume)
+    return evaluate_slice(objective, empty, loss, tick=tick, resume=resume)
 
 
 def coordinates(span: float, points: int) -> Array:
@@ -88,7 +191,7 @@ def coordinates(span: float, points: int) -> Array:
     return np.array([(2 * i - (points - 1)) / (points - 1) * span for i in range(points)])
 
 
-def fill(
+def evaluate_slice(
     objective: Objective,
     empty: Slice,
     loss: Loss,
@@ -100,7 +203,7 @@ def fill(
     """The slice with loss(coordinates) at every point, those named `first` before the others."""
     start = objective.spent()
     if resume is not None:
-        _refuse_another(objective, empty, resume, loss)
+        _check_resumable(objective, empty, resume, loss)
     earlier = resume or empty
     losses, filled = earlier.losses.copy(), earlier.filled.copy()
     try:
@@ -116,7 +219,7 @@ def fill(
     return replace(earlier, losses=losses, filled=filled, cost=earlier.cost + (objective.spent() - start))
 
 
-def _refuse_another(objective: Objective, empty: Slice, earlier: Slice, loss: Loss) -> None:
+def _check_resumable(objective: Objective, empty: Slice, earlier: Slice, loss: Loss) -> None:
     """Raises unless an earlier slice is of this grid and a point of it still has its loss."""
     if [a.tolist() for a in earlier.axes] != [a.tolist() for a in empty.axes]:
         raise ValueError("the slice to resume has another grid: ask for the span and the points that it has")

@@ -8,8 +8,8 @@ from math import inf
 
 from ..core.ball import Ball, stretch_
 from ..core.metric import Metric
-from .curvature.questions import Eigenvalue, Trace
-from .estimate import Estimate, Measure, exact, refuse_not_finite
+from .curvature.spectral import Eigenvalue, Trace
+from .estimate import Estimate, Measure, check_finite, exact
 from .objective import Objective
 
 
@@ -22,7 +22,7 @@ class SlopeLimit(Measure):
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         before = objective.spent()
         loss, slope = objective.gradient()
-        refuse_not_finite(loss)
+        check_finite(loss)
         slope = stretch_(slope, self.ball.scales(objective))
         p = self.ball.p
         q = inf if p == 1 else (1.0 if p == inf else p / (p - 1))
@@ -76,7 +76,7 @@ class GradientNorm(Measure):
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         before = objective.spent()
         loss, slope = objective.gradient()
-        refuse_not_finite(loss)
+        check_finite(loss)
         yield exact(float(slope.norm(self.p)), cost=objective.spent() - before)
 
 

@@ -12,15 +12,13 @@ import torch
 from torch import nn
 
 from .._util.checkpoints import State, matched
+from .._util.progress import Tick
 from ..core.vector import Space, Vector
 from .batches import Batch
-from .directions import FILTERS, Normalised
+from .directions import FILTERS, Normalised, weights_from_state
 from .estimate import Estimate, NotFinite
-from .landscape import fill
+from .landscape import Array, Slice, empty_slice, evaluate_slice
 from .objective import Objective
-from .progress import Tick
-from .slices import Array, Slice, blank
-from .states import point
 
 Buffers = Literal["interpolated", "own"]  # BatchNorm's statistics move along with the weights, or stay the model's
 
@@ -60,7 +58,7 @@ def _point(place: Objective | Space, where: State | Vector) -> Vector:
         return where
     if isinstance(place, Space):
         raise TypeError("a space knows no names: give vectors of it, or an objective to find a state dict's weights by")
-    return point(place, where)
+    return weights_from_state(place, where)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,11 +150,11 @@ def path(
     if resume is not None and resume.buffers != buffers:
         raise ValueError(f"the path to resume has {resume.buffers} buffers, not {buffers}")
     line = _Line(objective, matched(objective.model, other), buffers)
-    empty = blank([[i / (points - 1) for i in range(points)]], [f"towards {name}"], [line.length], [None])
+    empty = empty_slice([[i / (points - 1) for i in range(points)]], [f"towards {name}"], [line.length], [None])
     empty = replace(empty, notes={"buffers": buffers, "kept": list(line.kept)})
     ends = [(0,), (points - 1,)]  # first, so that whoever stops early has something to compare with
     earlier = resume.along if resume is not None else None
-    return Path(fill(objective, empty, lambda at: line.loss(at[0]), first=ends, tick=tick, resume=earlier))
+    return Path(evaluate_slice(objective, empty, lambda at: line.loss(at[0]), first=ends, tick=tick, resume=earlier))
 
 
 class _Line:

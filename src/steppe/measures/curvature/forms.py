@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ..batches import Batch
-from ..elsewhere import twice_differentiable
+from ..checks import check_depends_on_parameters
+from ..functional import twice_differentiable
 from ..objective import Objective
-from ..steady import refuse_constant
 from .convolutions import PlainConvolutions
 
 
@@ -44,13 +44,13 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Loc
 
     def task(model: nn.Module) -> tuple[Tensor, list[Tensor]]:
         losses = objective.loss_fn(*objective.forward(model, batch))
-        refuse_constant(objective, losses)
+        check_depends_on_parameters(objective, losses)
         loss = losses.mean()
         return loss.detach(), _grad([loss], leaves, create_graph=True)
 
     with torch.enable_grad(), _twice(objective):
         loss, gradient = objective.evaluate(leaves, task)
-    _refuse_once_differentiable(gradient)
+    _check_twice_differentiable(gradient)
     curved = [i for i, g in enumerate(gradient) if g.requires_grad]
 
     def apply(direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]:
@@ -76,7 +76,7 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
                 f"the Gauss-Newton form needs the model's output as one tensor, not {type(output).__name__}: let "
                 "forward= return (output, target) with the tensor that the loss is computed from"
             )
-        refuse_constant(objective, output)
+        check_depends_on_parameters(objective, output)
         cotangent = torch.zeros_like(output, requires_grad=True)  # J' u is linear in u: its slope gives J v
         pulled = _grad([output], leaves, [cotangent], create_graph=True)
         seen = output.detach().requires_grad_()
@@ -114,7 +114,7 @@ def _twice(objective: Objective) -> Iterator[None]:
         yield
 
 
-def _refuse_once_differentiable(gradient: Sequence[Tensor]) -> None:
+def _check_twice_differentiable(gradient: Sequence[Tensor]) -> None:
     """Raises if a function on the way cannot be differentiated twice: autograd.grad would leave its part out."""
     waiting = [g.grad_fn for g in gradient if g.grad_fn is not None]
     seen = set(waiting)

@@ -1,8 +1,4 @@
-"""Ways to look for the highest loss in a ball, in coordinates gamma in which the ball is round.
-
-A climb is given a point of the unit ball with its loss and slope, asks for others one forward-backward pass at
-a time, and yields every point that it has seen.
-"""
+"""x"""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ Look = Callable[[Vector], Point]
 
 
 @dataclass(frozen=True)
-class Terrain:
+class AscentProblem:
     """Where a climb takes place: the unit ball, the loss at its centre, and a way to look at a point."""
 
     ball: Ball
@@ -49,10 +45,10 @@ DESCENTS = 2  # steps that led down while points are averaged, after which a cli
 SHORT = 0.5  # radii: how short
 
 
-class Climb(Protocol):
+class AscentRule(Protocol):
     """A rule for where to look next."""
 
-    def __call__(self, start: Point, terrain: Terrain, steps: int) -> Iterator[Point]: ...
+    def __call__(self, start: Point, terrain: AscentProblem, steps: int) -> Iterator[Point]: ...
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class PowerAscent:
     averaged: int = 8
     rtol: float = 1e-3
 
-    def __call__(self, start: Point, terrain: Terrain, steps: int) -> Iterator[Point]:
+    def __call__(self, start: Point, terrain: AscentProblem, steps: int) -> Iterator[Point]:
         here = best = start
         descents = 0
         for k in range(steps):
@@ -98,7 +94,7 @@ class AutoPGD:
     step: float = 2.0  # in radii
     progress: float = 0.75
 
-    def __call__(self, start: Point, terrain: Terrain, steps: int) -> Iterator[Point]:
+    def __call__(self, start: Point, terrain: AscentProblem, steps: int) -> Iterator[Point]:
         here = before = best = start
         step, checked = self.step, 0
         step_then = step
@@ -129,7 +125,7 @@ class ProjectedAscent:
 
     step: float = 0.25
 
-    def __call__(self, start: Point, terrain: Terrain, steps: int) -> Iterator[Point]:
+    def __call__(self, start: Point, terrain: AscentProblem, steps: int) -> Iterator[Point]:
         here = start
         for _ in range(steps):
             here = terrain.look(terrain.project(here.gamma.clone().add_(terrain.uphill(here.slope), self.step)))

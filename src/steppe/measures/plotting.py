@@ -1,4 +1,4 @@
-"""Pictures of slices and paths: pages that open without a network."""
+"""x"""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from .._util.files import written
+from .landscape import Array, Slice
 from .paths import Path
-from .slices import Array, Slice
 
 View = Literal["contour", "surface"]
 # Okabe and Ito's colours and cividis: told apart by people with any colour vision, and in grey

@@ -1,4 +1,4 @@
-"""Measures of curvature, each a question to the spectrum of one operator, so that several can share the work."""
+"""x"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ By = Callable[[Curvature, int], Spectrum]
 
 
 @runtime_checkable
-class Question(Measure, Protocol):
+class SpectralMeasure(Measure, Protocol):
     """A measure that is read off the spectrum of one operator."""
 
     @property
@@ -39,16 +39,16 @@ class Question(Measure, Protocol):
     @property
     def by(self) -> By: ...
 
-    def ask(self, spectrum: Spectrum) -> Iterator[Estimate]:
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         """Better and better answers."""
         ...
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         own = seed_of(seed, objective.number) if objective.number else seed  # every batch has probes of its own
-        return priced(self.ask(self.by(Curvature(objective, self.form, self.metric), own)), objective)
+        return with_cost(self.estimates(self.by(Curvature(objective, self.form, self.metric), own)), objective)
 
 
-def priced(estimates: Iterator[Estimate], objective: Objective) -> Iterator[Estimate]:
+def with_cost(estimates: Iterator[Estimate], objective: Objective) -> Iterator[Estimate]:
     """The same estimates, each with what it cost so far."""
     before = objective.spent()
     for estimate in estimates:
@@ -56,7 +56,7 @@ def priced(estimates: Iterator[Estimate], objective: Objective) -> Iterator[Esti
 
 
 @dataclass(frozen=True)
-class Eigenvalue(Question):
+class Eigenvalue(SpectralMeasure):
     """The k-th eigenvalue from one end: LambdaMax is the first from the top."""
 
     k: int = 1
@@ -68,12 +68,12 @@ class Eigenvalue(Question):
     metric: Metric | None = None
     by: By = Sweep
 
-    def ask(self, spectrum: Spectrum) -> Iterator[Estimate]:
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         return spectrum.eigenvalues(self.k, self.end, self.rtol, self.most)
 
 
 @dataclass(frozen=True)
-class Trace(Question):
+class Trace(SpectralMeasure):
     """The sum of the eigenvalues."""
 
     rtol: float = 0.02  # of the standard error
@@ -83,12 +83,12 @@ class Trace(Question):
     metric: Metric | None = None
     by: By = Sweep
 
-    def ask(self, spectrum: Spectrum) -> Iterator[Estimate]:
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         return spectrum.trace(self.rtol, self.most)
 
 
 @dataclass(frozen=True)
-class FrobeniusSquared(Question):
+class FrobeniusSquared(SpectralMeasure):
     """The sum of the squared eigenvalues."""
 
     rtol: float = 0.02  # of the standard error
@@ -98,12 +98,12 @@ class FrobeniusSquared(Question):
     metric: Metric | None = None
     by: By = Sweep
 
-    def ask(self, spectrum: Spectrum) -> Iterator[Estimate]:
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         return spectrum.frobenius_squared(self.rtol, self.most)
 
 
 @dataclass(frozen=True)
-class LogDeterminant(Question):
+class LogDeterminant(SpectralMeasure):
     """The sum of log(eigenvalue) over those above `cut` times the largest: it is no number without a cut."""
 
     cut: float = 1e-2
@@ -114,12 +114,12 @@ class LogDeterminant(Question):
     metric: Metric | None = None
     by: By = Sweep
 
-    def ask(self, spectrum: Spectrum) -> Iterator[Estimate]:
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         return spectrum.log_determinant(self.cut, self.runs, self.steps)
 
 
 @dataclass(frozen=True)
-class ShiftedLogDeterminant(Question):
+class ShiftedLogDeterminant(SpectralMeasure):
     """The log-determinant of the operator plus mu times the identity."""
 
     mu: float
@@ -130,5 +130,5 @@ class ShiftedLogDeterminant(Question):
     metric: Metric | None = None
     by: By = Sweep
 
-    def ask(self, spectrum: Spectrum) -> Iterator[Estimate]:
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
         return spectrum.log_determinant_shifted(self.mu, self.runs, self.steps)
