@@ -307,9 +307,9 @@ def test_more_starts_never_find_less(climb):
     assert values[-1] > values[0]
 
 
-def home(start: Point, terrain: AscentProblem, steps: int) -> Iterator[Point]:
+def home(start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]:
     """A climb that goes back to the centre."""
-    yield terrain.look(start.gamma * 0.0)
+    yield problem.evaluate(start.gamma * 0.0)
 
 
 def test_a_start_that_is_higher_than_its_climb_counts():

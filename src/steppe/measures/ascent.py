@@ -1,4 +1,8 @@
-"""x"""
+"""Search rules for the highest loss in a ball, in coordinates gamma in which the ball has radius 1 and no metric.
+
+A rule starts at a point of the unit ball with its loss and gradient, evaluates others at one forward-backward pass
+each, and yields every point that it evaluates.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +17,24 @@ from ..core.vector import Vector
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the unit ball, the loss there and its gradient in gamma."""
+    """A point of the unit ball, its loss, and the gradient in gamma."""
 
     gamma: Vector
     loss: float
     slope: Vector
 
 
-Look = Callable[[Vector], Point]
-
-
 @dataclass(frozen=True)
 class AscentProblem:
-    """Where a climb takes place: the unit ball, the loss at its centre, and a way to look at a point."""
+    """The unit ball, the loss at its centre, and a function that evaluates a point."""
 
     ball: Ball
     base: float
-    look: Look
+    evaluate: Callable[[Vector], Point]
     site: Surroundings
 
     def uphill(self, slope: Vector) -> Vector:
-        """The point of the ball that lies furthest along a slope."""
+        """The point of the ball that lies furthest along a gradient."""
         return self.ball.steepest(slope, self.site)
 
     def project(self, gamma: Vector) -> Vector:
@@ -41,44 +42,51 @@ class AscentProblem:
         return self.ball.project(gamma, self.site)
 
 
-DESCENTS = 2  # steps that led down while points are averaged, after which a climb tries shorter ones
-SHORT = 0.5  # radii: how short
+DESCENTS = 2  # steps that decrease the loss before a power ascent switches to shorter ones
+SHORT = 0.5  # first step of these, in radii
 
 
 class AscentRule(Protocol):
-    """A rule for where to look next."""
+    """Yields the points that it evaluates from a start, in at most `steps` steps."""
 
-    def __call__(self, start: Point, terrain: AscentProblem, steps: int) -> Iterator[Point]: ...
+    def __call__(self, start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]: ...
 
 
 @dataclass(frozen=True)
 class PowerAscent:
-    """Goes to the boundary point furthest along the slope, again and again (Journee et al. 2010, Algorithm 1).
+    """Goes to the boundary point furthest along the gradient, repeatedly (Journee et al. 2010, Algorithm 1).
 
-    Where the loss is convex, as around a minimum, every such step climbs; it needs no step size. After the first,
-    `averaged` steps keep a quarter of the point before, which leads to higher maxima; it ends when a step gains
-    less than `rtol` of the climb so far. Where full steps lead down, it goes on with Auto-PGD from the best point.
+    Where the loss is convex, as around a minimum, every such step increases it; there is no step size. Where full steps
+    decrease the loss, Auto-PGD continues from the best point.
+
+    Parameters
+    ----------
+    averaged
+        Steps after the first that keep a quarter of the previous point, which leads to higher maxima.
+    rtol
+        The ascent ends when a step gains less than this fraction of the rise so far.
+
     """
 
     averaged: int = 8
     rtol: float = 1e-3
 
-    def __call__(self, start: Point, terrain: AscentProblem, steps: int) -> Iterator[Point]:
+    def __call__(self, start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]:
         here = best = start
         descents = 0
         for k in range(steps):
             before = here
-            gamma = terrain.uphill(here.slope)
+            gamma = problem.uphill(here.slope)
             if 1 <= k <= self.averaged:
-                gamma.mul_(0.75).add_(here.gamma, 0.25)  # convex: stays in the ball
-            here = terrain.look(gamma)
+                gamma.mul_(0.75).add_(here.gamma, 0.25)  # a convex combination stays in the ball
+            here = problem.evaluate(gamma)
             yield here
-            gain, enough = here.loss - before.loss, self.rtol * (before.loss - terrain.base)
+            gain, enough = here.loss - before.loss, self.rtol * (before.loss - problem.base)
             settled = k > self.averaged
             descents += gain < 0
             best = max(best, here, key=_loss)
             if descents == DESCENTS or (settled and gain < -abs(enough)):
-                yield from AutoPGD(step=SHORT)(best, terrain, steps - k - 1)
+                yield from AutoPGD(step=SHORT)(best, problem, steps - k - 1)
                 return
             if k == self.averaged:
                 here = best
@@ -88,13 +96,26 @@ class PowerAscent:
 
 @dataclass(frozen=True)
 class AutoPGD:
-    """Projected ascent with momentum that halves its step when progress stalls (Croce & Hein 2020, Algorithm 1)."""
+    """Projected ascent with momentum that halves its step when progress stalls (Croce & Hein 2020, Algorithm 1).
 
-    momentum: float = 0.75  # Croce & Hein 2020, section 4.1, like the numbers below
-    step: float = 2.0  # in radii
+    The defaults are those of their section 4.1.
+
+    Parameters
+    ----------
+    momentum
+        Weight of the new step against the last move.
+    step
+        The first step, in radii.
+    progress
+        The step is halved if a smaller fraction of steps since the last checkpoint increased the loss.
+
+    """
+
+    momentum: float = 0.75
+    step: float = 2.0
     progress: float = 0.75
 
-    def __call__(self, start: Point, terrain: AscentProblem, steps: int) -> Iterator[Point]:
+    def __call__(self, start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]:
         here = before = best = start
         step, checked = self.step, 0
         step_then = step
@@ -102,12 +123,12 @@ class AutoPGD:
         highest: list[float] = []  # of the points before each step
         checks = checkpoints(steps)
         for k in range(steps):
-            z = terrain.project(here.gamma.clone().add_(terrain.uphill(here.slope), step))
+            z = problem.project(here.gamma.clone().add_(problem.uphill(here.slope), step))
             if k:
                 a = self.momentum
-                z = terrain.project(z.mul_(a).add_(here.gamma, 2 - 2 * a).add_(before.gamma, a - 1))
+                z = problem.project(z.mul_(a).add_(here.gamma, 2 - 2 * a).add_(before.gamma, a - 1))
             highest.append(best.loss)
-            before, here = here, terrain.look(z)
+            before, here = here, problem.evaluate(z)
             yield here
             climbed.append(here.loss > before.loss)
             best = max(best, here, key=_loss)
@@ -121,20 +142,20 @@ class AutoPGD:
 
 @dataclass(frozen=True)
 class ProjectedAscent:
-    """Plain projected ascent with a fixed step, in radii."""
+    """Projected ascent with a fixed step, in radii."""
 
     step: float = 0.25
 
-    def __call__(self, start: Point, terrain: AscentProblem, steps: int) -> Iterator[Point]:
+    def __call__(self, start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]:
         here = start
         for _ in range(steps):
-            here = terrain.look(terrain.project(here.gamma.clone().add_(terrain.uphill(here.slope), self.step)))
+            here = problem.evaluate(problem.project(here.gamma.clone().add_(problem.uphill(here.slope), self.step)))
             yield here
 
 
 def checkpoints(steps: int) -> set[int]:
-    """Where Auto-PGD looks back: ceil(p_j steps), p_1 = .22, p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06)."""
-    hundredths = [0, 22]  # integers: in floats .70 of 20 comes out as 15
+    """Checkpoints of Auto-PGD: ceil(p_j steps), p_1 = .22, p_{j+1} = p_j + max(p_j - p_{j-1} - .03, .06)."""
+    hundredths = [0, 22]  # integers: in floats, ceil(.70 * 20) is 15
     while hundredths[-1] < 100:
         hundredths.append(hundredths[-1] + max(hundredths[-1] - hundredths[-2] - 3, 6))
     return {-(-share * steps // 100) for share in hundredths if share <= 100}

@@ -1,4 +1,4 @@
-"""Measures by name, and the twelve definitions of A modern look with the radii of the paper."""
+"""Measures by name, and the twelve definitions of sharpness of A modern look with the radii of the paper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import inf
 
 from .._util.names import unknown
 from ..core.ball import Ball
-from ..core.metric import Elementwise
+from ..core.metric import Elementwise, Metric
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, gaussian
 from .curvature.forms import gauss_newton
 from .curvature.spectral import Eigenvalue, FrobeniusSquared, LogDeterminant, Trace
@@ -23,21 +23,12 @@ MAGNITUDE = Elementwise(0.0, everywhere=True)  # c = |w| for every weight, as th
 Definition = Callable[[float], Measure]
 
 
-def _standard() -> dict[str, Definition]:
+def _definitions(metric: Metric | None) -> dict[str, Definition]:
     return {
-        "avg_l2": lambda rho: AverageCase(rho, gaussian),
-        "avg_linf": lambda rho: AverageCase(rho, box),
-        "worst_l2": lambda rho: WorstCase(Ball(rho)),
-        "worst_linf": lambda rho: WorstCase(Ball(rho, None, inf)),
-    }
-
-
-def _adaptive() -> dict[str, Definition]:
-    return {
-        "avg_l2": lambda rho: AverageCase(rho, gaussian, MAGNITUDE),
-        "avg_linf": lambda rho: AverageCase(rho, box, MAGNITUDE),
-        "worst_l2": lambda rho: WorstCase(Ball(rho, MAGNITUDE)),
-        "worst_linf": lambda rho: WorstCase(Ball(rho, MAGNITUDE, inf)),
+        "avg_l2": lambda rho: AverageCase(rho, gaussian, metric),
+        "avg_linf": lambda rho: AverageCase(rho, box, metric),
+        "worst_l2": lambda rho: WorstCase(Ball(rho, metric)),
+        "worst_linf": lambda rho: WorstCase(Ball(rho, metric, inf)),
     }
 
 
@@ -50,11 +41,11 @@ def _normalised(make: Definition) -> Definition:
 
 
 DEFINITIONS: Mapping[str, Definition] = {
-    **{name: _per_batch(make) for name, make in _standard().items()},
-    **{f"adaptive_{name}": _per_batch(make) for name, make in _adaptive().items()},
-    **{f"adaptive_{name}_normalised": _normalised(make) for name, make in _adaptive().items()},
+    **{name: _per_batch(make) for name, make in _definitions(None).items()},
+    **{f"adaptive_{name}": _per_batch(make) for name, make in _definitions(MAGNITUDE).items()},
+    **{f"adaptive_{name}_normalised": _normalised(make) for name, make in _definitions(MAGNITUDE).items()},
 }
-"""Each a function of the radius; m is the batch size of the objective (256 of 2048 points in the paper)."""
+"""Functions of the radius; m is the batch size of the objective (256 of 2048 points in the paper)."""
 
 
 def _doubling(first: float, n: int = 4) -> Sequence[float]:
@@ -62,7 +53,7 @@ def _doubling(first: float, n: int = 4) -> Sequence[float]:
 
 
 def _grids(normalised: Sequence[str], *rows: tuple[str, float]) -> dict[str, Sequence[float]]:
-    """Radii that double from the first; rows of Tables 1 and 2 hold with and without normalised logits."""
+    """Radii that double from the first; Tables 1 and 2 have the same ones with and without normalised logits."""
     grids = {name: _doubling(first, 3 if normalised else 4) for name, first in rows}
     return grids | {f"{name}_normalised": grids[name] for name in normalised}
 
@@ -121,11 +112,11 @@ MEASURES: Mapping[str, Measure] = {
     "zeroth_determinant": ZerothOrder(DETERMINANT, 1.0),  # universal-SAM paper, appendix O
     **{name: make(DEFAULT_RADII[name]) for name, make in DEFINITIONS.items()},
 }
-"""The definitions of A modern look stand at the smallest radius of its grid for ResNets; `name@radius` takes others."""
+"""Definitions of A modern look have the smallest radius of its grid for ResNets; `name@radius` takes another one."""
 
 
 def measure_by_name(name: str) -> Measure:
-    """The measure of that name; "worst_linf@0.002" is a definition of A modern look at another radius."""
+    """The measure of a name; "worst_linf@0.002" is a definition of A modern look at another radius."""
     base, at, radius = name.partition("@")
     if not at:
         if name not in MEASURES:
@@ -142,11 +133,11 @@ def measure_by_name(name: str) -> Measure:
 
 
 def resolve_measures(measures: Iterable[str] | Mapping[str, Measure] | str) -> dict[str, Measure]:
-    """Measures by name, from names, from a mapping, or from one text with commas."""
+    """Measures by name, from a list of names, one text with commas, or a mapping."""
     if isinstance(measures, Mapping):
         return dict(measures)
     names = measures.split(",") if isinstance(measures, str) else list(measures)
-    nameless = [m for m in names if not isinstance(m, str)]
-    if nameless:
-        raise TypeError(f"{type(nameless[0]).__name__} comes without a name: pass a mapping, {{'my name': measure}}")
+    unnamed = [m for m in names if not isinstance(m, str)]
+    if unnamed:
+        raise TypeError(f"{type(unnamed[0]).__name__} comes without a name: pass a mapping, {{'my name': measure}}")
     return {name.strip(): measure_by_name(name.strip()) for name in names}

@@ -1,4 +1,4 @@
-"""Sharpness: growth of the loss in random directions, in the worst direction of a ball, and at SAM's point."""
+"""Sharpness: the growth of the loss in random directions, at the worst point of a ball, and at SAM's point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .objective import Objective
 
 
 def box(draw: Draw) -> Vector:
-    """Uniform in [-1, 1]^d: the noise of the average case in the l_inf ball (A modern look, Tables 1 to 4)."""
+    """Uniform noise in [-1, 1]^d: the law of the average case in the l_inf ball (A modern look, Tables 1 to 4)."""
     return draw.uniform(-1.0, 1.0)
 
 
@@ -32,13 +32,25 @@ def box(draw: Draw) -> Vector:
 class AverageCase(Measure):
     """E L(w + rho T v) - L(w) with v from a symmetric law; Gaussian is A modern look, eq. 1.
 
-    Every draw is taken with its mirror image, which cancels all odd orders of the loss and most of the noise.
+    Every draw is paired with its mirror image, which cancels all odd orders of the loss and most of the noise.
+
+    Parameters
+    ----------
+    rho
+        The radius.
+    law
+        Of v: `gaussian`, `box`, `rademacher` or another symmetric law.
+    metric
+        The scale T; None is the identity.
+    n
+        Pairs of draws: 50 pairs are the 100 losses of A modern look, appendix H.
+
     """
 
     rho: float = 0.1
     law: Law = gaussian
     metric: Metric | None = None
-    n: int = 50  # pairs, so 100 losses as in A modern look, appendix H
+    n: int = 50
 
     def __post_init__(self) -> None:
         refuse_negative(self.rho)
@@ -65,17 +77,30 @@ class AverageCase(Measure):
                 yield summarise(torch.tensor(draws, dtype=torch.float64), "unbiased", cost=cost)
 
 
-HEADSTART = 1  # steps of the second climb before it is compared with the first after as many looks
+HEADSTART = 1  # steps of the second ascent before it is compared with the first after as many evaluations
 
 
 @dataclass(frozen=True)
 class Summit:
-    """The highest point that a search found: how far the loss rises there, and where it is."""
+    """The highest point of a search.
+
+    Parameters
+    ----------
+    rise
+        The loss there minus the loss at the weights.
+    gamma
+        The point, in coordinates in which the ball has radius 1 and no metric.
+    scale
+        Maps these coordinates to displacements.
+    looks
+        Points evaluated, the centre included.
+
+    """
 
     rise: float
-    gamma: Vector  # in coordinates in which the ball is round
-    scale: Any  # and what maps them to displacements
-    looks: int  # points seen, the centre included
+    gamma: Vector
+    scale: Any
+    looks: int
 
     @cached_property
     def at(self) -> Vector:
@@ -86,15 +111,27 @@ class Summit:
 
 @dataclass(frozen=True)
 class WorstCase(Measure):
-    """max of L(w + d) - L(w) over the ball: what a search finds is a lower bound.
+    """max of L(w + d) - L(w) over a ball; the highest point of a search is a lower bound.
 
-    The first climb starts at the weights, or at a random point of the boundary where the loss is level at them. The
-    second starts across from where the first ended, if the loss rises on that side too, and gives up when it falls
-    behind the first. Others start at random points. One forward-backward pass a step.
+    The first ascent starts at the weights, or at a random point of the boundary if the gradient is zero there. The
+    second starts opposite to where the first ended, if the loss is higher there than at the weights, and stops when it
+    falls behind the first. Further ones start at random points. A step costs one forward-backward pass.
+
+    Parameters
+    ----------
+    ball
+        The radius, metric and norm.
+    steps
+        At most, per ascent (20: A modern look, section 3.3).
+    starts
+        The number of ascents.
+    climb
+        `PowerAscent()`, `AutoPGD()` or `ProjectedAscent()`.
+
     """
 
     ball: Ball = field(default_factory=Ball)
-    steps: int = 20  # of one climb at most (A modern look, section 3.3)
+    steps: int = 20
     starts: int = 2
     climb: AscentRule = field(default_factory=PowerAscent)
 
@@ -104,20 +141,20 @@ class WorstCase(Measure):
             yield Estimate(summit.rise, 0.0, 1, "lower bound", objective.spent() - before)
 
     def highest(self, objective: Objective, seed: int = 0) -> Summit:
-        """The worst point itself."""
+        """The worst point, with its displacement."""
         with measurement_mode(objective.model, objective.statistics):
             *_, last = self.search(objective, seed)
         return last
 
     def search(self, objective: Objective, seed: int = 0) -> Iterator[Summit]:
-        """Higher and higher points."""
+        """Yield higher and higher points."""
         if self.starts < 1 or self.steps < 1:
             raise ValueError(f"a search needs starts >= 1 and steps >= 1, not {self.starts} and {self.steps}")
         ones, scales = objective.space.zeros().map(torch.ones_like), self.ball.scales(objective)
-        scale = stretch_(ones, scales) if len(scales) > 1 else scales[0]  # d = scale gamma
+        scale = stretch_(ones, scales) if len(scales) > 1 else scales[0]  # displacement = scale * gamma
         looks = 0
 
-        def look(gamma: Vector) -> Point:
+        def evaluate(gamma: Vector) -> Point:
             nonlocal looks
             looks += 1
             reading = objective.read(Probe(gamma * scale))
@@ -127,23 +164,23 @@ class WorstCase(Measure):
                 raise NotFinite(f"the loss is {loss} {where}, or in float64")
             return Point(gamma, loss, reading.grad.mul_(scale))
 
-        # 1 where weights can move, 0 where they are pinned: a random start elsewhere would lead nowhere
+        # 1 where weights can move, 0 where the scale is 0: a random start must differ from the centre
         free = (objective.space.zeros().map(torch.ones_like) * scale).map(lambda x: (x != 0).to(x))
-        centre = best = look(objective.space.zeros())
-        terrain = AscentProblem(self.ball.unit, centre.loss, look, objective)
-        first: list[float] = []  # losses along the first climb
+        centre = best = evaluate(objective.space.zeros())
+        problem = AscentProblem(self.ball.unit, centre.loss, evaluate, objective)
+        first: list[float] = []  # losses along the first ascent
         for i in range(self.starts):
             start = centre
             if i == 1:
-                start = look(best.gamma * -1.0)
-            elif i or not float(centre.slope.norm(inf)):  # level: no way leads up
+                start = evaluate(best.gamma * -1.0)
+            elif i or not float(centre.slope.norm(inf)):  # no gradient to follow
                 noise = objective.draw(seed, objective.number, i).normal()
-                start = look(terrain.uphill(noise.mul_(free)))
+                start = evaluate(problem.uphill(noise.mul_(free)))
             best = max(best, start, key=_loss)
             if i == 1 and start.loss <= centre.loss:
                 yield Summit(best.loss - centre.loss, best.gamma, scale, looks)
                 continue
-            for k, point in enumerate(self.climb(start, terrain, self.steps)):
+            for k, point in enumerate(self.climb(start, problem, self.steps)):
                 best = max(best, point, key=_loss)
                 yield Summit(best.loss - centre.loss, best.gamma, scale, looks)
                 if i == 0:
@@ -165,10 +202,10 @@ class OneStep(Measure):
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         before = objective.spent()
         base, grad = objective.gradient()
-        there = objective.loss(self.ball.steepest_(grad, objective))
-        if not isfinite(there):
-            raise NotFinite(f"the loss is {there} one step of radius {self.ball.rho} away: take a smaller one")
-        yield exact(there - base, cost=objective.spent() - before)
+        loss = objective.loss(self.ball.steepest_(grad, objective))
+        if not isfinite(loss):
+            raise NotFinite(f"the loss is {loss} one step of radius {self.ball.rho} away: take a smaller one")
+        yield exact(loss - base, cost=objective.spent() - before)
 
 
 KINDS: tuple[Kind, ...] = get_args(Kind)  # from the strongest to the weakest
@@ -176,9 +213,15 @@ KINDS: tuple[Kind, ...] = get_args(Kind)  # from the strongest to the weakest
 
 @dataclass(frozen=True)
 class PerBatch(Measure):
-    """m-sharpness: the mean of a measure over single batches, weighted as the objective does, which are the draws.
+    """m-sharpness: the mean of a measure over single batches, weighted as in the objective.
 
-    Its error is that of the batches as a sample of all such batches. With several workers each measures its own.
+    The batches are the draws: the error is that of a sample of batches. Each worker measures its own batches.
+
+    Parameters
+    ----------
+    measure
+        Of one batch.
+
     """
 
     measure: Measure
@@ -186,16 +229,16 @@ class PerBatch(Measure):
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         before = objective.spent()
         rows: list[tuple[int, list[float]]] = []
-        trouble: Exception | None = None
+        error: Exception | None = None
         try:
             for number, batch in objective.each():
                 part = self.measure.estimate(batch, seed)
                 rows.append((number, [part.value, batch.batch_weights[0], float(KINDS.index(part.kind))]))
                 if objective.group is None:
                     yield _mean_of(rows, objective.spent() - before)
-        except Exception as found:
-            trouble = found
-        objective.workers.raise_on_all(trouble)
+        except Exception as raised:
+            error = raised
+        objective.workers.raise_on_all(error)
         if objective.group is not None:
             yield _mean_of(objective.workers.all_gather(rows), objective.spent() - before)
 
@@ -206,13 +249,13 @@ class PerBatch(Measure):
 
 def _mean_of(rows: Sequence[tuple[int, list[float]]], cost: Cost) -> Estimate:
     draws = torch.tensor([row for _, row in rows], dtype=torch.float64)
-    kind = KINDS[int(draws[:, 2].max())]  # a mean is as weak as the weakest of its parts
+    kind = KINDS[int(draws[:, 2].max())]  # the weakest kind of its parts
     return weighted(draws[:, 0], draws[:, 1], kind, cost=cost)
 
 
 @dataclass(frozen=True)
 class NormalisedLogits:
-    """A loss of logits divided by their standard deviation over the classes, row by row (A modern look, eq. 5)."""
+    """A loss of logits that are divided by their standard deviation over the classes (A modern look, eq. 5)."""
 
     loss_fn: Callable[[Any, Any], Tensor]
 
@@ -222,7 +265,7 @@ class NormalisedLogits:
 
 @dataclass(frozen=True)
 class OnNormalisedLogits(Measure):
-    """A measure of the loss of normalised logits, which the scale of the last layer does not change."""
+    """A measure of the loss of normalised logits, which does not depend on the scale of the last layer."""
 
     measure: Measure
 
