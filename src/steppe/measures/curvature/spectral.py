@@ -1,4 +1,4 @@
-"""x"""
+"""Measures of the spectrum of one operator; measures of the same operator share its products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .sweep import End, Sweep
 
 
 class Spectrum(Protocol):
-    """Whatever can be asked for the spectrum of an operator: a Sweep, or for small models Dense."""
+    """Estimates of the spectrum of an operator: a Sweep or, for small models, Dense."""
 
     def eigenvalues(self, k: int = ..., end: End = ..., rtol: float = ..., most: int = ...) -> Iterator[Estimate]: ...
     def trace(self, rtol: float = ..., most: int = ...) -> Iterator[Estimate]: ...
@@ -30,26 +30,30 @@ By = Callable[[Curvature, int], Spectrum]
 
 @runtime_checkable
 class SpectralMeasure(Measure, Protocol):
-    """A measure that is read off the spectrum of one operator."""
+    """A measure of the spectrum of one operator.
+
+    Every such measure has the keyword arguments `form` (hessian or gauss_newton), `metric` (the scale D of D H D) and
+    `by` (Sweep, hutchinson or Dense).
+    """
 
     @property
-    def form(self) -> Form: ...  # hessian or gauss_newton
+    def form(self) -> Form: ...
     @property
-    def metric(self) -> Metric | None: ...  # rescales it: D H D
+    def metric(self) -> Metric | None: ...
     @property
     def by(self) -> By: ...
 
     def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
-        """Better and better answers."""
+        """Yield better and better estimates."""
         ...
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        own = seed_of(seed, objective.number) if objective.number else seed  # every batch has probes of its own
-        return with_cost(self.estimates(self.by(Curvature(objective, self.form, self.metric), own)), objective)
+        own_seed = seed_of(seed, objective.number) if objective.number else seed  # each batch has its own probes
+        return with_cost(self.estimates(self.by(Curvature(objective, self.form, self.metric), own_seed)), objective)
 
 
 def with_cost(estimates: Iterator[Estimate], objective: Objective) -> Iterator[Estimate]:
-    """The same estimates, each with what it cost so far."""
+    """The same estimates, each with the cost so far."""
     before = objective.spent()
     for estimate in estimates:
         yield replace(estimate, cost=objective.spent() - before)
@@ -57,12 +61,26 @@ def with_cost(estimates: Iterator[Estimate], objective: Objective) -> Iterator[E
 
 @dataclass(frozen=True)
 class Eigenvalue(SpectralMeasure):
-    """The k-th eigenvalue from one end: LambdaMax is the first from the top."""
+    """The k-th eigenvalue from one end; k=1 from the top is lambda_max.
+
+    Parameters
+    ----------
+    k, end
+        Which eigenvalue, from the "top" or the "bottom".
+    rtol
+        The search stops when the residual is below this fraction of the eigenvalue; an eigenvalue lies within the
+        residual.
+    most
+        At most this many products.
+    form, metric, by
+        The operator D C D and the estimator: see `Curvature`, `Sweep` and `Dense`.
+
+    """
 
     k: int = 1
     end: End = "top"
-    rtol: float = 1e-3  # of the residual: an eigenvalue lies within that distance
-    most: int = 200  # products
+    rtol: float = 1e-3
+    most: int = 200
     _: KW_ONLY
     form: Form = hessian
     metric: Metric | None = None
@@ -74,9 +92,20 @@ class Eigenvalue(SpectralMeasure):
 
 @dataclass(frozen=True)
 class Trace(SpectralMeasure):
-    """The sum of the eigenvalues."""
+    """The sum of the eigenvalues.
 
-    rtol: float = 0.02  # of the standard error
+    Parameters
+    ----------
+    rtol
+        The relative standard error at which the estimate stops.
+    most
+        At most this many products.
+    form, metric, by
+        As in `Eigenvalue`.
+
+    """
+
+    rtol: float = 0.02
     most: int = 200
     _: KW_ONLY
     form: Form = hessian
@@ -89,9 +118,18 @@ class Trace(SpectralMeasure):
 
 @dataclass(frozen=True)
 class FrobeniusSquared(SpectralMeasure):
-    """The sum of the squared eigenvalues."""
+    """The sum of the squared eigenvalues.
 
-    rtol: float = 0.02  # of the standard error
+    Parameters
+    ----------
+    rtol, most
+        As in `Trace`.
+    form, metric, by
+        As in `Eigenvalue`.
+
+    """
+
+    rtol: float = 0.02
     most: int = 200
     _: KW_ONLY
     form: Form = hessian
@@ -104,7 +142,18 @@ class FrobeniusSquared(SpectralMeasure):
 
 @dataclass(frozen=True)
 class LogDeterminant(SpectralMeasure):
-    """The sum of log(eigenvalue) over those above `cut` times the largest: it is no number without a cut."""
+    """The sum of log(eigenvalue) over those above `cut` times the largest.
+
+    Parameters
+    ----------
+    cut
+        The log-determinant of a Hessian is undefined without a cut above zero.
+    runs, steps
+        Of stochastic Lanczos quadrature.
+    form, metric, by
+        As in `Eigenvalue`.
+
+    """
 
     cut: float = 1e-2
     runs: int = 10
@@ -120,7 +169,18 @@ class LogDeterminant(SpectralMeasure):
 
 @dataclass(frozen=True)
 class ShiftedLogDeterminant(SpectralMeasure):
-    """The log-determinant of the operator plus mu times the identity."""
+    """The log-determinant of the operator plus mu times the identity.
+
+    Parameters
+    ----------
+    mu
+        The shift; the sum must be positive definite.
+    runs, steps
+        Of stochastic Lanczos quadrature.
+    form, metric, by
+        As in `Eigenvalue`.
+
+    """
 
     mu: float
     runs: int = 10
