@@ -157,7 +157,7 @@ def _contour(go: Any, shown: Slice) -> Any:
     )  # fmt: skip
     middle = (
         (low * high) ** 0.5 if _wide(shown) else (low + high) / 2
-    )  # of the colour scale, dark below and bright above
+    )  # of the colour scale
     lines = levels(low, high)
     for level in lines:
         ink = "black" if level > middle else "white"
