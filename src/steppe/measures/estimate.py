@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from math import isfinite, isnan, nan, sqrt
+from operator import add, sub
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -29,15 +30,10 @@ class Cost:
     seconds: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.losses + other.losses,
-            self.gradients + other.gradients,
-            self.products + other.products,
-            self.seconds + other.seconds,
-        )
+        return Cost(*map(add, astuple(self), astuple(other)))
 
     def __sub__(self, other: Cost) -> Cost:
-        return self + Cost(-other.losses, -other.gradients, -other.products, -other.seconds)
+        return Cost(*map(sub, astuple(self), astuple(other)))
 
     def __str__(self) -> str:
         counts = [("loss", "losses", self.losses), ("gradient", "gradients", self.gradients)]

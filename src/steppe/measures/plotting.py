@@ -155,9 +155,7 @@ def _contour(go: Any, shown: Slice) -> Any:
         contours={"coloring": "heatmap"}, colorbar=_colorbar(shown),
         hovertemplate="x = %{x:.4g}<br>y = %{y:.4g}<br>loss %{customdata:.5g}<extra></extra>",
     )  # fmt: skip
-    middle = (
-        (low * high) ** 0.5 if _wide(shown) else (low + high) / 2
-    )  # of the colour scale
+    middle = (low * high) ** 0.5 if _wide(shown) else (low + high) / 2  # of the colour scale
     lines = levels(low, high)
     for level in lines:
         ink = "black" if level > middle else "white"
