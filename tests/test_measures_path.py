@@ -305,7 +305,7 @@ def test_distances_of_vectors_and_of_the_same_place():
     zero = objective.space.zeros()
     assert distance(objective, zero, w).relative == distance(objective, zero, w).normalised == np.inf
     assert distance(objective, zero, zero) == replace(same, cosine=None)
-    with pytest.raises(TypeError, match="a space knows no names"):
+    with pytest.raises(TypeError, match="a space has no parameter names"):
         distance(objective.space, state, w)
 
 
