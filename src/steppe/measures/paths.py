@@ -81,7 +81,7 @@ def _point(place: Objective | Space, where: State | Vector) -> Vector:
     if isinstance(where, Vector):
         return where
     if isinstance(place, Space):
-        raise TypeError("a space has no parameter names: give vectors, or an objective to find the weights of a state dict")
+        raise TypeError("a space has no parameter names: give vectors, or an objective that names the parameters")
     return weights_from_state(place, where)
 
 
