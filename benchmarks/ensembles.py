@@ -31,10 +31,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from steppe.core.process_group import Workers
 from steppe.data.dataset import Dataset, Splits
 from steppe.ensembles import Ensemble, train_ensemble
 from steppe.measures.fisher import fisher_traces
-from steppe.measures.workers import Workers
 from steppe.training import Config
 from steppe.training.flatness import objective_of
 from steppe.training.loop import Training

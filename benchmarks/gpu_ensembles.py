@@ -78,8 +78,8 @@ def report(asked: Asked) -> Page:
 
 
 def _model(page: Page, asked: Asked, name: str, model: str, options: dict[str, int], left: float) -> None:
+    from steppe.core.process_group import Workers
     from steppe.data.dataset import Splits
-    from steppe.measures.workers import Workers
     from steppe.training import Config
     from steppe.training.loop import Training
     from steppe.training.problem import task_of

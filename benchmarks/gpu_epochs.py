@@ -95,8 +95,8 @@ class Runs:
 
 
 def _runs(asked: Asked, folder: Path) -> Runs:
+    from steppe.core.process_group import Workers
     from steppe.data.dataset import Splits
-    from steppe.measures.workers import Workers
     from steppe.training import Config
     from steppe.training.loop import Training
     from steppe.training.problem import task_of

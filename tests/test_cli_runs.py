@@ -296,7 +296,7 @@ def test_a_measure_that_fails_is_told_beside_the_others(runs: Path, capsys: pyte
 def test_ctrl_c_keeps_what_is_there(
     runs: Path, where: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    real: Callable[..., Any] = steppe.measures.run.measured
+    real: Callable[..., Any] = steppe.measures.run.measure_objective
     calls: list[Any] = []
 
     def measured(objective: Any, plan: Any, seed: int) -> Any:
@@ -313,7 +313,7 @@ def test_ctrl_c_keeps_what_is_there(
                 yield Estimate(1.0, 0.5, 3, "unbiased")
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(steppe.measures.run, "measured", measured)
+    monkeypatch.setattr(steppe.measures.run, "measure_objective", measured)
     what = ["runs/sam", "runs/none", "runs/sam/checkpoint.safetensors"]
     found = answered(capsys, "measure", *what, *AS_CHECKPOINT, "--measures", "loss", "--rows", "50", code=130)
     assert len(calls) == 2  # the third was not begun

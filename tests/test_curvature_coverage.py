@@ -14,8 +14,7 @@ from torch import Tensor
 
 from steppe.core.basis import flat
 from steppe.measures.curvature.density import Density, spectral_density
-from steppe.measures.curvature.diagonal import diagonal
-from steppe.measures.curvature.sweep import BLOCK, Sweep
+from steppe.measures.curvature.sweep import BLOCK, Sweep, diagonal
 from steppe.measures.estimate import Estimate, last
 
 SEEDS = range(200)

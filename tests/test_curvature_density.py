@@ -19,8 +19,7 @@ from steppe.core.basis import flat
 from steppe.core.draw import Draw
 from steppe.measures.curvature.dense import MOST, Dense
 from steppe.measures.curvature.density import Density, spectral_density
-from steppe.measures.curvature.diagonal import diagonal
-from steppe.measures.curvature.sweep import Sweep
+from steppe.measures.curvature.sweep import Sweep, diagonal
 from steppe.measures.estimate import Estimate, NotFinite, last
 
 

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 from again import Again
-from test_curvature_products import close, conv, directions, mlp, right
+from curvature_problems import close, conv, directions, mlp, right
 from torch import Tensor
 
 from steppe.core.basis import flat
-from steppe.measures.curvature.behind import Behind
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
 from steppe.measures.curvature.operator import Curvature
 from steppe.measures.objective import Objective
@@ -32,9 +31,6 @@ def test_replayed_products_are_those_of_the_kept_graph(make: Any, n: int, form: 
     for k in range(4):
         vectors = directions(objective, (k + 1) * n)[-n:]
         close(rows(operator.products(vectors)), rows(expected.products(vectors)))
-    replays = operator._behind._replays
-    assert replays.why is None
-    assert len(replays._recordings) == len(objective.batches)
     assert objective.spent().gradients == pytest.approx(1)
     assert objective.spent().products == pytest.approx(4 * n)
 
@@ -68,7 +64,6 @@ def test_where_no_graph_is_kept_one_is_built_for_all_directions(n: int, form: Fo
     operator = Curvature(objective, form, memory=0, recorder=Again())
     vectors = directions(objective, n)
     close(rows(operator.products(vectors)), rows(Curvature(mlp(), form).products(vectors)))
-    assert not operator._behind.kept
     assert objective.spent().gradients == pytest.approx(2 if n == 10 else 1)
 
 
@@ -104,13 +99,3 @@ def test_what_cannot_be_recorded_is_computed_all_the_same() -> None:
     expected = Curvature(conv())
     for v in directions(objective, 3):
         close(operator.product(v).tensors, expected.product(v).tensors)
-    assert operator._behind._replays.why == "no such graph"
-
-
-def test_a_cpu_records_nothing_unless_told() -> None:
-    objective = mlp()
-    operator = Curvature(objective)
-    for v in directions(objective, 3):
-        operator.product(v)
-    assert isinstance(operator._behind, Behind)
-    assert not operator._behind._replays._recordings

@@ -357,8 +357,8 @@ def test_probing_stops_at_the_relative_error_asked_for() -> None:
 
 # -- several questions ----------------------------------------------------------------------------------------
 
-Question = Callable[[Sweep], Iterator[Estimate]]
-QUESTIONS: dict[str, tuple[Question, Callable[[Tensor], float]]] = {
+SpectralMeasure = Callable[[Sweep], Iterator[Estimate]]
+QUESTIONS: dict[str, tuple[SpectralMeasure, Callable[[Tensor], float]]] = {
     "largest": (lambda s: s.eigenvalues(), lambda h: float(oracle.eigenvalues(h)[-1])),
     "third": (lambda s: s.eigenvalues(3), lambda h: float(oracle.eigenvalues(h)[-3])),
     "trace": (lambda s: s.trace(), oracle.trace),
@@ -402,7 +402,7 @@ def test_three_questions_cost_hardly_more_than_one() -> None:
     assert median(apart) > 1.7 * median(shared)
 
 
-def last_cost(question: Question, seed: int) -> int:
+def last_cost(question: SpectralMeasure, seed: int) -> int:
     operator = network()
     last(question(Sweep(operator, seed)))
     return operator.made
@@ -492,14 +492,14 @@ class Interrupted(Matrix):
 def test_a_product_that_was_interrupted_leaves_the_sweep_as_it_was(when: int) -> None:
     operator = Interrupted(*trained())
     operator.when = when
-    sweep, undisturbed = Sweep(operator), Sweep(network())
+    sweep, measurement_mode = Sweep(operator), Sweep(network())
     for name, (question, exact) in QUESTIONS.items():
         try:
             found = last(question(sweep))
         except KeyboardInterrupt:
             found = last(question(sweep))
         assert valid(found, exact(operator.matrix)), name
-        assert found == last(question(undisturbed))
+        assert found == last(question(measurement_mode))
     q = basis_of(sweep.lanczos)
     close(q @ q.T, torch.eye(len(q), dtype=F64))
 

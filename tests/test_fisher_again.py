@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 from untouched import assert_untouched
 
 from steppe.cuda.graphed_calls import EAGER, Replays
-from steppe.measures import elsewhere, fisher, ghost, passes
-from steppe.measures.elsewhere import undisturbed
+from steppe.measures import fisher, functional, ghost, passes
 from steppe.measures.fisher import FisherTrace, fisher_traces
+from steppe.measures.functional import measurement_mode
 from steppe.measures.objective import Objective
 
 ROWS = 4
@@ -54,7 +54,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     count(fisher, "row_by_row")
     count(ghost, "_layers")
-    count(elsewhere, "random_numbers_kept")
+    count(functional, "preserved_rng")
     return calls
 
 
@@ -91,9 +91,9 @@ def by_rows(asked: Objective) -> torch.Tensor:
 def test_a_replay_costs_one_look_at_the_model(recorded, counted):
     with assert_untouched(recorded.model):
         found = [fisher_traces(recorded) for _ in range(3)]
-    assert counted == {"random_numbers_kept": 3}  # no layers, no row by itself, the generators' states once a call
+    assert counted == {"preserved_rng": 3}  # no layers, no row by itself, the generators' states once a call
     assert FisherTrace().estimate(recorded).note == "by ghost"
-    assert counted["random_numbers_kept"] == 4
+    assert counted["preserved_rng"] == 4
     for traces in found:
         torch.testing.assert_close(traces, by_rows(recorded))
 
@@ -192,7 +192,7 @@ def test_a_change_of_the_model_is_seen(change, recorded):
 def test_what_happens_in_place_is_replayed(change, recorded, counted):
     change(recorded.model)
     fisher_traces(recorded)
-    assert counted == {"random_numbers_kept": 1}
+    assert counted == {"preserved_rng": 1}
 
 
 def test_weights_that_stay_are_looked_at_as_they_lie(monkeypatch):
@@ -374,13 +374,13 @@ def test_modes_are_put_back_whatever_happens_to_them_inside():
     model = network().train()
     model[1].eval()
     for statistics in ("running", "batch"):
-        with assert_untouched(model), undisturbed(model, statistics):
+        with assert_untouched(model), measurement_mode(model, statistics):
             assert [m.training for m in model.modules()] == [
                 statistics == "batch" and isinstance(m, nn.BatchNorm2d) for m in model.modules()
             ]
             model[0].train()
             model[8].train()
-        with assert_untouched(model), pytest.raises(KeyError), undisturbed(model, statistics):
+        with assert_untouched(model), pytest.raises(KeyError), measurement_mode(model, statistics):
             model[8].train()
             raise KeyError
 
@@ -390,7 +390,7 @@ def test_modes_of_scripted_models_are_put_back():
         warnings.simplefilter("ignore")  # scripting is old
         model = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.9)))
     x = torch.ones(99, 2)
-    with undisturbed(model):
+    with measurement_mode(model):
         assert not any(m.training for m in model.modules())
         assert torch.equal(model(x), model(x))
     assert all(m.training for m in model.modules())
@@ -400,6 +400,6 @@ def test_modes_of_scripted_models_are_put_back():
 def test_tensors_that_are_plain_attributes_are_put_back():
     model = network()
     model[4].last = last = torch.ones(2)
-    with undisturbed(model):
+    with measurement_mode(model):
         model[4].last = torch.zeros(2)
     assert model[4].last is last

@@ -22,7 +22,7 @@ from steppe._util.digests import DIGEST, DIGESTS, digest, with_digests
 from steppe.cli.entry import main
 from steppe.ensembles.members import open_ensemble
 from steppe.measures import Slice
-from steppe.measures.slices import blank
+from steppe.measures.landscape import empty_slice
 from steppe.studies import Store
 from steppe.studies.rows import insert
 from steppe.training import open_run, train
@@ -210,7 +210,7 @@ def test_json_of_runs(run: Path, deep: str) -> None:
 @pytest.mark.parametrize("deep", [DEEP, STEEP], ids=["deep", "steep"])
 def test_json_of_slices(tmp_path: Path, deep: str) -> None:
     path = tmp_path / "slice.npz"
-    blank([[0.0, 1.0]], ["a"], [1.0], [0]).save(path)
+    empty_slice([[0.0, 1.0]], ["a"], [1.0], [0]).save(path)
     with np.load(path) as held:
         arrays = dict(held)
     np.savez(path, **(arrays | {"about": np.array(deep)}))
@@ -246,7 +246,7 @@ def test_json_of_stores(
 @pytest.mark.parametrize("lost", ["losses", "filled", "axis0", "names", "cost"])
 def test_slices_that_lack_something_are_refused(tmp_path: Path, lost: str) -> None:
     path = tmp_path / "slice.npz"
-    whole = blank([[0.0, 1.0]], ["a"], [1.0], [0])
+    whole = empty_slice([[0.0, 1.0]], ["a"], [1.0], [0])
     about = json.dumps({k: v for k, v in whole.about().items() if k != lost})
     held = {"about": np.array(about), "losses": whole.losses, "filled": whole.filled, "axis0": whole.axes[0]}
     np.savez(path, **{k: v for k, v in held.items() if k != lost})
@@ -255,6 +255,6 @@ def test_slices_that_lack_something_are_refused(tmp_path: Path, lost: str) -> No
 
 def test_slices_that_inflate_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "slice.npz"
-    about = json.dumps(blank([[0.0]], ["a"], [1.0], [0]).about())
+    about = json.dumps(empty_slice([[0.0]], ["a"], [1.0], [0]).about())
     np.savez_compressed(path, about=np.array(about), losses=np.zeros(9 << 20), filled=np.ones(1), axis0=np.ones(1))
     refused(lambda: Slice.load(path), "slice.npz")

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from untouched import FLOAT, classification, dictionaries, make
 
-from steppe.measures.batches import batches_of, part, row, rows_of
+from steppe.measures.batches import as_batches, row, rows_of, take_rows
 from steppe.measures.objective import Objective
 
 SIZES = st.lists(st.integers(1, 7), min_size=1, max_size=6)
@@ -229,7 +229,7 @@ def numbered(sizes: Sequence[int]) -> list[dict[str, Any]]:
 @settings(max_examples=60, deadline=None)
 @given(SIZES, st.integers(1, 30))
 def test_cutting_keeps_every_row_in_order(sizes: list[int], m: int) -> None:
-    found = batches_of(numbered(sizes), m)
+    found = as_batches(numbered(sizes), m)
     rows = [rows_of(b) for b in found]
     assert all(n == m for n in rows[:-1])
     assert 1 <= rows[-1] <= m
@@ -242,8 +242,8 @@ def test_cutting_keeps_every_row_in_order(sizes: list[int], m: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(SIZES, st.integers(1, 30))
 def test_cutting_twice_is_cutting_once(sizes: list[int], m: int) -> None:
-    once = batches_of(numbered(sizes), m)
-    assert [b["a"].tolist() for b in batches_of(once, m)] == [b["a"].tolist() for b in once]
+    once = as_batches(numbered(sizes), m)
+    assert [b["a"].tolist() for b in as_batches(once, m)] == [b["a"].tolist() for b in once]
 
 
 @settings(max_examples=60, deadline=None)
@@ -262,13 +262,13 @@ def test_lists_with_one_entry_a_row_are_cut_along() -> None:
     x, y = table(7)
     names = list("abcdefg")
     data = [(x[:4], y[:4], names[:4]), (x[4:], y[4:], names[4:])]
-    assert [list(b[2]) for b in batches_of(data, 3)] == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
+    assert [list(b[2]) for b in as_batches(data, 3)] == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
 
 
 @pytest.mark.parametrize("m", [0, -2])
 def test_batches_of_no_rows_are_refused(m: int) -> None:
     with pytest.raises(ValueError, match=rf"m >= 1, not {m}"):
-        batches_of(table(), m)
+        as_batches(table(), m)
 
 
 def test_a_row_is_a_batch_of_one() -> None:
@@ -276,7 +276,7 @@ def test_a_row_is_a_batch_of_one() -> None:
     assert rows_of(row(batch, 3)) == 1
     assert row(batch, 3)["a"].tolist() == [3]
     assert row(batch, 3)["deep"][0].tolist() == [[30.0]]
-    assert part(batch, slice(1, 3))["a"].tolist() == [1, 2]
+    assert take_rows(batch, slice(1, 3))["a"].tolist() == [1, 2]
 
 
 # -- data that cannot be measured on ----------------------------------------------------------------------
@@ -295,7 +295,7 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "a data set": (TensorDataset(*table()), TypeError, "not TensorDataset"),
     "texts": ([("a", "b")], TypeError, "at least one tensor"),
     "arrays": (tuple(np.asarray(t) for t in table()), TypeError, "at least one tensor"),
-    "numbers without rows": ((torch.tensor(1.0), torch.tensor(2.0)), TypeError, "one entry a row"),
+    "numbers without rows": ((torch.tensor(1.0), torch.tensor(2.0)), TypeError, "one entry per row"),
 }
 
 

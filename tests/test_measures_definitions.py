@@ -25,8 +25,7 @@ from steppe.measures import (
     WorstCase,
     box,
 )
-from steppe.measures.definitions import MAGNITUDE
-from steppe.measures.named import named_measure
+from steppe.measures.registry import MAGNITUDE, measure_by_name
 
 F64 = torch.float64
 
@@ -228,17 +227,17 @@ def test_the_cost_is_that_of_the_papers_procedure_at_most(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(NAMES))
 @pytest.mark.parametrize(("text", "rho"), [("0.002", 0.002), ("1e-3", 0.001), ("2", 2.0), ("0", 0.0)])
 def test_name_at_radius(name: str, text: str, rho: float) -> None:
-    assert named_measure(f"{name}@{text}") == DEFINITIONS[name](rho)
+    assert measure_by_name(f"{name}@{text}") == DEFINITIONS[name](rho)
 
 
 @pytest.mark.parametrize("radius", ["", "abc", "-1", str(nan)])
 @pytest.mark.parametrize("name", ["worst_linf", "avg_l2", "adaptive_avg_linf_normalised"])
 def test_a_radius_that_is_none_is_refused(name: str, radius: str) -> None:
     with pytest.raises(ValueError, match=f"'{name}@{radius}' asks for {name} at radius '{radius}'"):
-        named_measure(f"{name}@{radius}")
+        measure_by_name(f"{name}@{radius}")
 
 
 @pytest.mark.parametrize("name", ["trace@0.1", "worst_lnif@0.1"])
 def test_what_has_no_radius_is_refused_with_what_has(name: str) -> None:
     with pytest.raises(ValueError, match=r"no measure with a radius .*worst_linf"):
-        named_measure(name)
+        measure_by_name(name)

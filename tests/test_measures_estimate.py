@@ -27,9 +27,8 @@ from steppe.measures.estimate import (
     NotFinite,
     exact,
     last,
-    looks,
     mean,
-    stopped,
+    report_points,
     summarise,
     weighted,
 )
@@ -186,8 +185,8 @@ def test_a_level_in_per_cent_is_refused(level: float) -> None:
         (exact(3.14159265), "3.14159 (exact)"),
         (exact(3.0, note="dense"), "3 (exact): dense"),
         (Estimate(2.0, nan, 1, "plug-in"), "2 (plug-in)"),
-        (stopped(Estimate(2.0, 0.1, 4, "unbiased")), "2 ± 0.1 (unbiased, n=4, stopped early)"),
-        (stopped(Estimate(2.0, 0.1, 4, "unbiased", note="why")), "2 ± 0.1 (unbiased, n=4, stopped early): why"),
+        (Estimate(2.0, 0.1, 4, "unbiased", complete=False), "2 ± 0.1 (unbiased, n=4, stopped early)"),
+        (Estimate(2.0, 0.1, 4, "unbiased", note="why", complete=False), "2 ± 0.1 (unbiased, n=4, stopped early): why"),
     ],
 )
 def test_estimates_read_well(estimate: Estimate, text: str) -> None:
@@ -196,7 +195,7 @@ def test_estimates_read_well(estimate: Estimate, text: str) -> None:
 
 def test_stopping_changes_nothing_else() -> None:
     whole = Estimate(2.0, 0.1, 4, "unbiased", Cost(1), "why")
-    early = stopped(whole)
+    early = replace(whole, complete=False)
     assert whole.complete
     assert not early.complete
     assert (early.value, early.stderr, early.n, early.kind, early.cost, early.note) == (
@@ -329,7 +328,7 @@ def test_objectives_do_not_share_a_meter_unless_one_is_part_of_the_other() -> No
 @pytest.mark.parametrize("n", [1, 9, 10, 25, 100, 1234, 100_000])
 def test_running_estimates_together_take_linear_time(n: int) -> None:
     """Looks end with the last draw, and who stops early loses ten draws or a tenth of them."""
-    due = list(looks(n))
+    due = list(report_points(n))
     assert due[-1] == n
     assert all(a < b <= max(a + 10, 1.1 * a + 10) for a, b in pairwise([0, *due]))
     assert sum(due) <= 12 * n

@@ -199,14 +199,6 @@ def test_sums_of_outer_products(n, p, d, t, held):
     torch.testing.assert_close(found, torch.einsum("npt,ndt->npd", a, g).square().sum((1, 2)))
 
 
-@pytest.mark.parametrize(("t", "few"), [(2, True), (9, False)])
-def test_the_cheaper_sum_is_taken(t, few, monkeypatch):
-    taken = []
-    monkeypatch.setattr(ghost_layers, "of_few_positions", lambda a, g: taken.append(1) or a[:, 0, 0])
-    ghost_layers.of_matrices(numbers(3, 8, t), numbers(3, 8, t))
-    assert bool(taken) == few
-
-
 def test_no_rounding_makes_a_square_negative():
     """Two positions that cancel: the sum of products over pairs of positions is a difference of equal numbers."""
     a, g = torch.randn(500, 64, 1), torch.randn(500, 64, 1)
@@ -523,7 +515,7 @@ def sequences(model: nn.Module, loss=cross_entropy, **options) -> Objective:
     [
         (Attention, "vmap", r"attention \(MultiheadAttention\) owns attention.in_proj_weight"),
         (Recurrent, "rows", r"lstm \(LSTM\) owns lstm.weight_ih_l0"),
-        (Branching, "rows", r"(a|b) \(Linear\) (sees \(1, 4\)|is used more than once)"),
+        (Branching, "rows", r"(a|b) \(Linear\) (maps \(1, 4\)|is used more than once)"),
         (Twice, "vmap", r"a \(Linear\) is used more than once"),
         (Shared, "vmap", r"a.weight is shared by a, b"),
         (Functional, "vmap", r"a.weight is used by linear outside its layer"),
@@ -531,7 +523,7 @@ def sequences(model: nn.Module, loss=cross_entropy, **options) -> Objective:
         (Raw, "vmap", r"the model \(Raw\) owns scale"),
         (lambda: nn.Sequential(Own(4, 3)), "vmap", r"0 \(Own\) owns 0.weight"),
         (Positions, "vmap", r"another gradient of positions.weight"),
-        (Broadcast, "vmap", r"positions \(Embedding\) sees \(1, 5\) -> \(1, 5, 4\), not 5 rows first"),
+        (Broadcast, "vmap", r"positions \(Embedding\) maps \(1, 5\) -> \(1, 5, 4\), not 5 rows first"),
         (SequenceFirst, "vmap", r"another gradient of a.weight"),
         (Mixing, "vmap", r"ghost gives row \d another gradient of"),
         (Bypassed, "vmap", r"a.weight is used by linear outside its layer"),
@@ -878,7 +870,7 @@ class Member:
         self.meeting.barrier.wait()
         return everybody
 
-    def gathered(self, numbers):
+    def all_gather(self, numbers):
         return sorted(found for part in self.exchanged(list(numbers)) for found in part)
 
 

@@ -16,12 +16,11 @@ from problems import QuadraticBowl, conv_problem, each_output, flat_weights, mlp
 from torch import nn
 from untouched import assert_untouched
 
-from steppe.measures import drawing
+from steppe.measures import plotting
 from steppe.measures.directions import FILTERS, LAYERS, UNSCALED, Direction, Normalised, random_direction, random_plane
 from steppe.measures.directions import towards as direction_towards
-from steppe.measures.landscape import coordinates, slice_1d, slice_2d, slice_along
+from steppe.measures.landscape import Slice, coordinates, empty_slice, slice_1d, slice_2d, slice_along
 from steppe.measures.objective import Objective
-from steppe.measures.slices import Slice, blank
 
 D = 7
 ROWS = torch.cat([random_vector(5, seed=3).abs()[:, None], random_vector(5 * D, seed=4).view(5, D)], 1)
@@ -372,7 +371,7 @@ def slices_alike(a: Slice, b: Slice) -> bool:
 )
 def test_a_file_gives_back_every_bit(tmp_path_factory, losses, filled, name, seed):
     path = tmp_path_factory.getbasetemp() / "slice"
-    empty = blank([[0.1, 1 / 3], [-1.0, 0.0, 5e-324]], [name, "β"], [1 / 3, 1e300], [seed, None])
+    empty = empty_slice([[0.1, 1 / 3], [-1.0, 0.0, 5e-324]], [name, "β"], [1 / 3, 1e300], [seed, None])
     one = replace(empty, losses=np.array(losses).reshape(2, 3), filled=np.array(filled).reshape(2, 3), cosine=1 / 7)
     one = replace(one, notes={"model": name})
     one.save(path)
@@ -438,7 +437,7 @@ def test_workers_agree_and_do_not_go_on_without_one_another():
 def plane(losses=None, filled=None) -> Slice:
     x, y = np.linspace(-2, 2, 5), np.linspace(-1, 1, 3)
     z = 0.001 + 10 * (x[:, None] - 1) ** 2 + y[None, :] ** 2 + 0.3 * x[:, None] if losses is None else losses
-    empty = blank([x, y], ["one way", "another way"], [1.5, 2.5], [3, None])
+    empty = empty_slice([x, y], ["one way", "another way"], [1.5, 2.5], [3, None])
     return replace(empty, losses=z, filled=np.isfinite(z) if filled is None else filled, cosine=0.125)
 
 
@@ -449,7 +448,7 @@ def traces(fig, kind: str) -> list:
 def test_contours_show_the_losses_the_right_way_round():
     pytest.importorskip("plotly")
     data = plane()
-    fig = drawing.figure(data)
+    fig = plotting.figure(data)
     fill, *lines = traces(fig, "contour")
     for trace, z in [(fill, fill.customdata), *((t, t.z) for t in lines)]:
         assert np.array_equal(trace.x, data.axes[0])
@@ -460,7 +459,7 @@ def test_contours_show_the_losses_the_right_way_round():
     np.testing.assert_allclose(10.0 ** np.array(fill.z), data.losses.T, rtol=1e-12)  # 0.3 to 94: colours are logs
     low, high = data.losses.min(), data.losses.max()
     at = [t.contours.start for t in lines]
-    assert at == drawing.levels(low, high)
+    assert at == plotting.levels(low, high)
     assert all(t.contours.end == t.contours.start for t in lines)
     np.testing.assert_allclose(10.0 ** np.array(fill.colorbar.tickvals), at)
     assert [float(s) for s in fill.colorbar.ticktext] == pytest.approx(at)
@@ -475,7 +474,7 @@ def test_contours_show_the_losses_the_right_way_round():
 def test_a_surface_shows_the_losses_the_right_way_round():
     pytest.importorskip("plotly")
     data = plane()
-    fig = drawing.figure(data, "surface")
+    fig = plotting.figure(data, "surface")
     (surface,) = fig.data
     assert np.array_equal(surface.x, data.axes[0])
     assert np.array_equal(surface.y, data.axes[1])
@@ -483,16 +482,16 @@ def test_a_surface_shows_the_losses_the_right_way_round():
     np.testing.assert_allclose(10.0 ** np.array(surface.surfacecolor), data.losses.T, rtol=1e-12)
     assert fig.layout.scene.zaxis.type == "log"
     with pytest.raises(ValueError, match="'heatmap'"):
-        drawing.figure(data, "heatmap")
+        plotting.figure(data, "heatmap")
 
 
 def test_narrow_ranges_and_losses_below_zero_have_equal_steps():
     pytest.importorskip("plotly")
     data = plane(losses=np.linspace(-1, 1, 15).reshape(5, 3))
-    fill, *lines = traces(drawing.figure(data), "contour")
+    fill, *lines = traces(plotting.figure(data), "contour")
     assert np.array_equal(fill.z, data.losses.T)
     assert np.diff([t.contours.start for t in lines]) == pytest.approx(0.2)
-    assert drawing.figure(data, "surface").layout.scene.zaxis.type is None
+    assert plotting.figure(data, "surface").layout.scene.zaxis.type is None
 
 
 def test_points_without_a_number_are_marked_and_counted():
@@ -502,7 +501,7 @@ def test_points_without_a_number_are_marked_and_counted():
     filled = np.ones((5, 3), dtype=bool)
     filled[0, 2] = False
     data = plane(losses, filled)
-    fig = drawing.figure(data)
+    fig = plotting.figure(data)
     bad = next(t for t in traces(fig, "scatter") if t.name == "infinite or not a number")
     assert sorted(zip(bad.x, bad.y, strict=True)) == [(-2, 0), (2, -1)]
     assert np.isfinite(np.array(traces(fig, "contour")[1].z)).sum() == 12
@@ -510,7 +509,7 @@ def test_points_without_a_number_are_marked_and_counted():
     assert "2 losses infinite or not a number" in told
     assert "stopped early, after 14 points" in told
     with pytest.raises(ValueError, match="nothing to draw"):
-        drawing.figure(plane(np.full((5, 3), np.inf), filled))
+        plotting.figure(plane(np.full((5, 3), np.inf), filled))
 
 
 @pytest.mark.parametrize(("scale", "kind"), [(1.0, None), (1e4, "log")])
@@ -518,8 +517,8 @@ def test_a_line_is_drawn_as_it_is(scale, kind):
     pytest.importorskip("plotly")
     x = np.linspace(-1, 1, 5)
     losses = np.array([3.0, 2, np.inf, 1, 2 * scale])
-    data = replace(blank([x], ["a way"], [2.0], [None]), losses=losses, filled=np.ones(5, dtype=bool))
-    fig = drawing.figure(data)
+    data = replace(empty_slice([x], ["a way"], [2.0], [None]), losses=losses, filled=np.ones(5, dtype=bool))
+    fig = plotting.figure(data)
     curve = fig.data[0]
     assert curve.mode == "lines+markers"
     assert np.array_equal(curve.x, x)
@@ -532,29 +531,29 @@ def test_a_line_is_drawn_as_it_is(scale, kind):
 @given(st.floats(-1e6, 1e6), st.floats(1e-9, 1e9))
 def test_levels_are_few_round_numbers_inside_the_range(low, width):
     high = low + width
-    found = drawing.levels(low, high)
-    assert len(found) <= drawing.MOST
+    found = plotting.levels(low, high)
+    assert len(found) <= plotting.MOST
     assert found == sorted(set(found))
     slack = 1e-9 * max(abs(low), abs(high))
     assert all(low - slack <= v <= high + slack for v in found)
     if width > 1e-10 * abs(low):
         assert len(found) >= 1
-        assert all(float(s) == pytest.approx(v, rel=1e-6) for s, v in zip(drawing.texts(found)[0], found, strict=True))
+        assert all(float(s) == pytest.approx(v, rel=1e-6) for s, v in zip(plotting.texts(found)[0], found, strict=True))
 
 
 def test_levels_by_hand():
-    assert drawing.levels(0.003, 7) == [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]
-    assert drawing.levels(1e-6, 900) == [1e-5, 1e-4, 1e-3, 0.01, 0.1, 1, 10, 100]
-    assert drawing.levels(2.2995, 2.3) == pytest.approx([2.29955 + 0.00005 * k for k in range(9)])
-    assert drawing.levels(1.0, 1.0) == []
-    assert drawing.texts([1e-5, 0.5, 1000]) == (["1e-5", "0.5", "1000"], 4)
-    assert drawing.texts([2.29955])[0] == ["2.29955"]
+    assert plotting.levels(0.003, 7) == [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]
+    assert plotting.levels(1e-6, 900) == [1e-5, 1e-4, 1e-3, 0.01, 0.1, 1, 10, 100]
+    assert plotting.levels(2.2995, 2.3) == pytest.approx([2.29955 + 0.00005 * k for k in range(9)])
+    assert plotting.levels(1.0, 1.0) == []
+    assert plotting.texts([1e-5, 0.5, 1000]) == (["1e-5", "0.5", "1000"], 4)
+    assert plotting.texts([2.29955])[0] == ["2.29955"]
 
 
 def test_the_caption_says_what_was_done():
     objective = network(mlp_problem(1))
     data = slice_2d(objective, *random_plane(objective, seed=17), points=(2, 3))
-    told = drawing.caption(data)
+    told = plotting.caption(data)
     assert "2 by 3 points, 6 losses" in told
     assert "random direction 0 of seed 17, filter-normalised" in told
     assert f"one unit of y is a length of {data.lengths[1]:.4g} along random direction 1 of seed 17" in told
@@ -563,7 +562,7 @@ def test_the_caption_says_what_was_done():
 
 def test_a_page_needs_no_network(tmp_path):
     pytest.importorskip("plotly")
-    drawing.write_html(plane(), tmp_path / "page.html", "surface")
+    plotting.write_html(plane(), tmp_path / "page.html", "surface")
     page = (tmp_path / "page.html").read_text()
     assert "<title>Loss over a plane through the weights</title>" in page
     assert len(page) > 1_000_000  # plotly.js itself
@@ -574,4 +573,4 @@ def test_a_page_needs_no_network(tmp_path):
 def test_without_plotly_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "plotly.graph_objects", None)
     with pytest.raises(ImportError, match="pip install plotly"):
-        drawing.figure(plane())
+        plotting.figure(plane())

@@ -19,14 +19,13 @@ from untouched import FLOAT, MAKERS, SIZES, Case, classification, convolutions, 
 
 from steppe import TRACE, Ball, Elementwise, NormLayersOnly, Probe, Vector
 from steppe.core.rows import Chosen, Part
-from steppe.measures.average_case import AverageCase
-from steppe.measures.curvature.questions import Trace
-from steppe.measures.elsewhere import bare
+from steppe.measures.curvature.spectral import Trace
 from steppe.measures.estimate import Measure, NotFinite
+from steppe.measures.functional import unwrap
 from steppe.measures.limits import GradientNorm, Loss
 from steppe.measures.objective import Objective
+from steppe.measures.sharpness import AverageCase, WorstCase
 from steppe.measures.universal import ZerothOrder
-from steppe.measures.worst_case import WorstCase
 
 
 def every_case(function: Any) -> Any:
@@ -303,7 +302,7 @@ class Compiled(nn.Module):
 def test_wrappers_are_taken_off(wrap: Callable[[nn.Module], nn.Module]) -> None:
     case = make(classification)
     wrapped = wrap(case.model)
-    assert bare(wrapped) is case.model
+    assert unwrap(wrapped) is case.model
     objective = replace(case, model=wrapped).objective()
     assert list(objective.params) == [name for name, _ in case.model.named_parameters()]
     close(objective.gradient()[0], case.moved()[0])

@@ -14,14 +14,12 @@ from problems import QuadraticBowl, conv_problem, each_output, flat_weights, mlp
 from torch import nn
 from untouched import assert_untouched
 
-from steppe.measures import drawing
-from steppe.measures.directions import LAYERS, Normalised
+from steppe.measures import plotting
+from steppe.measures.directions import LAYERS, Normalised, matched, weights_from_state
 from steppe.measures.estimate import NotFinite
-from steppe.measures.landscape import slice_1d
+from steppe.measures.landscape import empty_slice, slice_1d
 from steppe.measures.objective import Objective
 from steppe.measures.paths import Path, distance, path
-from steppe.measures.slices import blank
-from steppe.measures.states import matched, point
 
 
 class Function(nn.Module):
@@ -307,7 +305,7 @@ def test_distances_of_vectors_and_of_the_same_place():
     zero = objective.space.zeros()
     assert distance(objective, zero, w).relative == distance(objective, zero, w).normalised == np.inf
     assert distance(objective, zero, zero) == replace(same, cosine=None)
-    with pytest.raises(TypeError, match="a space knows no names"):
+    with pytest.raises(TypeError, match="a space has no parameter names"):
         distance(objective.space, state, w)
 
 
@@ -386,7 +384,7 @@ def test_other_precisions_are_taken_and_order_does_not_matter():
     problem = mlp_problem(1)
     objective = Objective(problem.model, problem.losses, problem.batches)
     half = {k: v.to(torch.float16) for k, v in reversed(problem.model.state_dict().items())}
-    found = point(objective, half)
+    found = weights_from_state(objective, half)
     for x, p in zip(found.tensors, objective.params.values(), strict=True):
         assert x.dtype == p.dtype
         torch.testing.assert_close(x, p.detach(), rtol=1e-3, atol=1e-3)
@@ -398,7 +396,7 @@ def test_other_precisions_are_taken_and_order_does_not_matter():
 def test_a_path_is_drawn_with_its_barrier():
     pytest.importorskip("plotly")
     found = path(line(lambda w: well(w) + 0.5 * w, -1.0), at(1.2), points=4, name="the other one")
-    fig = drawing.figure(found)
+    fig = plotting.figure(found)
     curve, ends, barrier = fig.data
     assert np.array_equal(curve.x, found.t)
     assert np.array_equal(curve.y, found.losses)
@@ -409,14 +407,16 @@ def test_a_path_is_drawn_with_its_barrier():
     assert barrier.y[1] == pytest.approx(found.losses[k])
     assert barrier.y[1] - barrier.y[0] == pytest.approx(found.barrier().value)
     assert fig.layout.xaxis.title.text.endswith("1 is the other one")
-    assert "4 points, 4 losses; one unit of t is a length of 2.2 towards the other one" in drawing.caption(found)
+    assert "4 points, 4 losses; one unit of t is a length of 2.2 towards the other one" in plotting.caption(found)
 
 
 def test_a_path_with_holes_is_drawn_without_a_barrier():
     pytest.importorskip("plotly")
     found = path(line(torch.sqrt, 1.0), at(-1.0), points=5)
-    assert [t.name for t in drawing.figure(found).data] == ["loss"]
+    assert [t.name for t in plotting.figure(found).data] == ["loss"]
     stopped = path(line(well, -1.0), at(1.0), points=5, tick=stop_after(1))
-    assert [t.name for t in drawing.figure(stopped).data] == ["loss"]
-    kept = Path(replace(blank([[0, 1]], ["x"], [1.0], [None]), notes={"buffers": "own", "kept": ["bn.running_mean"]}))
-    assert "buffers: own; 1 tensors that differ were kept, such as bn.running_mean" in drawing.caption(kept)
+    assert [t.name for t in plotting.figure(stopped).data] == ["loss"]
+    kept = Path(
+        replace(empty_slice([[0, 1]], ["x"], [1.0], [None]), notes={"buffers": "own", "kept": ["bn.running_mean"]})
+    )
+    assert "buffers: own; 1 tensors that differ were kept, such as bn.running_mean" in plotting.caption(kept)

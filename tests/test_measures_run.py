@@ -42,7 +42,7 @@ from steppe.measures import (
     gauss_newton,
 )
 from steppe.measures.estimate import Cost
-from steppe.measures.named import named_measure
+from steppe.measures.registry import measure_by_name
 from steppe.measures.run import DEFAULT
 
 F64 = torch.float64
@@ -68,7 +68,7 @@ CHEAP = ("loss", "grad_norm", "adaptive_slope_limit", "worst_linf@0.002")
 
 @pytest.mark.parametrize(
     "asked",
-    [CHEAP, list(CHEAP), iter(CHEAP), ",".join(CHEAP), " , ".join(CHEAP), {n: named_measure(n) for n in CHEAP}],
+    [CHEAP, list(CHEAP), iter(CHEAP), ",".join(CHEAP), " , ".join(CHEAP), {n: measure_by_name(n) for n in CHEAP}],
     ids=["tuple", "list", "iterator", "text", "text with spaces", "mapping"],
 )
 def test_measures_are_asked_for_in_many_ways(asked: Any) -> None:
@@ -77,7 +77,7 @@ def test_measures_are_asked_for_in_many_ways(asked: Any) -> None:
     assert not found.failures
     model, data = classifier()
     for name in CHEAP:
-        assert found[name] == named_measure(name).estimate(Objective(model, cross_entropy, data))
+        assert found[name] == measure_by_name(name).estimate(Objective(model, cross_entropy, data))
 
 
 def test_one_name_is_one_measure() -> None:
@@ -386,8 +386,8 @@ def test_an_interruption_returns_what_is_there() -> None:
     assert found["top"].complete
     assert not found["long"].complete
     assert found["long"].n == 20
-    undisturbed = ZerothOrder(TRACE, n=20).estimate(Objective(model, cross_entropy, data))
-    assert found["long"].value == pytest.approx(undisturbed.value, rel=1e-12)
+    measurement_mode = ZerothOrder(TRACE, n=20).estimate(Objective(model, cross_entropy, data))
+    assert found["long"].value == pytest.approx(measurement_mode.value, rel=1e-12)
     assert found.failures == {"slope": "not measured: stopped"}
     text = " ".join(str(found).split())
     assert "unbiased, stopped early" in text

@@ -225,7 +225,7 @@ def test_a_page_of_200_runs_is_small(tmp_path: Path) -> None:
 
 
 def test_every_named_measure_is_told_in_words() -> None:
-    from steppe.measures.named import MEASURES as known
+    from steppe.measures.registry import MEASURES as known
 
     assert [name for name in known if not definition(name)] == []
     assert definition("adaptive_worst_linf_normalised@0.002") == (
@@ -251,13 +251,13 @@ def test_spectra_landscapes_and_ensembles_are_kept(tmp_path: Path) -> None:
     """As measured, to five digits; what has no number is null; of a run that the study has not, nothing."""
     from steppe.measures import Density
     from steppe.measures.curvature.lanczos import Ritz
-    from steppe.measures.slices import blank
+    from steppe.measures.landscape import empty_slice
     from steppe.studies.report import keep_ensemble, keep_landscape, keep_spectrum
 
     one, other = cells(2)
     turned = np.array([[np.sqrt(0.75), 0.5], [0.5, -np.sqrt(0.75)]])
     density = Density([Ritz(np.array([0.0, 3.0]), turned, np.zeros(2))], 100)
-    plane = blank([[-1.0, 0.0, 1.0], [-2.0, 2.0]], ["a", "b"], (1.0, 1.0), [None, None])
+    plane = empty_slice([[-1.0, 0.0, 1.0], [-2.0, 2.0]], ["a", "b"], (1.0, 1.0), [None, None])
     plane.losses[:] = [[1, 2], [3, np.inf], [5, 6.1234567]]
     with Store.open(tmp_path / "s") as store:
         store.add([one, other])

@@ -17,9 +17,9 @@ from torch.nn.functional import cross_entropy
 from untouched import assert_untouched
 
 from steppe import Draw, Vector, gaussian, rademacher, sphere
-from steppe.measures.average_case import AverageCase, box
 from steppe.measures.estimate import NotFinite
 from steppe.measures.objective import Objective
+from steppe.measures.sharpness import AverageCase, box
 
 SCALES = torch.tensor([0.5, 2.0, 0.0, 1.0, 0.3], dtype=FLOAT)
 # of one entry of the noise: its second and fourth moments, by hand

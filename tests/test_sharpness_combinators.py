@@ -17,11 +17,9 @@ from torch.nn.functional import cross_entropy
 from untouched import assert_untouched
 
 from steppe import Ball, rademacher
-from steppe.measures.average_case import AverageCase
-from steppe.measures.combinators import NormalisedLogits, OnNormalisedLogits, PerBatch
 from steppe.measures.estimate import Estimate, Kind, Measure, NotFinite, summarise, weighted
 from steppe.measures.objective import Objective
-from steppe.measures.worst_case import OneStep, WorstCase
+from steppe.measures.sharpness import AverageCase, NormalisedLogits, OneStep, OnNormalisedLogits, PerBatch, WorstCase
 
 Batches = list[tuple[Tensor, Tensor]]
 SIZES = (5, 2, 4, 1)

@@ -21,10 +21,10 @@ from untouched import assert_untouched
 
 from steppe import SAM, Ball, Elementwise, Filterwise, NormLayersOnly
 from steppe.core.metric import Given
-from steppe.measures.climbs import AutoPGD, Point, PowerAscent, ProjectedAscent, Terrain
+from steppe.measures.ascent import AscentProblem, AutoPGD, Point, PowerAscent, ProjectedAscent
 from steppe.measures.estimate import NotFinite
 from steppe.measures.objective import Objective
-from steppe.measures.worst_case import OneStep, WorstCase
+from steppe.measures.sharpness import OneStep, WorstCase
 
 NORMS = [1.0, 1.5, 2.0, 3.0, inf]
 CLIMBS = {"power": PowerAscent(), "auto-pgd": AutoPGD(), "projected": ProjectedAscent()}
@@ -307,9 +307,9 @@ def test_more_starts_never_find_less(climb):
     assert values[-1] > values[0]
 
 
-def home(start: Point, terrain: Terrain, steps: int) -> Iterator[Point]:
+def home(start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]:
     """A climb that goes back to the centre."""
-    yield terrain.look(start.gamma * 0.0)
+    yield problem.evaluate(start.gamma * 0.0)
 
 
 def test_a_start_that_is_higher_than_its_climb_counts():

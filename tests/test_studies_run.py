@@ -138,7 +138,7 @@ def test_a_measure_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pyt
             raise ArithmeticError("no number")
             yield
 
-    from steppe.measures.named import MEASURES
+    from steppe.measures.registry import MEASURES
 
     monkeypatch.setitem(MEASURES, "broken", Broken())  # type: ignore[misc]
     study, engine = tiny(tmp_path / "partly", grid={}, measures=["broken", "loss"]), Counting()

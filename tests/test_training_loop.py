@@ -16,8 +16,8 @@ from torch.nn import functional as f
 from training_runs import assert_same_end, config, timeless
 
 import steppe
+from steppe.core.process_group import Workers
 from steppe.data.feed import Feed
-from steppe.measures.workers import Workers
 from steppe.optim.passes import Pass
 from steppe.training import Config, Run, loop, open_run, train
 from steppe.training.problem import data_of, model_of, task_of
@@ -358,7 +358,9 @@ def test_measures_are_those_of_the_model_at_that_time(tmp_path: Path) -> None:
     names = ["loss", "lambda_max", "worst_l2@0.1"]
     run = train(config(tmp_path, epochs=3, measures=names, measure_every=2, measure_rows=50))
     assert ["measures" in r for r in run.records] == [False, True, True]
-    found = steppe.measures.run.measured(run.objective(), steppe.measures.named.plan_of(names), progress=False)
+    found = steppe.measures.run.measure_objective(
+        run.objective(), steppe.measures.registry.resolve_measures(names), progress=False
+    )
     for name in names:
         kept = run.result["measures"][name]
         assert kept["value"] == pytest.approx(found[name].value, rel=1e-4)

@@ -16,11 +16,10 @@ from steppe.core.basis import flat
 from steppe.measures.batches import share
 from steppe.measures.curvature.dense import Dense
 from steppe.measures.curvature.density import spectral_density
-from steppe.measures.curvature.diagonal import diagonal
 from steppe.measures.curvature.forms import gauss_newton, hessian
 from steppe.measures.curvature.operator import Curvature
-from steppe.measures.curvature.questions import Eigenvalue, FrobeniusSquared, ShiftedLogDeterminant, Trace
-from steppe.measures.curvature.sweep import Sweep
+from steppe.measures.curvature.spectral import Eigenvalue, FrobeniusSquared, ShiftedLogDeterminant, Trace
+from steppe.measures.curvature.sweep import Sweep, diagonal
 from steppe.measures.estimate import Estimate, NotFinite, last
 from steppe.measures.objective import Objective
 

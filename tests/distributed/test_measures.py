@@ -15,11 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 from untouched import assert_untouched
 
 from steppe import SAM
+from steppe.core.process_group import Workers
 from steppe.measures import Curvature, Dense, FisherTrace, Loss, PerBatch
 from steppe.measures.batches import share
 from steppe.measures.estimate import NotFinite
 from steppe.measures.objective import Objective
-from steppe.measures.workers import Workers
 
 from .pair import WORLD, Pair
 from .problems import FEATURES, WRAPPERS, make, network, with_batch_norm
@@ -47,7 +47,7 @@ def measured(objective: Objective) -> dict[str, Any]:
     return {
         "losses": torch.tensor([objective.loss(), objective.loss(at), here[0], there[0]], dtype=torch.float64),
         "gradients": [*here[1].tensors, *there[1].tensors],
-        "each": objective.workers.gathered(lone),
+        "each": objective.workers.all_gather(lone),
         "rows": objective.rows,
         "displacement": at.tensors,
     }
@@ -195,15 +195,15 @@ def sums(rank: int) -> dict[str, Any]:
     space = Objective(nn.ModuleList(layers), squares, data(1)).space
     mine = space.vector([torch.full_like(p, 1.0 + rank) + i for i, p in enumerate(space.params)])
     kept = [t.clone() for t in mine.tensors]
-    total = workers.summed(mine)
+    total = workers.all_reduce_vector(mine)
     numbers = [(3 - rank, [float(rank), 1.0]), (rank, [0.5 + rank])]
     return {
         "rank": (workers.rank, workers.count),
-        "total": float(workers.total(torch.tensor(2.0 + rank))),
+        "total": float(workers.all_reduce(torch.tensor(2.0 + rank))),
         "sums": [(bool((t == 3.0 + 2 * i).all()), t.dtype) for i, t in enumerate(total.tensors)],
         "kept": all(torch.equal(a, b) for a, b in zip(mine.tensors, kept, strict=True)),
-        "gathered": workers.gathered(numbers),
-        "gathered from one": workers.gathered([(rank, [])] if rank else []),
+        "gathered": workers.all_gather(numbers),
+        "gathered from one": workers.all_gather([(rank, [])] if rank else []),
     }
 
 
@@ -220,8 +220,8 @@ def test_sums_and_lists_of_workers(pair: Pair) -> None:
 def test_a_process_alone_is_its_own_worker() -> None:
     workers = Workers()
     assert (workers.rank, workers.count) == (0, 1)
-    assert workers.gathered([(2, [1.0]), (0, [3.0])]) == [(0, [3.0]), (2, [1.0])]
-    assert float(workers.total(torch.tensor(2.0))) == 2.0
+    assert workers.all_gather([(2, [1.0]), (0, [3.0])]) == [(0, [3.0]), (2, [1.0])]
+    assert float(workers.all_reduce(torch.tensor(2.0))) == 2.0
 
 
 # -- trouble ----------------------------------------------------------------------------------------------

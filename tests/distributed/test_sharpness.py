@@ -13,13 +13,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from steppe import Ball, Elementwise
-from steppe.measures.average_case import AverageCase, box
+from steppe.measures.ascent import AutoPGD
 from steppe.measures.batches import share
-from steppe.measures.climbs import AutoPGD
-from steppe.measures.combinators import OnNormalisedLogits, PerBatch
 from steppe.measures.estimate import Estimate, Measure, NotFinite
 from steppe.measures.objective import Objective
-from steppe.measures.worst_case import OneStep, WorstCase
+from steppe.measures.sharpness import AverageCase, OneStep, OnNormalisedLogits, PerBatch, WorstCase, box
 
 from .pair import WORLD, Pair
 from .problems import FEATURES, WRAPPERS, even_matrices, make

@@ -48,10 +48,10 @@ class Told:
 
 def run(ensemble: Ensemble, told: Told, config: Config, how: How, file: File, origins: Origins) -> Answer:
     """Trains every ensemble that was asked for, and tells of all of them in one table."""
-    from ..measures.named import plan_of
+    from ..measures.registry import resolve_measures
 
     with asking():
-        plan_of([told.sharpness])
+        resolve_measures([told.sharpness])
         plans = list(_plans(ensemble, told, config, origins))
     if how.dry_run:
         return _dry(plans)

@@ -14,9 +14,9 @@ from .subjects import On, config_of, subject
 from .trouble import STOPPED, Misuse, asking
 
 if TYPE_CHECKING:
+    from ..measures.landscape import Slice
     from ..measures.objective import Objective
     from ..measures.paths import Path as Way
-    from ..measures.slices import Slice
 
 FORMATS = (".html", ".json", ".npz")
 
@@ -86,7 +86,7 @@ def _between(objective: Objective, look: Look, on: On) -> Way:
 
 def _write(drawn: Slice | Way, look: Look) -> None:
     from .._util.files import written
-    from ..measures.drawing import write_html
+    from ..measures.plotting import write_html
 
     place = Path(look.out)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -100,8 +100,8 @@ def _write(drawn: Slice | Way, look: Look) -> None:
 
 
 def _answer(drawn: Slice | Way, look: Look) -> Answer:
-    from ..measures.drawing import caption
     from ..measures.paths import Path as Way
+    from ..measures.plotting import caption
 
     along = drawn.along if isinstance(drawn, Way) else drawn
     data: dict[str, Any] = {"out": look.out, "runs": look.what, **along.to_dict()}

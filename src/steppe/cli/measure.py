@@ -18,7 +18,7 @@ from .subjects import On, config_of, subject
 from .trouble import FAILED, STOPPED, Misuse, asking, message, trace
 
 if TYPE_CHECKING:
-    from ..measures.results import Results
+    from ..measures.run import Results
 
 USUAL = "loss,grad_norm,lambda_max,trace,frobenius_squared,adaptive_worst_linf"
 COLUMNS = (
@@ -83,8 +83,8 @@ class Found:
 
 def run(what: What, on: On, file: File) -> Answer:
     """Measures one subject after the other; what fails is told at the end, beside the others' numbers."""
-    from ..measures.named import plan_of
-    from ..measures.run import measured
+    from ..measures.registry import resolve_measures
+    from ..measures.run import measure_objective
     from ..training.known import known_device
 
     if not what.what:
@@ -92,14 +92,14 @@ def run(what: What, on: On, file: File) -> Answer:
     if what.out is not None and Path(what.out).suffix not in (".json", ".csv"):
         raise Misuse(f"--out takes a file that ends in .json or .csv, not {what.out!r}")
     with asking():
-        plan = plan_of(what.measures)
+        plan = resolve_measures(what.measures)
         known_device(on.device)
     configs, found = _configs(what, on)
     if what.dry_run:
         return _dry(what, on, configs, found)
     for where in configs:
         try:
-            found.take(where, measured(subject(where, on).objective(on), plan, on.seed))
+            found.take(where, measure_objective(subject(where, on).objective(on), plan, on.seed))
         except KeyboardInterrupt:
             found.stopped = True
         except Exception as error:

@@ -64,10 +64,10 @@ def add_measure(more: More, how: How) -> Answer:
     if not more.names:
         raise Misuse("say which measures to add: steppe study add-measure trace worst_linf@0.002 --study study.yaml")
     study = study_of(Which(more.study, more.out), how)
-    from ..measures.named import plan_of
+    from ..measures.registry import resolve_measures
 
     with asking():
-        plan_of(more.names)
+        resolve_measures(more.names)
     if not study.store.exists():
         raise FileNotFoundError(
             f"there is no study here: {study.store} does not exist, and measures are added to a study that has been "

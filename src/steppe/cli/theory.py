@@ -41,7 +41,7 @@ def run(which: Which) -> Answer:
     if which.out is not None:
         with asking():
             check_place(which.out)
-    from ..measures.progress import ticking
+    from .._util.progress import ticking
 
     with ticking(which.name, None) as tick:
         settings = Settings(which.seed, which.quick, which.sizes, tick)

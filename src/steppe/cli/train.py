@@ -44,7 +44,7 @@ def dry(config: Config, origins: Origins) -> Answer:
     """Everything that a run would begin with; nothing is written."""
     import torch
 
-    from ..measures.workers import Workers
+    from ..core.process_group import Workers
     from ..training.checkpoint import PREVIOUS, RECORDS, WEIGHTS
     from ..training.entry import found
     from ..training.folder import RUN, about

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ..data.dataset import Dataset
 from ..measures.estimate import Estimate, summarise
-from ..measures.named import plan_of
-from ..measures.run import measured
+from ..measures.registry import resolve_measures
+from ..measures.run import measure_objective
 from ..training.distributed import device_of
 from . import diversity
 from .members import Trained
@@ -101,7 +101,7 @@ def _sharpness(trained: Trained, i: int, model: nn.Module, name: str) -> Estimat
     """A member's sharpness on the rows that all members are measured on."""
     run = trained.runs[i]
     objective = run.objective(trained.weights, model=model)
-    found = measured(objective, plan_of([name]), run.config.seed, progress=False)
+    found = measure_objective(objective, resolve_measures([name]), run.config.seed, progress=False)
     if name in found.failures:
         return Estimate(nan, nan, 1, "plug-in", note=found.failures[name])
     return found.estimates[name]

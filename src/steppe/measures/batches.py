@@ -1,4 +1,4 @@
-"""Data in the shapes that people have it: tensors, batches or a DataLoader, as one list of batches."""
+"""Data as a sequence of batches, from tensors, batches or a DataLoader; rows of batches of any structure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .elsewhere import random_numbers_kept
+from .functional import preserved_rng
 
 Batch = Any  # (inputs, targets), or whatever the objective's `forward` takes: tensors in lists, tuples or mappings
-Weight = Callable[[Batch], float | Tensor] | float  # of a batch among others; a number: all weigh the same
+Weight = Callable[[Batch], float | Tensor] | float  # of a batch in a mean; a number: all batches weigh the same
 
 
 def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
-    """The output and the target of a batch (inputs, targets): what an objective does unless told otherwise."""
+    """The output and the target of a batch (inputs, targets): the default `forward` of an objective."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise TypeError(
             f"a batch is a pair (inputs, targets) unless forward= says how to use it; this one is a "
@@ -29,18 +29,18 @@ def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
     return model(inputs), targets
 
 
-def batches_of(data: Any, m: int | None = None) -> Sequence[Batch]:
-    """The batches of `data`, cut anew to `m` rows each if m is given; what is no sequence is read once and kept.
+def as_batches(data: Any, m: int | None = None) -> Sequence[Batch]:
+    """The batches of `data`, regrouped into `m` rows each unless m is None.
 
-    A tuple or mapping of tensors is one batch; a sequence of batches stays lazy; a DataLoader is read once, so that
-    its shuffling and augmentation are drawn once and the loss is a function of the weights.
+    A tuple or mapping of tensors is one batch. A sequence of batches stays lazy. A DataLoader is read once, so that its
+    shuffling and augmentation are drawn once and the loss is a function of the weights.
     """
     if is_batch(data):
         batches: Sequence[Batch] = [data]
     elif isinstance(data, Sequence):
         batches = data
     elif isinstance(data, Iterable):
-        with random_numbers_kept():
+        with preserved_rng():
             batches = list(data)
     else:
         raise TypeError(f"data is a tuple of tensors, a sequence of batches or a DataLoader, not {type(data).__name__}")
@@ -48,14 +48,14 @@ def batches_of(data: Any, m: int | None = None) -> Sequence[Batch]:
 
 
 def is_batch(data: Any) -> bool:
-    """Whether this is one batch (a tuple or mapping with tensors in it) rather than several."""
+    """Whether this is one batch (a tensor, or a tuple or mapping of tensors) rather than several."""
     if isinstance(data, (Mapping, Tensor)):
         return True
     return isinstance(data, tuple) and any(isinstance(x, Tensor) for x in data)
 
 
 def rows_of(batch: Batch) -> int:
-    """How many rows a batch has: the length of its first tensor that has one."""
+    """The number of rows of a batch: the length of its first tensor that has a dimension."""
     for x in _leaves(batch):
         if _packed(x):
             return int(x.batch_sizes[0])
@@ -63,11 +63,11 @@ def rows_of(batch: Batch) -> int:
             if not len(x):
                 raise ValueError("a batch is empty: drop it from the data")
             return len(x)
-    raise TypeError(f"a batch holds at least one tensor with one entry a row; this one is {type(batch).__name__}")
+    raise TypeError(f"a batch holds at least one tensor with one entry per row; this one is {type(batch).__name__}")
 
 
-def weight_of(batch: Batch, weight: Weight | None) -> float:
-    """What a batch counts among others: by default its rows."""
+def batch_weight(batch: Batch, weight: Weight | None) -> float:
+    """The weight of a batch in a mean: by default its number of rows."""
     if weight is None:
         return float(rows_of(batch))
     value = weight(batch) if callable(weight) else weight
@@ -82,18 +82,18 @@ def weight_of(batch: Batch, weight: Weight | None) -> float:
     return number
 
 
-def moved(batch: Batch, device: torch.device) -> Batch:
+def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch on another device."""
     return _mapped(lambda x: x.to(device, non_blocking=True) if isinstance(x, Tensor) else x, batch)
 
 
 def row(batch: Batch, i: int) -> Batch:
     """One row of a batch, as a batch of one."""
-    return part(batch, slice(i, i + 1))
+    return take_rows(batch, slice(i, i + 1))
 
 
-def part(batch: Batch, rows: slice) -> Batch:
-    """Some rows of a batch; what has no rows, such as a number, stays."""
+def take_rows(batch: Batch, rows: slice) -> Batch:
+    """Some rows of a batch; entries without rows, such as numbers, stay."""
     n = rows_of(batch)
     return _mapped(lambda x: x[rows] if _has_rows(x, n) else x, batch)
 
@@ -114,12 +114,12 @@ def _has_rows(x: Any, n: int) -> bool:
 
 
 def _listed(x: Any) -> bool:
-    """A list of things that are no tensors, such as names: one a row if it is as long as the batch."""
+    """Whether this is a list without tensors, such as names; it has one entry per row if it is as long as the batch."""
     return isinstance(x, list) and not any(isinstance(y, Tensor) for y in tree_leaves(x))
 
 
 def _mapped(f: Any, *batches: Batch) -> Batch:
-    """`f` of every tensor and list of names, through mappings of any class too."""
+    """Apply `f` to every tensor and list of names, inside mappings of any class too."""
 
     def leaf(x: Any, *others: Any) -> Any:
         if isinstance(x, Mapping):
@@ -130,8 +130,17 @@ def _mapped(f: Any, *batches: Batch) -> Batch:
 
 
 def share(data: Any, group: Any = None, m: int | None = None) -> list[Batch]:
-    """The share of this worker in batches that all workers know: every k-th one."""
-    return list(batches_of(data, m))[dist.get_rank(group) :: dist.get_world_size(group)]
+    """The share of this worker in batches that all workers have: every k-th batch for k workers.
+
+    Parameters
+    ----------
+    data, m
+        As `batches` and `m` of `Objective`.
+    group
+        The process group; None is the default one.
+
+    """
+    return list(as_batches(data, m))[dist.get_rank(group) :: dist.get_world_size(group)]
 
 
 def _cut(batches: Sequence[Batch], m: int) -> Iterator[Batch]:
@@ -142,8 +151,8 @@ def _cut(batches: Sequence[Batch], m: int) -> Iterator[Batch]:
         rows_of(batch)
         kept = batch if kept is None else _joined(kept, batch)
         while rows_of(kept) > m:
-            yield part(kept, slice(0, m))
-            kept = part(kept, slice(m, None))
+            yield take_rows(kept, slice(0, m))
+            kept = take_rows(kept, slice(m, None))
     if kept is not None:
         yield kept
 

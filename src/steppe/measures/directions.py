@@ -1,4 +1,4 @@
-"""Directions to look at a loss along: random ones in the scale of the weights, towards a checkpoint, or any vector."""
+"""Directions for loss slices: random ones in the scale of the weights, towards a checkpoint, or any vector."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from .._util.checkpoints import State
+from .._util.checkpoints import State, matched
 from ..core.vector import Chunk, Vector
 from .curvature.operator import Curvature
 from .curvature.sweep import Sweep
 from .objective import Objective
-from .states import point
+
+
+def weights_from_state(objective: Objective, state: State) -> Vector:
+    """The weights of a state dict as a point in the objective's space."""
+    tensors = matched(objective.model, state)
+    return objective.space.vector([tensors[name].detach().to(p) for name, p in objective.params.items()])
 
 
 class Scaling(Protocol):
-    """How long a direction is in each part of the weights."""
+    """Rescales a direction relative to the weights."""
 
     @property
     def name(self) -> str: ...
@@ -29,12 +34,19 @@ class Scaling(Protocol):
 class Normalised:
     """Every filter, or every layer, of the direction as long as the weights' own (Li et al. 2018, section 4).
 
-    A filter is the weights of one output unit: a slice of a parameter's first dimension. At coordinate 1 every
-    filter has moved by its own length, whatever the scale of its layer.
+    At coordinate 1 every filter has moved by its own length, whatever the scale of its layer.
+
+    Parameters
+    ----------
+    each
+        "filter": the weights of one output unit, a slice of a parameter's first dimension; or "layer".
+    one_dim
+        "zero" keeps biases and norm layers, as in the paper; "whole" treats each of them as one filter.
+
     """
 
     each: Literal["filter", "layer"] = "filter"
-    one_dim: Literal["zero", "whole"] = "zero"  # biases and norm layers stay, as in the paper, or count as one filter
+    one_dim: Literal["zero", "whole"] = "zero"
 
     @property
     def name(self) -> str:
@@ -52,7 +64,7 @@ class Normalised:
         return Vector(direction.space, chunks)
 
     def lengths(self, chunk: Chunk, x: Tensor) -> Tensor:
-        """The Euclidean norm of every part of the parameters in a chunk, in a shape that spreads over the chunk."""
+        """The Euclidean norm of every filter or layer in a chunk, in a shape that broadcasts over the chunk."""
         wide = torch.promote_types(x.dtype, torch.float32)
         ndim = len(chunk.shape)
         if ndim == 0:
@@ -62,17 +74,17 @@ class Normalised:
         return norms
 
     def distance(self, move: Vector, weights: Vector) -> float:
-        """How far a displacement goes, in lengths of the parts that this moves: the root mean square over them.
+        """The root mean square, over filters or layers, of the displacement's length relative to the weights'.
 
-        A direction that was normalised has length 1; a part without any weights is infinitely far from others.
+        A normalised direction has length 1; a filter of zero weights has an infinite relative length.
         """
         squares = [torch.zeros(0, dtype=torch.float64)]
         for chunk, d, w in zip(move.space.chunks, move.chunks, weights.chunks, strict=True):
             if len(chunk.shape) > 1 or self.one_dim == "whole":
-                gone, length = (self.lengths(chunk, x).double().flatten().cpu() for x in (d, w))
-                squares.append(torch.where(gone == 0, 0.0, (gone / length).square()))
-        every = torch.cat(squares)
-        return float(every.mean().sqrt()) if len(every) else 0.0
+                moved, length = (self.lengths(chunk, x).double().flatten().cpu() for x in (d, w))
+                squares.append(torch.where(moved == 0, 0.0, (moved / length).square()))
+        ratios = torch.cat(squares)
+        return float(ratios.mean().sqrt()) if len(ratios) else 0.0
 
 
 @dataclass(frozen=True)
@@ -90,26 +102,37 @@ FILTERS, LAYERS, UNSCALED = Normalised("filter"), Normalised("layer"), Unscaled(
 
 @dataclass(frozen=True)
 class Direction:
-    """A vector to move the weights along, and what it is; a Hessian's eigenvector enters as Direction(v, "top")."""
+    """A vector to move the weights along, e.g. `Direction(v, "top eigenvector")`.
+
+    Parameters
+    ----------
+    vector
+        A vector of the objective's space.
+    name
+        A description for captions.
+    seed
+        Of a random direction.
+
+    """
 
     vector: Vector
     name: str = "given direction"
-    seed: int | None = None  # where it was drawn
+    seed: int | None = None
 
 
 def random_direction(objective: Objective, seed: int = 0, number: int = 0, scaling: Scaling = FILTERS) -> Direction:
-    """The `number`-th Gaussian direction of a seed: a function of both, and independent of the others."""
+    """The `number`-th Gaussian direction of a seed: a function of both, independent of the other numbers."""
     drawn = scaling(objective.draw(seed, number).normal(), objective.weights)
     return Direction(drawn, f"random direction {number} of seed {seed}, {scaling.name}", seed)
 
 
 def random_plane(objective: Objective, seed: int = 0, scaling: Scaling = FILTERS) -> tuple[Direction, Direction]:
-    """Two independent random directions: nearly orthogonal in many dimensions, and not made so in few."""
+    """Two independent random directions: nearly orthogonal in many dimensions, not orthogonalised in few."""
     return random_direction(objective, seed, 0, scaling), random_direction(objective, seed, 1, scaling)
 
 
 def eigenvectors(objective: Objective, k: int = 2, seed: int = 0, rtol: float = 1e-3) -> list[Direction]:
-    """The directions of greatest curvature: eigenvectors of the k largest eigenvalues of the Hessian, of length 1."""
+    """Unit eigenvectors of the k largest eigenvalues of the Hessian."""
     pairs = Sweep(Curvature(objective), seed).pairs(k, "top", rtol)
     return [Direction(p.vector, f"eigenvector {i} (eigenvalue {p.value:.4g})", seed) for i, p in enumerate(pairs, 1)]
 
@@ -117,13 +140,13 @@ def eigenvectors(objective: Objective, k: int = 2, seed: int = 0, rtol: float = 
 def towards(
     objective: Objective, state: State, name: str = "another checkpoint", scaling: Scaling = UNSCALED
 ) -> Direction:
-    """The way from the model's weights to a checkpoint's, which lies at coordinate 1 unless it is scaled."""
-    move = scaling(point(objective, state) - objective.weights, objective.weights)
+    """The direction from the model's weights to a checkpoint's, which lies at coordinate 1 unless it is scaled."""
+    move = scaling(weights_from_state(objective, state) - objective.weights, objective.weights)
     return Direction(move, f"towards {name}" + ("" if scaling is UNSCALED else f", {scaling.name}"))
 
 
-def fitting(objective: Objective, direction: Direction) -> Vector:
-    """The vector of a direction in the objective's own space; raises if one cannot move along it."""
+def checked_vector(objective: Objective, direction: Direction) -> Vector:
+    """The vector of a direction in the objective's space; raises if it does not fit or has no finite length."""
     tensors, weights = direction.vector.tensors, list(objective.params.values())
     if [t.shape for t in tensors] != [p.shape for p in weights]:
         raise ValueError(f"{direction.name} has {len(tensors)} tensors and does not fit the {len(weights)} that move")

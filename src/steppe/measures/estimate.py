@@ -1,17 +1,18 @@
-"""A number that knows its error, its kind and its cost; the one place where draws become a number."""
+"""Estimates: a number with its standard error, its kind and its cost, and how draws become one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields
 from math import isfinite, isnan, nan, sqrt
+from operator import add, sub
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from .elsewhere import undisturbed
+from .functional import measurement_mode
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -21,7 +22,7 @@ Kind = Literal["exact", "unbiased", "plug-in", "lower bound", "upper bound"]
 
 @dataclass(frozen=True)
 class Cost:
-    """Work in passes over all rows: losses (forward only), gradients, products with a Hessian; and wall-clock time."""
+    """Work in passes over all rows: losses (forward only), gradients, Hessian products; and wall-clock seconds."""
 
     losses: float = 0.0
     gradients: float = 0.0
@@ -29,43 +30,55 @@ class Cost:
     seconds: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.losses + other.losses,
-            self.gradients + other.gradients,
-            self.products + other.products,
-            self.seconds + other.seconds,
-        )
+        return Cost(*map(add, astuple(self), astuple(other)))
 
     def __sub__(self, other: Cost) -> Cost:
-        return self + Cost(-other.losses, -other.gradients, -other.products, -other.seconds)
+        return Cost(*map(sub, astuple(self), astuple(other)))
 
     def __str__(self) -> str:
-        counts = {"loss": self.losses, "gradient": self.gradients, "product": self.products}
-        plural = {"loss": "losses", "gradient": "gradients", "product": "products"}
-        parts = [f"{n:.4g} {word if round(n, 4) == 1 else plural[word]}" for word, n in counts.items() if n]
+        counts = [("loss", "losses", self.losses), ("gradient", "gradients", self.gradients)]
+        counts.append(("product", "products", self.products))
+        parts = [f"{n:.4g} {one if round(n, 4) == 1 else many}" for one, many, n in counts if n]
         return " + ".join(parts) or "nothing"
 
 
 @dataclass
 class Meter:
-    """Counts the rows that an objective and its parts have worked on so far."""
+    """Counts the rows that an objective and its parts have processed."""
 
     losses: float = 0.0
     gradients: float = 0.0
     products: float = 0.0
 
     def passes(self, rows: int) -> Cost:
-        """The work in passes over that many rows, and the time."""
+        """The work in passes over that many rows, and the current time."""
         return Cost(self.losses / rows, self.gradients / rows, self.products / rows, perf_counter())
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measured number: `stderr` comes from `n` independent draws and is nan if they cannot tell.
+    """A measured number with its error, its kind and its cost.
 
-    An exact value has stderr 0. A bound of an eigenvalue has in its place the distance within which the
-    eigenvalue lies, from the residual. `complete` is False where the measurement was stopped early. Two estimates are
-    equal if all fields except the cost are; nan equals nan, so that an estimate without an error equals itself.
+    Two estimates are equal if all fields except the cost are equal; nan equals nan.
+
+    Parameters
+    ----------
+    value
+        The number.
+    stderr
+        The standard error from `n` independent draws, nan if they do not determine it, 0 for an exact value. For
+        a bound of an eigenvalue: the residual, the distance within which an eigenvalue lies.
+    n
+        The number of independent draws.
+    kind
+        "exact", "unbiased", "plug-in", "lower bound" or "upper bound".
+    cost
+        The work so far.
+    note
+        A remark that is printed with the number.
+    complete
+        False if the measurement was stopped early.
+
     """
 
     value: float
@@ -77,7 +90,7 @@ class Estimate:
     complete: bool = True
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The confidence interval at that level, by Student's t with n - 1 degrees of freedom."""
+        """The confidence interval at a level, by Student's t with n - 1 degrees of freedom."""
         if not 0 < level < 1:
             raise ValueError(f"a confidence level is between 0 and 1 (0.95 for 95 %), not {level}")
         if self.stderr == 0 or (self.n == 1 and "bound" in self.kind):
@@ -107,11 +120,11 @@ class Estimate:
 
 
 class NotFinite(ArithmeticError):
-    """The loss is infinite or not a number where it had to be measured, so there is no estimate."""
+    """The loss is infinite or not a number at a point that the measure needs, so there is no estimate."""
 
 
-def refuse_not_finite(loss: float, where: str = "at the weights themselves") -> None:
-    """Raises if a loss is infinite or not a number, also where its derivatives are finite."""
+def check_finite(loss: float, where: str = "at the weights themselves") -> None:
+    """Raise NotFinite if a loss is infinite or not a number; its derivatives may be finite all the same."""
     if not isfinite(loss):
         raise NotFinite(f"the loss {where} is {loss}: look for the rows that it comes from, or measure in float64")
 
@@ -120,17 +133,17 @@ class Measure(Protocol):
     """A definition of sharpness: maps an objective to an estimate."""
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        """Better and better estimates, of which the last one is meant; whoever stops earlier has the one before."""
+        """Yield better and better estimates; the last one is the result, and a caller may stop earlier."""
         ...
 
     def estimate(self, objective: Objective, seed: int = 0) -> Estimate:
-        """The number, with its error and its cost; the model is left as it was."""
-        with undisturbed(objective.model, objective.statistics):
+        """The number with its error and its cost; the model is not changed."""
+        with measurement_mode(objective.model, objective.statistics):
             return last(self.running(objective, seed))
 
 
 def last(estimates: Iterator[Estimate]) -> Estimate:
-    """The estimate that a measure ends with."""
+    """The last of the estimates that a measure yields."""
     final: Estimate | None = None
     for final in estimates:  # noqa: B007
         pass
@@ -140,7 +153,7 @@ def last(estimates: Iterator[Estimate]) -> Estimate:
 
 
 def mean(draws: Tensor) -> Tensor:
-    """The sample mean over the first dimension: the statistic that summarise() takes unless told otherwise."""
+    """The sample mean over the first dimension, the default statistic of `summarise`."""
     return draws.mean(0)
 
 
@@ -153,11 +166,20 @@ def summarise(
     cost: Cost | None = None,
     note: str = "",
 ) -> Estimate:
-    """`statistic` of independent draws (rows of a tensor), with its jackknife standard error.
+    """A statistic of independent draws (rows of a tensor), with its jackknife standard error.
 
-    For the mean this is the textbook error; for a smooth function of means it is the delta method's. `without_each`
-    gives the statistic without the first draw, without the second and so on, in linear time; None calls the statistic
-    once per draw, which takes quadratic time.
+    For the mean this is the usual standard error; for a smooth function of means it agrees with the delta method.
+
+    Parameters
+    ----------
+    draws, kind, cost, note
+        The draws, and the fields of the estimate.
+    statistic
+        Maps draws to a number.
+    without_each
+        Maps draws to the statistics without the first draw, without the second and so on, in linear time. None calls
+        `statistic` once per draw, which takes quadratic time.
+
     """
     draws = draws.detach().double().cpu()
     n = len(draws)
@@ -176,7 +198,7 @@ def summarise(
 
 
 def _jackknife(draws: Tensor, without_each: Callable[[Tensor], Tensor]) -> float:
-    """The standard error from leaving out one draw at a time, nan if the statistic needs all of them."""
+    """The standard error from leaving out one draw at a time; nan if the statistic needs all of them."""
     try:
         without = without_each(draws)
     except ValueError:
@@ -189,7 +211,7 @@ def _without_each(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> Tenso
 
 
 def weighted(values: Tensor, weights: Tensor, kind: Kind, *, cost: Cost | None = None, note: str = "") -> Estimate:
-    """The mean of independent draws that count unequally; those of weight 0 are left out."""
+    """The weighted mean of independent draws; draws of weight 0 are left out."""
     values, weights = values[weights > 0], weights[weights > 0]
     if not len(values) or bool((weights == weights[0]).all()):
         return summarise(values, kind, cost=cost, note=note)
@@ -206,10 +228,10 @@ def _ratios_without_each(draws: Tensor) -> Tensor:
     return rest[:, 0] / rest[:, 1]
 
 
-def looks(n: int, every: int = 10) -> Iterator[int]:
-    """The numbers of draws out of n after which a running estimate is due: `every` draws more, or a tenth more.
+def report_points(n: int, every: int = 10) -> Iterator[int]:
+    """The numbers of draws, up to n, after which to yield an estimate: after `every` more, or a tenth more.
 
-    An estimate takes time in proportion to its draws, so estimates at equal distances would take quadratic time.
+    An estimate takes time in proportion to its draws, so equal distances would take quadratic time.
     """
     due = 0
     while due < n:
@@ -222,8 +244,3 @@ def exact(value: float, *, cost: Cost | None = None, note: str = "") -> Estimate
     if not isfinite(value):
         raise NotFinite(f"the value is {value}")
     return Estimate(value, 0.0, 1, "exact", cost or Cost(), note)
-
-
-def stopped(estimate: Estimate) -> Estimate:
-    """The same estimate, marked as stopped early."""
-    return replace(estimate, complete=False)

@@ -1,40 +1,60 @@
-"""How much every row pulls at the weights: the squared norm of its own gradient, and its mean over rows.
+"""The squared gradient norm of every row, and its mean over rows: the trace of the empirical Fisher matrix.
 
-The mean is the trace of the empirical Fisher matrix. Lu et al. (SharpBalance, 2024) choose rows by it.
+Lu et al. (SharpBalance, 2024) choose rows by these norms.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import TYPE_CHECKING, Literal
+from math import inf, nan
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .batches import Batch, moved, row, weight_of
-from .elsewhere import undisturbed
+from .batches import Batch, batch_weight, row, rows_of, to_device
+from .checks import check_depends_on_parameters
 from .estimate import Estimate, Measure, weighted
-from .ghost import ghost_squares
-from .passes import function_of
-from .row_gradients import by_vmap, row_by_row
+from .functional import measurement_mode, twice_differentiable
+from .ghost import first_line, ghost_squares
+from .ghost_layers import squares, wide
+from .passes import function_key
 
 if TYPE_CHECKING:
     from .objective import Objective
 
 Way = Literal["ghost", "vmap", "rows"]
 
+FAINT = 1e-24  # below this, squares of small entries may have underflowed in single precision
+HELD = {"cpu": 2**25}  # numbers in the gradients that vmap holds at once: 128 MiB in single precision
+HELD_ELSEWHERE = 2**28
+
 
 def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | None = None) -> Tensor:
-    """||grad l_j||^2 of every row j in the order of the batches, where l_j is the loss of row j as a batch of one.
+    """The squared gradient norm of every row.
 
-    `way` is how: "ghost" watches layers in one backward pass and holds no row's gradient; "vmap" takes gradients of
-    `chunk` rows at once; "rows" one after the other, which works for any model. None takes the first of them that
-    the model allows and that gives one row its gradient. With a group, every worker gets the rows of its own batches.
-    Rows that the objective's `weight` counts as 0 have trace 0.
+    Parameters
+    ----------
+    objective
+        The loss and the data. Row j counts with the loss l_j that it has as a batch of one.
+    way
+        "ghost" computes the norms from layer inputs in one backward pass and holds no row's gradient; "vmap" takes the
+        gradients of `chunk` rows at once; "rows" takes one after the other and works for any model. None takes the
+        first of them that the model supports and that gives one row the gradient that it has by itself.
+    chunk
+        Rows per call of vmap; None chooses by memory.
+
+    Returns
+    -------
+    Tensor
+        ||grad l_j||^2 in the order of the batches, on the CPU in float64. Rows that the objective's `weight` counts as
+        0 have trace 0. With a process group, every worker gets the rows of its own batches.
+
     """
-    with undisturbed(objective.model, objective.statistics):
+    with measurement_mode(objective.model, objective.statistics):
         return torch.cat([torch.zeros(0, dtype=torch.float64), *(x for _, x, _ in _by_batch(objective, way, chunk))])
 
 
@@ -42,7 +62,13 @@ def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | 
 class FisherTrace(Measure):
     """The mean of ||grad l_j||^2 over rows: the trace of the empirical Fisher matrix, with its error over rows.
 
-    Rows count as the objective's `weight` counts them as batches of one, those of weight 0 not at all.
+    Rows are weighted by the objective's `weight` of each as a batch of one; rows of weight 0 are left out.
+
+    Parameters
+    ----------
+    way, chunk
+        As in `fisher_traces`.
+
     """
 
     way: Way | None = None
@@ -50,68 +76,69 @@ class FisherTrace(Measure):
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         start = objective.spent()
-        workers, mine = objective.workers, _by_batch(objective, self.way, self.chunk)
-        # workers may hold one batch more than others, and all of them have to take part in every gathering
-        rounds = max(int(most) for _, (most,) in workers.gathered([(workers.rank, [len(objective.batches)])]))
-        found: list[tuple[int, list[float]]] = []
+        workers, batches = objective.workers, _by_batch(objective, self.way, self.chunk)
+        # a worker may hold one batch more than others, and all of them must take part in every all_gather
+        rounds = max(int(most) for _, (most,) in workers.all_gather([(workers.rank, [len(objective.batches)])]))
+        gathered: list[tuple[int, list[float]]] = []
         note = ""
         for i in range(rounds):
-            batch = next(mine, None)
+            batch = next(batches, None)
+            mine = []
             if batch is not None:
-                note = f"by {batch[0]}"
-            number = objective.first + i * objective.stride
-            pairs = torch.stack(batch[1:], 1).reshape(-1).tolist() if batch is not None else []
-            found += workers.gathered([(number, pairs)] if batch is not None else [])
-            rows = torch.tensor([x for _, pairs in sorted(found) for x in pairs], dtype=torch.float64).view(-1, 2)
+                way, *columns = batch
+                note = f"by {way}"
+                mine = [(objective.first + i * objective.stride, torch.stack(columns, 1).reshape(-1).tolist())]
+            gathered += workers.all_gather(mine)
+            rows = torch.tensor([x for _, pairs in sorted(gathered) for x in pairs], dtype=torch.float64).view(-1, 2)
             if rows[:, 1].any():
                 yield weighted(rows[:, 0], rows[:, 1], "unbiased", cost=objective.spent() - start, note=note)
 
 
 def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Iterator[tuple[Way, Tensor, Tensor]]:
-    """The way that traces were found, settled by the first batch if it can be, the traces and the rows' weights."""
+    """Per batch: the way that was used (chosen on the first batch that can tell), the traces, and the rows' weights."""
     if way is not None and way not in _WAYS:
         raise ValueError(f"there is no way {way!r} to per-row gradients: take one of {', '.join(_WAYS)}, or None")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk is a number of rows, at least 1, not {chunk}")
     modules = list(objective.model.modules())
-    _refuse_batch_statistics(objective, modules)
+    _check_no_batch_statistics(objective, modules)
     objective.check()
     ways: list[Way] = [way] if way is not None else list(_WAYS)
-    # also the attributes of its layers, of which one may say how rows are used
-    function = (function_of(objective, modules), *(tuple(map(id, vars(m).values())) for m in modules))
+    # attributes of the layers are part of the key: one may decide how rows are used
+    function = (function_key(objective, modules), *(tuple(map(id, vars(m).values())) for m in modules))
     for batch, size in zip(objective.batches, objective.sizes, strict=True):
         weights = torch.ones(size, dtype=torch.float64)
         if objective.weight is not None:
-            weights = weights.new_tensor([weight_of(row(batch, i), objective.weight) for i in range(size)])
+            weights = weights.new_tensor([batch_weight(row(batch, i), objective.weight) for i in range(size)])
         if not weights.any():
             yield ways[0], weights, weights
             continue
-        found: Tensor | None = None
-        while found is None:
+        norms: Tensor | None = None
+        while norms is None:
             try:
-                found = _found(objective, moved(batch, objective.space.device), ways[0], chunk, function)
-            except Exception:  # what is wrong with the model itself, the last way will say
+                norms = _checked_squares(objective, to_device(batch, objective.space.device), ways[0], chunk, function)
+            except Exception:  # an error of the model itself is raised by the last way too
                 if len(ways) == 1:
                     raise
                 del ways[0]
         objective.meter.gradients += size
-        yield ways[0], torch.where(weights > 0, found.sum(1).cpu(), 0.0), weights
+        yield ways[0], torch.where(weights > 0, norms.sum(1).cpu(), 0.0), weights
 
 
-def _found(objective: Objective, batch: Batch, way: Way, chunk: int | None, function: Hashable) -> Tensor:
-    found = _WAYS[way](objective, batch, chunk)
-    # whether rows are mixed is no matter of weights or of rows: what was seen once holds while the function stays
-    known = way == "rows" or objective.ways_of_rows.get(way) == function
-    if not known and _refuse_mixed_rows(objective, batch, found, way):
-        objective.ways_of_rows[way] = function
-    return found
+def _checked_squares(objective: Objective, batch: Batch, way: Way, chunk: int | None, function: Hashable) -> Tensor:
+    norms = _WAYS[way](objective, batch, chunk)
+    # whether a model mixes rows does not depend on weights or data: one check per function is enough
+    checked = way == "rows" or objective.checked_ways.get(way) == function
+    if not checked and _check_rows_independent(objective, batch, norms, way):
+        objective.checked_ways[way] = function
+    return norms
 
 
-def _refuse_mixed_rows(objective: Objective, batch: Batch, found: Tensor, way: Way) -> bool:
-    """Raises if the row with the largest gradient has another one alone than in its batch; False if none tells."""
-    largest = int(found.sum(1).nan_to_num().argmax())
-    among, alone = found[largest].sqrt(), row_by_row(objective, row(batch, largest))[0].sqrt()
-    # wide enough for the shortened products that GPUs compute with by default
+def _check_rows_independent(objective: Objective, batch: Batch, norms: Tensor, way: Way) -> bool:
+    """Raise if the row with the largest gradient has another one by itself; False if this batch cannot tell."""
+    largest = int(norms.sum(1).nan_to_num().argmax())
+    among, alone = norms[largest].sqrt(), row_by_row(objective, row(batch, largest))[0].sqrt()
+    # wide enough for TF32, which GPUs may compute with
     precision = max(torch.finfo(p.dtype).eps for p in objective.params.values()) ** 0.25
     off = (among - alone).abs() > precision * alone.square().sum().sqrt()
     if bool(off.any()):
@@ -121,11 +148,11 @@ def _refuse_mixed_rows(objective: Objective, batch: Batch, found: Tensor, way: W
             'has them in another dimension than the first. Ask for way="rows", or leave the way open'
         )
     size = float(alone.square().sum())
-    return len(found) > 1 and 0 < size < inf  # a row by itself is mixed with no other
+    return len(norms) > 1 and 0 < size < inf  # a batch of one row cannot show that rows are mixed
 
 
-def _refuse_batch_statistics(objective: Objective, modules: Sequence[nn.Module]) -> None:
-    """Raises if a row's loss depends on the rows beside it through BatchNorm."""
+def _check_no_batch_statistics(objective: Objective, modules: Sequence[nn.Module]) -> None:
+    """Raise if a row's loss depends on the other rows through BatchNorm."""
     for module in modules:
         if "running_mean" not in module._buffers or isinstance(module, nn.modules.instancenorm._InstanceNorm):
             continue
@@ -135,6 +162,74 @@ def _refuse_batch_statistics(objective: Objective, modules: Sequence[nn.Module])
                 f"a row has no loss of its own: {name or 'the model'} ({type(module).__name__}) normalises with the "
                 'batch\'s statistics. Measure with statistics="running", on a model that tracks them'
             )
+
+
+def by_vmap(objective: Objective, batch: Batch, chunk: int | None = None) -> Tensor:
+    """The squared gradient norm of every row (down) in every moving parameter (across), from `chunk` rows at once."""
+    leaves, spec = tree_flatten(batch)
+    n = rows_of(batch)
+    cut = [isinstance(x, Tensor) and x.ndim > 0 and len(x) == n for x in leaves]
+
+    def of_row(weights: list[Tensor], precise: bool, *one: Any) -> Tensor:
+        single = tree_unflatten([x.unsqueeze(0) if c else x for x, c in zip(one, cut, strict=True)], spec)
+        of_weights = torch.func.grad_and_value(lambda w: objective.evaluate(w, _loss(objective, single)).mean())
+        grads, loss = cast(Any, of_weights(weights))
+        return torch.where(loss.isfinite(), _squares(grads, precise), nan)
+
+    held = HELD.get(objective.space.device.type, HELD_ELSEWHERE)
+    of_rows = torch.func.vmap(
+        of_row,
+        in_dims=(None, None, *(0 if c else None for c in cut)),
+        randomness="different",  # losses that depend on it were rejected before
+        chunk_size=min(n, chunk or max(1, held // objective.dimension)),
+    )
+    try:
+        # the math backend of attention is the one with a vmap rule
+        with twice_differentiable(objective.model), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # for operations without a vmap rule
+            norms = of_rows(objective.here(), False, *leaves)
+            return (norms if _in_range(norms) else of_rows(objective.here(), True, *leaves)).detach()
+    except Exception as error:
+        raise ValueError(
+            f'the model does not run under vmap: {first_line(error)}. Ask for way="rows", or leave the way open'
+        ) from error
+
+
+def row_by_row(objective: Objective, batch: Batch) -> Tensor:
+    """The same from one row after the other, for models that vmap does not run."""
+    weights = [p.requires_grad_() for p in objective.here()]
+
+    def of_row(single: Batch) -> Tensor:
+        def task(model: nn.Module) -> Tensor:
+            losses = _loss(objective, single)(model)
+            check_depends_on_parameters(objective, losses)
+            grads = torch.autograd.grad(losses.mean(), weights, materialize_grads=True)
+            norms = _squares(grads)
+            norms = norms if _in_range(norms.unsqueeze(0)) else _squares(grads, precise=True)
+            return torch.where(losses.mean().isfinite(), norms, nan)
+
+        return cast(Tensor, objective.evaluate(weights, task))
+
+    with torch.enable_grad():
+        return torch.stack([of_row(row(batch, i)) for i in range(rows_of(batch))])
+
+
+def _loss(objective: Objective, batch: Batch) -> Callable[[nn.Module], Tensor]:
+    return lambda model: objective.loss_fn(*objective.forward(model, batch))
+
+
+def _squares(grads: Sequence[Tensor], precise: bool = False) -> Tensor:
+    """The squared norm of every tensor; `precise` computes in float64 and is several times slower."""
+    dense = (wide(g.coalesce().values() if g.is_sparse else g).unsqueeze(0) for g in grads)
+    return torch.stack(
+        [squares(g.to(torch.promote_types(g.dtype, torch.float64)) if precise else g)[0].double() for g in dense]
+    )
+
+
+def _in_range(norms: Tensor) -> bool:
+    """Whether no row's squares have underflowed or overflowed."""
+    rows = norms.sum(1)
+    return bool(((rows > FAINT) & rows.isfinite()).all())
 
 
 _WAYS: dict[Way, Callable[[Objective, Batch, int | None], Tensor]] = {

@@ -1,7 +1,7 @@
-"""The squared norm of every row's gradient in one layer, from what went into it and the gradient that came back.
+"""The squared norm of every row's gradient in one layer, from the layer's input and the gradient at its output.
 
-Each formula is exact. A matrix whose row gradient is a sum of outer products over positions has its norm either
-from that sum or from the products of its factors among themselves (Goodfellow 2015, Li et al. 2022).
+Each formula is exact. A row's gradient of a matrix is a sum of outer products over positions; its norm follows from
+that sum, or from the inner products of the factors (Goodfellow 2015, Li et al. 2022).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-# Numbers held at once where rows need a matrix each: a few MiB stay in a CPU's cache, a GPU wants large launches.
+# Numbers held at once where every row needs a matrix: a few MiB fit a CPU's cache, a GPU is fast on large batches.
 HELD = {"cpu": 2**21}
 HELD_ELSEWHERE = 2**26
-# A convolution with one group a row reaches about two thirds of the speed of a product of matrices.
+# A convolution with one group per row reaches about two thirds of the speed of a matrix product.
 CONVOLUTION = 1.5
 
 
@@ -28,18 +28,18 @@ def squares(x: Tensor) -> Tensor:
 
 
 def wide(x: Tensor) -> Tensor:
-    """In single precision at least: squares of half-precision numbers overflow."""
+    """Convert half precision to single precision, because squares would overflow."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def features(x: Tensor, count: int = 1) -> Tensor:
-    """Rows, features, positions: of a tensor whose features are its last `count` dimensions."""
+    """(rows, features, positions) from a tensor whose last `count` dimensions are the features."""
     x = x.flatten(x.ndim - count)
     return (x.unsqueeze(1) if x.ndim == 2 else x.flatten(1, -2)).mT
 
 
 def channels(x: Tensor) -> Tensor:
-    """Rows, channels, positions: of a tensor whose channels are its second dimension."""
+    """(rows, channels, positions) from a tensor whose second dimension is the channels."""
     return x.unsqueeze(2) if x.ndim == 2 else x.flatten(2)
 
 
@@ -55,26 +55,26 @@ def of_matrices(a: Tensor, g: Tensor) -> Tensor:
 
 
 def of_few_positions(a: Tensor, g: Tensor) -> Tensor:
-    """The same from all products of positions with one another, sum_ts (a_t . a_s)(g_t . g_s)."""
+    """The same from inner products between positions, sum_ts (a_t . a_s)(g_t . g_s)."""
     held = split(len(a), a.shape[2] ** 2, a.device)
     sums = [
         torch.linalg.vecdot((x.mT @ x).flatten(1), (y.mT @ y).flatten(1))
         for x, y in zip(torch.split(a, held), torch.split(g, held), strict=True)
     ]
-    return torch.cat(sums).clamp_min(0)  # rounding can leave a sum of products below zero
+    return torch.cat(sums).clamp_min(0)  # rounding can make the sum negative
 
 
 def split(n: int, each: int, device: torch.device) -> int:
-    """How many of n rows may hold `each` numbers at once."""
+    """How many of n rows to process at once if each of them holds `each` numbers."""
     return max(1, min(n, HELD.get(device.type, HELD_ELSEWHERE) // max(1, each)))
 
 
 def of_convolution(layer: Any, a: Tensor, g: Tensor) -> Tensor:
     """Convolutions of any dimension, groups, stride, dilation and padding, transposed or not."""
     padding = layer.padding
-    if layer.transposed:  # its weights are those of the convolution that takes its output to its input
+    if layer.transposed:  # it shares its weights with the convolution from its output to its input
         a, g = functional.pad(g, _both_sides(padding)), a
-        for i, (size, step, apart) in enumerate(_windows(layer)):  # output_padding may be out of reach of that one
+        for i, (size, step, apart) in enumerate(_windows(layer)):  # that convolution does not reach output_padding
             a = a.narrow(2 + i, 0, (g.shape[2 + i] - 1) * step + (size - 1) * apart + 1)
         padding = (0,) * len(padding)
     elif layer.padding_mode != "zeros" or isinstance(padding, str):
@@ -93,20 +93,20 @@ def of_convolution(layer: Any, a: Tensor, g: Tensor) -> Tensor:
 
 
 def _of_folded(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ...]) -> Tensor:
-    """One convolution with the rows as groups has every row's gradient as its weight gradient."""
+    """The weight gradient of one convolution with the rows as groups holds every row's gradient."""
     n = len(a)
     shape = (n * len(layer.weight), *layer.weight.shape[1:])
     _, grads, _ = torch.ops.aten.convolution_backward(
         g.reshape(1, -1, *g.shape[2:]),
         a.reshape(1, -1, *a.shape[2:]),
-        g.new_empty(()).expand(shape),  # the weights themselves do not matter to their gradient
+        g.new_empty(()).expand(shape),  # the gradient does not depend on the weights
         None, layer.stride, padding, layer.dilation, False, [0] * len(padding), n * layer.groups, [False, True, False],
     )  # fmt: skip
     return squares(grads.reshape(n, -1))
 
 
 def _of_patches(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ...]) -> Tensor:
-    """A convolution is a matrix on patches: fast where there are few of them, and on GPUs."""
+    """A convolution as a matrix on patches: fast for few patches, and on GPUs."""
     n, k = len(a), len(padding)
     a = functional.pad(a, _both_sides(padding))
     a = a.reshape(n, layer.groups, -1, *a.shape[2:])
@@ -123,12 +123,12 @@ def _both_sides(padding: tuple[int, ...]) -> list[int]:
 
 
 def _windows(layer: Any) -> Iterator[tuple[int, int, int]]:
-    """The size of the kernel, the step and the dilation in every dimension."""
+    """Kernel size, stride and dilation of every dimension."""
     return zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
 
 
 def of_embedding(layer: Any, tokens: Tensor, g: Tensor) -> Tensor:
-    """A token that a row has several times gets the sum of its gradients."""
+    """A token that occurs several times in a row has the sum of their gradients."""
     n, tokens, g = len(tokens), tokens.flatten(), g.flatten(0, -2)
     if layer.padding_idx is not None:
         g = g * (tokens != layer.padding_idx).unsqueeze(1)
@@ -139,24 +139,33 @@ def of_embedding(layer: Any, tokens: Tensor, g: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """How a kind of layer spreads its bias over an output, and the norm of its weight's gradients."""
+class LayerRule:
+    """The per-row squared gradient norms of one kind of layer.
 
-    spread: Callable[[Any, Tensor], Tensor]  # (layer, output) as (rows, entries of the bias, positions)
-    weight: Callable[[Any, Tensor, Tensor], Tensor]  # (layer, input, gradient at the output), one number a row
+    Parameters
+    ----------
+    spread
+        Maps (layer, output) to (rows, entries of the bias, positions).
+    weight
+        Maps (layer, input, gradient at the output) to one squared norm per row.
+
+    """
+
+    spread: Callable[[Any, Tensor], Tensor]
+    weight: Callable[[Any, Tensor, Tensor], Tensor]
 
     def bias(self, layer: nn.Module, g: Tensor) -> Tensor:
         entries = self.spread(layer, g)
         return squares(entries if entries.shape[2] == 1 else entries.sum(2))
 
 
-def _normalisation(spread: Callable[[Any, Tensor], Tensor], normalised: Callable[[Any, Tensor], Tensor]) -> Layer:
-    """A layer whose weight multiplies what it has normalised."""
+def _normalisation(spread: Callable[[Any, Tensor], Tensor], normalised: Callable[[Any, Tensor], Tensor]) -> LayerRule:
+    """The rule of a layer whose weight multiplies a normalised input."""
 
     def weight(layer: Any, a: Tensor, g: Tensor) -> Tensor:
         return squares(torch.linalg.vecdot(spread(layer, g), spread(layer, normalised(layer, a))))
 
-    return Layer(spread, weight)
+    return LayerRule(spread, weight)
 
 
 def _instances(layer: Any, x: Tensor) -> Tensor:
@@ -165,16 +174,16 @@ def _instances(layer: Any, x: Tensor) -> Tensor:
     return functional.instance_norm(x, layer.running_mean, layer.running_var, use_input_stats=False, eps=layer.eps)
 
 
-_last = Layer(lambda layer, x: features(x), lambda layer, a, g: of_matrices(features(a), features(g)))
-_convolution = Layer(lambda layer, x: channels(x), of_convolution)
+_last = LayerRule(lambda layer, x: features(x), lambda layer, a, g: of_matrices(features(a), features(g)))
+_convolution = LayerRule(lambda layer, x: channels(x), of_convolution)
 _batches = _normalisation(
     lambda layer, x: channels(x),
     lambda layer, x: functional.batch_norm(x, layer.running_mean, layer.running_var, eps=layer.eps),
 )
 _within = _normalisation(lambda layer, x: channels(x), _instances)
-LAYERS: dict[type[nn.Module], Layer] = {
+LAYER_RULES: dict[type[nn.Module], LayerRule] = {
     nn.Linear: _last,
-    nn.Embedding: Layer(lambda layer, x: features(x), of_embedding),
+    nn.Embedding: LayerRule(lambda layer, x: features(x), of_embedding),
     nn.LayerNorm: _normalisation(
         lambda layer, x: features(x, len(layer.normalized_shape)),
         lambda layer, x: functional.layer_norm(x, layer.normalized_shape, eps=layer.eps),

@@ -2,19 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from math import isfinite
+from pathlib import Path
+from typing import Any, cast
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from .._util.files import written
+from .._util.progress import Tick, ticking
+from .._util.untrusted import from_json
 from ..core.vector import Vector
-from .directions import Direction, fitting
+from ..data.npy import arrays
+from .directions import Direction, checked_vector
+from .estimate import Cost
 from .objective import Objective
-from .progress import Tick, ticking
-from .slices import Array, Slice, blank
+
+Array = NDArray[np.float64]
+FORMAT = "steppe slice 1"
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """Losses on a grid: losses[i, j] is the loss at w + axes[0][i] a + axes[1][j] b, for directions a and b.
+
+    Parameters
+    ----------
+    axes, losses
+        The coordinates, and the losses there; infinite and nan losses are kept.
+    filled
+        Which points are evaluated; the others are nan.
+    names, lengths, seeds
+        Of each direction: a description, the Euclidean norm, and the seed of a random one.
+    cosine
+        Of the angle between the two directions of a plane.
+    cost
+        The work so far.
+    notes
+        Anything else that JSON can hold.
+
+    """
+
+    axes: tuple[Array, ...]
+    losses: Array
+    filled: NDArray[np.bool_]
+    names: tuple[str, ...]
+    lengths: tuple[float, ...]
+    seeds: tuple[int | None, ...]
+    cosine: float | None = None
+    cost: Cost = field(default_factory=Cost)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.filled.all())
+
+    @property
+    def nonfinite(self) -> int:
+        """How many losses are infinite or not a number."""
+        return int((self.filled & ~np.isfinite(self.losses)).sum())
+
+    @property
+    def lowest(self) -> tuple[int, ...] | None:
+        """The index of the smallest loss, or None if no loss is finite."""
+        finite = np.where(np.isfinite(self.losses), self.losses, np.inf)
+        place = np.unravel_index(int(finite.argmin()), finite.shape)
+        return tuple(int(i) for i in place) if np.isfinite(finite[place]) else None
+
+    def about(self) -> dict[str, Any]:
+        """The metadata: everything but the numbers on the grid."""
+        plain = ("names", "lengths", "seeds", "cosine", "notes")
+        return {"format": FORMAT, **{k: getattr(self, k) for k in plain}, "cost": asdict(self.cost)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields in JSON types: infinite and nan losses as text, missing ones as None."""
+        losses = np.full(self.losses.shape, None, dtype=object)
+        for index in zip(*np.nonzero(self.filled), strict=True):
+            losses[index] = _plain(float(self.losses[index]))
+        grid = {"axes": [axis.tolist() for axis in self.axes], "losses": losses.tolist(), "complete": self.complete}
+        return {**self.about(), "lengths": [_plain(x) for x in self.lengths], **grid}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a NumPy .npz file atomically."""
+        about = json.dumps(self.about())
+        axes = {f"axis{k}": axis for k, axis in enumerate(self.axes)}
+        with written(path) as file:
+            np.savez(file, about=np.array(about), losses=self.losses, filled=self.filled, **cast(Any, axes))
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Slice:
+        """Read a file of `save`; nothing in it is executed."""
+        name = os.fspath(path)
+        if not is_zipfile(path):
+            raise ValueError(f"{name} is no .npz file: Slice.save() writes such files")
+        contents = arrays(Path(path))
+        about = from_json(str(contents["about"]), name) if "about" in contents else {}
+        if not isinstance(about, dict) or about.pop("format", None) != FORMAT:
+            raise ValueError(f"{name} holds no slice of a loss: Slice.save() writes such files")
+        try:
+            axes = tuple(contents[f"axis{k}"] for k in range(contents["losses"].ndim))
+            about |= {k: tuple(about[k]) for k in ("names", "lengths", "seeds")} | {"cost": Cost(**about["cost"])}
+            return Slice(axes, contents["losses"], contents["filled"], **about)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{name} is not as Slice.save() wrote it: {error!r}") from error
+
+
+def empty_slice(
+    axes: Sequence[Sequence[float] | Array], names: Sequence[str], lengths: Sequence[float], seeds: Sequence[int | None]
+) -> Slice:
+    """A slice without any losses."""
+    grid = tuple(np.array(axis, dtype=np.float64) for axis in axes)
+    if not all(axis.ndim == 1 and len(axis) and np.isfinite(axis).all() for axis in grid):
+        raise ValueError("an axis is a list of finite coordinates, one at least")
+    shape = tuple(len(axis) for axis in grid)
+    losses, filled = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
+    return Slice(grid, losses, filled, tuple(names), tuple(lengths), tuple(seeds))
+
+
+def _plain(x: float) -> float | str:
+    return x if isfinite(x) else str(x)
+
 
 Loss = Callable[[tuple[float, ...]], float]  # of the coordinates of a point
 
@@ -23,12 +140,27 @@ def slice_1d(
     objective: Objective,
     direction: Direction | Vector,
     span: float = 1.0,
-    points: int = 51,  # and span: as Li et al. 2018 draw them
+    points: int = 51,
     *,
     tick: Tick | None = None,
     resume: Slice | None = None,
 ) -> Slice:
-    """The loss at w + x d for `points` values of x from -span to span; an odd number of points has w among them."""
+    """The loss at w + x d for `points` values of x from -span to span.
+
+    Parameters
+    ----------
+    objective
+        The loss and the data.
+    direction
+        The direction d.
+    span, points
+        The grid; the defaults are those of Li et al. 2018. An odd number of points includes w.
+    tick
+        Called as `tick(done, total)` after every point; None shows a bar on a terminal.
+    resume
+        An incomplete slice of an earlier call.
+
+    """
     return slice_along(objective, [direction], [coordinates(span, points)], tick=tick, resume=resume)
 
 
@@ -42,7 +174,20 @@ def slice_2d(
     tick: Tick | None = None,
     resume: Slice | None = None,
 ) -> Slice:
-    """The loss at w + x a + y b on a grid, x and y from -span to span; span and points may differ between the two."""
+    """The loss at w + x a + y b on a grid with x and y from -span to span.
+
+    Parameters
+    ----------
+    objective
+        The loss and the data.
+    a, b
+        The directions.
+    span, points
+        The grid: one value for both axes, or a pair.
+    tick, resume
+        As in `slice_1d`.
+
+    """
     spans = span if isinstance(span, tuple) else (span, span)
     counts = points if isinstance(points, tuple) else (points, points)
     axes = [coordinates(s, n) for s, n in zip(spans, counts, strict=True)]
@@ -57,38 +202,46 @@ def slice_along(
     tick: Tick | None = None,
     resume: Slice | None = None,
 ) -> Slice:
-    """The loss at w plus given multiples of one or two directions, and what it had when stopped by Ctrl-C.
+    """The loss at w plus multiples of one or two directions; Ctrl-C returns an incomplete slice.
 
-    `tick(done, total)` is called after every point; `resume` is what an earlier call returned that was stopped.
+    Parameters
+    ----------
+    objective
+        The loss and the data.
+    directions, axes
+        One or two directions, and the multiples of each.
+    tick, resume
+        As in `slice_1d`.
+
     """
     if len(directions) != len(axes) or not 1 <= len(axes) <= 2:
         raise ValueError(f"a slice has 1 or 2 directions and as many axes, not {len(directions)} and {len(axes)}")
     named = [d if isinstance(d, Direction) else Direction(d) for d in directions]
-    vectors = [fitting(objective, d) for d in named]
+    vectors = [checked_vector(objective, d) for d in named]
     lengths = tuple(float(v.norm()) for v in vectors)
-    empty = blank(axes, [d.name for d in named], lengths, [d.seed for d in named])
+    grid = empty_slice(axes, [d.name for d in named], lengths, [d.seed for d in named])
     if len(vectors) == 2:
-        empty = replace(empty, cosine=float(vectors[0].dot(vectors[1])) / (lengths[0] * lengths[1]))
+        grid = replace(grid, cosine=float(vectors[0].dot(vectors[1])) / (lengths[0] * lengths[1]))
 
-    def loss(place: tuple[float, ...]) -> float:
-        if not any(place):
+    def loss(coordinates: tuple[float, ...]) -> float:
+        if not any(coordinates):
             return objective.loss()
-        at = vectors[0] * place[0]
-        for v, x in zip(vectors[1:], place[1:], strict=True):
+        at = vectors[0] * coordinates[0]
+        for v, x in zip(vectors[1:], coordinates[1:], strict=True):
             at.add_(v, x)
         return objective.loss(at)
 
-    return fill(objective, empty, loss, tick=tick, resume=resume)
+    return evaluate_slice(objective, grid, loss, tick=tick, resume=resume)
 
 
 def coordinates(span: float, points: int) -> Array:
-    """Equally spaced numbers from -span to span, mirrored bit for bit around their middle."""
+    """Equally spaced numbers from -span to span, symmetric bit for bit."""
     if not span > 0 or not isfinite(span) or points < 2:
         raise ValueError(f"a slice needs a positive span and 2 or more points, not span={span} and points={points}")
     return np.array([(2 * i - (points - 1)) / (points - 1) * span for i in range(points)])
 
 
-def fill(
+def evaluate_slice(
     objective: Objective,
     empty: Slice,
     loss: Loss,
@@ -97,35 +250,35 @@ def fill(
     tick: Tick | None = None,
     resume: Slice | None = None,
 ) -> Slice:
-    """The slice with loss(coordinates) at every point, those named `first` before the others."""
+    """Fill a slice with loss(coordinates) at every point, those at the indices `first` before the others."""
     start = objective.spent()
     if resume is not None:
-        _refuse_another(objective, empty, resume, loss)
+        _check_resumable(objective, empty, resume, loss)
     earlier = resume or empty
     losses, filled = earlier.losses.copy(), earlier.filled.copy()
     try:
-        with ticking("loss landscape", tick) as told:
+        with ticking("loss landscape", tick) as report:
             for index in dict.fromkeys([*first, *product(*(range(n) for n in losses.shape))]):
                 if not filled[index]:
                     losses[index] = loss(_place(empty, index))
                     filled[index] = True
-                    told(int(filled.sum()), filled.size)
+                    report(int(filled.sum()), filled.size)
     except KeyboardInterrupt:
-        if objective.group is not None:  # the other workers wait for this one, and would get its next sum
+        if objective.group is not None:  # the other workers wait for this one
             raise
     return replace(earlier, losses=losses, filled=filled, cost=earlier.cost + (objective.spent() - start))
 
 
-def _refuse_another(objective: Objective, empty: Slice, earlier: Slice, loss: Loss) -> None:
-    """Raises unless an earlier slice is of this grid and a point of it still has its loss."""
+def _check_resumable(objective: Objective, empty: Slice, earlier: Slice, loss: Loss) -> None:
+    """Raise unless an earlier slice has this grid and one of its points still has its loss."""
     if [a.tolist() for a in earlier.axes] != [a.tolist() for a in empty.axes]:
-        raise ValueError("the slice to resume has another grid: ask for the span and the points that it has")
+        raise ValueError("the slice to resume has another grid: use its span and points")
     if earlier.names != empty.names or not np.allclose(earlier.lengths, empty.lengths, rtol=1e-5, equal_nan=True):
         old, new = (f"{'; '.join(s.names)} (of length {s.lengths})" for s in (earlier, empty))
         raise ValueError(f"the slice to resume is along {old}, and this one along {new}")
-    known = np.argwhere(earlier.filled & np.isfinite(earlier.losses)).tolist()
-    if known:  # far out, where another direction would show as well as another model
-        index = max((tuple(i) for i in known), key=lambda i: sum(abs(x) for x in _place(empty, i)))
+    finite = np.argwhere(earlier.filled & np.isfinite(earlier.losses)).tolist()
+    if finite:  # far from the weights, where another direction shows as well as another model
+        index = max((tuple(i) for i in finite), key=lambda i: sum(abs(x) for x in _place(empty, i)))
         was, now = float(earlier.losses[index]), loss(_place(empty, index))
         precision = max(torch.finfo(p.dtype).eps for p in objective.params.values())
         if not abs(was - now) <= precision**0.5 * max(abs(was), abs(now)):

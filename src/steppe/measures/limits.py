@@ -1,4 +1,4 @@
-"""What sharpness tends to when the radius goes to 0 (A modern look, appendix A), and other numbers at the weights."""
+"""Limits of sharpness for small radii (A modern look, appendix A), and the loss and gradient norm at the weights."""
 
 from __future__ import annotations
 
@@ -8,21 +8,28 @@ from math import inf
 
 from ..core.ball import Ball, stretch_
 from ..core.metric import Metric
-from .curvature.questions import Eigenvalue, Trace
-from .estimate import Estimate, Measure, exact, refuse_not_finite
+from .curvature.spectral import Eigenvalue, Trace
+from .estimate import Estimate, Measure, check_finite, exact
 from .objective import Objective
 
 
 @dataclass(frozen=True)
 class SlopeLimit(Measure):
-    """rho ||T grad L||_q: worst-case sharpness of a small ball away from critical points (Proposition 1)."""
+    """rho ||T grad L||_q: worst-case sharpness of a small ball away from critical points (Proposition 1).
+
+    Parameters
+    ----------
+    ball
+        The radius rho, the metric T and the norm p with 1/p + 1/q = 1.
+
+    """
 
     ball: Ball = field(default_factory=Ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         before = objective.spent()
         loss, slope = objective.gradient()
-        refuse_not_finite(loss)
+        check_finite(loss)
         slope = stretch_(slope, self.ball.scales(objective))
         p = self.ball.p
         q = inf if p == 1 else (1.0 if p == inf else p / (p - 1))
@@ -33,7 +40,15 @@ class SlopeLimit(Measure):
 class CurvatureLimit(Measure):
     """rho^2 / 2 lambda_max(T H T): worst-case sharpness of a small l2 ball at a critical point (Proposition 1).
 
-    A local maximum has no growth at all, so a negative eigenvalue counts as 0.
+    At a local maximum the loss does not grow, so a negative eigenvalue counts as 0.
+
+    Parameters
+    ----------
+    ball
+        An l2 ball with one radius.
+    rtol
+        The relative residual at which the eigenvalue search stops.
+
     """
 
     ball: Ball = field(default_factory=Ball)
@@ -53,7 +68,17 @@ class CurvatureLimit(Measure):
 class AverageLimit(Measure):
     """rho^2 / 2 tr(T H T): average-case sharpness of a small radius with Gaussian noise (Proposition 2).
 
-    `variance` is that of the noise's entries: 1 for Gaussian and sign noise, 1/3 for the box.
+    Parameters
+    ----------
+    rho
+        The radius.
+    metric
+        The scale T; None is the identity.
+    variance
+        Of the entries of the noise: 1 for Gaussian and sign noise, 1/3 for the box.
+    rtol
+        The relative standard error at which the trace estimate stops.
+
     """
 
     rho: float = 0.1
@@ -69,20 +94,20 @@ class AverageLimit(Measure):
 
 @dataclass(frozen=True)
 class GradientNorm(Measure):
-    """The norm of the gradient of the mean loss."""
+    """The l_p norm of the gradient of the mean loss."""
 
     p: float = 2.0
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         before = objective.spent()
         loss, slope = objective.gradient()
-        refuse_not_finite(loss)
+        check_finite(loss)
         yield exact(float(slope.norm(self.p)), cost=objective.spent() - before)
 
 
 @dataclass(frozen=True)
 class Loss(Measure):
-    """The mean loss itself."""
+    """The mean loss."""
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         before = objective.spent()

@@ -1,4 +1,4 @@
-"""How far two checkpoints are apart, and whether the loss rises between them."""
+"""Distances between checkpoints, and the loss on the line between them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,38 @@ import torch
 from torch import nn
 
 from .._util.checkpoints import State, matched
+from .._util.progress import Tick
 from ..core.vector import Space, Vector
 from .batches import Batch
-from .directions import FILTERS, Normalised
+from .directions import FILTERS, Normalised, weights_from_state
 from .estimate import Estimate, NotFinite
-from .landscape import fill
+from .landscape import Array, Slice, empty_slice, evaluate_slice
 from .objective import Objective
-from .progress import Tick
-from .slices import Array, Slice, blank
-from .states import point
 
-Buffers = Literal["interpolated", "own"]  # BatchNorm's statistics move along with the weights, or stay the model's
+Buffers = Literal["interpolated", "own"]  # running statistics: interpolated like the weights, or the model's own
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far b is from a."""
+    """The distance from a to b.
+
+    Parameters
+    ----------
+    l2
+        The Euclidean distance.
+    relative
+        Divided by the norm of a.
+    normalised
+        The root mean square over filters of the distance relative to the length of a's filter.
+    cosine
+        Of the angle between a - origin and b - origin, for an origin such as the initial weights.
+
+    """
 
     l2: float
-    relative: float  # l2 over the norm of a
-    normalised: float  # in lengths of a's filters: the root mean square over them
-    cosine: float | None = None  # between the ways from an origin, such as the initial weights, to a and to b
+    relative: float
+    normalised: float
+    cosine: float | None = None
 
 
 def distance(
@@ -42,7 +53,18 @@ def distance(
     origin: State | Vector | None = None,
     scaling: Normalised = FILTERS,
 ) -> Distance:
-    """The distance between two checkpoints, state dicts or points of the space, over the weights that move."""
+    """The distance between two checkpoints over the parameters that move.
+
+    Parameters
+    ----------
+    place
+        The objective that names the parameters; a space is enough for vectors.
+    a, b, origin
+        State dicts, or vectors of the space. `origin` asks for the cosine.
+    scaling
+        What the normalised distance is relative to.
+
+    """
     start, end = _point(place, a), _point(place, b)
     move = end - start
     length, size = float(move.norm()), float(start.norm())
@@ -59,8 +81,8 @@ def _point(place: Objective | Space, where: State | Vector) -> Vector:
     if isinstance(where, Vector):
         return where
     if isinstance(place, Space):
-        raise TypeError("a space knows no names: give vectors of it, or an objective to find a state dict's weights by")
-    return point(place, where)
+        raise TypeError("a space has no parameter names: give vectors, or an objective that names the parameters")
+    return weights_from_state(place, where)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,20 +109,20 @@ class Path:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Tensors in which the checkpoints differ and which stayed the model's: frozen, or not asked for."""
+        """Names of tensors that differ between the checkpoints and stay the model's: frozen or not selected."""
         return tuple(self.along.notes["kept"])
 
     def excess(self) -> Array:
-        """How far each loss is above the straight line between the losses at the two ends."""
+        """The losses minus the line between the losses at the two ends."""
         if not self.along.filled[[0, -1]].all():
             raise ValueError("the path was stopped before both of its ends were measured: resume it")
         above: Array = self.losses - ((1 - self.t) * self.losses[0] + self.t * self.losses[-1])
         return above
 
     def barrier(self) -> Estimate:
-        """The greatest excess (Entezari et al. 2022): a lower bound, because the top may lie between the points.
+        """The greatest excess (Entezari et al. 2022): a lower bound, because the maximum may lie between points.
 
-        Frankle et al. (2020) put the mean of the two ends in place of the line; the two agree where the ends do.
+        Frankle et al. (2020) subtract the mean of the two ends instead of the line; both agree if the ends do.
         """
         if self.along.nonfinite:
             places = [f"{t:.4g}" for t in self.t[self.along.filled & ~np.isfinite(self.losses)]]
@@ -118,12 +140,12 @@ class Path:
         return self.along.to_json()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a NumPy .npz file, whole or not at all."""
+        """Write a NumPy .npz file atomically."""
         self.along.save(path)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Path:
-        """Reads what save() wrote; nothing in the file is run."""
+        """Read a file of `save`; nothing in it is executed."""
         along = Slice.load(path)
         if "buffers" not in along.notes:
             raise ValueError(f"{os.fspath(path)} holds a slice and no path between checkpoints: Slice.load() reads it")
@@ -140,10 +162,24 @@ def path(
     tick: Tick | None = None,
     resume: Path | None = None,
 ) -> Path:
-    """The loss at w + t (w' - w) for t from 0 to 1, w' being the weights in another state dict, and both ends exact.
+    """The loss at w + t (w' - w) for t from 0 to 1, where w' are the weights of another state dict.
 
-    Interpolated statistics of BatchNorm are not those that the net in between would have; an objective with
-    statistics="batch" takes them from the data instead. Integer buffers stay the model's.
+    Parameters
+    ----------
+    objective
+        The loss, the data and the model with the weights w.
+    other
+        A state dict. Both ends have exactly the weights of their checkpoints.
+    points
+        Equally spaced values of t.
+    buffers
+        "interpolated" or the model's "own" floating-point buffers; integer buffers stay the model's. Interpolated
+        BatchNorm statistics are not those of the network in between: statistics="batch" takes them from the data.
+    name
+        A description of the other checkpoint for captions.
+    tick, resume
+        As in `slice_1d`.
+
     """
     if points < 2:
         raise ValueError(f"a path has two ends, so 2 or more points, not {points}")
@@ -152,15 +188,15 @@ def path(
     if resume is not None and resume.buffers != buffers:
         raise ValueError(f"the path to resume has {resume.buffers} buffers, not {buffers}")
     line = _Line(objective, matched(objective.model, other), buffers)
-    empty = blank([[i / (points - 1) for i in range(points)]], [f"towards {name}"], [line.length], [None])
+    empty = empty_slice([[i / (points - 1) for i in range(points)]], [f"towards {name}"], [line.length], [None])
     empty = replace(empty, notes={"buffers": buffers, "kept": list(line.kept)})
-    ends = [(0,), (points - 1,)]  # first, so that whoever stops early has something to compare with
+    ends = [(0,), (points - 1,)]  # first: an incomplete path can be compared with its ends
     earlier = resume.along if resume is not None else None
-    return Path(fill(objective, empty, lambda at: line.loss(at[0]), first=ends, tick=tick, resume=earlier))
+    return Path(evaluate_slice(objective, empty, lambda at: line.loss(at[0]), first=ends, tick=tick, resume=earlier))
 
 
 class _Line:
-    """An objective whose weights, and buffers if asked, are anywhere on the line to another state."""
+    """An objective whose weights, and buffers on request, are interpolated towards another state."""
 
     def __init__(self, objective: Objective, other: State, buffers: Buffers):
         model = objective.model
@@ -177,19 +213,19 @@ class _Line:
         self.forward = objective.forward
         objective.check()
         self.objective = replace(objective, forward=self._forward, m=None, trusted=True)
-        # the weights that it takes for its own: unlike w + displacement they are the other checkpoint's, bit for bit
+        # these replace its parameters: unlike w + displacement they equal the other checkpoint's bit for bit
         vars(self.objective)["params"] = {n: self.here[n] for n in objective.params}
 
     def loss(self, t: float) -> float:
         for name, x in self.here.items():
-            if t in (0, 1):  # also where the difference of the two would overflow
+            if t in (0, 1):  # exact, also where the difference of the two would overflow
                 x.copy_(self.end[name] if t else self.start[name])
             else:
                 torch.lerp(self.start[name], self.end[name], t, out=x)
         return self.objective.loss()
 
     def _forward(self, model: nn.Module, batch: Batch) -> tuple[Any, Any]:
-        """Runs on a model whose buffers are copies, because any forward pass may write into them."""
+        """Overwrites the buffers of the model, which are copies during a functional call."""
         for name, buffer in model.named_buffers():
             if name in self.moved:
                 buffer.copy_(self.here[name])

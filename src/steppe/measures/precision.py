@@ -1,4 +1,4 @@
-"""How precisely float32 is multiplied: a switch of the process that a measurement sets for itself and puts back."""
+"""The precision of float32 products: a setting of the process that a measurement changes and restores."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, Literal, get_args
 
 import torch
 
-# float32: nothing is rounded on the way (TF32 and autocast off); tf32: products of matrices and convolutions on a GPU
-# take 10 bits of their factors; bf16: autocast. What that does to a Hessian is in docs/measures.md.
+# float32: TF32 and autocast are off; tf32: matrix products and convolutions on a GPU use 10 bits of their factors;
+# bf16: autocast. docs/measures.md shows the effect on a Hessian.
 Precision = Literal["float32", "tf32", "bf16"]
 
-# torch 2.9 and later: one setting for everything, one a backend, one an operation, and "none" asks the one above
+# torch 2.9 and later: a global setting, one per backend and one per operation; "none" inherits from the level above
 _GET: Any = getattr(torch._C, "_get_fp32_precision_getter", None)
 _SET: Any = getattr(torch._C, "_set_fp32_precision_setter", None)
 _BACKENDS = ("cuda", "mkldnn")
 _OPERATIONS = ("matmul", "conv", "rnn")
 
-_LOCK = Lock()  # the settings are the process's, and threads may measure several models at once
-_OPEN: list[Precision] = []  # what the blocks that are open ask for
-_FOUND: list[_Settings] = []  # how the first of them found the process
+_LOCK = Lock()  # the settings are global to the process, and threads may measure several models at once
+_OPEN: list[Precision] = []  # precisions of the open blocks
+_ORIGINAL: list[_Settings] = []  # settings before the first of them
 
 
 @contextmanager
 def computing_in(precision: Precision, devices: Iterable[str] = ()) -> Iterator[None]:
-    """A block whose arithmetic on these types of devices is of that precision, whatever was set around it."""
+    """Compute with a precision on these types of devices, whatever is set outside the block."""
     if precision not in get_args(Precision):
         raise ValueError(f"the precision of passes is one of {get_args(Precision)}, not {precision!r}")
     with ExitStack() as stack:
@@ -37,7 +37,7 @@ def computing_in(precision: Precision, devices: Iterable[str] = ()) -> Iterator[
             wanted = precision == "bf16" and device in devices
             on = torch.is_autocast_enabled(device)
             if wanted and not (on and torch.get_autocast_dtype(device) is torch.bfloat16):
-                # no cache: it would hold the weights of every place that was looked at until the outermost block ends
+                # no cache: it would keep all displaced weights until the outermost block ends
                 stack.enter_context(torch.autocast(device, torch.bfloat16, cache_enabled=False))
             elif on and not wanted:
                 stack.enter_context(torch.autocast(device, enabled=False))
@@ -47,9 +47,9 @@ def computing_in(precision: Precision, devices: Iterable[str] = ()) -> Iterator[
 def _open(precision: Precision) -> None:
     with _LOCK:
         if not _OPEN:
-            _FOUND.append(_Settings())
+            _ORIGINAL.append(_Settings())
         if not _OPEN or _OPEN[-1] != precision:
-            _FOUND[0].change(precision == "tf32")
+            _ORIGINAL[0].change(precision == "tf32")
         _OPEN.append(precision)
 
 
@@ -58,17 +58,17 @@ def _close(precision: Precision) -> None:
         last = max(i for i, p in enumerate(_OPEN) if p == precision)
         del _OPEN[last]
         if not _OPEN:
-            _FOUND.pop().restore()
+            _ORIGINAL.pop().restore()
         elif last == len(_OPEN) and _OPEN[-1] != precision:
-            _FOUND[0].change(_OPEN[-1] == "tf32")
+            _ORIGINAL[0].change(_OPEN[-1] == "tf32")
 
 
 class _Settings:
-    """The settings as they were found, to change and to put back exactly.
+    """The settings at construction, to change and to restore exactly.
 
-    A setting that was never made differs from every value that can be set: later ones above it still apply. So
-    nothing is written but what does not follow its backend's setting, which could only have been set itself. The
-    old setting of cuDNN cannot be written alone: inside a block it contradicts the new one, and reading it raises.
+    A setting that was never made differs from every value that can be set, because it inherits later changes of the
+    level above. So only operations that do not follow their backend, which must have been set, are written. The old
+    setting of cuDNN cannot be written alone: inside a block it contradicts the new one, and reading it raises.
     """
 
     def __init__(self) -> None:
@@ -83,14 +83,14 @@ class _Settings:
                 _SET(backend, "all", "none")
                 self._own |= {(backend, name): _GET(backend, name) for name in _OPERATIONS}
             _SET("generic", "all", everything)
-            self._change_new(False)  # the old setting cannot be read while it contradicts a new one
+            self._change_new(False)  # reading the old setting raises while it contradicts a new one
         with _quiet():
             self._matmul = torch.get_float32_matmul_precision()  # highest, high or medium
             self._cudnn = torch.backends.cudnn.allow_tf32 if _SET is None else None
-        self._old = self._matmul != "highest"  # what the old setting of matrix products says by now
+        self._old = self._matmul != "highest"  # current value of the old setting for matrix products
 
     def change(self, fast: bool) -> None:
-        """TF32 on or off, in the new settings and in the old one of matrix products, which torch.compile reads."""
+        """Switch TF32 in the new settings and in the old one for matrix products, which torch.compile reads."""
         self._change_new(fast)
         if fast != self._old:
             with _quiet():
@@ -109,7 +109,7 @@ class _Settings:
                     self._written.add((backend, name))
 
     def restore(self) -> None:
-        """Everything as it was found."""
+        """Restore the settings at construction."""
         if ("cuda", "old") in self._written:
             with _quiet():
                 torch.set_float32_matmul_precision(self._matmul)
@@ -124,7 +124,7 @@ class _Settings:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Versions from 2.9 on may warn that the old settings will go; there is no other way to read them."""
+    """Silence the deprecation warnings of torch 2.9 and later: there is no other way to read the old settings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

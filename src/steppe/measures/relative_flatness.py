@@ -13,14 +13,22 @@ from .curvature.operator import Curvature
 from .estimate import Estimate, Measure, summarise
 from .objective import Objective
 
-LOOK = 5  # draws between two running estimates
+BLOCK = 5  # draws between two estimates
 
 
 @dataclass(frozen=True)
 class RelativeFlatness(Measure):
     """sum over rows s, s' of <w_s, w_s'> tr(H_ss') for one weight matrix (Petzka et al. 2021, Definition 3).
 
-    `layer` names the parameter; by default the last matrix, as the paper measures the layer after the features.
+    Parameters
+    ----------
+    layer
+        The name of the parameter; None takes the last matrix, as the paper measures the layer after the features.
+    n
+        At most this many draws.
+    rtol
+        The relative standard error at which the measure stops.
+
     """
 
     layer: str | None = None
@@ -28,8 +36,10 @@ class RelativeFlatness(Measure):
     rtol: float = 0.05
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        name = self.layer or self._last(objective)
         matrices = [n for n, p in objective.params.items() if p.ndim >= 2]
+        if not matrices:
+            raise ValueError("relative flatness needs a weight matrix, and no parameter that moves is one")
+        name = self.layer or matrices[-1]
         if name not in matrices:
             raise ValueError(f"relative flatness is that of a weight matrix, and {name!r} is none of {matrices}")
         part = replace(objective, only=[name])
@@ -43,17 +53,12 @@ class RelativeFlatness(Measure):
             direction = torch.outer(matrix @ a, b).view_as(w)  # E [v' H v] over signs a, b is the weighted trace
             v = part.space.vector([direction])
             draws.append(float(v.dot(curvature.product(v))))
-            if len(draws) % LOOK == 0 or len(draws) == self.n:
-                found = summarise(torch.tensor(draws, dtype=torch.float64), "unbiased", cost=part.spent() - before)
-                yield replace(found, note=f"of {name}")
-                if len(draws) >= 2 * LOOK and found.stderr <= self.rtol * abs(found.value):
+            if len(draws) % BLOCK == 0 or len(draws) == self.n:
+                cost = part.spent() - before
+                estimate = summarise(torch.tensor(draws, dtype=torch.float64), "unbiased", cost=cost, note=f"of {name}")
+                yield estimate
+                if len(draws) >= 2 * BLOCK and estimate.stderr <= self.rtol * abs(estimate.value):
                     return
-
-    def _last(self, objective: Objective) -> str:
-        matrices = [name for name, p in objective.params.items() if p.ndim >= 2]
-        if not matrices:
-            raise ValueError("relative flatness needs a weight matrix, and no parameter that moves is one")
-        return matrices[-1]
 
 
 def _signs(matrix: Tensor, seed: int) -> tuple[Tensor, Tensor]:

@@ -1,20 +1,95 @@
-"""Several measures of one model in one call, sharing what can be shared."""
+"""Several measures of one model in one call; spectral measures of one operator share its products."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from .._util.json import json_safe
+from .._util.progress import bar, is_shown
+from .._util.terminal import cell, console, line, say
 from .curvature.operator import Curvature
-from .curvature.questions import Eigenvalue, Question, Spectrum, priced
-from .elsewhere import undisturbed
-from .estimate import Cost, Estimate, Measure, stopped
-from .named import plan_of
+from .curvature.spectral import Eigenvalue, SpectralMeasure, Spectrum, with_cost
+from .estimate import Cost, Estimate, Measure
+from .functional import measurement_mode
 from .objective import Objective
-from .progress import Watch, watching
-from .results import Results
+from .registry import resolve_measures
+
+if TYPE_CHECKING:
+    from rich.table import Table  # imported where it is used: rich takes a quarter of a second
+
+Watch = Callable[[str, Estimate | None], None]  # the name of a measure, and its estimate so far
+
+
+@dataclass(frozen=True)
+class Results(Mapping[str, Estimate]):
+    """Estimates by name, as a mapping, as a table and as JSON.
+
+    Parameters
+    ----------
+    estimates
+        By the name of the measure.
+    failures
+        Error messages of the measures that failed; indexing one of these raises KeyError with its message.
+    cost
+        The total cost of all measures.
+
+    """
+
+    estimates: Mapping[str, Estimate]
+    failures: Mapping[str, str] = field(default_factory=dict)
+    cost: Cost = field(default_factory=Cost)
+
+    def __getitem__(self, name: str) -> Estimate:
+        if name in self.failures:
+            raise KeyError(f"{name} has no value: {self.failures[name]}")
+        return self.estimates[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.estimates)
+
+    def __len__(self) -> int:
+        return len(self.estimates)
+
+    def table(self) -> Table:
+        """A rich table with one row per measure: value, error, kind, cost and time."""
+        from rich import box
+        from rich.table import Table
+
+        total = f"In all {self.cost}, {self.cost.seconds:.1f} s. Shared work is counted once, at the first measure."
+        table = Table(box=box.SIMPLE_HEAD, caption=total, caption_justify="left")
+        for head in ("measure", "value", "error", "n", "kind", "cost", "time"):
+            words = head in ("kind", "cost")
+            justify: Any = "left" if words or head == "measure" else "right"
+            table.add_column(head, justify=justify, no_wrap=not words, overflow="fold")
+        for name, e in self.estimates.items():
+            kind = ", ".join([e.kind, *([e.note] if e.note else []), *([] if e.complete else ["stopped early"])])
+            error = f"{e.stderr:.2g}" if isfinite(e.stderr) and e.stderr else ""
+            cells = (name, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s")
+            table.add_row(*map(cell, cells))
+        for name, why in self.failures.items():
+            table.add_row(*map(cell, (name, "none", "", "", why, "", "")))
+        return table
+
+    def __str__(self) -> str:
+        page = console(width=110, no_color=True, highlight=False)
+        with page.capture() as capture:
+            page.print(self.table())
+        return capture.get()
+
+    def to_json(self) -> str:
+        """All fields as JSON; numbers that are not finite become null."""
+        rows = {name: asdict(e) | {"interval": e.interval()} for name, e in self.estimates.items()}
+        everything = {"estimates": rows, "failures": dict(self.failures), "cost": asdict(self.cost)}
+        return json.dumps(json_safe(everything), indent=2)
+
 
 DEFAULT = ("loss", "grad_norm", "lambda_max", "trace", "frobenius_squared", "adaptive_worst_linf")
 
@@ -29,62 +104,97 @@ def measure(
     progress: bool | None = None,
     **options: Any,
 ) -> Results:
-    """Measures a model: names, or measures by names of your own; options are those of `Objective`.
+    """Measure the sharpness of a model.
 
-    Questions to one spectrum share their products with the Hessian. Ctrl-C returns what is there by then. A
-    measure that fails is reported beside the others' numbers. `progress` is shown on a terminal unless False.
+    Parameters
+    ----------
+    model, loss_fn, data
+        As in `Objective`.
+    measures
+        Names from `MEASURES`, as a list or as text separated by commas, or a mapping of your own names to measures.
+        "worst_linf@0.002" is a definition at another radius.
+    seed
+        All random draws are a function of it.
+    progress
+        Shows the running estimates; None shows them on a terminal only.
+    **options
+        Other arguments of `Objective`.
+
+    Returns
+    -------
+    Results
+        Measures that fail are listed in `failures`. Ctrl-C returns what is measured by then.
+
     """
-    plan = plan_of(measures)
-    objective = Objective(model, loss_fn, data, **options)
-    return measured(objective, plan, seed, progress)
+    return measure_objective(Objective(model, loss_fn, data, **options), resolve_measures(measures), seed, progress)
 
 
-def measured(objective: Objective, plan: Mapping[str, Measure], seed: int = 0, progress: bool | None = None) -> Results:
-    """`measure` of an objective that exists already."""
+def measure_objective(
+    objective: Objective, plan: Mapping[str, Measure], seed: int = 0, progress: bool | None = None
+) -> Results:
+    """`measure` for an existing objective."""
     objective.check()
     before = objective.spent()
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     failures: dict[str, str] = {}
     spectra: dict[Any, Spectrum] = {}
-    # eigenvalues first: the vectors that they leave make traces cheaper
+    # eigenvalues first: traces deflate the vectors that they compute
     order = sorted(plan, key=lambda name: not isinstance(plan[name], Eigenvalue))
-    with undisturbed(objective.model, objective.statistics), watching(len(plan), progress) as watch:
+    with measurement_mode(objective.model, objective.statistics), _watching(len(plan), progress) as watch:
         for name in order:
             try:
-                _follow(name, _running(plan[name], objective, seed, spectra), found, watch)
+                _follow(name, _running(plan[name], objective, seed, spectra), estimates, watch)
             except KeyboardInterrupt:
-                if objective.group is not None:  # the other workers wait for this one
+                if objective.group is not None:  # the other workers would wait for this one
                     raise
-                if name in found:
-                    found[name] = stopped(found[name])
-                failures |= {other: "not measured: stopped" for other in order if other not in found | failures}
+                if name in estimates:
+                    estimates[name] = replace(estimates[name], complete=False)
+                failures |= {other: "not measured: stopped" for other in order if other not in estimates | failures}
                 break
             except Exception as error:
-                if objective.group is not None:  # the other workers may not have failed, and wait
+                if objective.group is not None:  # workers that did not fail would wait for this one
                     raise
-                found.pop(name, None)
+                estimates.pop(name, None)
                 failures[name] = str(error)
-    kept = {name: found[name] for name in plan if name in found}
-    return Results(kept, failures, _total(objective, before))
+    kept = {name: estimates[name] for name in plan if name in estimates}
+    return Results(kept, failures, objective.spent() - before)
 
 
-def _follow(name: str, estimates: Iterator[Estimate], found: dict[str, Estimate], watch: Watch) -> None:
+def _follow(name: str, running: Iterator[Estimate], estimates: dict[str, Estimate], watch: Watch) -> None:
     watch(name, None)
-    for estimate in estimates:
-        found[name] = estimate
+    for estimate in running:
+        estimates[name] = estimate
         watch(name, estimate)
-    if name not in found:
-        raise RuntimeError("it ended without an estimate")
+    if name not in estimates:
+        raise RuntimeError("the measure ended without an estimate: running() must yield at least one")
 
 
 def _running(one: Measure, objective: Objective, seed: int, spectra: dict[Any, Spectrum]) -> Iterator[Estimate]:
-    if not isinstance(one, Question):
+    if not isinstance(one, SpectralMeasure):
         return one.running(objective, seed)
     key = (one.form, one.metric, one.by)
     if key not in spectra:
         spectra[key] = one.by(Curvature(objective, one.form, one.metric), seed)
-    return priced(one.ask(spectra[key]), objective)
+    return with_cost(one.estimates(spectra[key]), objective)
 
 
-def _total(objective: Objective, before: Cost) -> Cost:
-    return objective.spent() - before
+@contextmanager
+def _watching(measures: int, progress: bool | None) -> Iterator[Watch]:
+    """Yield a function that shows the running estimate: as a bar on a terminal, as one line per measure in a log."""
+    if not is_shown(progress):
+        yield lambda name, estimate: None
+        return
+    if not sys.stderr.isatty():
+        yield lambda name, estimate: say(f"{name} ...", error=True) if estimate is None else None
+        return
+    with bar() as shown:
+        task = shown.add_task("", total=measures, now="")
+        seen: list[str] = []
+
+        def watch(name: str, estimate: Estimate | None) -> None:
+            if name not in seen:
+                seen.append(name)
+            now = f"{estimate}, {estimate.cost}" if estimate is not None else ""
+            shown.update(task, description=line(name), completed=len(seen) - 1, now=now)
+
+        yield watch

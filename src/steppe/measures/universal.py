@@ -1,8 +1,8 @@
-"""Measures of the (phi, psi, mu) class: any functional of the Hessian that a triple names."""
+"""Measures of the (phi, psi, mu) class of the universal-SAM paper, and its constructive proofs as functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -12,18 +12,29 @@ from torch import Tensor
 from ..core.draw import Draw
 from ..core.triple import Triple, identity
 from .curvature.operator import Curvature
-from .estimate import Cost, Estimate, Kind, Measure, NotFinite, looks, summarise
+from .estimate import Cost, Estimate, Kind, Measure, NotFinite, report_points, summarise
 from .objective import Objective
 
-BLOCK = 10  # draws whose products are made together
+BLOCK = 10  # draws per call for Hessian products
 
 
 @dataclass(frozen=True)
 class ZerothOrder(Measure):
-    """R_rho, phi(mean of psi((L(w + rho v) - L(w)) / rho^2)), from losses alone (universal-SAM paper, Definition 8)."""
+    """R_rho = phi(mean of psi((L(w + rho v) - L(w)) / rho^2)), from losses alone (universal-SAM paper, Definition 8).
+
+    Parameters
+    ----------
+    triple
+        (phi, psi, mu), e.g. `TRACE`.
+    rho
+        The radius (0.01: appendix O).
+    n
+        The number of draws.
+
+    """
 
     triple: Triple
-    rho: float = 0.01  # universal-SAM paper, appendix O
+    rho: float = 0.01
     n: int = 100
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
@@ -32,7 +43,7 @@ class ZerothOrder(Measure):
         before = objective.spent()
         base, grad = objective.gradient()
         psis: list[Tensor] = []
-        due = set(looks(self.n))
+        due = set(report_points(self.n))
         for i in range(self.n):
             row = []
             for k, law in enumerate(self.triple.laws):
@@ -48,7 +59,16 @@ class ZerothOrder(Measure):
 
 @dataclass(frozen=True)
 class SecondOrder(Measure):
-    """S = phi(mean of psi(v' H v / 2)), from products with the Hessian (universal-SAM paper, Definition 1)."""
+    """S = phi(mean of psi(v' H v / 2)), from products with the Hessian (universal-SAM paper, Definition 1).
+
+    Parameters
+    ----------
+    triple
+        (phi, psi, mu), e.g. `TRACE`.
+    n
+        The number of draws.
+
+    """
 
     triple: Triple
     n: int = 100
@@ -57,8 +77,8 @@ class SecondOrder(Measure):
         before = objective.spent()
         curvature = Curvature(objective)
         grad = curvature.gradient()
-        psis: list[Tensor] = []  # of blocks of draws
-        due = set(looks(self.n, BLOCK))
+        psis: list[Tensor] = []  # one tensor per block
+        due = set(report_points(self.n, BLOCK))
         for first in range(0, self.n, BLOCK):
             block = range(first, min(first + BLOCK, self.n))
             vectors = [
@@ -75,8 +95,49 @@ class SecondOrder(Measure):
 
 
 def _estimate(triple: Triple, psis: list[Tensor], cost: Cost) -> Estimate:
-    """A triple in logs is measured as its logarithm, which alone fits into a number for networks."""
+    """Triples in logs are estimated as logarithms: for networks the value itself overflows."""
     kind: Kind = "unbiased" if triple.phi is identity and not triple.logs else "plug-in"
     note = "logarithm" if triple.logs else ""
     without_each = triple.links_without_each
     return summarise(torch.cat(psis), kind, triple.link, without_each=without_each, cost=cost, note=note)
+
+
+def exponential_integrals(eigenvalues: Tensor, sigmas: Sequence[float]) -> Tensor:
+    """E exp(sigma v' H v / 2) over Gaussian v for every sigma: the product of (1 - sigma lambda_i)^(-1/2), eq. 45."""
+    factors = 1 - torch.as_tensor(sigmas, dtype=torch.float64)[:, None] * eigenvalues.double()
+    if bool((factors <= 0).any()):
+        raise ValueError(
+            f"the integral is finite only for sigma lambda < 1, which {list(sigmas)} violate for eigenvalues from "
+            f"{float(eigenvalues.min()):.4g} to {float(eigenvalues.max()):.4g}"
+        )
+    return factors.prod(1).rsqrt()
+
+
+def spectrum_from_exponentials(integrals: Tensor, sigmas: Sequence[float]) -> Tensor:
+    """The d eigenvalues of a Hessian from d `exponential_integrals` at different non-zero sigmas (Theorem 6).
+
+    integral^-2 is the polynomial (1 - sigma lambda_1) ... (1 - sigma lambda_d) at sigma. Its d values and p(0) = 1
+    determine its coefficients, which are those of the characteristic polynomial; the roots are the eigenvalues.
+    """
+    import numpy as np
+
+    x = np.asarray(sigmas, dtype=np.float64)
+    if not len(set(x)) == len(x) == len(integrals) or 0 in x:
+        raise ValueError(f"give one integral for each of d different sigmas, none of them 0, not {list(sigmas)}")
+    scale = np.abs(x).max()  # avoids powers of small numbers
+    values = integrals.double().numpy() ** -2.0 - 1
+    powers = np.vander(x / scale, len(x) + 1, increasing=True)[:, 1:]
+    coefficients = np.linalg.solve(powers, values)
+    roots = np.roots(np.concatenate([[1.0], coefficients]))
+    return torch.from_numpy(np.sort(roots.real) / scale)
+
+
+def hessian_from_point_masses(form: Callable[[Tensor], float], d: int) -> Tensor:
+    """A symmetric matrix from its form v -> v' H v at the d (d + 1) / 2 points e_i and e_i + e_j (Theorem 7)."""
+    units = torch.eye(d, dtype=torch.float64)
+    diagonal = torch.tensor([form(e) for e in units], dtype=torch.float64)
+    matrix = torch.diag(diagonal)
+    for i in range(d):
+        for j in range(i):
+            matrix[i, j] = matrix[j, i] = (form(units[i] + units[j]) - diagonal[i] - diagonal[j]) / 2
+    return matrix

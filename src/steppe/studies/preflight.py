@@ -12,10 +12,10 @@ from .plan import Study
 
 def refuse_wrong(study: Study, planned: Sequence[Cell], also: Sequence[str] = ()) -> None:
     """Raises for a measure, a name or an option that does not exist, in any cell."""
-    from ..measures.named import plan_of
+    from ..measures.registry import resolve_measures
     from ..training.known import refuse_unknown
 
-    plan_of([*study.measures, *also])
+    resolve_measures([*study.measures, *also])
     seen = set()
     for cell in planned:
         if _is_run(cell):  # trained already; what its folder says is not asked for here

@@ -45,7 +45,7 @@ def work(task: Task) -> Outcome:
 
 
 def _computed(task: Task) -> Outcome:
-    from ..measures.named import plan_of
+    from ..measures.registry import resolve_measures
     from ..training.distributed import device_of
     from ..training.flatness import STOPPED, objective_of
     from ..training.threads import threads
@@ -63,9 +63,9 @@ def _computed(task: Task) -> Outcome:
         task.cell.refuse_disagreement(targets)
         targets = {k: v for k, v in targets.items() if isfinite(v)}
         objective = objective_of(model, problem, splits.train, config.measure_rows)
-        from ..measures.run import measured
+        from ..measures.run import measure_objective
 
-        results = measured(objective, plan_of(task.measures), config.seed, progress=False)
+        results = measure_objective(objective, resolve_measures(task.measures), config.seed, progress=False)
         if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
             return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
         try:
@@ -141,7 +141,7 @@ def _targets(
     model: nn.Module, splits: Splits, problem: Problem, config: Config, found: Mapping[str, Any]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Errors and losses of the final weights without augmentation, and the standard errors of those that have one."""
-    from ..measures.workers import Workers
+    from ..core.process_group import Workers
     from ..training.evaluate import evaluated, under_corruptions
 
     values: dict[str, float] = {}

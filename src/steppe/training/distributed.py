@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..core.process_group import Workers
 from ..core.shards import distributed
-from ..measures.workers import Workers
 
 R = TypeVar("R")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -56,7 +56,7 @@ def together(workers: Workers, task: Callable[[], R]) -> R:
         value = task()
     except Exception as error:
         trouble = error
-    workers.share_trouble(trouble)
+    workers.raise_on_all(trouble)
     return value
 
 
@@ -85,7 +85,7 @@ def agreed(workers: Workers, *wishes: bool) -> list[bool]:
     if workers.group is None:
         return list(wishes)
     device = "cuda" if dist.get_backend(workers.group) == "nccl" else "cpu"
-    return [n > 0 for n in workers.total(torch.tensor([float(w) for w in wishes], device=device)).tolist()]
+    return [n > 0 for n in workers.all_reduce(torch.tensor([float(w) for w in wishes], device=device)).tolist()]
 
 
 def gathered(tree: Any) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from ..measures.elsewhere import random_numbers_kept
-from ..measures.workers import Workers
+from ..core.process_group import Workers
+from ..measures.functional import preserved_rng
 from . import records
 from .checkpoint import Loaded, last_whole
 from .config import Config
@@ -55,7 +55,7 @@ def _run(stack: ExitStack, config: Config, wish: Wish, progress: bool | None, un
     refuse_unknown(config)
     path, device = folder_of(config), device_of(config.device)
     stack.enter_context(ONE_AT_A_TIME)
-    stack.enter_context(random_numbers_kept())
+    stack.enter_context(preserved_rng())
     workers = stack.enter_context(joined(device, config.fsdp))
     first = workers.rank == 0
     if first:

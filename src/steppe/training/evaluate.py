@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..core.process_group import Workers
 from ..data.dataset import Dataset
 from ..data.feed import batches
-from ..measures.workers import Workers
 from .config import Config
 from .problem import Task
 from .sums import Sums

@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 
 from ..core.draw import permutation
+from ..core.process_group import Workers
 from ..data.dataset import Dataset
 from ..measures.batches import share
-from ..measures.named import plan_of
 from ..measures.objective import Objective
-from ..measures.run import measured
-from ..measures.workers import Workers
+from ..measures.registry import resolve_measures
+from ..measures.run import measure_objective
 from .problem import Task
 
 STOPPED = "not measured: stopped"  # what `measured` says of measures after a Ctrl-C
@@ -35,7 +35,7 @@ def objective_of(
 
 def flatness(objective: Objective, measures: Sequence[str], seed: int) -> dict[str, Any]:
     """Numbers with their errors, and why others are missing, as a record keeps them."""
-    found = measured(objective, plan_of(measures), seed, progress=False)
+    found = measure_objective(objective, resolve_measures(measures), seed, progress=False)
     if not all(e.complete for e in found.values()) or STOPPED in found.failures.values():
         raise KeyboardInterrupt  # a record of half a measurement would not be the one of an undisturbed run
     rows: dict[str, Any] = {}

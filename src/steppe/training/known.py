@@ -28,7 +28,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
     from ..data.augment import AUGMENTATIONS
     from ..data.corruptions import NAMES
     from ..data.named import DATASETS, OWN
-    from ..measures.named import plan_of
+    from ..measures.registry import resolve_measures
     from ..nn.named import refuse_options
     from .loggers import LOGGERS
 
@@ -44,7 +44,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
         else:
             _known("logger", [name], LOGGERS)
     with _naming(spelled("measures")):
-        plan_of(config.measures)
+        resolve_measures(config.measures)
     known_device(config.device)
     if config.method == "msam" and config.optimizer == "sgd" and not config.momentum:
         raise ValueError(f"msam looks ahead along SGD's momentum, and {spelled('momentum')} is 0: give one above 0")

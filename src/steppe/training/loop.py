@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from ..core.draw import seed_of, seed_torch
+from ..core.process_group import Workers
 from ..cuda.capture import captured
 from ..cuda.captured import Captured
 from ..data.dataset import Splits
-from ..measures.workers import Workers
 from ..optim.passes import Pass
 from ..optim.site import STEP
 from . import records

@@ -7,7 +7,7 @@ from math import isnan
 import torch
 from torch import Tensor
 
-from ..measures.workers import Workers
+from ..core.process_group import Workers
 from .losses import Loss
 
 
@@ -27,7 +27,7 @@ class Sums:
 
     def read(self, workers: Workers | None = None) -> dict[str, float]:
         """The means, over all workers if given; this is where a GPU is waited for."""
-        totals = self.totals if workers is None else workers.total(self.totals.clone())
+        totals = self.totals if workers is None else workers.all_reduce(self.totals.clone())
         loss, right, rows = totals.tolist()
         means = {"loss": loss / rows if rows else float("nan")}
         return means | ({"accuracy": right / rows} if rows and not isnan(right) else {})

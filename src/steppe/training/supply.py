@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..core.draw import permutation, seed_of
+from ..core.process_group import Workers
 from ..data.augment import augmentation
 from ..data.dataset import Dataset, Splits
 from ..data.feed import Feed
-from ..measures.workers import Workers
 from . import arrays
 from .config import Config
 from .exchange import Exchange, rows_file

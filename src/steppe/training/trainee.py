@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.process_group import Workers
 from ..core.shards import local, shard_like
-from ..measures.elsewhere import bare
-from ..measures.workers import Workers
+from ..measures.functional import unwrap
 from ..optim.engine import SharpnessAware
 from .averages import Average
 from .distributed import gathered, placed
@@ -23,7 +23,7 @@ class Trainee:
 
     def __init__(self, model: nn.Module, opt: SharpnessAware, averages: dict[str, Average], workers: Workers):
         self.model, self.opt, self.averages, self.workers = model, opt, averages, workers
-        self.bare = bare(model)  # without DDP's wrapper
+        self.bare = unwrap(model)  # without DDP's wrapper
         trained = dict(self.bare.named_parameters(remove_duplicate=False))
         self._params = {k: t for k, t in self.bare.state_dict().items() if k in trained}  # gathered ones are others
         strange = [k for k, t in self.bare.state_dict().items() if not isinstance(t, Tensor)]
@@ -75,7 +75,7 @@ class Trainee:
         return {
             "optimizer": gathered(self.opt.state_dict()),
             "averages": averages,
-            "sums": self.workers.total(totals),  # each worker's apart: added in another order they would differ
+            "sums": self.workers.all_reduce(totals),  # each worker's apart: added in another order they would differ
             "passes": self.passes,
             "skipped": self.skipped,
             "seconds": self.seconds,

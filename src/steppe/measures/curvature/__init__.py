@@ -1,1 +1,1 @@
-"""Curvature of a loss: products with its Hessian, and what follows from a few dozen of them."""
+"""Curvature of a loss: products with its Hessian, and spectral estimates from a few dozen of them."""

@@ -1,8 +1,8 @@
-"""Convolutions whose derivatives of every order are plain kernels again.
+"""Convolutions whose derivatives of every order run the kernels of the first gradient.
 
 Torch differentiates the gradient of a convolution by convolutions of transposed tensors, which on a GPU take several
-times as long as the kernels that a first gradient runs. A convolution, its gradient in the data and its gradient in
-the weights are each linear in two tensors, and the derivative of each is made of the other two, so those are enough.
+times as long as the kernels of a first gradient. A convolution, its gradient in the data and its gradient in the
+weights are each linear in two tensors, and the derivative of each consists of the other two.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from torch import Tensor, nn
 from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import TorchFunctionMode
 
-_DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}  # what functions and modules of torch call
+_DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}  # called by torch's functions and modules
 
 
 class PlainConvolutions(TorchFunctionMode):
-    """Within it, convolutions that ask for a gradient are differentiated by plain kernels, also after it has ended.
+    """Convolutions of this context that need a gradient are differentiated by plain kernels, also after it ends.
 
-    What it does not know goes to torch as it is: padding in words, inputs without a batch, complex numbers,
-    subclasses of tensors, forward mode and the transformations of torch.func.
+    Torch handles the rest: padding as a string, inputs without a batch, complex numbers, tensor subclasses, forward
+    mode and the transforms of torch.func.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = _given(_DIMENSIONS[func], args, kwargs or {}) if func in _DIMENSIONS else None
-        return func(*args, **(kwargs or {})) if given is None else _Convolution.apply(*given)  # type: ignore[no-untyped-call]
+        inputs = _parse(_DIMENSIONS[func], args, kwargs or {}) if func in _DIMENSIONS else None
+        return func(*args, **(kwargs or {})) if inputs is None else _Convolution.apply(*inputs)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
 class _Kernels:
-    """A convolution and its two gradients, each one call; `like` gives its shape and memory format only."""
+    """A convolution and its two gradients, each one call; only shape and memory format of `like` matter."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -43,8 +43,8 @@ class _Kernels:
 
     def convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         kind = x.device.type
-        # a backward pass may run under autocast, which on a GPU would round here what was saved as it should be
-        with torch.autocast(kind, enabled=False) if _lowers(kind) else nullcontext():
+        # a backward pass under autocast would round the saved tensors on a GPU
+        with torch.autocast(kind, enabled=False) if _autocast_enabled(kind) else nullcontext():
             return torch.convolution(
                 x, weight, bias, self.stride, self.padding, self.dilation, False, self._none, self.groups
             )
@@ -55,14 +55,14 @@ class _Kernels:
     def weight(self, up: Tensor, x: Tensor, like: Tensor) -> Tensor:
         return self._backward(up, x, like, [False, True, False])[1]  # type: ignore[no-any-return]
 
-    def _backward(self, up: Tensor, x: Tensor, weight: Tensor, wanted: list[bool]) -> Any:
+    def _backward(self, up: Tensor, x: Tensor, weight: Tensor, needed: list[bool]) -> Any:
         return torch.ops.aten.convolution_backward(
-            up, x, weight, None, self.stride, self.padding, self.dilation, False, self._none, self.groups, wanted
+            up, x, weight, None, self.stride, self.padding, self.dilation, False, self._none, self.groups, needed
         )
 
     @property
     def _none(self) -> tuple[int, ...]:
-        return (0,) * len(self.stride)  # output padding, which transposed convolutions have
+        return (0,) * len(self.stride)  # output padding, of transposed convolutions only
 
 
 class _Convolution(torch.autograd.Function):
@@ -70,18 +70,18 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kernels: _Kernels) -> Tensor:
-        _keep(ctx, kernels, x, weight)
+        _save(ctx, kernels, x, weight)
         return kernels.convolution(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *ups: Tensor | None) -> Any:
-        (up,), (x, weight), wanted = ups, ctx.saved_tensors, _wanted(ctx)
+        (up,), (x, weight), needed = ups, ctx.saved_tensors, _needed(ctx)
         if up is None:
             return None, None, None, None
         return (
-            _data(up, weight, x, ctx.kernels) if wanted[0] else None,
-            _weight(up, x, weight, ctx.kernels) if wanted[1] else None,
-            up.sum((0, *range(2, up.ndim))) if wanted[2] else None,
+            _data(up, weight, x, ctx.kernels) if needed[0] else None,
+            _weight(up, x, weight, ctx.kernels) if needed[1] else None,
+            up.sum((0, *range(2, up.ndim))) if needed[2] else None,
             None,
         )
 
@@ -91,17 +91,17 @@ class _Data(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, up: Tensor, weight: Tensor, like: Tensor, kernels: _Kernels) -> Tensor:
-        _keep(ctx, kernels, up, weight)
+        _save(ctx, kernels, up, weight)
         return kernels.data(up, weight, like)
 
     @staticmethod
     def backward(ctx: Any, *along: Tensor | None) -> Any:
-        (x,), (up, weight), wanted = along, ctx.saved_tensors, _wanted(ctx)
+        (x,), (up, weight), needed = along, ctx.saved_tensors, _needed(ctx)
         if x is None:
             return None, None, None, None
         return (
-            _convolution(x, weight, ctx.kernels) if wanted[0] else None,
-            _weight(up, x, weight, ctx.kernels) if wanted[1] else None,
+            _convolution(x, weight, ctx.kernels) if needed[0] else None,
+            _weight(up, x, weight, ctx.kernels) if needed[1] else None,
             None,
             None,
         )
@@ -112,105 +112,105 @@ class _Weight(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, up: Tensor, x: Tensor, like: Tensor, kernels: _Kernels) -> Tensor:
-        _keep(ctx, kernels, up, x)
+        _save(ctx, kernels, up, x)
         return kernels.weight(up, x, like)
 
     @staticmethod
     def backward(ctx: Any, *along: Tensor | None) -> Any:
-        (weight,), (up, x), wanted = along, ctx.saved_tensors, _wanted(ctx)
+        (weight,), (up, x), needed = along, ctx.saved_tensors, _needed(ctx)
         if weight is None:
             return None, None, None, None
         return (
-            _convolution(x, weight, ctx.kernels) if wanted[0] else None,
-            _data(up, weight, x, ctx.kernels) if wanted[1] else None,
+            _convolution(x, weight, ctx.kernels) if needed[0] else None,
+            _data(up, weight, x, ctx.kernels) if needed[1] else None,
             None,
             None,
         )
 
 
-def _keep(ctx: Any, kernels: _Kernels, *factors: Tensor) -> None:
+def _save(ctx: Any, kernels: _Kernels, *factors: Tensor) -> None:
     ctx.kernels = kernels
     ctx.save_for_backward(*factors)
-    ctx.set_materialize_grads(False)  # a gradient that nothing asked for is left out, not convolved as zeros
+    ctx.set_materialize_grads(False)  # a missing gradient stays None instead of a convolution of zeros
 
 
-def _wanted(ctx: Any) -> list[bool]:
-    """Which of three inputs this backward pass goes on to: a function of Python is told only which could have one.
+def _needed(ctx: Any) -> list[bool]:
+    """Which of three inputs need a gradient in this backward pass; needs_input_grad says only which could need one.
 
-    The products of a Gauss-Newton matrix would otherwise take half as many kernels again.
+    Otherwise Gauss-Newton products would run 1.5 times as many kernels.
     """
-    reached = [node is not None and _executed(node) for node, _ in ctx.next_functions]  # one for each tensor given
+    reached = [node is not None and _executed(node) for node, _ in ctx.next_functions]  # one per input tensor
     return [*reached, False][:3]
 
 
 def _executed(node: Any) -> bool:
     try:
         return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # a leaf whose gradient is asked for, about which torch refuses to answer
+    except RuntimeError:  # torch raises for a leaf whose gradient is requested
         return True
 
 
 def _convolution(x: Tensor, weight: Tensor, kernels: _Kernels) -> Tensor:
-    if not _recorded(x, weight):
+    if not _builds_graph(x, weight):
         return kernels.convolution(x, weight)
     return _Convolution.apply(x, weight, None, kernels)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _data(up: Tensor, weight: Tensor, like: Tensor, kernels: _Kernels) -> Tensor:
-    if not _recorded(up, weight):
+    if not _builds_graph(up, weight):
         return kernels.data(up, weight, like)
     return _Data.apply(up, weight, like.detach(), kernels)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _weight(up: Tensor, x: Tensor, like: Tensor, kernels: _Kernels) -> Tensor:
-    if not _recorded(up, x):
+    if not _builds_graph(up, x):
         return kernels.weight(up, x, like)
     return _Weight.apply(up, x, like.detach(), kernels)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _recorded(*tensors: Tensor) -> bool:
-    """Whether a graph of these functions is wanted, and not vmap: only kernels know that, which torch differentiates.
+def _builds_graph(*tensors: Tensor) -> bool:
+    """Whether autograd records these functions outside vmap, for which only torch's own kernels have rules.
 
-    The vmap of torch.autograd.grad (is_grads_batched) is an older one, unknown to the first question.
+    The vmap of torch.autograd.grad (is_grads_batched) is an older one that the first test does not detect.
     """
     if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
         return False
     return not any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
 
 
-def _given(dimensions: int, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None, _Kernels] | None:
-    """The arguments of a convolution as its function here takes them, or None where torch shall have it."""
+def _parse(dimensions: int, args: Any, kwargs: Any) -> tuple[Tensor, Tensor, Tensor | None, _Kernels] | None:
+    """The inputs of `_Convolution` from the arguments of a torch convolution, or None if torch must handle it."""
     try:
-        x, weight, bias, *sizes, groups = _named(*args, **kwargs)
-    except TypeError:  # torch says better what is wrong
+        x, weight, bias, *sizes, groups = _bind(*args, **kwargs)
+    except TypeError:  # torch raises a better error
         return None
     tensors = [x, weight] if bias is None else [x, weight, bias]
-    strides, paddings, dilations = (_each(size, dimensions) for size in sizes)
+    strides, paddings, dilations = (_per_dimension(size, dimensions) for size in sizes)
     if strides is None or paddings is None or dilations is None or not isinstance(groups, int):
         return None
-    if not all(_plain(t) for t in tensors) or not any(t.requires_grad for t in tensors) or not _recorded(*tensors):
+    if not all(_plain(t) for t in tensors) or not any(t.requires_grad for t in tensors) or not _builds_graph(*tensors):
         return None
-    tensors = [_lowered(t) for t in tensors]
+    tensors = [_autocast(t) for t in tensors]
     if not x.ndim == weight.ndim == dimensions + 2 or len({(t.device, t.dtype) for t in tensors}) > 1:
         return None
     x, weight, *biases = tensors
     return x, weight, biases[0] if biases else None, _Kernels(strides, paddings, dilations, groups)
 
 
-def _named(
+def _bind(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: Any = 1
 ) -> tuple[Any, ...]:
-    """The arguments of torch's convolutions by their names there."""
+    """The arguments of torch's convolutions in order."""
     return input, weight, bias, stride, padding, dilation, groups
 
 
 def _plain(t: Any) -> bool:
-    """Whether it is nothing but a tensor of real numbers, without a tangent."""
+    """Whether this is a plain floating-point tensor without a tangent."""
     return type(t) in (Tensor, nn.Parameter) and t.is_floating_point() and unpack_dual(t).tangent is None  # type: ignore[no-untyped-call]
 
 
-def _each(size: Any, dimensions: int) -> tuple[int, ...] | None:
-    """A size for each dimension of one for all, or of as many as there are."""
+def _per_dimension(size: Any, dimensions: int) -> tuple[int, ...] | None:
+    """One size per dimension, from one number or one per dimension; None if it is neither."""
     sizes = (size,) if isinstance(size, int) else size
     if not isinstance(sizes, Sequence) or not all(isinstance(s, int) for s in sizes):
         return None
@@ -218,12 +218,12 @@ def _each(size: Any, dimensions: int) -> tuple[int, ...] | None:
     return sizes if len(sizes) == dimensions else None
 
 
-def _lowered(t: Tensor) -> Tensor:
-    """As autocast casts an argument of a convolution."""
+def _autocast(t: Tensor) -> Tensor:
+    """Cast an argument of a convolution as autocast does."""
     kind = t.device.type
-    return t.to(torch.get_autocast_dtype(kind)) if _lowers(kind) and t.dtype is not torch.float64 else t
+    return t.to(torch.get_autocast_dtype(kind)) if _autocast_enabled(kind) and t.dtype is not torch.float64 else t
 
 
-def _lowers(kind: str) -> bool:
-    """Whether autocast is on for that kind of device, if it has one."""
+def _autocast_enabled(kind: str) -> bool:
+    """Whether autocast is enabled for this type of device."""
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

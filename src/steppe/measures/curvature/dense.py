@@ -15,11 +15,20 @@ from .lanczos import Operator
 from .sweep import End
 
 MOST = 20_000  # parameters: the matrix takes 3.2 GB then
-COLUMNS = 32  # built between two checks for an interruption
+COLUMNS = 32  # per call for products
 
 
 class Dense:
-    """The same questions as a sweep answers, exactly, at the price of one product a parameter."""
+    """The same quantities as `Sweep`, exactly, for one product per parameter.
+
+    Parameters
+    ----------
+    operator
+        A `Curvature`, or any symmetric operator, of at most 20 000 parameters.
+    seed
+        Unused: there is nothing random.
+
+    """
 
     def __init__(self, operator: Operator, seed: int = 0):
         if operator.dimension > MOST:
@@ -31,7 +40,7 @@ class Dense:
 
     @cached_property
     def matrix(self) -> Tensor:
-        """The operator as a matrix in the order of the parameters, on the host."""
+        """The operator as a matrix in the order of the parameters, on the CPU."""
         d, space = self.operator.dimension, self.operator.space
         rows = []
         for start in range(0, d, COLUMNS):
@@ -41,7 +50,7 @@ class Dense:
             rows += [flat(image).double().cpu() for image in images]
         matrix: Tensor = torch.stack(rows)
         if not bool(torch.isfinite(matrix).all()):
-            raise NotFinite("the Hessian has infinite entries or such that are not a number")
+            raise NotFinite("the Hessian has entries that are infinite or not a number")
         return (matrix + matrix.mT) / 2
 
     @cached_property

@@ -16,12 +16,21 @@ from ..estimate import Estimate, summarise
 from .lanczos import Lanczos, Operator, Ritz
 
 Floats = NDArray[np.float64]
-RESOLVED = 0.25  # a node counts as an eigenvalue if its residual is under this part of it: log-determinants then agree
+RESOLVED = 0.25  # a node counts as an eigenvalue if its residual is below this fraction of it
 
 
 @dataclass(frozen=True)
 class Density:
-    """The spectrum of an operator as a distribution: one quadrature rule a random start, which are the draws."""
+    """The spectrum of an operator as a distribution; the draws are quadrature rules of random starts.
+
+    Parameters
+    ----------
+    runs
+        One quadrature rule per random start.
+    dimension
+        Of the operator.
+
+    """
 
     runs: Sequence[Ritz]
     dimension: int
@@ -48,7 +57,7 @@ class Density:
         return self.integral(lambda x: (x > low) & (x <= high))
 
     def curve(self, grid: ArrayLike, width: float | None = None) -> tuple[Floats, Floats]:
-        """The density on a grid, smoothed by Gaussians, with its standard error; it integrates to 1."""
+        """The density on a grid, smoothed by Gaussians of a width, and its standard error; it integrates to 1."""
         x = np.asarray(grid, dtype=np.float64)
         if width is None:
             width = 0.01 * ((self.largest - self.smallest) or abs(self.largest) or 1.0)
@@ -59,12 +68,12 @@ class Density:
 
     @property
     def resolution(self) -> float:
-        """Above this, every node of every run is an eigenvalue; below, nodes stand for crowds of them."""
+        """Above this, every node is an eigenvalue; below, a node represents several eigenvalues."""
         unresolved = [np.abs(run.values[run.residuals > RESOLVED * np.abs(run.values)]) for run in self.runs]
         return max((float(values.max()) for values in unresolved if len(values)), default=0.0)
 
     def log_determinant(self, cut: float = 1e-2) -> Estimate:
-        """The sum of log(eigenvalue) over those above `cut` times the largest: the non-zero part needs such a cut."""
+        """The sum of log(eigenvalue) over those above `cut` times the largest."""
         threshold = cut * self.largest
         if threshold <= 0:
             raise ValueError(
@@ -92,7 +101,7 @@ class Density:
 
 
 def _rounded_up(x: float) -> float:
-    """To two digits."""
+    """Round up to two digits."""
     unit = 10.0 ** (floor(log10(x)) - 1)
     return ceil(x / unit) * unit
 
@@ -106,7 +115,7 @@ def quadrature_rule(operator: Operator, steps: int, start: Vector) -> Ritz:
 
 
 def spectral_density(operator: Operator, runs: int = 10, steps: int = 100, seed: int = 0) -> Density:
-    """The density from independent random starts."""
+    """The spectral density by stochastic Lanczos quadrature with `runs` random starts of `steps` steps each."""
     space = operator.space
     starts = (Draw(space, (seed, 2, i), space.weights(), space.zeros()).normal() for i in range(runs))
     return Density([quadrature_rule(operator, steps, start) for start in starts], operator.dimension)

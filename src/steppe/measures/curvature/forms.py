@@ -1,7 +1,7 @@
-"""Second-order forms of a loss on one batch, as linear maps built from kept graphs, in reverse mode alone.
+"""Hessian and Gauss-Newton matrix of a loss on one batch, as linear maps by reverse mode through a kept graph.
 
-Reverse mode works for every layer that trains, recurrent ones included; reverse over forward is silently wrong
-through some normalisation layers of torch 2.13.
+Reverse mode works for every layer that trains, recurrent ones included. Reverse over forward mode is silently wrong
+for some normalisation layers of torch 2.13.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from ..batches import Batch
-from ..elsewhere import twice_differentiable
+from ..checks import check_depends_on_parameters
+from ..functional import twice_differentiable
 from ..objective import Objective
-from ..steady import refuse_constant
 from .convolutions import PlainConvolutions
 
 
 class Apply(Protocol):
-    """A symmetric operator: one tensor a parameter in, one out; `stacked` ones have a leading dimension."""
+    """A symmetric operator on one tensor per parameter; `stacked` directions have a leading dimension."""
 
     def __call__(self, direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]: ...
 
 
 @dataclass(frozen=True)
 class Local:
-    """What a kept graph tells of the loss on one batch: products with its form, its gradient, and the loss itself."""
+    """Products with a form of the loss on one batch, the gradient, and the loss, from a kept graph."""
 
     apply: Apply
     gradient: Callable[[], list[Tensor]]
@@ -44,24 +44,24 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Loc
 
     def task(model: nn.Module) -> tuple[Tensor, list[Tensor]]:
         losses = objective.loss_fn(*objective.forward(model, batch))
-        refuse_constant(objective, losses)
+        check_depends_on_parameters(objective, losses)
         loss = losses.mean()
         return loss.detach(), _grad([loss], leaves, create_graph=True)
 
     with torch.enable_grad(), _twice(objective):
         loss, gradient = objective.evaluate(leaves, task)
-    _refuse_once_differentiable(gradient)
+    _check_twice_differentiable(gradient)
     curved = [i for i, g in enumerate(gradient) if g.requires_grad]
 
     def apply(direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]:
         if not curved:  # the loss is linear
             return [torch.zeros_like(d) for d in direction]
 
-        def again(model: nn.Module) -> list[Tensor]:
+        def task(model: nn.Module) -> list[Tensor]:
             return _grad([gradient[i] for i in curved], leaves, [direction[i] for i in curved], stacked=stacked)
 
-        with _twice(objective):  # layers that are run again on the way back
-            return objective.evaluate(leaves, again)  # type: ignore[no-any-return]
+        with _twice(objective):  # activation checkpointing runs layers again
+            return objective.evaluate(leaves, task)  # type: ignore[no-any-return]
 
     return Local(apply, lambda: [g.detach() for g in gradient], loss)
 
@@ -76,8 +76,8 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
                 f"the Gauss-Newton form needs the model's output as one tensor, not {type(output).__name__}: let "
                 "forward= return (output, target) with the tensor that the loss is computed from"
             )
-        refuse_constant(objective, output)
-        cotangent = torch.zeros_like(output, requires_grad=True)  # J' u is linear in u: its slope gives J v
+        check_depends_on_parameters(objective, output)
+        cotangent = torch.zeros_like(output, requires_grad=True)  # J' u is linear in u: its derivative gives J v
         pulled = _grad([output], leaves, [cotangent], create_graph=True)
         seen = output.detach().requires_grad_()
         loss = objective.loss_fn(seen, target).mean()
@@ -92,13 +92,13 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
         if not slope.requires_grad or not linear:  # the loss is linear in the outputs
             return [torch.zeros_like(d) for d in direction]
 
-        def again(model: nn.Module) -> list[Tensor]:
+        def task(model: nn.Module) -> list[Tensor]:
             pushed = _grad([pulled[i] for i in linear], [cotangent], [direction[i] for i in linear], stacked=stacked)
             bent = _grad([slope], [seen], pushed, stacked=stacked)
             return _grad([output], leaves, bent, stacked=stacked)
 
         with _twice(objective):
-            return objective.evaluate(leaves, again)  # type: ignore[no-any-return]
+            return objective.evaluate(leaves, task)  # type: ignore[no-any-return]
 
     def gradient() -> list[Tensor]:
         return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope.detach()]))  # type: ignore[no-any-return]
@@ -108,22 +108,22 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
 
 @contextmanager
 def _twice(objective: Objective) -> Iterator[None]:
-    """Around what is differentiated twice; on a CPU torch's own second derivatives of convolutions are as fast."""
+    """The context of second derivatives; on a CPU torch's own second derivatives of convolutions are as fast."""
     convolutions = PlainConvolutions() if objective.space.device.type == "cuda" else nullcontext()
     with twice_differentiable(objective.model), convolutions:
         yield
 
 
-def _refuse_once_differentiable(gradient: Sequence[Tensor]) -> None:
-    """Raises if a function on the way cannot be differentiated twice: autograd.grad would leave its part out."""
+def _check_twice_differentiable(gradient: Sequence[Tensor]) -> None:
+    """Raise if a function in the graph is not twice differentiable: autograd.grad would omit its contribution."""
     waiting = [g.grad_fn for g in gradient if g.grad_fn is not None]
     seen = set(waiting)
     while waiting:
         node = waiting.pop()
         if "Error" in node.name():
             raise ValueError(
-                "the loss cannot be differentiated twice: one of its functions is marked once_differentiable, so it "
-                "has no Hessian here. Compute it by other operations, or measure what needs gradients only"
+                "the loss cannot be differentiated twice: one of its functions is marked once_differentiable. "
+                "Compute it by other operations, or choose measures that need gradients only"
             )
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
@@ -139,7 +139,7 @@ def _grad(
     create_graph: bool = False,
     stacked: bool = False,
 ) -> list[Tensor]:
-    found = torch.autograd.grad(
+    grads = torch.autograd.grad(
         outputs,
         inputs,
         weights,
@@ -148,6 +148,6 @@ def _grad(
         allow_unused=True,
         is_grads_batched=stacked,
     )
-    # materialize_grads does not know of stacked directions
+    # materialize_grads ignores is_grads_batched
     lead = weights[0].shape[:1] if stacked and weights else ()
-    return [x.new_zeros(*lead, *x.shape) if g is None else g for g, x in zip(found, inputs, strict=True)]
+    return [x.new_zeros(*lead, *x.shape) if g is None else g for g, x in zip(grads, inputs, strict=True)]

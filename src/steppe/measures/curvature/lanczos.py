@@ -1,4 +1,4 @@
-"""The Lanczos process: a small tridiagonal matrix whose eigenvalues are the operator's extreme ones."""
+"""The Lanczos process: a small tridiagonal matrix whose eigenvalues approximate the operator's extreme ones."""
 
 from __future__ import annotations
 
@@ -30,29 +30,41 @@ class Operator(Protocol):
 
 @dataclass(frozen=True)
 class Ritz:
-    """Approximate eigenvalues in ascending order, each with its residual and the weight of the start vector on it."""
+    """Approximate eigenvalues in ascending order.
+
+    Parameters
+    ----------
+    values
+        The Ritz values theta.
+    vectors
+        The Ritz vectors y as columns, in the Krylov basis.
+    residuals
+        ||A y - theta y||: an eigenvalue lies within this distance.
+
+    """
 
     values: NDArray[np.float64]
-    vectors: NDArray[np.float64]  # columns, in terms of the Krylov basis
-    residuals: NDArray[np.float64]  # ||A y - theta y||: an eigenvalue lies within this distance
+    vectors: NDArray[np.float64]
+    residuals: NDArray[np.float64]
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Squared components of the start vector: the weights of the quadrature rule."""
+        """The weights of the quadrature rule: squared components of the start vector."""
         return np.asarray(np.square(self.vectors[0]))
 
 
 class Lanczos:
-    """Grows the Krylov space of an operator, reorthogonalised in full, from vectors that `start` gives by number.
+    """Grows the Krylov space of an operator with full reorthogonalisation.
 
-    One start is enough unless the space turns out to be invariant, which eigenvalues that occur twice can cause.
+    `start(i)` returns the i-th start vector. One is enough unless the space becomes invariant, which multiple
+    eigenvalues can cause.
     """
 
     def __init__(self, operator: Operator, start: Callable[[int], Vector]):
         self.operator, self.start, self.starts = operator, start, 0
         self.basis = Basis(operator.space)
         self.diagonal: list[float] = []
-        self.off: list[float] = []  # off[k] couples vectors k and k + 1; the last one leads out of the space
+        self.off: list[float] = []  # off[k] couples vectors k and k + 1; the last one couples to the next step
         self._next: Vector | None = None
 
     @property
@@ -61,28 +73,28 @@ class Lanczos:
 
     @property
     def invariant(self) -> bool:
-        """Whether the space contains the operator's image of it."""
+        """Whether the operator maps the space into itself."""
         return self.steps > 0 and self.off[-1] == 0
 
     def step(self) -> None:
-        """One more product."""
+        """Add one vector, for one product."""
         if self._next is None:
-            self._next = self._fresh()
+            self._next = self._restart()
         q = self._next
-        image = self.operator.product(q)  # may be interrupted: up to here nothing has changed
+        image = self.operator.product(q)  # an interrupt up to here changes nothing
         self.basis.append(q)
-        taken = self.basis.remove_(image)
+        overlaps = self.basis.remove_(image)
         length = float(image.norm())
-        if not np.isfinite(length) or not bool(torch.isfinite(taken).all()):
+        if not np.isfinite(length) or not bool(torch.isfinite(overlaps).all()):
             raise NotFinite("a product with the Hessian is infinite or not a number: the loss has no curvature here")
-        self.diagonal.append(float(taken[-1]))
-        scale = max(length, float(taken.norm()), *map(abs, self.diagonal), *self.off)
+        self.diagonal.append(float(overlaps[-1]))
+        scale = max(length, float(overlaps.norm()), *map(abs, self.diagonal), *self.off)
         ends = length <= 10 * torch.finfo(self.operator.space.precision).eps * scale
         ends = ends or self.steps == self.operator.dimension
         self.off.append(0.0 if ends else length)
         self._next = None if ends else image.mul_(1 / length)
 
-    def _fresh(self) -> Vector:
+    def _restart(self) -> Vector:
         if self.steps == self.operator.dimension:
             raise RuntimeError(f"the Krylov space has all {self.steps} dimensions: it cannot grow")
         q = self.start(self.starts).clone()
@@ -91,7 +103,7 @@ class Lanczos:
         return q.mul_(1 / q.norm())
 
     def ritz(self, steps: int | None = None) -> Ritz:
-        """What the process knows of the spectrum after its first steps, or all of them."""
+        """The Ritz values after the first steps, or after all of them."""
         from scipy.linalg import eigh_tridiagonal
 
         k = self.steps if steps is None else steps

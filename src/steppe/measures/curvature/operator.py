@@ -1,33 +1,62 @@
-"""Products with the Hessian of an objective, or with its Gauss-Newton part, rescaled if asked."""
+"""Products with the Hessian of an objective, or with its Gauss-Newton part, optionally rescaled by a metric."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.conv import _ConvNd
+
 from ...core.metric import Metric
 from ...core.vector import Space, Vector
+from ...cuda.graphed_calls import Replays
 from ...cuda.graphs import Recorder
+from ..batches import Batch, to_device
+from ..estimate import check_finite
+from ..functional import measurement_mode
 from ..objective import Objective
-from .behind import Behind
-from .forms import Form, hessian
+from ..passes import is_recorded, replay
+from .forms import Apply, Form, Local, hessian
+
+Products = list[list[Tensor]]  # one tensor per parameter for every vector
+
+AT_ONCE = 8  # directions per backward pass through a graph: more gained little (curvature benchmarks)
+GRAPH = 3  # memory of a gradient's graph, in tensors that a forward pass saves (measured: 2 to 3)
+SHARE = 0.25  # of the free memory that kept graphs may take by default
+MOST = 64  # captured graphs: they share their memory, and each belongs to one kept autograd graph
 
 
 @dataclass
 class Curvature:
     """The operator v -> D C D v: C is a form of the mean loss at the weights, D the scale of a metric.
 
-    The graph of every batch's gradient is kept where memory allows: a product then costs about 1.5 to 2.4
-    gradients instead of 2.6 to 3.7. On a GPU products are recorded.
+    Parameters
+    ----------
+    objective
+        The loss and the data.
+    form
+        `hessian` or `gauss_newton`.
+    metric
+        The scale D; `Elementwise(0, everywhere=True)` gives the adaptive Hessian H * |w||w|'.
+    memory
+        Bytes that kept graphs may take; None takes a quarter of the free memory. With the graph of a batch's gradient
+        kept, a product costs about 1.5 to 2.4 gradients instead of 2.6 to 3.7.
+    recorder
+        Captures products for replay; None captures them on a GPU only.
+
     """
 
     objective: Objective
     form: Form = hessian
-    metric: Metric | None = None  # Elementwise(0, everywhere=True): H * |w||w|', the adaptive Hessian
-    memory: float | None = None  # bytes that kept graphs may take; None: a quarter of what is free
-    recorder: Recorder | None = None  # of products; None: only on a GPU
+    metric: Metric | None = None
+    memory: float | None = None
+    recorder: Recorder | None = None
 
     @property
     def space(self) -> Space:
@@ -39,7 +68,7 @@ class Curvature:
 
     @cached_property
     def scale(self) -> Any:
-        """D, as a vector or one number a chunk."""
+        """D, as a vector or as one number per chunk."""
         return None if self.metric is None else self.metric(self.objective)
 
     def product(self, v: Vector) -> Vector:
@@ -50,29 +79,168 @@ class Curvature:
         """The operator applied to several vectors, batch by batch, so that each batch's graph is built at most once."""
         o = self.objective
         o.check()
-        moving = [v if self.scale is None else v * self.scale for v in vectors]
+        scaled = [v if self.scale is None else v * self.scale for v in vectors]
         sums: list[Vector] = []
         for i, (batch, size, share) in enumerate(zip(o.batches, o.sizes, o.shares, strict=True)):
             if not share:
                 continue
-            # copies: autograd may give back a direction itself, or one number in every place
-            parts = [self.space.vector(part) * share for part in self._behind.products(i, batch, moving)]
+            # copies: autograd may return a direction itself, or an expanded tensor
+            parts = [self.space.vector(part) * share for part in self._batch_products.products(i, batch, scaled)]
             sums = [total.add_(part) for total, part in zip(sums, parts, strict=True)] if sums else parts
             o.meter.products += len(vectors) * size
-        sums = [o.workers.summed(total) for total in sums or [self.space.zeros() for _ in vectors]]
+        sums = [o.workers.all_reduce_vector(total) for total in sums or [self.space.zeros() for _ in vectors]]
         return sums if self.scale is None else [total.mul_(self.scale) for total in sums]
 
     def gradient(self) -> Vector:
-        """The gradient of the mean loss, scaled: where an eigenvalue search does well to start."""
+        """The gradient of the mean loss, scaled: a good start for an eigenvalue search."""
         o = self.objective
         o.check()
         total = self.space.zeros()
         for i, (batch, share) in enumerate(zip(o.batches, o.shares, strict=True)):
             if share:
-                total.add_(self.space.vector(self._behind.gradient(i, batch)), share)
-        total = o.workers.summed(total)
+                total.add_(self.space.vector(self._batch_products.gradient(i, batch)), share)
+        total = o.workers.all_reduce_vector(total)
         return total if self.scale is None else total.mul_(self.scale)
 
     @cached_property
-    def _behind(self) -> Behind:
-        return Behind(self.objective, self.form, self.memory, self.recorder)
+    def _batch_products(self) -> BatchProducts:
+        return BatchProducts(self.objective, self.form, self.memory, self.recorder)
+
+
+class BatchProducts:
+    """Products with a form of the loss on one batch, by reverse mode through the graph of its gradient."""
+
+    def __init__(self, objective: Objective, form: Form, memory: float | None, recorder: Recorder | None = None):
+        self.objective, self.form, self.memory = objective, form, memory
+        self.kept: dict[int, Local] = {}
+        self._finite: set[int] = set()  # batches whose loss is known to be finite
+        self._recorder = recorder
+        self._replays = Replays(recorder, most=MOST)
+
+    def products(self, i: int, batch: Batch, vectors: Sequence[Vector]) -> Products:
+        """The products of the i-th batch with several vectors."""
+        o = self.objective
+        if i >= self._keepable and self._records:
+            return self._with_temporary_graph(i, batch, vectors)
+        local = self._local(i, batch)
+        if not self._records:
+            return self._apply(local.apply, vectors)
+
+        def replayed(direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]:
+            def apply(*direction: Tensor) -> list[Tensor]:
+                return local.apply(direction, stacked)
+
+            return list(self._replays((i, stacked), apply, *direction))
+
+        with measurement_mode(o.model, o.statistics):  # out here: generator states cannot be read during a capture
+            return self._apply(replayed, vectors)
+
+    def gradient(self, i: int, batch: Batch) -> list[Tensor]:
+        """The gradient of the i-th batch's mean loss, from its graph."""
+        return self._local(i, batch).gradient()
+
+    def _local(self, i: int, batch: Batch) -> Local:
+        if i in self.kept:
+            return self.kept[i]
+        o = self.objective
+        with self._replays.aside(o.space.device):  # a backward pass runs on the stream of its forward pass
+            local = self._built(to_device(batch, o.space.device))
+            self._check_finite(i, local.loss)
+        o.meter.gradients += o.sizes[i]
+        if i < self._keepable:
+            self.kept[i] = local
+        return local
+
+    def _built(self, batch: Batch) -> Local:
+        return self.form(self.objective, [w.requires_grad_() for w in self.objective.here()], batch)
+
+    def _with_temporary_graph(self, i: int, batch: Batch, vectors: Sequence[Vector]) -> Products:
+        """Build a graph and multiply with it, captured as one; batches of the same shape share the capture."""
+        o, n = self.objective, len(self.objective.space.params)
+
+        def products(directions: Sequence[Tensor], batch: Batch) -> list[Tensor]:
+            local = self._built(batch)
+            products = [t for k in range(0, len(directions), n) for t in local.apply(directions[k : k + n])]
+            return [*products, local.loss]
+
+        results: Products = []
+        for start in range(0, len(vectors), AT_ONCE):
+            directions = [t for v in vectors[start : start + AT_ONCE] for t in v.tensors]
+            device = o.space.device
+            *tensors, loss = replay(o, ("products", self.form), products, directions, to_device(batch, device))
+            self._check_finite(i, loss)
+            results += [list(tensors[k : k + n]) for k in range(0, len(tensors), n)]
+            o.meter.gradients += o.sizes[i]
+        return results
+
+    def _check_finite(self, i: int, loss: Tensor) -> None:
+        """Once per batch: the weights stay the same, and on a GPU this waits for the loss."""
+        if i not in self._finite:
+            check_finite(float(loss), f"of batch {i} at the weights themselves")
+            self._finite.add(i)
+
+    def _apply(self, apply: Apply, vectors: Sequence[Vector]) -> Products:
+        if len(vectors) == 1 or not self._vectorises:
+            return [apply(v.tensors) for v in vectors]
+        try:
+            return self._stacked(apply, vectors)
+        except (RuntimeError, NotImplementedError):  # not every layer supports batched gradients
+            self._vectorises = False
+            return self._apply(apply, vectors)
+
+    def _stacked(self, apply: Apply, vectors: Sequence[Vector]) -> Products:
+        results: Products = []
+        for start in range(0, len(vectors), AT_ONCE):
+            some = vectors[start : start + AT_ONCE]
+            columns = apply([torch.stack(ts) for ts in zip(*(v.tensors for v in some), strict=True)], True)
+            results += [list(ts) for ts in zip(*columns, strict=True)]
+        return results
+
+    @property
+    def _records(self) -> bool:
+        return self._recorder is not None or is_recorded(self.objective.space.device)
+
+    @cached_property
+    def _vectorises(self) -> bool:
+        """Batched gradients speed up matrix products and slow down convolutions; recurrent layers have none."""
+        return not any(isinstance(m, (_ConvNd, nn.RNNBase)) for m in self.objective.model.modules())
+
+    @cached_property
+    def _keepable(self) -> int:
+        """How many batches' graphs fit into the memory."""
+        o = self.objective
+        if self.memory is None and len(o.batches) == 1:
+            return 1
+        memory = SHARE * _free_memory(o.space.device) if self.memory is None else self.memory
+        return int(memory // (GRAPH * _saved_bytes(o) + 1))
+
+
+def _saved_bytes(objective: Objective) -> int:
+    """The bytes that a forward pass on the first batch saves for its backward pass."""
+    seen: dict[int, Any] = {}  # storages by address, kept alive so that no address is reused
+    batch = to_device(objective.batches[0], objective.space.device)
+    leaves = [w.requires_grad_() for w in objective.here()]
+
+    def note(x: Tensor) -> None:
+        seen[x.untyped_storage().data_ptr()] = x.untyped_storage()
+
+    def task(model: nn.Module) -> None:
+        objective.loss_fn(*objective.forward(model, batch))
+
+    with torch.enable_grad(), saved_tensors_hooks(note, _never):
+        objective.evaluate(leaves, task)
+    objective.meter.losses += objective.sizes[0]
+    return sum(storage.nbytes() for storage in seen.values())
+
+
+def _never(saved: Any) -> Tensor:
+    raise RuntimeError("this graph only measures memory and cannot be differentiated")
+
+
+def _free_memory(device: torch.device) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError):  # not available on every system
+        return 2.0**31

@@ -14,7 +14,7 @@ from ..store import Store
 if TYPE_CHECKING:
     from ...measures.curvature.density import Density
     from ...measures.estimate import Estimate
-    from ...measures.slices import Slice
+    from ...measures.landscape import Slice
 
 GRID = 240  # points of a spectrum's curve: as many as a chart has pixels to tell apart, about
 

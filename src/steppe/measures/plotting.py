@@ -1,4 +1,4 @@
-"""Pictures of slices and paths: pages that open without a network."""
+"""Plotly figures of slices and paths, and HTML pages that work offline."""
 
 from __future__ import annotations
 
@@ -11,21 +11,30 @@ from typing import Any, Literal
 import numpy as np
 
 from .._util.files import written
+from .landscape import Array, Slice
 from .paths import Path
-from .slices import Array, Slice
 
 View = Literal["contour", "surface"]
-# Okabe and Ito's colours and cividis: told apart by people with any colour vision, and in grey
+# Okabe and Ito's colours and cividis: distinguishable with any colour vision, and in grey
 BLUE, ORANGE, VERMILLION, GREY = "#0072B2", "#E69F00", "#D55E00", "#5F6368"
 SCALE = "Cividis"
-WIDE = 20.0  # a range of losses over which equal steps would put nearly all contours into the steepest corner
-MOST = 12  # level lines: more and their labels run into one another
+WIDE = 20.0  # ratio of losses from which scales are logarithmic: equal steps would crowd the steepest corner
+MOST = 12  # level lines: labels of more would overlap
 BROKEN = "infinite or not a number"
-CAPTION = 125  # characters that fit into a line below the picture
+CAPTION = 125  # characters per line below the figure
 
 
 def figure(drawn: Slice | Path, view: View = "contour") -> Any:
-    """A plotly figure: a line for one axis, contours or a surface for two, the excess over its ends for a path."""
+    """A plotly figure of a slice or a path.
+
+    Parameters
+    ----------
+    drawn
+        A slice with one axis becomes a line, with two axes a plane; a path is drawn with its barrier.
+    view
+        Of a plane: "contour" or "surface".
+
+    """
     try:
         import plotly.graph_objects as go
     except ImportError as e:
@@ -52,7 +61,7 @@ def figure(drawn: Slice | Path, view: View = "contour") -> Any:
 
 
 def write_html(drawn: Slice | Path, path: str | os.PathLike[str], view: View = "contour") -> None:
-    """Writes a page with the picture and all that it needs, whole or not at all."""
+    """Write a figure as a self-contained HTML page, atomically."""
     fig = figure(drawn, view)
     page = fig.to_html(include_plotlyjs=True, full_html=True, div_id="figure")
     with written(path) as file:
@@ -60,7 +69,7 @@ def write_html(drawn: Slice | Path, path: str | os.PathLike[str], view: View = "
 
 
 def caption(drawn: Slice | Path) -> str:
-    """What the numbers are: how many points, along what, at what cost, and what is missing."""
+    """A description of the data: points, cost, directions, and what is missing."""
     shown = drawn.along if isinstance(drawn, Path) else drawn
     parts = [" by ".join(str(n) for n in shown.losses.shape) + f" points, {shown.cost}"]
     letters = "t" if isinstance(drawn, Path) else "xy"
@@ -78,16 +87,16 @@ def caption(drawn: Slice | Path) -> str:
 
 
 def levels(low: float, high: float) -> list[float]:
-    """Round numbers between two losses to draw contours at: 1, 2, 5 of every power of ten if they are far apart."""
+    """Round numbers between two losses for contours; 1, 2, 5 times powers of ten if the range is wide."""
     if low > 0 and high / low >= WIDE:
         for digits in ((1, 2, 5), (1, 3), (1,)):
             powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-            found = [float(f"{d}e{k}") for k in powers for d in digits if low < float(f"{d}e{k}") < high]
-            if len(found) <= MOST:
-                return found
-        return found[:: ceil(len(found) / MOST)]
+            marks = [float(f"{d}e{k}") for k in powers for d in digits if low < float(f"{d}e{k}") < high]
+            if len(marks) <= MOST:
+                return marks
+        return marks[:: ceil(len(marks) / MOST)]
     rough = (high - low) / MOST
-    if rough <= 1e-12 * max(abs(low), abs(high)):  # all the same, up to rounding
+    if rough <= 1e-12 * max(abs(low), abs(high)):  # equal up to rounding
         return []
     power = 10.0 ** floor(log10(rough))
     step = next(d * power for d in (1, 2, 5, 10) if d * power >= rough)
@@ -95,7 +104,7 @@ def levels(low: float, high: float) -> list[float]:
 
 
 def texts(marks: list[float]) -> tuple[list[str], int]:
-    """Round numbers in as few digits as show them all, and how many digits these are."""
+    """Format round numbers with as few digits as all of them need, and the number of digits."""
     digits = next((p for p in range(4, 15) if all(abs(float(f"{v:.{p}g}") - v) <= 1e-9 * abs(v) for v in marks)), 15)
     return [f"{v:.{digits}g}".replace("e-0", "e-").replace("e+0", "e+") for v in marks], digits
 
@@ -138,7 +147,7 @@ def _path(go: Any, drawn: Path) -> Any:
 
 
 def _contour(go: Any, shown: Slice) -> Any:
-    """Colours by a smooth fill, and a trace of its own for every level, because plotly's own levels are equally far."""
+    """A smooth fill, and one trace per level line, because plotly's own levels are equidistant."""
     (x, y), z, fig = shown.axes, _finite(shown.losses).T, go.Figure()
     low, high = _range(shown)
     fig.add_contour(
@@ -146,7 +155,7 @@ def _contour(go: Any, shown: Slice) -> Any:
         contours={"coloring": "heatmap"}, colorbar=_colorbar(shown),
         hovertemplate="x = %{x:.4g}<br>y = %{y:.4g}<br>loss %{customdata:.5g}<extra></extra>",
     )  # fmt: skip
-    middle = (low * high) ** 0.5 if _wide(shown) else (low + high) / 2  # of the colours, dark below and bright above
+    middle = (low * high) ** 0.5 if _wide(shown) else (low + high) / 2  # of the colour scale
     lines = levels(low, high)
     for level in lines:
         ink = "black" if level > middle else "white"
@@ -186,15 +195,15 @@ def _surface(go: Any, shown: Slice) -> Any:
 
 
 def _mark(fig: Any, shown: Slice, at: Callable[[tuple[int, ...]], dict[str, Any]]) -> None:
-    """Puts a mark where the weights themselves are, and one at the lowest point if that is lower."""
+    """Mark the weights, and the lowest point if its loss is lower."""
     origin = [np.flatnonzero(axis == 0) for axis in shown.axes]
     centre = tuple(int(i[0]) for i in origin) if all(len(i) for i in origin) else None
     marks = [("the weights", centre, "circle", "white"), ("lowest point of the grid", shown.lowest, "star", ORANGE)]
-    known = np.inf
+    lowest = np.inf
     for name, place, symbol, colour in marks:
-        if place is not None and shown.losses[place] < known:
-            known = shown.losses[place]
-            label = f"{name} (loss {known:.6g})"
+        if place is not None and shown.losses[place] < lowest:
+            lowest = shown.losses[place]
+            label = f"{name} (loss {lowest:.6g})"
             fig.add_scatter(
                 **at(place), mode="markers", name=label, hovertemplate=f"{label}<extra></extra>", cliponaxis=False,
                 marker={"symbol": symbol, "size": 13, "color": colour, "line": {"color": "black", "width": 1}},
@@ -220,7 +229,7 @@ def _wide(shown: Slice) -> bool:
 
 
 def _height(shown: Slice) -> Array:
-    """What colours show: the loss, or its logarithm where the range is wide."""
+    """The values of the colour scale: the loss, or its logarithm if the range is wide."""
     return np.log10(_finite(shown.losses)) if _wide(shown) else _finite(shown.losses)
 
 
@@ -231,6 +240,6 @@ def _colorbar(shown: Slice) -> dict[str, Any]:
 
 
 def _ticks(shown: Slice) -> dict[str, Any]:
-    """An axis of losses: logarithmic, and marked like the contours, where the range is wide."""
+    """An axis of losses: logarithmic, with ticks at the contour levels, if the range is wide."""
     marks = levels(*_range(shown))
     return {"type": "log", "tickvals": marks, "ticktext": texts(marks)[0]} if _wide(shown) else {}

@@ -19,12 +19,12 @@ from surfaces import FLOAT, MAGNITUDE, Function, bowl, surface, waves
 from torch import Tensor
 
 from steppe import Ball, Vector
-from steppe.measures.climbs import AutoPGD, Climb, Point, PowerAscent, ProjectedAscent, Terrain, checkpoints
+from steppe.measures.ascent import AscentProblem, AscentRule, AutoPGD, Point, PowerAscent, ProjectedAscent, checkpoints
 from steppe.measures.objective import Objective
-from steppe.measures.worst_case import WorstCase
+from steppe.measures.sharpness import WorstCase
 
 NORMS = [1.0, 1.5, 2.0, 3.0, inf]
-CLIMBS: dict[str, Climb] = {
+CLIMBS: dict[str, AscentRule] = {
     "power": PowerAscent(),
     "power without averaging": PowerAscent(0, 0.0),
     "auto-pgd": AutoPGD(),
@@ -53,11 +53,11 @@ class Hill:
         self.seen.append(flat(gamma).clone())
         return Point(gamma, float(self.f(here)), self.vector(gradient(self.f, here)))
 
-    def climb(self, climb: Climb, steps: int, start: Tensor | None = None) -> list[Point]:
-        terrain = Terrain(Ball(1.0, None, self.p), float(self.f(self.w)), self.look, self.place)
+    def climb(self, climb: AscentRule, steps: int, start: Tensor | None = None) -> list[Point]:
+        problem = AscentProblem(Ball(1.0, None, self.p), float(self.f(self.w)), self.look, self.place)
         first = self.look(self.vector(torch.zeros_like(self.w) if start is None else start))
         self.seen.clear()
-        return list(climb(first, terrain, steps))
+        return list(climb(first, problem, steps))
 
 
 def convex(seed: int, d: int = 4) -> Function:
@@ -105,10 +105,12 @@ def test_the_first_step_is_as_high_as_the_point_furthest_along_the_slope(name, s
     assert max(point.loss for point in hill.climb(CLIMBS[name], 10)) >= furthest - 1e-9
 
 
-def scattered(start: Point, terrain: Terrain, steps: int) -> Iterator[Point]:
+def scattered(start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]:
     """A climb of one's own: looks at random places."""
     for k in range(steps):
-        yield terrain.look(terrain.project(start.gamma.map(lambda x, k=k: x + random_vector(x.numel(), k).view_as(x))))
+        yield problem.evaluate(
+            problem.project(start.gamma.map(lambda x, k=k: x + random_vector(x.numel(), k).view_as(x)))
+        )
 
 
 def test_a_climb_of_ones_own_is_a_generator():

@@ -26,12 +26,12 @@ from steppe.core.metric import Given
 from steppe.measures.curvature.dense import Dense
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
 from steppe.measures.curvature.operator import Curvature
-from steppe.measures.curvature.questions import (
+from steppe.measures.curvature.spectral import (
     Eigenvalue,
     FrobeniusSquared,
     LogDeterminant,
-    Question,
     ShiftedLogDeterminant,
+    SpectralMeasure,
     Trace,
 )
 from steppe.measures.curvature.sweep import Sweep
@@ -68,7 +68,7 @@ def matrix(form: Form = hessian, adaptive: bool = False) -> Tensor:
 
 
 # what is asked, with what the matrix says
-ASKED: dict[str, tuple[Question, Callable[[Tensor], float]]] = {
+ASKED: dict[str, tuple[SpectralMeasure, Callable[[Tensor], float]]] = {
     "largest": (Eigenvalue(), lambda h: float(oracle.eigenvalues(h)[-1])),
     "third": (Eigenvalue(3), lambda h: float(oracle.eigenvalues(h)[-3])),
     "smallest": (Eigenvalue(end="bottom"), lambda h: float(oracle.eigenvalues(h)[0])),
@@ -79,7 +79,7 @@ ASKED: dict[str, tuple[Question, Callable[[Tensor], float]]] = {
 }
 
 
-def dense(question: Question) -> Question:
+def dense(question: SpectralMeasure) -> SpectralMeasure:
     return replace(question, by=Dense)  # type: ignore[type-var]
 
 
@@ -93,7 +93,7 @@ def test_dense_answers_are_exact(form: Form, adaptive: bool) -> None:
     h = matrix(form, adaptive)
     spectrum = Dense(Curvature(objective(m=40), form, metric))  # uneven batches
     for name, (question, exact) in ASKED.items():
-        found = last(question.ask(spectrum))
+        found = last(question.estimates(spectrum))
         assert (found.kind, found.stderr) == ("exact", 0), name
         assert found.value == pytest.approx(exact(h), rel=1e-8, abs=1e-10), name
 
@@ -106,7 +106,7 @@ def test_one_sweep_answers_everything(form: Form, adaptive: bool) -> None:
     for name, (question, exact) in ASKED.items():
         if name == "smallest" and form is gauss_newton:
             continue  # it is 0, of which no residual is a thousandth
-        found = last(question.ask(sweep))
+        found = last(question.estimates(sweep))
         if "bound" in found.kind:
             assert found.stderr <= 1e-3 * abs(found.value), name
             assert found.value == pytest.approx(exact(h), rel=1e-3), name
@@ -200,11 +200,11 @@ def test_the_three_usual_questions_cost_about_thirty_products() -> None:
         o = Objective(model, cross_entropy, (x, y), m=170)
         sweep = Sweep(Curvature(o), seed)
         for question in (Eigenvalue(), Trace(), FrobeniusSquared()):
-            last(question.ask(sweep))
+            last(question.estimates(sweep))
         assert o.spent().products == pytest.approx(sweep.products)
         totals.append(sweep.products)
         for question in (FrobeniusSquared(), Eigenvalue(), Trace()):
-            last(question.ask(sweep))
+            last(question.estimates(sweep))
         assert o.spent().products == pytest.approx(totals[-1])  # asked again they cost nothing
         assert o.spent().gradients == pytest.approx(1)
     assert 25 <= median(totals) <= 35
@@ -269,7 +269,7 @@ class Trouble(Exception):
     """Raised by the caller's own code."""
 
 
-def few(question: Question) -> Question:
+def few(question: SpectralMeasure) -> SpectralMeasure:
     """With fewer products, for models of which only the traces that they leave matter."""
     fewer: dict[type, dict[str, Any]] = {
         Eigenvalue: {"most": 3}, Trace: {"most": 20}, FrobeniusSquared: {"most": 20},
@@ -290,7 +290,7 @@ def test_no_question_leaves_a_trace(maker: Callable[[], Case]) -> None:
         for form in (hessian, gauss_newton):
             sweep = Sweep(Curvature(case.objective(), form), deflate=2)
             for question in (Eigenvalue(most=3), Trace(most=10), ShiftedLogDeterminant(50.0, runs=2, steps=3)):
-                last(question.ask(sweep))
+                last(question.estimates(sweep))
 
 
 @pytest.mark.parametrize("name", ASKED)

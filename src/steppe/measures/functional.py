@@ -1,4 +1,4 @@
-"""Runs a model's function at other weights and leaves no trace in the model."""
+"""Calls a model with other weights, in a fixed mode and precision, and leaves the model and the process unchanged."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch.overrides import TorchFunctionMode
 
 from .precision import Precision, computing_in
 
-Statistics = Literal["running", "batch"]  # what normalisation layers use: eval mode, or the batch as in training
+Statistics = Literal["running", "batch"]  # of normalisation layers: as in eval mode, or of the batch as in training
 R = TypeVar("R")
 
-_UNDISTURBED: set[tuple[int, str]] = set()  # models, with the statistics asked for, that a block looks after already
-_FAST_PATH: list[bool] = []  # whether attention layers took their fast path before the first of these blocks
+_ACTIVE: set[tuple[int, str]] = set()  # (model, statistics) of the measurement modes that are entered
+_FAST_PATH: list[bool] = []  # whether attention's fast path was enabled before the first of them
 
 
-def bare(model: nn.Module) -> nn.Module:
-    """The model inside wrappers that hide its function: torch.compile, DistributedDataParallel, DataParallel."""
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside torch.compile, DistributedDataParallel and DataParallel."""
     while True:
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
@@ -34,30 +34,30 @@ def bare(model: nn.Module) -> nn.Module:
             return model
 
 
-def elsewhere(
+def call_with_weights(
     model: nn.Module,
     weights: Mapping[str, Tensor],
     task: Callable[[nn.Module], R],
     statistics: Statistics = "running",
     precision: Precision = "float32",
 ) -> R:
-    """`task(model)` with other weights in place of the model's own.
+    """`task(model)` with these weights in place of the model's own.
 
     The task may run a backward pass too: activation checkpointing then recomputes with the same weights.
     """
-    held: dict[str, Tensor] = {f"model.{name}": w for name, w in weights.items()}
+    tensors: dict[str, Tensor] = {f"model.{name}": w for name, w in weights.items()}
     for name, m in model.named_modules():
-        if getattr(m, "max_norm", None) is not None:  # such an embedding writes into its weight
+        if getattr(m, "max_norm", None) is not None:  # such an embedding overwrites its weight
             key = f"{name}.weight" if name else "weight"
-            held[f"model.{key}"] = weights.get(key, m.weight.detach()).clone()
+            tensors[f"model.{key}"] = weights.get(key, m.weight.detach()).clone()
     # a forward pass may write into buffers
-    held |= {f"model.{name}": b.clone() for name, b in model.named_buffers()}
-    with undisturbed(model, statistics), computing_in(precision, {w.device.type for w in weights.values()}):
-        return functional_call(_Holder(model), held, (task,))  # type: ignore[no-any-return]
+    tensors |= {f"model.{name}": b.clone() for name, b in model.named_buffers()}
+    with measurement_mode(model, statistics), computing_in(precision, {w.device.type for w in weights.values()}):
+        return functional_call(_TaskModule(model), tensors, (task,))  # type: ignore[no-any-return]
 
 
-class _Holder(nn.Module):
-    """Makes any task on a model the forward pass of a module, which is all that functional_call runs."""
+class _TaskModule(nn.Module):
+    """A module whose forward pass runs a task on a model: functional_call runs forward passes only."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -68,8 +68,8 @@ class _Holder(nn.Module):
 
 
 @contextmanager
-def random_numbers_kept() -> Iterator[None]:
-    """Random numbers of torch, numpy and Python are afterwards as if none had been drawn."""
+def preserved_rng() -> Iterator[None]:
+    """Restore the random states of torch, NumPy and Python at the end of the block."""
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     python, arrays = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices):
@@ -81,15 +81,16 @@ def random_numbers_kept() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterator[None]:
-    """A model whose mode and whose random numbers are as they were when the block ends, however it ends.
+def measurement_mode(model: nn.Module, statistics: Statistics = "running") -> Iterator[None]:
+    """Put a model into eval mode (or batch statistics) and compute in float32; restore everything at the end.
 
+    Modes, random states, precision settings and plain tensor attributes return to what they were, also after an error.
     A block inside another one of the same model does nothing, so a long measurement pays for it once.
     """
     if statistics not in get_args(Statistics):
         raise ValueError(f"statistics of normalisation layers are {get_args(Statistics)}, not {statistics!r}")
     key = (id(model), statistics)
-    if key in _UNDISTURBED:
+    if key in _ACTIVE:
         yield
         return
     modules = list(model.modules())
@@ -99,48 +100,48 @@ def undisturbed(model: nn.Module, statistics: Statistics = "running") -> Iterato
     recurrent = [(m, m._flat_weights, m._flat_weight_refs) for m in modules if isinstance(m, nn.RNNBase)]
     plain = _plain_tensors(modules)
     with ExitStack() as stack:
-        stack.enter_context(random_numbers_kept())
-        stack.enter_context(computing_in("float32", devices))  # also what is made of losses and gradients
+        stack.enter_context(preserved_rng())
+        stack.enter_context(computing_in("float32", devices))  # applies to later arithmetic on losses and gradients too
         if "cuda" in devices and recurrent:
             stack.enter_context(_without_cudnn())
         try:
-            if not _UNDISTURBED:  # the switch is the process's, and threads may measure several models at once
+            if not _ACTIVE:  # global to the process, and threads may measure several models at once
                 _FAST_PATH.append(torch.backends.mha.get_fastpath_enabled())
-            _UNDISTURBED.add(key)
-            torch.backends.mha.set_fastpath_enabled(False)  # without it, losses with and without gradient differ
+            _ACTIVE.add(key)
+            torch.backends.mha.set_fastpath_enabled(False)  # it makes losses with and without gradient differ
             for m, training in zip(changed, modes, strict=True):
                 _set_mode(m, not training)
             yield
         finally:
-            _UNDISTURBED.discard(key)
-            for attributes, name, x in plain:  # such as the weight that pruning computes before every pass
+            _ACTIVE.discard(key)
+            for attributes, name, x in plain:  # e.g. the weight that pruning computes before every pass
                 attributes[name] = x
-            for rnn, flat, refs in recurrent:  # which keep a list of the weights that they saw last
+            for rnn, flat, refs in recurrent:  # they cache the weights of their last call
                 rnn._flat_weights, rnn._flat_weight_refs = flat, refs
             for m, training in zip(changed, modes, strict=True):
                 _set_mode(m, training)
-            if not _UNDISTURBED:
+            if not _ACTIVE:
                 torch.backends.mha.set_fastpath_enabled(_FAST_PATH.pop())
 
 
 def _plain_tensors(modules: Sequence[nn.Module]) -> list[tuple[dict[str, Any], str, Tensor]]:
-    """Tensors that are neither parameters nor buffers, and where they are kept."""
+    """(attributes, name, tensor) of tensors that are neither parameters nor buffers."""
     kinds: set[type] = set().union(*(map(type, vars(m).values()) for m in modules))
-    if not any(issubclass(kind, Tensor) for kind in kinds):  # as it mostly is: quicker than to look at them all
+    if not any(issubclass(kind, Tensor) for kind in kinds):  # the usual case, and faster than testing every attribute
         return []
     return [(vars(m), name, x) for m in modules for name, x in vars(m).items() if isinstance(x, Tensor)]
 
 
 def _set_mode(module: nn.Module, training: bool) -> None:
-    if "training" in vars(module):  # past the search that a module makes for a parameter of that name
+    if "training" in vars(module):  # faster than nn.Module.__setattr__
         object.__setattr__(module, "training", training)
-    else:  # a module of TorchScript keeps it elsewhere
+    else:  # TorchScript modules store it in another place
         module.training = training
 
 
 @contextmanager
 def _without_cudnn() -> Iterator[None]:
-    """Recurrent layers of cuDNN have no backward pass in eval mode; its own context would switch TF32 on as well."""
+    """Disable cuDNN: its recurrent layers have no backward pass in eval mode. Torch's own context would enable TF32."""
     before = torch.backends.cudnn.enabled
     torch.backends.cudnn.enabled = False
     try:
@@ -151,7 +152,7 @@ def _without_cudnn() -> Iterator[None]:
 
 @contextmanager
 def twice_differentiable(model: nn.Module) -> Iterator[None]:
-    """A context in which layers have second derivatives: attention by another backend, weight norm by its formula."""
+    """Give layers second derivatives: attention by the math backend, weight norm by its formula."""
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         if any("WeightNorm" in type(x).__name__ for m in model.modules() for x in (m, *m._forward_pre_hooks.values())):
@@ -160,7 +161,7 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
 
 
 class _WeightNormByFormula(TorchFunctionMode):
-    """Spells weight norm out: the second derivative of torch's own operator is wrong (seen in 2.13)."""
+    """Computes weight norm by its formula: the second derivative of torch's operator is wrong (seen in 2.13)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch._weight_norm:
@@ -169,8 +170,8 @@ class _WeightNormByFormula(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def owned(grads: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients that can be written to one by one: autograd may give one tensor twice, or one number everywhere."""
+def writable(grads: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients that can be modified in place: autograd may return one tensor twice, or an expanded one."""
     seen: set[int] = set()
     owned = []
     for g, leaf in zip(grads, leaves, strict=True):

@@ -1,0 +1,71 @@
+"""Sums, gathered numbers and shared errors over the workers of a process group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .vector import Vector
+
+Rows = list[tuple[int, list[float]]]  # numbered rows of numbers
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The members of a process group; without a group, this process alone."""
+
+    group: Any = None
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank(self.group) if self.group is not None else 0
+
+    @property
+    def count(self) -> int:
+        return dist.get_world_size(self.group) if self.group is not None else 1
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """Sum a tensor over the workers, in place."""
+        if self.group is not None:
+            dist.all_reduce(tensor, group=self.group)
+        return tensor
+
+    def all_reduce_vector(self, vector: Vector) -> Vector:
+        """The sum of a vector over the workers, with one message per device and dtype."""
+        if self.group is None:
+            return vector
+        chunks = [x.clone() for x in vector.chunks]
+        for kind in dict.fromkeys((x.device, x.dtype) for x in chunks):
+            same = [x for x in chunks if (x.device, x.dtype) == kind]
+            message = self.all_reduce(torch.cat([x.reshape(-1) for x in same]))
+            for x, summed in zip(same, torch.split(message, [x.numel() for x in same]), strict=True):
+                x.copy_(summed.view_as(x))
+        return Vector(vector.space, chunks)
+
+    def all_gather(self, rows: Sequence[tuple[int, list[float]]]) -> Rows:
+        """The numbered rows of all workers, sorted by their numbers."""
+        if self.group is None:
+            return sorted(rows)
+        per_worker: list[Any] = [None] * self.count
+        dist.all_gather_object(per_worker, list(rows), group=self.group)
+        return sorted(row for rows in per_worker for row in rows)
+
+    def raise_on_all(self, error: Exception | None) -> None:
+        """Raise on every worker the error of any of them; otherwise the other workers wait for that one forever."""
+        if self.group is None:
+            if error is not None:
+                raise error
+            return
+        per_worker: list[Any] = [None] * self.count
+        dist.all_gather_object(per_worker, error and (type(error), str(error)), group=self.group)
+        if error is not None:
+            raise error
+        for rank, remote in enumerate(per_worker):
+            if remote is not None:
+                kind, message = remote
+                raise kind(f"worker {rank}: {message}")
