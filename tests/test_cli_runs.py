@@ -25,7 +25,7 @@ from steppe.cli import main
 from steppe.measures import Estimate
 from steppe.measures import Path as Way
 from steppe.measures.run import DEFAULT
-from steppe.training.position import Position
+from steppe.training.schedule import Position
 from steppe.training.stopping import Stopped
 
 SMALL = ["--data", "digits", "--model", "mlp", "--model-options", '{"width": 12, "depth": 2}', "--epochs", "2"]

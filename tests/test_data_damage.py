@@ -36,7 +36,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steppe.data import DataError, Splits, cifar_c, load, npz
-from steppe.data.archives import unpack
+from steppe.data.download import unpack
 from steppe.data.unpickling import table
 
 

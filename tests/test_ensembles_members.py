@@ -20,10 +20,11 @@ from torch.nn.functional import cross_entropy
 from training_runs import assert_same_end, config, timeless
 
 import steppe
+from steppe._util import arrays, files
 from steppe.core.draw import permutation
 from steppe.ensembles import STRATEGIES, Ensemble, Trained, members_of, open_ensemble, sharp_sets, train_ensemble
 from steppe.ensembles.members import _about
-from steppe.training import Config, Stopped, arrays, files, loop, open_run, train
+from steppe.training import Config, Stopped, loop, open_run, train
 from steppe.training.problem import data_of, model_of, task_of
 
 PLAIN = "training_runs:plain"  # without BatchNorm and dropout
@@ -203,7 +204,7 @@ def test_a_crash_at_every_write_changes_nothing(whole: Trained, folder: Path, mo
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_and_the_same_call_goes_on(sent: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     straight = trained(folder / "straight", model=PLAIN)
-    taken = loop.Training._set_out
+    taken = loop.Training._begin_step
 
     def with_signal(self: loop.Training) -> int:
         if self.course.taken(self.position) == 7 and self.config.seed == 1:
@@ -211,7 +212,7 @@ def test_a_signal_stops_it_and_the_same_call_goes_on(sent: int, folder: Path, mo
         return taken(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Training, "_set_out", with_signal)
+        patch.setattr(loop.Training, "_begin_step", with_signal)
         with pytest.raises(Stopped):
             trained(folder / "stopped", model=PLAIN)
     halfway = open_ensemble(folder / "stopped")

@@ -90,15 +90,15 @@ def _published(root: Path) -> Iterator[Found]:
 
 
 def _read_published(name: str, root: Path, folder: Path) -> Found:
-    from . import idx, named
+    from . import mnist, registry
 
     try:
-        if name in idx.CLASSES:
-            name = idx.identity(folder) or ("fashion-mnist" if "fashion" in str(folder).lower() else name)
+        if name in mnist.CLASSES:
+            name = mnist.identity(folder) or ("fashion-mnist" if "fashion" in str(folder).lower() else name)
             root = folder
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # told below, as a note
-            parts = _parts(named.DATASETS[name](root))
+            parts = _parts(registry.DATASETS[name](root))
     except (ValueError, OSError) as error:
         return Found(name, str(folder), problem=str(error))
     expected = CATALOGUE[name].rows
@@ -181,9 +181,9 @@ def _mat(path: Path) -> Found:
 
 
 def _idx(path: Path) -> Found:
-    from . import idx
+    from . import mnist
 
-    held = idx.array(path)
+    held = mnist.array(path)
     return Found("IDX file", str(path), (Part(path.stem, held.shape[0], held.shape[1:], 0),))
 
 

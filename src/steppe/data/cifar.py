@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from . import unpickling
 from .catalogue import CATALOGUE, CIFAR10_BATCHES
-from .damage import DataError
 from .dataset import Dataset, Splits
-from .labels import class_numbers, paired
+from .errors import DataError, check_pairs, class_numbers
 
 PIXELS = 3 * 32 * 32
 TRAIN = {"cifar10": CIFAR10_BATCHES, "cifar100": ("train",)}
@@ -36,7 +35,7 @@ def _part(folder: Path, batches: tuple[str, ...], name: str, classes: tuple[str,
         binary = folder / f"{batch}.bin"
         read_one, path = (_binary, binary) if binary.is_file() else (_pickled, folder / batch)
         pixels, numbers = read_one(path, name)
-        paired(path, len(pixels), len(numbers))
+        check_pairs(path, len(pixels), len(numbers))
         images.append(pixels)
         labels.append(class_numbers(path, numbers, len(classes)))
     inputs = torch.from_numpy(np.concatenate(images).reshape(-1, 3, 32, 32))

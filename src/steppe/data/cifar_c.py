@@ -9,10 +9,9 @@ import torch
 
 from .._util.names import unknown
 from .catalogue import CATALOGUE, CORRUPTIONS_OF
-from .damage import DataError
 from .dataset import Dataset
-from .labels import class_numbers, paired
-from .npy import mapped
+from .errors import DataError, check_pairs, class_numbers
+from .npz import mapped
 
 SEVERITIES = 5  # one after the other in each file: README.txt of the archive
 
@@ -34,7 +33,7 @@ def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset
         raise DataError(
             f"{labels_file}: labels should be one row of whole numbers, and are {labels.dtype} {labels.shape}"
         )
-    paired(path, images.shape[0], labels.shape[0])
+    check_pairs(path, images.shape[0], labels.shape[0])
     if images.shape[0] % SEVERITIES:
         raise DataError(f"{path}: {images.shape[0]} rows are not {SEVERITIES} severities of equal length")
     each = images.shape[0] // SEVERITIES

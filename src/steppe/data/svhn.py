@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from .catalogue import CATALOGUE
-from .damage import DataError
 from .dataset import Dataset, Splits
-from .labels import class_numbers
+from .errors import DataError, class_numbers
 
 
 def read(root: Path | str, name: str = "svhn") -> Splits:

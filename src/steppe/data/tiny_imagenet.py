@@ -7,10 +7,9 @@ from pathlib import Path
 import torch
 
 from .catalogue import CATALOGUE
-from .damage import DataError
 from .dataset import Dataset, Splits
-from .folders import listed
-from .images import pixels
+from .errors import DataError
+from .folders import listed, pixels
 
 ANNOTATIONS = "val_annotations.txt"
 

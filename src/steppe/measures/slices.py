@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .._util.files import written
 from .._util.untrusted import from_json
-from ..data.npy import arrays
+from ..data.npz import arrays
 from .estimate import Cost
 
 Array = NDArray[np.float64]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from ..colours import saturated
+from ..pixels import saturated
 from .blur import smoothed
 from .draws import Draws
 

@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from .catalogue import CATALOGUE
-from .damage import DataError, affordable
 from .dataset import Dataset, Splits
-from .labels import class_numbers, paired
+from .errors import DataError, check_pairs, check_size, class_numbers
 
 CLASSES = {
     "mnist": tuple("0123456789"),
@@ -66,7 +65,7 @@ def array(path: Path) -> NDArray[np.uint8]:
             there = stored - 4 - len(axes)
             if not zipped and there != declared:
                 raise DataError(f"{path}: {shape} bytes are declared, {declared} in all, and {there} are there")
-            affordable(path, declared, stored)
+            check_size(path, declared, stored)
             body, more = file.read(declared), file.read(1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: its gzip stream is damaged: {error}") from error
@@ -80,7 +79,7 @@ def _part(folder: Path, part: str, name: str) -> Dataset:
     images, labels = array(images_file), array(labels_file)
     if images.ndim != 3 or not images.size:
         raise DataError(f"{images_file}: images should be (rows, height, width), and are {images.shape}")
-    paired(images_file, len(images), len(labels))
+    check_pairs(images_file, len(images), len(labels))
     classes = CLASSES[name]
     targets = class_numbers(labels_file, labels, len(classes))
     return Dataset(name, torch.from_numpy(images[:, None].copy()), targets, classes)
