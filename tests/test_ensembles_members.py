@@ -182,7 +182,7 @@ def test_a_crash_at_every_write_changes_nothing(whole: Trained, folder: Path, mo
 
     def deadly(path: Path, content: bytes) -> None:
         nonlocal calls
-        calls -= 1
+        calls -= not path.name.endswith(".holder")  # a lock's, which every start writes
         if not calls:
             died.add(path.name)
             raise Crash
@@ -312,7 +312,7 @@ def test_other_settings_are_refused_in_the_same_folder(whole: Trained) -> None:
 
 def test_a_member_by_itself_does_not_go_beyond_an_exchange(folder: Path) -> None:
     alone = members_of(config(folder, epochs=3), Ensemble(exchange_at=1))[0]
-    with pytest.raises(FileNotFoundError, match=r"sharp-1\.npy is not there: from epoch 2 on"):
+    with pytest.raises(FileNotFoundError, match=r"sharp-1\.npy does not exist: from epoch 2 on"):
         train(alone)
     assert open_run(str(alone.out)).position.epoch == 1
 

@@ -129,7 +129,7 @@ def test_what_is_printed_goes_through_one_place() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Name) and node.id in spelled
     }
-    assert printing == {"terminal.py"}
+    assert printing == {"_util/terminal.py"}
 
 
 # spreadsheets

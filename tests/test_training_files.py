@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 from training_runs import config
+from training_stops import crashed, stopped
 
 import steppe
 from steppe._util import files
@@ -231,8 +232,6 @@ def scalars_in(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own
 def test_loggers_have_every_record_once_after_any_number_of_starts(tmp_path: Path) -> None:
-    from test_training_resume import crashed, stopped
-
     settings = config(tmp_path, epochs=4, loggers=["csv", "tensorboard"], measures=["loss"], measure_every=2)
     stopped(settings, 3)
     crashed(settings, 12)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_training_resume import stopped
 from torch import Tensor, nn
 from torch.nn import functional as f
 from training_runs import assert_same_end, config, timeless
+from training_stops import stopped
 
 import steppe
 from steppe.data.feed import Feed

@@ -159,7 +159,7 @@ def _address(file: File, mirror: str | None) -> str:
         return file.url
     base = mirror if "://" in mirror else Path(mirror).resolve().as_uri()
     if urlsplit(base).scheme not in SCHEMES:
-        raise ValueError(f"a mirror is a folder or an address with {', '.join(SCHEMES)}, and {mirror!r} was given")
+        raise ValueError(f"a mirror is a folder or an address with {', '.join(SCHEMES)}, not {mirror!r}")
     return f"{base.rstrip('/')}/{file.name}"
 
 

@@ -149,10 +149,10 @@ class Training:
         captured(*batch.rows, held_out=batch.held_out)
         self.state.passes = passes
 
-    def _average(self, taken: int, every_step: bool) -> None:
+    def _average(self, steps: int, every_step: bool) -> None:
         """Update the averages that are due after so many steps."""
         for average in self.state.averages.values():
-            if average.every_step == every_step and taken > average.start * self.course.steps:
+            if average.every_step == every_step and steps > average.start * self.course.steps:
                 average.update(self.state.tensors())
 
     def _rows(self, batch: Batch, held_out: bool) -> Rows:

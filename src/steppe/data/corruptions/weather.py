@@ -27,7 +27,7 @@ def snow(
     sigma: float,
     kept: float,
 ) -> Tensor:
-    """A whitened image with streaks of flakes that fall in one direction, and in the opposite one."""
+    """Whiten the image and add streaks of flakes in one direction and in the opposite one."""
     flakes = enlarged(mean + deviation * draws.normal("flakes", 1, *images.shape[-2:]), size)
     flakes = flakes.masked_fill(flakes < least, 0.0).clamp(0, 1)
     streaks = streaked(flakes, radius, sigma, draws.uniform("angle", low=-135, high=-45))
@@ -36,9 +36,9 @@ def snow(
 
 
 def frost(images: Tensor, draws: Draws, kept: float, weight: float) -> Tensor:
-    """The image behind frost. A stand-in: the authors lay photographs of frost over the image, which are not ours.
+    """Overlay frost. A substitute: the authors overlay photographs of frost, which this project cannot redistribute.
 
-    Here frost is made of ridges of smooth noise at three sizes, like the veins of ice on a pane.
+    Here frost consists of ridges of smooth noise at three scales, like the veins of ice on a pane.
     """
     height, width = images.shape[-2:]
     ice = torch.zeros(len(images), 1, height, width)
@@ -51,19 +51,19 @@ def frost(images: Tensor, draws: Draws, kept: float, weight: float) -> Tensor:
 
 
 def fog(images: Tensor, draws: Draws, amount: float, smoothness: float) -> Tensor:
-    """The image behind a cloud, darkened so that its brightest level stays what it was."""
+    """Add a cloud and darken the image so that its brightest level stays."""
     brightest = images.amax((1, 2, 3), keepdim=True)
     cloud = plasma(draws, max(images.shape[-2:]), smoothness)[..., : images.shape[-2], : images.shape[-1]]
     return (images + amount * cloud) * brightest / (brightest + amount)
 
 
 def brightness(images: Tensor, _: Draws, amount: float) -> Tensor:
-    """HSV's value raised."""
+    """Raise HSV's value."""
     return brighter(images, amount)
 
 
 def plasma(draws: Draws, size: int, smoothness: float) -> Tensor:
-    """A cloud an image, (rows, 1, n, n) from 0 to 1, by midpoint displacement on a torus whose side is a power of two.
+    """Return one cloud per image, (rows, 1, n, n) from 0 to 1, by midpoint displacement on a torus of side 2^k.
 
     Midpoints are means of their four neighbours and a uniform displacement, whose range falls by smoothness squared
     whenever the mesh is halved.
@@ -100,7 +100,7 @@ def spatter(
     weight: float,
     mud: float,
 ) -> Tensor:
-    """Drops where smooth noise is high: bright water that refracts at its rims, or brown mud that covers."""
+    """Add drops where smooth noise is high: bright water that refracts at its rims, or opaque brown mud."""
     liquid = mean + deviation * draws.normal("liquid", 1, *images.shape[-2:])
     liquid = smoothed(liquid, smoothness, mode="nearest")
     liquid = liquid.masked_fill(liquid < least, 0.0)
@@ -110,16 +110,16 @@ def spatter(
         cover = cover.masked_fill(cover < 0.8, 0.0)
         return torch.lerp(images, tinted(MUD, channels), cover)
     shine = torch.from_numpy(refraction(np.clip(liquid.squeeze(1).numpy() * 255, 0, 255).astype(np.uint8))).unsqueeze(1)
-    shine = shine / shine.amax((2, 3), keepdim=True).clamp(min=1e-12)  # an image without a drop stays as it is
+    shine = shine / shine.amax((2, 3), keepdim=True).clamp(min=1e-12)  # an image without drops stays unchanged
     return images + weight * shine * tinted(WATER, channels)
 
 
 def refraction(liquid: np.ndarray) -> np.ndarray:
-    """How bright liquid (rows, height, width; bytes) shines: its distance from edges, equalised and lit from a side."""
+    """Return the brightness of liquid (rows, height, width; bytes): its distance from edges, equalised and embossed."""
     from scipy.ndimage import correlate, distance_transform_edt, uniform_filter
 
     lit = np.array(EMBOSS)[None]
-    # images are laid so far apart that the nearest edge is always one's own; the authors cut distances at 20
+    # images are far apart along axis 0, so the nearest edge is in the same image; the authors clip distances at 20
     distance = distance_transform_edt(~edges(liquid), sampling=(1e3, 1, 1)).clip(max=20)
     relief = equalised(uniform_filter(distance, (0, 3, 3), mode="mirror").astype(np.uint8))
     relief = correlate(relief.astype(np.int64), lit, mode="mirror").clip(0, 255)
@@ -129,7 +129,7 @@ def refraction(liquid: np.ndarray) -> np.ndarray:
 
 
 def edges(images: np.ndarray, low: float = 50, high: float = 150) -> np.ndarray:
-    """Canny's edges of bytes (rows, height, width): ridges of the slope above `low` that reach `high` somewhere."""
+    """Return Canny's edges of bytes (rows, height, width): ridges of the slope above `low` that reach `high`."""
     from scipy.ndimage import correlate1d, label
 
     levels, rise, mean = images.astype(np.int64), (-1, 0, 1), (1, 2, 1)  # Sobel's filters, image by image
@@ -157,12 +157,12 @@ def edges(images: np.ndarray, low: float = 50, high: float = 150) -> np.ndarray:
     parts, count = label(ridge & (slope > low), structure=within)
     strong = np.zeros(count + 1, dtype=bool)
     strong[np.unique(parts[ridge & (slope > high)])] = True
-    found: np.ndarray = strong[parts]
-    return found
+    edge_map: np.ndarray = strong[parts]
+    return edge_map
 
 
 def equalised(images: np.ndarray) -> np.ndarray:
-    """Bytes (rows, height, width) whose levels are spread so that each image has all of them equally often."""
+    """Equalise the histogram of each image of bytes (rows, height, width)."""
     rows, pixels = len(images), images[0].size
     flat = images.reshape(rows, pixels).astype(np.int64)
     counts = np.bincount((flat + 256 * np.arange(rows)[:, None]).ravel(), minlength=256 * rows).reshape(rows, 256)
