@@ -36,7 +36,7 @@ from steppe.data.dataset import Dataset, Splits
 from steppe.ensembles import Ensemble, train_ensemble
 from steppe.measures.fisher import fisher_traces
 from steppe.training import Config
-from steppe.training.flatness import objective_of
+from steppe.training.evaluate import objective_of
 from steppe.training.loop import Training
 from steppe.training.problem import task_of
 
@@ -82,7 +82,7 @@ class Stepper:
     def begin(self) -> None:
         cpu = torch.device("cpu")
         self.training = Training(self.config, Path(), self.splits, task_of(self.splits), Workers(), cpu)
-        self.batches, self.left = self.training.supply.epoch(0, 0), len(self.training.supply.feed)
+        self.batches, self.left = self.training.batches.epoch(0, 0), len(self.training.batches.feed)
         self._step()  # the first one warms up
 
     def timed(self) -> float:
@@ -93,7 +93,7 @@ class Stepper:
     def _step(self) -> None:
         self.left -= 1
         batch = next(self.batches)
-        self.training._set_out()
+        self.training._begin_step()
         self.training._passes(batch)
 
 
@@ -140,7 +140,7 @@ def cost(rounds: int, folder: Path) -> list[str]:
 
 def scoring(training: Training, splits: Splits) -> float:
     """Seconds that the scores of a batch's worth of rows take: a step's share of an exchange."""
-    model, rows, size = training.trainee.bare, splits.train.rows(slice(1280)), training.config.batch_size
+    model, rows, size = training.state.module, splits.train.rows(slice(1280)), training.config.batch_size
     took = timed(lambda: fisher_traces(objective_of(model.eval(), training.task, rows, None)))
     model.train()
     return took * size / len(rows)

@@ -112,7 +112,7 @@ def _runs(asked: Asked, folder: Path) -> Runs:
     )  # fmt: skip
     training = Training(config, folder, splits, task_of(splits), Workers(), torch.device(asked.device))
     training.capture()
-    feed, alone = training.supply.feed, Alone()
+    feed, alone = training.batches.feed, Alone()
     parts = {name: len(feed) // share for name, share in SHARES.items()}  # steps
 
     def ours(number: int) -> None:

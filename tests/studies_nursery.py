@@ -59,7 +59,7 @@ def fork() -> None:
     import torch
     import torch._dynamo
 
-    from steppe.data.named import load
+    from steppe.data.registry import load
 
     torch.set_num_threads(1)
     load("spirals")

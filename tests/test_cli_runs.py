@@ -25,7 +25,7 @@ from steppe.cli import main
 from steppe.measures import Estimate
 from steppe.measures import Path as Way
 from steppe.measures.run import DEFAULT
-from steppe.training.position import Position
+from steppe.training.schedule import Position
 from steppe.training.stopping import Stopped
 
 SMALL = ["--data", "digits", "--model", "mlp", "--model-options", '{"width": 12, "depth": 2}', "--epochs", "2"]
@@ -213,7 +213,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on(
         raise Stopped(Path("runs/x"), Position(3, 4), sent.name)
 
     monkeypatch.setattr(steppe.training.entry, "train", stopped)
-    assert "the same command goes on in runs/x" in told(capsys, "train", "--out", "runs/x", code=code)
+    assert "rerun the command to resume in runs/x" in told(capsys, "train", "--out", "runs/x", code=code)
     assert answered(capsys, "train", "--out", "runs/x", code=code) == {"out": "runs/x", "finished": False}
 
 

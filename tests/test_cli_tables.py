@@ -20,7 +20,7 @@ from steppe.cli.data import BUILT_IN, YOUR_OWN
 from steppe.cli.doctor import NEEDED, OPTIONAL
 from steppe.cli.methods import ABOUT, passes
 from steppe.data.catalogue import CATALOGUE, CORRUPTED
-from steppe.data.named import DATASETS, OWN
+from steppe.data.registry import DATASETS, OWN
 from steppe.nn import MODELS, build
 
 ROOT = Path(__file__).parents[1]

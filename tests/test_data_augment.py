@@ -8,8 +8,19 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Generator
 
-from steppe.data.augment import AUGMENTATIONS, MARGIN, augmentation, beta, crop, crop_reflect, flip, mixup
-from steppe.data.randaugment import OPERATIONS, apply, randaugment
+from steppe.data.augment import (
+    AUGMENTATIONS,
+    MARGIN,
+    OPERATIONS,
+    apply_operation,
+    augmentation,
+    beta,
+    crop,
+    crop_reflect,
+    flip,
+    mixup,
+    randaugment,
+)
 
 
 def batch(rows=64, channels=3, height=9, width=11, dtype=torch.uint8, seed=0):
@@ -152,7 +163,7 @@ def test_shares_of_one_half_follow_the_arcsine_law():
 def one(x: torch.Tensor, name: str, strength: float) -> np.ndarray:
     """An operation on every image, as bytes with channels last."""
     op = torch.full((len(x),), OPERATIONS.index(name))
-    out = apply(x.float(), op, torch.full((len(x),), strength))
+    out = apply_operation(x.float(), op, torch.full((len(x),), strength))
     return out.round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
 
 
@@ -223,10 +234,10 @@ def test_each_image_gets_its_own_operation(name, channels):
     x = batch(len(OPERATIONS), channels, 12, 10)[0].float()
     op, strength = torch.arange(len(OPERATIONS)), torch.linspace(-1, 1, len(OPERATIONS))
     i = OPERATIONS.index(name)
-    together = apply(x, op, strength)
-    alone = apply(x[i : i + 1], op[i : i + 1], strength[i : i + 1])
+    together = apply_operation(x, op, strength)
+    alone = apply_operation(x[i : i + 1], op[i : i + 1], strength[i : i + 1])
     torch.testing.assert_close(together[i : i + 1], alone)
-    still = apply(x[i : i + 1], op[i : i + 1], torch.zeros(1))
+    still = apply_operation(x[i : i + 1], op[i : i + 1], torch.zeros(1))
     assert torch.allclose(still, x[i : i + 1], atol=1e-3) or name == "autocontrast"
     if name == "identity" or (name == "colour" and channels == 1):
         assert torch.allclose(alone, x[i : i + 1], atol=1e-3)

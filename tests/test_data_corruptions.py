@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from steppe.data.corruptions import NAMES, SEVERITIES, cache, corrupt, corrupted, named
+from steppe.data.corruptions import NAMES, SEVERITIES, corrupt, corrupted, registry
 from steppe.data.corruptions.blur import (
     defocus_blur,
     enlarged,
@@ -26,8 +26,7 @@ from steppe.data.corruptions.blur import (
 from steppe.data.corruptions.digital import _affine, elastic_transform, pixelate, sampled
 from steppe.data.corruptions.draws import Draws
 from steppe.data.corruptions.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
-from steppe.data.corruptions.spatter import MUD, edges, equalised, refraction, spatter
-from steppe.data.corruptions.weather import fog, frost, plasma, snow
+from steppe.data.corruptions.weather import MUD, edges, equalised, fog, frost, plasma, refraction, snow, spatter
 from steppe.data.dataset import Dataset
 
 
@@ -62,7 +61,7 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
 
 def test_there_are_nineteen_with_five_severities_each():
     assert len(NAMES) == len(set(NAMES)) == 19
-    assert set(named.CORRUPTIONS) == set(NAMES)
+    assert set(registry.CORRUPTIONS) == set(NAMES)
     assert all(len(SEVERITIES[name]) == 5 for name in NAMES)
 
 
@@ -85,7 +84,7 @@ def test_any_size_and_one_or_three_channels(name, shape):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_does_not_depend_on_the_rows_beside_it(name, monkeypatch):
-    monkeypatch.setattr(named, "BLOCK", 4)
+    monkeypatch.setattr(registry, "BLOCK", 4)
     x = photos(9)
     whole = corrupt(x, name, 4, seed=3)
     assert torch.equal(corrupt(x[:6], name, 4, seed=3), whole[:6])
@@ -102,7 +101,7 @@ RANDOM = [
 
 @pytest.mark.parametrize("name", [*RANDOM, "elastic_transform"])
 def test_rows_blocks_and_seeds_have_noise_of_their_own(name, monkeypatch):
-    monkeypatch.setattr(named, "BLOCK", 2)
+    monkeypatch.setattr(registry, "BLOCK", 2)
     x = photos(1).expand(5, -1, -1, -1)
     outs = [*corrupt(x, name, 3), *corrupt(x, name, 3, seed=1), *corrupt(x, name, 3, seed=-1)]
     pairs = [torch.equal(a, b) for i, a in enumerate(outs) for b in outs[:i]]
@@ -503,8 +502,8 @@ def dataset(rows=5) -> Dataset:
 def made(monkeypatch):
     """How often images were made."""
     calls = []
-    whole = named.corrupt
-    monkeypatch.setattr(named, "corrupt", lambda *a: calls.append(a[1:]) or whole(*a))
+    whole = registry.corrupt
+    monkeypatch.setattr(registry, "corrupt", lambda *a: calls.append(a[1:]) or whole(*a))
     return calls
 
 
@@ -532,11 +531,11 @@ def test_everything_that_matters_is_in_the_key(tmp_path, made, monkeypatch):
     ):  # fmt: skip
         corrupted(d, name, severity, seed, tmp_path)
     assert len(made) == len(list(tmp_path.iterdir())) == 6
-    cache._makers.cache_clear()
-    monkeypatch.setattr(cache, "version", lambda library: "another release")
+    registry._makers.cache_clear()
+    monkeypatch.setattr(registry, "version", lambda library: "another release")
     corrupted(data, "contrast", 1, 0, tmp_path)
     assert len(made) == 7
-    cache._makers.cache_clear()
+    registry._makers.cache_clear()
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "other", "code"])

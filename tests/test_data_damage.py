@@ -36,7 +36,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steppe.data import DataError, Splits, cifar_c, load, npz
-from steppe.data.archives import unpack
+from steppe.data.download import unpack
 from steppe.data.unpickling import table
 
 
@@ -59,7 +59,7 @@ def refused(name: str, root: Path, *words: str) -> None:
         ("train-images-idx3-ubyte", idx_bytes(random_bytes(6, 28, 28))[:-1], "4704 in all, and 4703 are there"),
         ("train-images-idx3-ubyte", idx_bytes(random_bytes(6, 28, 28)) + b"x", "4704 in all, and 4705 are there"),
         ("train-images-idx3-ubyte", b"", "it begins with nothing"),
-        ("train-images-idx3-ubyte", b"\x00\x00\x08\x03\x00", "ends within its header"),
+        ("train-images-idx3-ubyte", b"\x00\x00\x08\x03\x00", "ends inside its header"),
         ("train-images-idx3-ubyte", b"PK\x03\x04" + bytes(100), "not an IDX file"),
         ("train-images-idx3-ubyte", bytes([0, 0, 13, 3]) + bytes(100), "not an IDX file of bytes"),
         ("train-images-idx3-ubyte", idx_bytes(random_bytes(5, 28, 28)), "5 images but 6 labels"),
@@ -101,12 +101,12 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
 def test_the_labels_of_another_set_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
 
-    from steppe.data import idx
+    from steppe.data import mnist
 
     held = write_mnist(tmp_path)
     digest = hashlib.sha256(held["t10k-labels-idx1-ubyte"].tobytes()).hexdigest()
-    monkeypatch.setitem(idx.LABELS, digest, "fashion-mnist")
-    refused("mnist", tmp_path, "mnist was asked for, and these files are those of fashion-mnist")
+    monkeypatch.setitem(mnist.LABELS, digest, "fashion-mnist")
+    refused("mnist", tmp_path, "these are the files of fashion-mnist, not of mnist")
 
 
 # CIFAR
@@ -362,8 +362,8 @@ X, Y = np.zeros((10, 3)), np.arange(10) % 2
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"a": X}, "it holds a; wanted are x_train"),
-        ({"x": X}, "it holds x; wanted are"),
+        ({"a": X}, "it holds a; expected are x_train"),
+        ({"x": X}, "it holds x; expected are"),
         ({"x": X, "y": Y[:9]}, "10 images but 9 labels"),
         ({"x": X, "y": Y - 1}, "a label is -1"),
         ({"x": X, "y": Y * 10**9}, "1000000000"),

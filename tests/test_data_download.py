@@ -152,7 +152,7 @@ def test_a_connection_that_breaks_is_taken_up_again(server: Server, tmp_path: Pa
 
 def test_a_body_that_stays_short_is_kept_for_later(server: Server, tmp_path: Path) -> None:
     server.files["a.bin"], server.breaks_after = BODY, [1000] * 100
-    with pytest.raises(ConnectionError, match=r"ended after 5,000 of 700,000 bytes, 5 times; call again to go on"):
+    with pytest.raises(ConnectionError, match=r"ended after 5,000 of 700,000 bytes, 5 times; call again to resume"):
         fetched(server, published(BODY), tmp_path)
     assert (tmp_path / "a.bin.part").read_bytes() == BODY[:5000]
     assert not (tmp_path / "a.bin").exists()
@@ -244,7 +244,7 @@ def test_a_server_without_the_file_and_no_server(server: Server, tmp_path: Path)
     with pytest.raises(ConnectionError, match=r"127.*/a\.bin: the server answered 404"):
         fetched(server, published(BODY), tmp_path)
     gone = Server(address="http://127.0.0.1:1")
-    with pytest.raises(ConnectionError, match="call again to go on from 0 bytes"):
+    with pytest.raises(ConnectionError, match="call again to resume from 0 bytes"):
         fetched(gone, published(BODY), tmp_path)
     assert [p for p in tmp_path.iterdir() if p.stat().st_size] == []
 
@@ -397,7 +397,7 @@ def test_a_folder_that_is_not_whole_is_not_written_over(
     mine = tmp_path / "data" / "cifar-10-batches-bin" / "data_batch_1.bin"
     mine.parent.mkdir(parents=True)
     mine.write_bytes(b"mine")
-    with pytest.raises(DataError, match="not whole; move it away"):
+    with pytest.raises(DataError, match="incomplete; move it away"):
         get("cifar10", tmp_path / "data", mirror=server.address)
     assert mine.read_bytes() == b"mine"
     assert server.asked == []

@@ -250,5 +250,5 @@ def test_a_channel_of_one_colour_stays_finite():
 
 
 def test_standard_refuses_other_channels():
-    with pytest.raises(ValueError, match="3 channels were given, and images have 1"):
+    with pytest.raises(ValueError, match="means of 3 channels, and images have 1"):
         Standard((0.5,) * 3, (1.0,) * 3)(torch.zeros(1, 1, 2, 2))

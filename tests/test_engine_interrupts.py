@@ -26,9 +26,9 @@ from torch.autograd import grad_mode
 from training_runs import config
 
 import steppe
+from steppe.core.process_group import Workers
 from steppe.cuda.capture import passes_of
 from steppe.cuda.captured import Captured
-from steppe.measures.workers import Workers
 from steppe.training.loop import Training
 from steppe.training.problem import data_of, task_of
 

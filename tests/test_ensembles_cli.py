@@ -21,10 +21,10 @@ from steppe.cli import main
 from steppe.cli.entry import command
 from steppe.cli.parsing import parse
 from steppe.data.corruptions import corrupted
-from steppe.data.named import load
+from steppe.data.registry import load
 from steppe.measures import Objective, fisher_traces
 from steppe.training import open_run
-from steppe.training.position import Position
+from steppe.training.schedule import Position
 from steppe.training.stopping import Stopped
 
 SMALL = ["--model-options", '{"width": 12, "depth": 1}', "--epochs", "2", "--batch-size", "40", "--lr", "0.2"]

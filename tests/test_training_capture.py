@@ -27,7 +27,7 @@ def trained(settings, monkeypatch, *, recorded: bool):
 
     def capture(training):
         if recorded:
-            captured = Captured(training.trainee.opt, training._alone, training.trainee.bare, Again())
+            captured = Captured(training.state.opt, training._alone, training.state.module, Again())
             training._captured = captured
             found.append(captured)
 

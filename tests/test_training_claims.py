@@ -17,7 +17,7 @@ import torch
 from training_runs import assert_same_end, config
 
 from steppe._util.files import written
-from steppe.training import Run, checkpoint, files, loop, open_run, train
+from steppe.training import Run, checkpoint, loop, open_run, train
 from steppe.training.checkpoint import PREVIOUS, WEIGHTS
 
 HOLD = """
@@ -58,7 +58,7 @@ def test_a_folder_is_held_also_when_its_lock_is_deleted(lost: list[str], tmp_pat
 def test_a_run_whose_folder_was_replaced_does_not_write_into_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = loop.Training._set_out
+    taken = loop.Training._begin_step
 
     def replaced(self: loop.Training) -> int:
         if self.course.taken(self.position) == 7:
@@ -66,7 +66,7 @@ def test_a_run_whose_folder_was_replaced_does_not_write_into_the_other(
             (tmp_path / "run").mkdir()
         return taken(self)
 
-    monkeypatch.setattr(loop.Training, "_set_out", replaced)
+    monkeypatch.setattr(loop.Training, "_begin_step", replaced)
     with pytest.raises(RuntimeError, match="another folder has come in its place"):
         train(config(tmp_path / "run"))
     assert list((tmp_path / "run").iterdir()) == []
@@ -94,15 +94,6 @@ def test_no_write_follows_a_symbolic_link(name: str, tmp_path: Path) -> None:
         trouble = str(error)
     assert not trouble or (name in trouble and "symbolic link" in trouble)
     assert outside.read_bytes() == before
-
-
-def test_a_file_on_its_way_does_not_follow_one(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.write_text("years of work")
-    (tmp_path / "run.yaml.tmp").symlink_to(outside)
-    files.replace(tmp_path / "run.yaml", b"config: {}")
-    assert outside.read_text() == "years of work"
-    assert (tmp_path / "run.yaml").read_text() == "config: {}"
 
 
 def test_tensorboard_does_not_follow_one(tmp_path: Path) -> None:

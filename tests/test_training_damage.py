@@ -19,7 +19,7 @@ from training_runs import assert_same_end, config
 from steppe._util import checkpoint_files as handed_in
 from steppe.training import Run, open_run, train
 from steppe.training.checkpoint import PREVIOUS, WEIGHTS, loaded
-from steppe.training.position import Position
+from steppe.training.schedule import Position
 
 FLIPS = 60  # of random bits in each file
 

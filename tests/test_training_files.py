@@ -19,13 +19,24 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import nn
 from training_runs import config
+from training_stops import crashed, stopped
 
 import steppe
-from steppe.training import Config, checkpoint, files, folder, open_run, records, train
-from steppe.training.checkpoint import PREVIOUS, WEIGHTS, Kept, commit, committed, state_in, weights_in
-from steppe.training.loggers import logger, numbers
-from steppe.training.packing import packed, unpacked
-from steppe.training.position import Course, Position
+from steppe._util import files
+from steppe.training import Config, checkpoint, folder, open_run, records, train
+from steppe.training.checkpoint import (
+    PREVIOUS,
+    WEIGHTS,
+    Kept,
+    commit,
+    committed,
+    packed,
+    state_in,
+    unpacked,
+    weights_in,
+)
+from steppe.training.records import logger, numbers
+from steppe.training.schedule import Course, Position
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
 tensors = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8]).flatmap(
@@ -112,13 +123,13 @@ def test_the_device_that_is_always_full() -> None:
 
 def test_cutting(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    files.cut(path, 0)
+    files.truncate(path, 0)
     assert files.append(path, b"one\n") == 4
     assert files.append(path, b"two\n") == 8
-    files.cut(path, 4)
+    files.truncate(path, 4)
     assert path.read_bytes() == b"one\n"
-    with pytest.raises(ValueError, match=r"has 4 bytes, and 9 belong"):
-        files.cut(path, 9)
+    with pytest.raises(ValueError, match=r"has 4 bytes, fewer than 9"):
+        files.truncate(path, 9)
 
 
 # Checkpoints
@@ -181,7 +192,7 @@ def test_a_state_of_another_commit_is_not_taken(tmp_path: Path) -> None:
 def test_a_checkpoint_that_points_out_of_its_folder_is_refused(tmp_path: Path) -> None:
     said = {"format": 1, "position": {"epoch": 0, "step": 0}, "state": "../x", "records": 0, "finished": False}
     save_file({"w": torch.ones(1)}, tmp_path / WEIGHTS, {"steppe": json.dumps(said)})
-    with pytest.raises(ValueError, match="elsewhere"):
+    with pytest.raises(ValueError, match="outside its folder"):
         committed(tmp_path)
 
 
@@ -221,8 +232,6 @@ def scalars_in(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own
 def test_loggers_have_every_record_once_after_any_number_of_starts(tmp_path: Path) -> None:
-    from test_training_resume import crashed, stopped
-
     settings = config(tmp_path, epochs=4, loggers=["csv", "tensorboard"], measures=["loss"], measure_every=2)
     stopped(settings, 3)
     crashed(settings, 12)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_training_resume import stopped
 from training_runs import assert_same_end, config
+from training_stops import stopped
 
 from steppe.training import train
 

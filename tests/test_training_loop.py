@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_training_resume import stopped
 from torch import Tensor, nn
 from torch.nn import functional as f
 from training_runs import assert_same_end, config, timeless
+from training_stops import stopped
 
 import steppe
 from steppe.core.process_group import Workers
 from steppe.data.feed import Feed
 from steppe.optim.passes import Pass
 from steppe.training import Config, Run, loop, open_run, train
+from steppe.training.batches import BatchSource
 from steppe.training.problem import data_of, model_of, task_of
-from steppe.training.supply import Supply
 
 STEPS = 10
 
@@ -190,7 +190,7 @@ def test_every_row_is_counted_once(method: str, tmp_path: Path, monkeypatch: pyt
     ended = loop.Training._end_epoch
 
     def look(self: loop.Training) -> None:
-        counted.append(float(self.trainee.sums.totals[2]))
+        counted.append(float(self.state.sums.totals[2]))
         ended(self)
 
     monkeypatch.setattr(loop.Training, "_end_epoch", look)
@@ -258,7 +258,7 @@ def test_evaluations_come_every_so_often_and_at_the_end(tmp_path: Path) -> None:
 # What methods are fed
 
 
-def supply(settings: Config, rank: int = 0, world: int = 1) -> Supply:
+def supply(settings: Config, rank: int = 0, world: int = 1) -> BatchSource:
     splits = data_of(settings)
 
     class Two:
@@ -268,7 +268,7 @@ def supply(settings: Config, rank: int = 0, world: int = 1) -> Supply:
     if world > 1:
         workers = Two()
         workers.rank, workers.count = rank, world
-    return Supply.of(settings, splits, task_of(splits), workers)
+    return BatchSource.of(settings, splits, task_of(splits), workers)
 
 
 def keys(x: Tensor) -> list[bytes]:

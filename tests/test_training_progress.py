@@ -14,9 +14,9 @@ from rich.progress import Progress, TextColumn
 from training_runs import config
 
 from steppe.training import progress, train
-from steppe.training.position import Course, Position
-from steppe.training.progress import Bars, told
-from steppe.training.sums import Sums
+from steppe.training.losses import Sums
+from steppe.training.progress import Bars, summary
+from steppe.training.schedule import Course, Position
 
 
 def test_a_log_has_a_line_an_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,4 +83,4 @@ def test_bars_come_and_go_on_a_terminal(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_only_what_is_there_is_told() -> None:
-    assert told({"train_loss": 0.25, "test_accuracy": None, "other": 1}) == "loss 0.2500"
+    assert summary({"train_loss": 0.25, "test_accuracy": None, "other": 1}) == "loss 0.2500"

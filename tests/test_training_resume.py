@@ -17,50 +17,15 @@ import numpy as np
 import pytest
 import torch
 from training_runs import assert_same_end, config, timeless
+from training_stops import crashed, stopped
 
 import steppe
-from steppe.training import Config, Run, Stopped, files, loop, open_run, train
+from steppe._util import files
+from steppe.training import Run, loop, open_run, train
 from steppe.training.checkpoint import WEIGHTS, committed
-from steppe.training.position import Position
+from steppe.training.schedule import Position
 
 STEPS = 10  # two epochs of five
-
-
-def stopping_at(step: int, monkeypatch: pytest.MonkeyPatch, by: int = signal.SIGTERM) -> None:
-    """A signal arrives in the middle of the step-th step."""
-    taken = loop.Training._set_out
-
-    def with_signal(self: loop.Training) -> int:
-        if self.course.taken(self.position) == step:
-            os.kill(os.getpid(), by)
-        return taken(self)
-
-    monkeypatch.setattr(loop.Training, "_set_out", with_signal)
-
-
-def crashing_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process dies in the step-th step: what is on disk is all that is left."""
-    taken = loop.Training._set_out
-
-    def with_crash(self: loop.Training) -> int:
-        if self.course.taken(self.position) == step:
-            raise ZeroDivisionError
-        return taken(self)
-
-    monkeypatch.setattr(loop.Training, "_set_out", with_crash)
-
-
-def stopped(settings: Config, step: int, by: int = signal.SIGTERM) -> Stopped:
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped) as told:
-        stopping_at(step, patch, by)
-        train(settings)
-    return told.value
-
-
-def crashed(settings: Config, step: int) -> None:
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(ZeroDivisionError):
-        crashing_at(step, patch)
-        train(settings)
 
 
 # at step 3 of 10, in the middle of the first epoch; by step 7 LookSAM and SSAM-D have been both on and off
@@ -146,14 +111,14 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.Mon
         os.kill(os.getpid(), signal.SIGINT)
         return 0
 
-    monkeypatch.setattr(loop.Training, "_set_out", twice)
+    monkeypatch.setattr(loop.Training, "_begin_step", twice)
     with pytest.raises(KeyboardInterrupt):
         train(config(tmp_path))
 
 
 def test_a_finished_run_is_returned_as_it_is(whole: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir() if p.name != "run.lock"}
-    monkeypatch.setattr(loop.Training, "_set_out", lambda *_: pytest.fail("it trains again"))
+    monkeypatch.setattr(loop.Training, "_begin_step", lambda *_: pytest.fail("it trains again"))
     again = train(whole.config)
     assert again.finished
     assert again.records == whole.records

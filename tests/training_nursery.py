@@ -18,7 +18,8 @@ from typing import Any
 import torch
 import torch._dynamo  # the first step of any optimizer imports it, in two seconds
 
-from steppe.training import Config, files, train
+from steppe._util import files
+from steppe.training import Config, train
 from steppe.training.problem import data_of, model_of  # and all that they import: no child has to
 
 CALLS = ("open", "write", "fsync", "link", "replace", "unlink", "ftruncate")

@@ -43,20 +43,20 @@ def in_small_batches(rank: int, asked: dict[str, Any]) -> tuple[dict[str, Tensor
 
 def until_signal(rank: int, asked: dict[str, Any], step: int) -> str:
     """One of the two processes hears a signal in that step; both stop."""
-    taken = loop.Training._set_out
+    taken = loop.Training._begin_step
 
     def with_signal(self: loop.Training) -> int:
         if rank == 1 and self.course.taken(self.position) == step:
             os.kill(os.getpid(), signal.SIGTERM)
         return taken(self)
 
-    loop.Training._set_out = with_signal  # type: ignore[method-assign]
+    loop.Training._begin_step = with_signal  # type: ignore[method-assign]
     try:
         train(Config(**asked))
     except Stopped as told:
         return str(told.position)
     finally:
-        loop.Training._set_out = taken  # type: ignore[method-assign]
+        loop.Training._begin_step = taken  # type: ignore[method-assign]
     return "finished"
 
 

@@ -6,7 +6,6 @@ process in. (Windows and some network disks lock no folders: there the file is a
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .files import written
+from .files import refuse_link, written
 
 try:
     import fcntl
@@ -77,14 +76,6 @@ def is_held(folder: Path, name: str) -> bool:
                 return False
     except Timeout:
         return True
-
-
-def refuse_link(path: Path) -> None:
-    """Raises for a symbolic link: in a folder that somebody else made it may lead anywhere."""
-    if path.is_symlink():
-        raise OSError(
-            errno.ELOOP, "steppe does not write through symbolic links: take it away, or choose another out", str(path)
-        )
 
 
 @contextmanager

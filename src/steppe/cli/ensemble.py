@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..ensembles.named import STRATEGIES, strategy
 from ..ensembles.settings import Ensemble
 from ..training.config import Config
-from ..training.known import refuse_unknown
+from ..training.validate import refuse_unknown
 from .answer import Answer, add, plain, table
 from .command import Command, File, Origins
 from .options import called
@@ -75,7 +75,7 @@ def run(ensemble: Ensemble, told: Told, config: Config, how: How, file: File, or
 
 def _root(config: Config) -> Path:
     """The folder under which the ensembles of one command lie."""
-    from ..training.start import folder_of
+    from ..training.folder import folder_of
 
     return folder_of(replace(config, method="ensemble"))
 

@@ -55,7 +55,7 @@ def run(look: Look, on: On, file: File) -> Answer:
         raise Misuse(f"a landscape is of one run or checkpoint, or between two, not of {len(look.what)}")
     if Path(look.out).suffix not in FORMATS:
         raise Misuse(f"--out takes a file that ends in {', '.join(FORMATS)}, not {look.out!r}")
-    from ..training.known import known_device
+    from ..training.validate import known_device
 
     with asking():
         known_device(on.device)

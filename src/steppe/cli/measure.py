@@ -85,7 +85,7 @@ def run(what: What, on: On, file: File) -> Answer:
     """Measures one subject after the other; what fails is told at the end, beside the others' numbers."""
     from ..measures.registry import resolve_measures
     from ..measures.run import measure_objective
-    from ..training.known import known_device
+    from ..training.validate import known_device
 
     if not what.what:
         raise Misuse("say what to measure: folders of runs, or a checkpoint with --model and --data")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .._util.checkpoint_files import load_into, read
-from ..data.declared import CHOICES, declared
+from ..data.registry import CHOICES, declared
 from ..training.config import Config
-from ..training.known import refuse_unknown
+from ..training.validate import refuse_unknown
 from .options import called, flag_of
 from .trouble import Misuse, asking
 
@@ -73,7 +73,7 @@ class Subject:
     def objective(self, on: On) -> Objective:
         """The loss on some rows as a function of the weights."""
         from ..training.distributed import device_of
-        from ..training.flatness import objective_of
+        from ..training.evaluate import objective_of
 
         device = device_of(on.device)
         dataset = (self.splits.train if on.split == "train" else self.splits.test).to(device)

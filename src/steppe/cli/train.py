@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..training.config import Config
-from ..training.known import refuse_unknown
+from ..training.validate import refuse_unknown
 from .answer import Answer, add, table
 from .command import Command, File, Origins
 from .trouble import STOPPED, asking
@@ -29,7 +29,7 @@ def run(config: Config, how: How, file: File, origins: Origins) -> Answer:
     if how.dry_run:
         return dry(config, origins)
     from ..training import Stopped, train
-    from ..training.progress import told
+    from ..training.progress import summary
 
     try:
         done = train(config, how.progress)
@@ -37,7 +37,7 @@ def run(config: Config, how: How, file: File, origins: Origins) -> Answer:
         code = STOPPED if "SIGINT" in str(stop) else stop.exit_code
         return Answer({"out": str(stop.path), "finished": False}, trouble=[f"steppe train: {stop}"], code=code)
     data = {"out": str(done.path), "finished": done.finished, "epochs": len(done.records), "last": done.result}
-    return Answer(data, [f"{done.path}: {len(done.records)} epochs, {told(done.result)}"])
+    return Answer(data, [f"{done.path}: {len(done.records)} epochs, {summary(done.result)}"])
 
 
 def dry(config: Config, origins: Origins) -> Answer:
@@ -46,23 +46,22 @@ def dry(config: Config, origins: Origins) -> Answer:
 
     from ..core.process_group import Workers
     from ..training.checkpoint import PREVIOUS, RECORDS, WEIGHTS
-    from ..training.entry import found
-    from ..training.folder import RUN, about
+    from ..training.folder import RUN, folder_of, read_run_yaml
     from ..training.loop import Training
     from ..training.problem import data_of, task_of
-    from ..training.start import folder_of
+    from ..training.resume import resume_point
     from .methods import passes
 
     path, splits = folder_of(config), data_of(config)
     training = Training(config, path, splits, task_of(splits), Workers(), torch.device("cpu"))
-    opt, course = training.trainee.opt, training.course
+    opt, course = training.state.opt, training.course
     resolved = {name: {"value": value, "from": origins.of[name]} for name, value in asdict(config).items()}
     if config.rho is None and "rho" in opt.param_groups[0]:
         resolved["rho"] = {"value": opt.param_groups[0]["rho"], "from": f"{config.method}'s own default"}
     resolved["out"] = {"value": str(path), "from": origins.of["out"]}
-    done = found(path, about(path), config) if path.exists() else None
+    done = resume_point(path, read_run_yaml(path), config) if path.exists() else None
     plan: dict[str, Any] = {
-        "parameters": sum(p.numel() for p in training.trainee.bare.parameters()),
+        "parameters": sum(p.numel() for p in training.state.module.parameters()),
         "rows": {part: len(rows) for part, rows in vars(splits).items() if rows is not None},
         "steps": course.steps,
         "steps_per_epoch": course.per_epoch,

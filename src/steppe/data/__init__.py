@@ -1,4 +1,4 @@
-"""Data sets: made, read, fetched, cut, corrupted and fed; importing this package does not import torch."""
+"""Data sets: synthesise, read, download, subset, corrupt and batch them. Importing this does not import torch."""
 
 from .._util.lazy import offered
 

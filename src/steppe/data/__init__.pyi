@@ -13,9 +13,9 @@ from . import pixels as pixels
 from . import subsets as subsets
 from . import synthetic as synthetic
 from .catalogue import CATALOGUE as CATALOGUE
-from .damage import DataError as DataError
 from .dataset import Dataset as Dataset
 from .dataset import Splits as Splits
 from .download import get as get
-from .named import DATASETS as DATASETS
-from .named import load as load
+from .errors import DataError as DataError
+from .registry import DATASETS as DATASETS
+from .registry import load as load

@@ -1,7 +1,10 @@
-"""What is done to a training batch: on the whole batch, where it lies, as a function of one generator.
+"""Augmentation of training batches on their device, as a function of one generator.
 
-Images are on the bytes' scale, 0 to 255, as bytes or as floats. Nothing here waits for the device, and nothing loops
-over images.
+Images are on the scale 0 .. 255, bytes or floats. Nothing here synchronises with the device or loops over images.
+
+RandAugment (Cubuk et al. 2020) is a reduced version: each image draws its operations from thirteen of the paper's
+fourteen, without equalize, which needs a histogram per image. All images go through the same kernels, in which an
+operation that an image did not draw is the identity: about 130 small kernels, which the feed shares among many batches.
 """
 
 from __future__ import annotations
@@ -9,23 +12,36 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import pi
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import affine_grid, conv2d, grid_sample, pad
 
 from .._util.names import unknown
-from .randaugment import randaugment
+from .pixels import grey
 
 Augmentation = Callable[[Tensor, Tensor, Generator], tuple[Tensor, Tensor]]
 
 MARGIN = 4  # pixels padded on each side: He et al. 2016, Section 4.2, and the papers' CIFAR runs since
-QUANTILES = 4096
+QUANTILES = 4096  # of the table of the Beta distribution
+
+# RandAugment
+GEOMETRIC = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
+BLENDS = ("brightness", "contrast", "colour", "sharpness")
+LEVELS = ("solarize", "posterize", "autocontrast")
+OPERATIONS = ("identity", *GEOMETRIC, *BLENDS, *LEVELS)
+STRONGEST = 30  # the paper's scale of magnitudes
+MIDDLE = 128.0  # the grey that comes in from outside, as in the authors' code
+
+# the paper's largest amounts: shear, translation as a share of the side, angle, and distance of a blend's factor from 1
+SHEAR, TRANSLATION, ANGLE, BLEND = 0.3, 0.45, pi / 6, 0.9
+POSTERIZE_BITS = 4  # as many of the eight are cut off at the most
 
 
 @dataclass(frozen=True)
 class Augmentations:
-    """What is done to each image by itself, for which batches do not matter; and then to a batch as a whole."""
+    """Augmentations of single images, which do not depend on batches, and then of whole batches."""
 
     by_image: tuple[Augmentation, ...] = ()
     by_batch: tuple[Augmentation, ...] = ()
@@ -37,7 +53,7 @@ class Augmentations:
 
 
 def augmentation(names: Sequence[str], classes: int | None = None) -> Augmentations:
-    """The named augmentations one after the other, mixup last; it needs the number of classes, to make labels soft."""
+    """Return the named augmentations in order, mixup last; mixup needs the number of classes for its soft labels."""
     for name in names:
         if name not in AUGMENTATIONS:
             raise ValueError(unknown("augmentation", name, AUGMENTATIONS))
@@ -48,35 +64,35 @@ def augmentation(names: Sequence[str], classes: int | None = None) -> Augmentati
 
 
 def crop(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-    """A window of the image's size at a random place of the image with a black margin."""
+    """Crop a window of the image's size at random from the image with a black margin."""
     _want_images(images, "crop")
     return _window(pad(images, [MARGIN] * 4), images.shape, draws), targets
 
 
 def crop_reflect(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-    """As crop, with a margin that mirrors the image (Zagoruyko & Komodakis 2016, Section 3)."""
+    """Crop with a margin that reflects the image (Zagoruyko & Komodakis 2016, Section 3)."""
     _want_images(images, "crop-reflect")
     height, width = images.shape[-2:]
     if min(height, width) <= MARGIN:
         raise ValueError(
-            f"a margin of {MARGIN} pixels mirrors images above {MARGIN} pixels; these are {height}x{width}"
+            f"a margin of {MARGIN} pixels reflects images above {MARGIN} pixels; these are {height}x{width}"
         )
     wide = images.index_select(2, _mirrored(height, images.device)).index_select(3, _mirrored(width, images.device))
     return _window(wide, images.shape, draws), targets
 
 
 def flip(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-    """Left and right exchanged in every second image, at random."""
+    """Mirror each image horizontally with probability 1/2."""
     _want_images(images, "flip")
     coin = torch.randint(0, 2, (len(images), 1, 1, 1), generator=draws, device=images.device, dtype=torch.bool)
     return torch.where(coin, images.flip(3), images), targets
 
 
 def mixup(classes: int, alpha: float = 0.5) -> Augmentation:
-    """Each row mixed with another of the batch, inputs and one-hot targets alike (Zhang et al. 2018).
+    """Mix each row with another of the batch, inputs and one-hot targets (Zhang et al. 2018).
 
-    One share a batch, from Beta(alpha, alpha). alpha = 0.5 is that of Andriushchenko et al. 2023, Section 5.1; the
-    authors of mixup take 1 on CIFAR. Targets that are already shares of classes are mixed as they are.
+    One mixing weight per batch, from Beta(alpha, alpha). alpha = 0.5 is that of Andriushchenko et al. 2023, Section
+    5.1; the authors of mixup use 1 on CIFAR. Targets that are class probabilities already are mixed as they are.
     """
 
     def mix(inputs: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
@@ -90,11 +106,28 @@ def mixup(classes: int, alpha: float = 0.5) -> Augmentation:
 
 
 def beta(alpha: float, draws: Generator, device: torch.device) -> Tensor:
-    """One draw from Beta(alpha, alpha), by its quantiles: torch's own sampler takes no generator."""
+    """Draw from Beta(alpha, alpha) by its quantiles: torch's own sampler takes no generator."""
     table = _beta_quantiles(alpha, device)
     place = torch.rand(1, generator=draws, device=device) * (QUANTILES - 1)
     below = place.long()
     return torch.lerp(table[below], table[below + 1], place - below)
+
+
+def randaugment(operations: int = 2, magnitude: float = 9.0) -> Augmentation:
+    """Apply two operations of magnitude 9 of 30 per image: the paper's choice for ResNet-50 on ImageNet."""
+    strength = magnitude / STRONGEST
+
+    def augment(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
+        _want_images(images, "randaugment")
+        rows, device = len(images), images.device
+        which = torch.randint(0, len(OPERATIONS), (operations, rows), generator=draws, device=device)
+        sign = torch.randint(0, 2, (operations, rows), generator=draws, device=device).float() * 2 - 1
+        out = images.float()
+        for op, signed in zip(which, sign * strength, strict=True):
+            out = apply_operation(out, op, signed)
+        return out.round_().to(images.dtype), targets
+
+    return augment
 
 
 AUGMENTATIONS: dict[str, Callable[..., Augmentation]] = {
@@ -107,7 +140,7 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation]] = {
 
 
 def _window(wide: Tensor, shape: torch.Size, draws: Generator) -> Tensor:
-    """All windows of a size as a view; one of them is copied for each image."""
+    """Copy one window per image from a view of all windows."""
     rows, height, width = len(wide), shape[-2], shape[-1]
     windows = wide.unfold(2, height, 1).unfold(3, width, 1)
     place = torch.randint(0, 2 * MARGIN + 1, (2, rows), generator=draws, device=wide.device)
@@ -116,13 +149,13 @@ def _window(wide: Tensor, shape: torch.Size, draws: Generator) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _numbers(rows: int, device: torch.device) -> Tensor:
-    """Made once: a kernel less in every batch."""
+    """Cached: one kernel less per batch."""
     return torch.arange(rows, device=device)
 
 
 @lru_cache(maxsize=32)
 def _mirrored(size: int, device: torch.device) -> Tensor:
-    """The pixels of a line with its margins, where the border pixel is not repeated."""
+    """Return the pixel numbers of a line with reflected margins, without repeating the border pixel."""
     places = torch.arange(-MARGIN, size + MARGIN).abs()
     return torch.where(places < size, places, 2 * (size - 1) - places).to(device)
 
@@ -136,10 +169,62 @@ def _beta_quantiles(alpha: float, device: torch.device) -> Tensor:
 
 
 def _one_hot(targets: Tensor, classes: int) -> Tensor:
-    """Without torch's own check of the labels, which makes the host wait."""
+    """Encode without torch's check of the labels, which synchronises."""
     return (targets.unsqueeze(1) == torch.arange(classes, device=targets.device)).float()
 
 
 def _want_images(images: Tensor, name: str) -> None:
     if images.ndim != 4:
-        raise ValueError(f"{name} takes images (rows, channels, height, width), and these are {tuple(images.shape)}")
+        raise ValueError(f"{name} takes images (rows, channels, height, width); these are {tuple(images.shape)}")
+
+
+def apply_operation(images: Tensor, op: Tensor, strength: Tensor) -> Tensor:
+    """Apply one operation per image, by its number in OPERATIONS, with a strength between -1 and 1."""
+    drawn = op.unsqueeze(1) == torch.arange(len(OPERATIONS), device=op.device)
+    is_ = dict(zip(OPERATIONS, drawn.view(-1, len(OPERATIONS), 1, 1, 1).unbind(1), strict=True))
+    amount = dict(zip(OPERATIONS, (drawn * strength.unsqueeze(1)).unbind(1), strict=True))  # 0 where not drawn
+    return _levels(_blended(_moved(images, amount), is_, amount), is_, strength.abs().view(-1, 1, 1, 1))
+
+
+def _moved(images: Tensor, amount: dict[str, Tensor]) -> Tensor:
+    """Apply shears, translations and rotations as one affine map per image: nearest pixels, grey outside."""
+    tall = images.shape[-2] / images.shape[-1]
+    angle = amount["rotate"] * ANGLE
+    cos, sin = angle.cos(), angle.sin()
+    rows = [  # in units of half the width and half the height, as in affine_grid
+        cos, tall * (amount["shear_x"] * SHEAR - sin), amount["translate_x"] * 2 * TRANSLATION,
+        (amount["shear_y"] * SHEAR + sin) / tall, cos, amount["translate_y"] * 2 * TRANSLATION,
+    ]  # fmt: skip
+    grid = affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(images.shape), align_corners=False)
+    return grid_sample(images - MIDDLE, grid, mode="nearest", align_corners=False).add_(MIDDLE)
+
+
+def _blended(images: Tensor, is_: dict[str, Tensor], amount: dict[str, Tensor]) -> Tensor:
+    """Extrapolate from, or blend with, a degenerate image: black, its mean grey, its greys, itself smoothed."""
+    shades = grey(images)
+    degenerate = torch.where(is_["contrast"], shades.mean((2, 3), keepdim=True), shades)
+    degenerate = torch.where(is_["sharpness"], _smoothed(images), degenerate).masked_fill_(is_["brightness"], 0)
+    factor = torch.stack([amount[name] for name in BLENDS]).sum(0).mul_(BLEND).add_(1)
+    return torch.lerp(degenerate, images, factor.view(-1, 1, 1, 1)).clamp_(0, 255)  # factor 1 is the image itself
+
+
+def _levels(images: Tensor, is_: dict[str, Tensor], strength: Tensor) -> Tensor:
+    """Solarize (invert above a threshold), posterize (fewer levels) or autocontrast (stretch to the full range)."""
+    out = torch.where(is_["solarize"] & (images >= 256 * (1 - strength)), 255 - images, images)
+    step = torch.exp2((strength * POSTERIZE_BITS).round())
+    out = torch.where(is_["posterize"], (images.round() / step).floor() * step, out)
+    low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
+    return torch.where(is_["autocontrast"] & (high > low), (images - low) * (255 / (high - low)), out)
+
+
+def _smoothed(images: Tensor) -> Tensor:
+    """Average nine pixels with the centre weighted five times; keep the border (Pillow's SMOOTH)."""
+    out = images.clone()
+    inner = conv2d(images.flatten(0, 1).unsqueeze(1), _nine(images.device))
+    out[..., 1:-1, 1:-1] = inner.view(*images.shape[:2], *inner.shape[-2:])
+    return out
+
+
+@lru_cache(maxsize=32)
+def _nine(device: torch.device) -> Tensor:
+    return torch.tensor([1.0, 1, 1, 1, 5, 1, 1, 1, 1], device=device).div_(13).view(1, 1, 3, 3)

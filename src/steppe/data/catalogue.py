@@ -1,6 +1,6 @@
-"""The published data sets: where they come from, how to tell that they arrived whole, and where they lie on disk.
+"""Published data sets: their addresses, digests, and layouts on disk.
 
-Nothing here needs torch, so that commands can list data sets at once.
+This module does not import torch, so that commands list data sets quickly.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from .._util.names import unknown
 
 @dataclass(frozen=True)
 class File:
-    """One file as published: its address, its place under the root, its size and its digest."""
+    """A published file: its address, its place under the root, its size and its digest."""
 
     url: str
     place: str  # under the root
     size: int
     digest: str  # "sha256:..." or "md5:..."
-    holds: str = ""  # the folder that it unpacks to, where it is an archive
+    holds: str = ""  # the folder that an archive unpacks to
 
     @property
     def name(self) -> str:
         return self.url.rpartition("/")[2]
 
     def differs(self, path: Path) -> str:
-        """How a file on disk differs from what is published; empty where it does not."""
+        """Return how a file on disk differs from the published one; empty where it does not."""
         kind, _, published = self.digest.partition(":")
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
-        return "" if found == published else f"its {kind} is {found}, and {published} is published"
+            actual = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+        return "" if actual == published else f"its {kind} is {actual}, and {published} is published"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a data set may lie under a root, and what must be there; a name that ends in a slash is a folder."""
+    """Possible places of a data set under a root, and the files needed there; a trailing slash marks a folder."""
 
     places: tuple[str, ...]
     needs: tuple[str, ...]
@@ -47,13 +47,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Published:
-    """A data set that many know by this name."""
+    """A published data set."""
 
     name: str
     title: str
     layouts: tuple[Layout, ...]
     files: tuple[File, ...]
-    rows: tuple[int, int]  # to train on, to test on
+    rows: tuple[int, int]  # training, test
     shape: tuple[int, int, int]
     classes: int
     cite: str
@@ -63,7 +63,7 @@ class Published:
         return sum(file.size for file in self.files)
 
     def find(self, root: Path | str) -> Path:
-        """The folder under the root that holds this data set."""
+        """Return the folder under the root that holds this data set; raise FileNotFoundError if none does."""
         root = Path(root)
         tried: list[tuple[int, str]] = []
         for layout in self.layouts:
@@ -101,7 +101,7 @@ def _idx(folder: str, base: str, files: dict[str, tuple[int, str]]) -> tuple[tup
 
 
 # Sizes and SHA-256: TensorFlow Datasets' url_checksums, of the files whose MD5 torchvision checks. MNIST: the mirror
-# that torchvision names, because the first address, yann.lecun.com, answers no longer.
+# that torchvision uses, because the original address, yann.lecun.com, no longer answers.
 _MNIST = _idx(
     "MNIST",
     "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -195,7 +195,7 @@ CATALOGUE: dict[str, Published] = {
     )
 }  # fmt: skip
 
-# Corrupted test sets come beside the data set that they belong to: not something to train on
+# Corrupted test sets, placed beside their data set
 CORRUPTED: dict[str, File] = {
     "cifar10-c": File(  # size and SHA-256: TensorFlow Datasets
         "https://zenodo.org/record/2535967/files/CIFAR-10-C.tar", "CIFAR-10-C.tar", 2918471680,
@@ -209,7 +209,7 @@ CORRUPTED: dict[str, File] = {
 
 
 def files(name: str) -> tuple[File, ...]:
-    """What is to be downloaded for a data set of that name."""
+    """Return the files to download for a data set."""
     if name in CATALOGUE:
         return CATALOGUE[name].files
     if name in CORRUPTED:

@@ -1,4 +1,4 @@
-"""What a folder or a file is, or what is wrong with it."""
+"""Identify data in a folder or a file, and report what is wrong with it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """Rows that belong together."""
+    """A part of a data set: training, test or validation rows, or a file."""
 
     name: str
     rows: int
     shape: tuple[int, ...]
-    classes: int  # 0 where numbers are to be predicted
+    classes: int  # 0 where targets are numbers
 
     def __str__(self) -> str:
         shape = " x ".join(map(str, self.shape)) or "one number"
@@ -31,7 +31,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Found:
-    """One data set, where it lies, and what is wrong with it, if anything is."""
+    """One data set, its place, and its problem, if it has one."""
 
     what: str
     where: str
@@ -46,14 +46,14 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found at a path."""
+    """Everything found at a path."""
 
     path: str
     found: tuple[Found, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was found can be used."""
+        """Whether everything found is usable."""
         return not any(one.problem for one in self.found)
 
     def to_dict(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Report:
 
 
 def check(path: Path | str) -> Report:
-    """Says what lies at a path, after reading it; problems are told, not raised."""
+    """Read what is at a path and report it; problems are reported, not raised."""
     path = Path(path).expanduser()
     if not path.exists():
         found = [Found("nothing", str(path), problem="there is no such file or folder")]
@@ -90,15 +90,15 @@ def _published(root: Path) -> Iterator[Found]:
 
 
 def _read_published(name: str, root: Path, folder: Path) -> Found:
-    from . import idx, named
+    from . import mnist, registry
 
     try:
-        if name in idx.CLASSES:
-            name = idx.identity(folder) or ("fashion-mnist" if "fashion" in str(folder).lower() else name)
+        if name in mnist.CLASSES:
+            name = mnist.identity(folder) or ("fashion-mnist" if "fashion" in str(folder).lower() else name)
             root = folder
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # told below, as a note
-            parts = _parts(named.DATASETS[name](root))
+            warnings.simplefilter("ignore")  # becomes a note below
+            parts = _parts(registry.DATASETS[name](root))
     except (ValueError, OSError) as error:
         return Found(name, str(folder), problem=str(error))
     expected = CATALOGUE[name].rows
@@ -108,7 +108,7 @@ def _read_published(name: str, root: Path, folder: Path) -> Found:
 
 
 def _partly(one: Published, root: Path) -> Found | None:
-    """A layout of which at least half is there: somebody will wonder why it is not found."""
+    """Report a layout of which at least half exists, so that the user learns what is missing."""
     for layout in one.layouts:
         for place in layout.places:
             missing = layout.missing(root / place)
@@ -126,7 +126,7 @@ def _corrupted(root: Path) -> Iterator[Found]:
             folder = cifar_c.find(root, data)
         except FileNotFoundError:
             continue
-        if folder.name != folder_name:  # labels.npy alone may be anybody's
+        if folder.name != folder_name:  # labels.npy alone may belong to something else
             continue
         names = cifar_c.corruptions(folder)
         try:
@@ -181,9 +181,9 @@ def _mat(path: Path) -> Found:
 
 
 def _idx(path: Path) -> Found:
-    from . import idx
+    from . import mnist
 
-    held = idx.array(path)
+    held = mnist.array(path)
     return Found("IDX file", str(path), (Part(path.stem, held.shape[0], held.shape[1:], 0),))
 
 

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from . import unpickling
 from .catalogue import CATALOGUE, CIFAR10_BATCHES
-from .damage import DataError
 from .dataset import Dataset, Splits
-from .labels import class_numbers, paired
+from .errors import DataError, check_pairs, class_numbers
 
 PIXELS = 3 * 32 * 32
 TRAIN = {"cifar10": CIFAR10_BATCHES, "cifar100": ("train",)}
@@ -24,7 +23,7 @@ NAMES_PICKLED = {"cifar10": ("batches.meta", "label_names"), "cifar100": ("meta"
 
 
 def read(root: Path | str, name: str = "cifar10") -> Splits:
-    """CIFAR-10 or CIFAR-100 (its fine classes) from under a root."""
+    """Read CIFAR-10 or CIFAR-100 (its fine classes) from under a root."""
     folder = CATALOGUE[name].find(root)
     classes = _classes(folder, name)
     return Splits(*(_part(folder, files[name], name, classes) for files in (TRAIN, TEST)))
@@ -36,7 +35,7 @@ def _part(folder: Path, batches: tuple[str, ...], name: str, classes: tuple[str,
         binary = folder / f"{batch}.bin"
         read_one, path = (_binary, binary) if binary.is_file() else (_pickled, folder / batch)
         pixels, numbers = read_one(path, name)
-        paired(path, len(pixels), len(numbers))
+        check_pairs(path, len(pixels), len(numbers))
         images.append(pixels)
         labels.append(class_numbers(path, numbers, len(classes)))
     inputs = torch.from_numpy(np.concatenate(images).reshape(-1, 3, 32, 32))
@@ -47,7 +46,7 @@ def _binary(path: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]
     before = LABEL_BYTES[name]
     size = path.stat().st_size
     if not size or size % (before + PIXELS):
-        raise DataError(f"{path}: it has {size} bytes, and should have a multiple of {before + PIXELS}, one a record")
+        raise DataError(f"{path}: it has {size} bytes, and should have a multiple of {before + PIXELS}, one per record")
     records = np.fromfile(path, np.uint8).reshape(-1, before + PIXELS)
     return records[:, before:], records[:, before - 1]
 
@@ -66,7 +65,7 @@ def _pickled(path: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64
 def _classes(folder: Path, name: str) -> tuple[str, ...]:
     count = CATALOGUE[name].classes
     listed, (pickled, key) = folder / NAMES[name], NAMES_PICKLED[name]
-    names: object = [str(number) for number in range(count)]  # where the list of names was not copied along
+    names: object = [str(number) for number in range(count)]  # where the list of names is missing
     if listed.is_file():
         names = listed.read_text(encoding="latin-1").split()
     elif (folder / pickled).is_file():

@@ -9,22 +9,21 @@ import torch
 
 from .._util.names import unknown
 from .catalogue import CATALOGUE, CORRUPTIONS_OF
-from .damage import DataError
 from .dataset import Dataset
-from .labels import class_numbers, paired
-from .npy import mapped
+from .errors import DataError, check_pairs, class_numbers
+from .npz import mapped
 
 SEVERITIES = 5  # one after the other in each file: README.txt of the archive
 
 
 def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset:
-    """The test images of `cifar10` or `cifar100` under a corruption at severity 1 to 5; only this part is read."""
+    """Read the test images of `cifar10` or `cifar100` under a corruption at severity 1 to 5, and only those."""
     folder, labels_file = find(root, data), find(root, data) / "labels.npy"
     path = folder / f"{corruption}.npy"
     if corruption not in (known := corruptions(folder)):
         raise ValueError(unknown(f"corruption in {folder}", corruption, known))
     if severity not in range(1, SEVERITIES + 1):
-        raise ValueError(f"severity {severity} was asked for, and there are 1 to {SEVERITIES}")
+        raise ValueError(f"severity is 1 to {SEVERITIES}, not {severity}")
     images, labels = mapped(path), mapped(labels_file)
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images.shape) != 4:
         raise DataError(
@@ -34,7 +33,7 @@ def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset
         raise DataError(
             f"{labels_file}: labels should be one row of whole numbers, and are {labels.dtype} {labels.shape}"
         )
-    paired(path, images.shape[0], labels.shape[0])
+    check_pairs(path, images.shape[0], labels.shape[0])
     if images.shape[0] % SEVERITIES:
         raise DataError(f"{path}: {images.shape[0]} rows are not {SEVERITIES} severities of equal length")
     each = images.shape[0] // SEVERITIES
@@ -48,7 +47,7 @@ def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset
 
 
 def find(root: Path | str, data: str) -> Path:
-    """The folder of the corrupted images of a data set."""
+    """Return the folder of the corrupted images of a data set."""
     if data not in CORRUPTIONS_OF:
         raise ValueError(unknown("corrupted version of the data set", data, CORRUPTIONS_OF))
     root = Path(root)
@@ -62,5 +61,5 @@ def find(root: Path | str, data: str) -> Path:
 
 
 def corruptions(folder: Path) -> list[str]:
-    """The corruptions whose files lie in a folder."""
+    """Return the corruptions whose files are in a folder."""
     return sorted(p.stem for p in folder.glob("*.npy") if p.stem != "labels")

@@ -1,4 +1,4 @@
-"""Rows with their targets, whole in memory: what every reader returns and everything else takes."""
+"""Inputs with their targets in memory: what every reader returns."""
 
 from __future__ import annotations
 
@@ -11,16 +11,29 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Dataset:
-    """Inputs and targets, row by row: images as bytes (rows, channels, height, width), or numbers of any shape."""
+    """Inputs and targets, row by row.
+
+    Attributes
+    ----------
+    name
+        For messages.
+    inputs
+        Images as bytes (rows, channels, height, width), or floats of any shape.
+    targets
+        Class numbers as int64, or numbers to predict.
+    classes
+        Their names; empty where targets are numbers to predict.
+
+    """
 
     name: str
     inputs: Tensor
-    targets: Tensor  # class numbers as int64, or numbers to predict
-    classes: tuple[str, ...] = ()  # none where targets are numbers to predict
+    targets: Tensor
+    classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.inputs):
-            raise ValueError(f"{self.name}: a data set needs at least one row, and this one has none")
+            raise ValueError(f"{self.name}: a data set needs at least one row")
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"{self.name}: {len(self.inputs)} inputs but {len(self.targets)} targets")
 
@@ -28,11 +41,11 @@ class Dataset:
         return len(self.inputs)
 
     def rows(self, which: Tensor | slice) -> Self:
-        """Some of the rows, in the order asked for."""
+        """Return some of the rows, in the given order."""
         return replace(self, inputs=self.inputs[which], targets=self.targets[which])
 
     def to(self, device: torch.device | str) -> Self:
-        """The same rows on a device: a small data set lives where the model does."""
+        """Return the same rows on a device."""
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
     @property
@@ -42,7 +55,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Splits:
-    """What to train on and what to test on; parts for choosing settings, and for methods that want held-out rows."""
+    """Training and test rows; validation rows for choosing settings, and held-out rows for methods that use them."""
 
     train: Dataset
     test: Dataset

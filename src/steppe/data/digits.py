@@ -6,14 +6,14 @@ import torch
 
 from .dataset import Dataset, Splits
 
-TRAINING_ROWS = 1200  # two thirds; the first half of them are the rows of the study that comes with steppe
+TRAINING_ROWS = 1200  # two thirds; the study that comes with steppe uses the first half of them
 
 
 def digits(training_rows: int = TRAINING_ROWS) -> Splits:
-    """The 8 x 8 digits, always in the same shuffled order: the first rows to train on, all the others to test on.
+    """Load the 8 x 8 digits in a fixed shuffled order: the first rows are for training, the others for testing.
 
-    The file's grey levels 0 to 16 are stretched to the bytes 0 to 255 (level * 255 / 16, rounded: no two levels meet),
-    so that these are images like any other: (rows, 1, 8, 8), for convolutions and, flattened, for an MLP.
+    The grey levels 0 .. 16 are scaled to bytes 0 .. 255 (level * 255 / 16, rounded: levels stay distinct), so that
+    inputs are images like any other: (rows, 1, 8, 8).
     """
     try:
         from sklearn.datasets import load_digits

@@ -1,4 +1,4 @@
-"""Published data sets, fetched from their official addresses: resumed, checked, and never half in place."""
+"""Download of published data sets from their official addresses: resumed, verified, and unpacked atomically."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import errno
 import http.client
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import ExitStack
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from io import FileIO
 from pathlib import Path
@@ -15,22 +18,32 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from .archives import unpack
+from .._util.terminal import console, say
 from .catalogue import CATALOGUE, File, files
-from .damage import DataError
-from .transfers import transfer
+from .errors import MOST_BYTES, DataError
 
-TRIES = 5  # a connection that breaks is taken up again where it broke
+TRIES = 5  # a broken connection resumes where it broke
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 18
+MOST_FILES = 500_000  # in an archive; TinyImageNet has 120 thousand
 SCHEMES = ("http", "https", "file")
 Tick = Callable[[int, int], object]  # bytes so far, bytes in all
 
 
 def get(name: str, root: Path | str, progress: bool | None = None, mirror: str | None = None) -> Path:
-    """Puts a published data set under the root, unpacked and ready to load, and returns the root.
+    """Download a published data set, unpack it and return the root. A data set that is there already is left as it is.
 
-    What is there already is left as it is. `mirror` is another address, or a folder, that has files of the same names.
+    Parameters
+    ----------
+    name
+        A name in `CATALOGUE`, or `cifar10-c` or `cifar100-c`.
+    root
+        The folder to put it in.
+    progress
+        Show progress: by default where stderr is a terminal; True also elsewhere; False never.
+    mirror
+        Another address, or a folder, with files of the same names.
+
     """
     from filelock import FileLock, Timeout
 
@@ -47,18 +60,18 @@ def get(name: str, root: Path | str, progress: bool | None = None, mirror: str |
         for file, address in zip(wanted, addresses, strict=True):
             target = root / file.place
             if file.holds and (root / file.holds).exists():
-                raise DataError(f"{root / file.holds}: it is there, but not whole; move it away and call again")
+                raise DataError(f"{root / file.holds}: it exists, but is incomplete; move it away and call again")
             was_there = target.is_file()
             fetch(file, target, address, progress)
             if file.holds:
                 _unpacked(target, root, file.holds)
-                if not was_there:  # an archive that somebody put there stays
+                if not was_there:  # an archive of the user stays
                     target.unlink()
     return root
 
 
 def fetch(file: File, target: Path, address: str, progress: bool | None = None) -> Path:
-    """One file, in place only when whole; until then a `.part` beside it, which a later call goes on with."""
+    """Download one file. Until it is complete it is a `.part` beside its place, from which a later call resumes."""
     if target.is_file():
         if wrong := file.differs(target):
             raise DataError(f"{target}: it is not the published file: {wrong}; move it away and call again")
@@ -66,10 +79,10 @@ def fetch(file: File, target: Path, address: str, progress: bool | None = None) 
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     begun = _size(part)
-    _room(file.size - begun, target.parent)
-    with transfer(file.name, progress) as tick:
+    _check_space(file.size - begun, target.parent)
+    with _progress(file.name, progress) as tick:
         _collect(file, part, address, tick)
-        if begun and file.differs(part):  # what was there from before may have been another file's: once from the start
+        if begun and file.differs(part):  # the old part may be of another file: once more from the start
             part.unlink()
             _collect(file, part, address, tick)
         if wrong := file.differs(part):
@@ -80,7 +93,7 @@ def fetch(file: File, target: Path, address: str, progress: bool | None = None) 
 
 
 def _collect(file: File, part: Path, address: str, tick: Tick) -> None:
-    """Brings a part file to the size of the file, going on where it ends."""
+    """Append to a part file until it has the size of the file."""
     if _size(part) > file.size:
         part.unlink()
     for _ in range(TRIES):
@@ -98,24 +111,24 @@ def _collect(file: File, part: Path, address: str, tick: Tick) -> None:
             if _size(part) > begun:
                 continue
             why = getattr(error, "reason", None) or error
-            raise ConnectionError(f"{address}: {why}; call again to go on from {_size(part):,} bytes") from error
+            raise ConnectionError(f"{address}: {why}; call again to resume from {_size(part):,} bytes") from error
     if _size(part) != file.size:
         raise ConnectionError(
-            f"{address}: it ended after {_size(part):,} of {file.size:,} bytes, {TRIES} times; call again to go on"
+            f"{address}: it ended after {_size(part):,} of {file.size:,} bytes, {TRIES} times; call again to resume"
         )
 
 
 def _receive(file: File, part: Path, address: str, begun: int, tick: Tick) -> None:
     request = Request(address, headers={"Range": f"bytes={begun}-"} if begun else {})
-    with urlopen(request, timeout=TIMEOUT) as answer:  # follows redirections, never to files of this machine
-        so_far = 0  # a server that knows no ranges sends everything again
+    with urlopen(request, timeout=TIMEOUT) as answer:  # follows redirections, never to local files
+        so_far = 0  # a server without ranges sends everything again
         if answer.status == HTTPStatus.PARTIAL_CONTENT:
             if not answer.headers.get("Content-Range", "").startswith(f"bytes {begun}-"):
-                part.unlink(missing_ok=True)  # not the range that was asked for: once more, from the start
+                part.unlink(missing_ok=True)  # another range than requested: once more, from the start
                 return
             so_far = begun
         length = answer.headers.get("Content-Length", "")
-        if length.isdecimal() and so_far + int(length) != file.size:  # perhaps a page to log in
+        if length.isdecimal() and so_far + int(length) != file.size:  # perhaps a login page
             raise DataError(
                 f"{address}: the server has {so_far + int(length):,} bytes, and the published file {file.size:,}"
             )
@@ -146,7 +159,7 @@ def _address(file: File, mirror: str | None) -> str:
         return file.url
     base = mirror if "://" in mirror else Path(mirror).resolve().as_uri()
     if urlsplit(base).scheme not in SCHEMES:
-        raise ValueError(f"a mirror is a folder or an address with {', '.join(SCHEMES)}, and {mirror!r} was given")
+        raise ValueError(f"a mirror is a folder or an address with {', '.join(SCHEMES)}, not {mirror!r}")
     return f"{base.rstrip('/')}/{file.name}"
 
 
@@ -162,7 +175,7 @@ def _whole(name: str, root: Path) -> bool:
 
 def _unpacked(archive: Path, root: Path, holds: str) -> None:
     scratch = root / f".unpacking-{holds}"
-    shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was killed; we hold the lock
+    shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed; this one holds the lock
     unpack(archive, scratch)
     try:
         if not (scratch / holds).is_dir():
@@ -172,7 +185,7 @@ def _unpacked(archive: Path, root: Path, holds: str) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _room(needed: int, folder: Path) -> None:
+def _check_space(needed: int, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(errno.ENOSPC, f"{needed:,} bytes are still to come, and only {free:,} are free", str(folder))
@@ -180,3 +193,45 @@ def _room(needed: int, folder: Path) -> None:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
+
+
+def unpack(archive: Path, into: Path, most: int = MOST_BYTES) -> None:
+    """Unpack a .zip or a .tar, plain or compressed, into a new folder; on an error remove the folder."""
+    into.mkdir(parents=True)
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as packed:
+                _refuse_bombs([entry.file_size for entry in packed.infolist()], most)
+                packed.extractall(into)  # removes leading slashes and dots from names
+        else:
+            with tarfile.open(archive) as tar:
+                _refuse_bombs([member.size for member in tar], most)
+                tar.extractall(into, filter="data")  # raises for paths outside the folder, and for devices
+    except BaseException as error:
+        shutil.rmtree(into, ignore_errors=True)
+        if isinstance(error, Exception):  # damaged archives raise errors of many types
+            raise DataError(f"{archive}: it cannot be unpacked: {error}") from error
+        raise
+
+
+def _refuse_bombs(sizes: Sequence[int], most: int) -> None:
+    if sum(sizes) > most or len(sizes) > MOST_FILES:
+        raise ValueError(f"it holds more than {most:,} bytes or {MOST_FILES:,} files")
+
+
+@contextmanager
+def _progress(name: str, progress: bool | None) -> Iterator[Tick]:
+    """Yield a function of bytes so far and bytes in all that updates a bar on a terminal."""
+    terminal = sys.stderr.isatty()
+    if progress and not terminal:  # a log: one line per file
+        say(f"{name} ...", error=True)
+    if progress is False or not terminal:
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    label = TextColumn("{task.description}", markup=False)
+    columns = (label, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

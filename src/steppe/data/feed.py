@@ -1,4 +1,4 @@
-"""Batches for training and for evaluation, from rows that are already where the model is."""
+"""Batches for training and for evaluation, from rows that are on the model's device."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .augment import Augmentations
 from .dataset import Dataset
 from .pixels import Standard
 
-ORDER, IMAGES, BATCH = range(3)  # what a seed is used for: independent streams
-# Rows that are made together, in as many whole batches: small kernels cost the host the same time as large ones, and
-# with batches made one by one an eager ResNet-18 step on an H200 took 5 % longer. 25 MB on CIFAR.
+ORDER, IMAGES, BATCH = range(3)  # uses of a seed: independent streams
+# Rows prepared together, in whole batches: small kernels cost the host as much time as large ones, and with batches
+# prepared one by one an eager ResNet-18 step on an H200 took 5 % longer. 25 MB on CIFAR.
 AHEAD = 2048
 
 
 @dataclass(frozen=True)
 class Feed:
-    """Shuffled, augmented, standardised batches as a function of (seed, epoch, step), whatever ran before.
+    """Shuffled, augmented, standardised batches as a function of (seed, epoch, step).
 
-    The order of the rows is the same on every device. Each process makes the whole batch and keeps its share, so that
-    rows, crops and mixup's partners are those of one process; batches are cheap next to a model. An epoch leaves out
-    the rows of an incomplete last batch: a smaller batch would be a noisier step and, captured or compiled, another
-    program. They are other rows every epoch.
+    The order of the rows is the same on every device. Each process computes the whole batch and keeps its share, so
+    that rows, crops and mixup's partners do not depend on the number of processes; batches are cheap next to a model.
+    An epoch drops an incomplete last batch, other rows every epoch: a smaller batch would be a noisier step and,
+    captured or compiled, another program.
     """
 
     dataset: Dataset
@@ -39,21 +39,21 @@ class Feed:
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= len(self.dataset):
             raise ValueError(
-                f"{self.dataset.name}: a batch of {self.batch_size} rows was asked for, and there are "
-                f"{len(self.dataset)} rows; take a batch size from 1 to {len(self.dataset)}"
+                f"{self.dataset.name}: a batch of {self.batch_size} rows is not possible with "
+                f"{len(self.dataset)} rows; give a batch size from 1 to {len(self.dataset)}"
             )
         if self.batch_size % self.world or not 0 <= self.rank < self.world:
             raise ValueError(
                 f"process {self.rank} of {self.world} cannot have an equal share of {self.batch_size} rows: "
-                "take a batch size that is a multiple of the number of processes"
+                "give a batch size that is a multiple of the number of processes"
             )
 
     def __len__(self) -> int:
-        """Steps an epoch."""
+        """Return the number of steps per epoch."""
         return len(self.dataset) // self.batch_size
 
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of one epoch, from a step on."""
+        """Yield the batches of one epoch, from a step on."""
         data, size, draws = self.dataset, self.batch_size, Generator(self.dataset.inputs.device)
         order = permutation(len(data), self.seed, ORDER, number).to(data.inputs.device)
         targets = data.targets.index_select(0, order)
@@ -88,7 +88,7 @@ class Feed:
 def batches(
     dataset: Dataset, batch_size: int, standard: Standard | None = None, rank: int = 0, world: int = 1
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every row once, in order and unchanged, the last batch as small as it comes; processes take turns at batches."""
+    """Yield every row once, in order, without augmentation; the last batch may be small; processes alternate."""
     for start in range(rank * batch_size, len(dataset), world * batch_size):
         rows = slice(start, start + batch_size)
         x = dataset.inputs[rows]

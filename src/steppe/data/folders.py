@@ -1,30 +1,46 @@
-"""Any folder of class folders with pictures in them."""
+"""Folders of class folders with image files, read into one tensor of bytes."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from .damage import DataError
 from .dataset import Dataset, Splits
-from .images import SUFFIXES, pixels
+from .errors import MOST_BYTES, DataError
 
-TEST = (
-    "test",
-    "val",
-    "valid",
-    "validation",
-)  # the first that is there; with a test folder, one of the others validates
-EVERY = 5  # of one folder, every fifth picture of a class tests: a fixed rule, so that everybody gets the same split
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".webp"))
+FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")  # whatever the suffix says: others, such as EPS, start programs
+GREY = frozenset(("1", "L", "LA"))
+
+# folders for testing: the first that exists; beside a test folder, one of the others is for validation
+TEST = ("test", "val", "valid", "validation")
+EVERY = 5  # without such folders every fifth image of a class is a test image: a fixed rule gives everybody one split
 
 
 def read(root: Path | str, size: int | None = None) -> Splits:
-    """The pictures under `train` and `test` (or `val`), or those of one folder of class folders, split by a fixed rule.
+    """Read the images under `train` and `test` (or `val`), or one folder of class folders, split by a fixed rule.
 
-    Classes are the names of the folders, in alphabetical order; `size` brings pictures of all sizes to one.
+    Classes are the names of the folders in alphabetical order.
+
+    Parameters
+    ----------
+    root
+        The folder.
+    size
+        Resize all images to size x size; by default all images have to be of one size.
+
     """
     root = Path(root)
     if not root.is_dir():
@@ -41,28 +57,28 @@ def read(root: Path | str, size: int | None = None) -> Splits:
 
 
 def class_folders(folder: Path) -> list[Path]:
-    """The folders in a folder, in the order of their classes."""
+    """Return the folders in a folder, in the order of their classes."""
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def listed(folder: Path) -> tuple[list[Path], list[int], tuple[str, ...]]:
-    """The pictures in a folder of class folders, the number of their class, and the classes."""
+    """Return the image files in a folder of class folders, their class numbers, and the classes."""
     folders = class_folders(folder)
     if not folders:
         raise DataError(f"{folder}: it has no class folders in it")
     files: list[Path] = []
     labels: list[int] = []
     for number, one in enumerate(folders):
-        found = pictures(one)
-        if not found:
+        inside = pictures(one)
+        if not inside:
             raise DataError(f"{one}: a class folder without pictures ({', '.join(sorted(SUFFIXES))})")
-        files += found
-        labels += [number] * len(found)
+        files += inside
+        labels += [number] * len(inside)
     return files, labels, tuple(one.name for one in folders)
 
 
 def pictures(folder: Path) -> list[Path]:
-    """All pictures in a folder and in the folders in it, in alphabetical order."""
+    """Return all image files under a folder, in alphabetical order."""
     inside = (Path(place) / name for place, _, names in os.walk(folder) for name in names if not name.startswith("."))
     return sorted(path for path in inside if path.suffix.lower() in SUFFIXES)
 
@@ -87,3 +103,71 @@ def _split(files: list[Path], labels: list[int], classes: tuple[str, ...], root:
     tests = torch.tensor([(row - start[label]) % EVERY == EVERY - 1 for row, label in enumerate(labels)])
     whole = Dataset(root.name, pixels(files, size), torch.tensor(labels), classes)
     return Splits(whole.rows(~tests), whole.rows(tests))
+
+
+def pixels(files: Sequence[Path], size: int | None = None) -> Tensor:
+    """Read image files as (rows, channels, height, width): one channel where all are grey, else three.
+
+    All have to be of one size, unless `size` is given: then the shorter side is scaled to it and the centre is cropped.
+    """
+    if not files:
+        raise ValueError("no pictures to read")
+    from PIL.Image import DecompressionBombWarning
+
+    with warnings.catch_warnings():  # around the threads: catch_warnings is not thread-safe
+        warnings.simplefilter("ignore")  # odd metadata are harmless, and broken pixels raise
+        warnings.simplefilter("error", DecompressionBombWarning)
+        return _pixels(files, size)
+
+
+def _pixels(files: Sequence[Path], size: int | None) -> Tensor:
+    width, height = (size, size) if size is not None else _size(files[0])
+    if len(files) * 3 * height * width > MOST_BYTES:
+        raise DataError(
+            f"{files[0].parent}: {len(files)} pictures of {width} x {height} are more than {MOST_BYTES:,} bytes, "
+            "the limit of what is kept in memory; make them smaller first"
+        )
+    whole = np.empty((len(files), 3, height, width), np.uint8)
+
+    def fill(row: int) -> bool:
+        rgb, grey = _decoded(files[row], (width, height), size)
+        whole[row] = rgb.transpose(2, 0, 1)
+        return grey
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # decoding releases the GIL
+        all_grey = all(list(pool.map(fill, range(len(files)))))
+    return torch.from_numpy(whole[:, :1].copy() if all_grey else whole)
+
+
+def _size(path: Path) -> tuple[int, int]:
+    with _opened(path) as picture:
+        return picture.size
+
+
+def _opened(path: Path) -> Image:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        return Image.open(path, formats=FORMATS)
+    except UnidentifiedImageError as error:
+        raise DataError(f"{path}: not a picture that can be read ({', '.join(FORMATS)})") from error
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # damaged files make Pillow raise errors of many types
+        raise DataError(f"{path}: not a readable picture: {error}") from error
+
+
+def _decoded(path: Path, want: tuple[int, int], size: int | None) -> tuple[np.ndarray, bool]:
+    from PIL import ImageOps
+
+    with _opened(path) as picture:
+        if size is None and picture.size != want:
+            raise DataError(
+                f"{path}: it is {picture.size[0]} x {picture.size[1]} where others are {want[0]} x {want[1]}; "
+                "bring them to one size, such as 64 with `folder:PATH@64`"
+            )
+        try:
+            rgb = picture.convert("RGB")
+            return np.asarray(rgb if size is None else ImageOps.fit(rgb, want)), picture.mode in GREY
+        except Exception as error:
+            raise DataError(f"{path}: a broken picture: {error}") from error

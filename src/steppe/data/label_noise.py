@@ -1,4 +1,4 @@
-"""Labels made wrong on purpose."""
+"""Label noise."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .dataset import Dataset
 
 
 def symmetric(dataset: Dataset, fraction: float, seed: int = 0) -> Dataset:
-    """Exactly that fraction of the labels (rounded to a row), each replaced by one of the *other* classes, evenly.
+    """Replace exactly this fraction of the labels (rounded to a row) by one of the *other* classes, uniformly.
 
     So a fraction of 0.4 means 40 % wrong labels. Some papers draw the new label from all classes, which leaves
     1 / classes of the noisy rows right: there 0.4 means 36 % wrong on ten classes.
 
-    Which rows, and what they become, follows from the seed and from each row's content, not from its place: shuffling
-    rows before or after gives the same rows, and a subset's noisy rows get the labels that they would get in the whole.
+    Which rows change, and to what, depends on the seed and on each row's content, not on its place: shuffling rows
+    before or after gives the same rows, and noisy rows of a subset get the labels that they get in the full set.
     """
     classes = len(dataset.classes)
     if classes < 2:
         raise ValueError(f"{dataset.name}: label noise needs two classes or more, and this data set has {classes}")
     if not 0 <= fraction <= 1:
-        raise ValueError(f"{dataset.name}: a fraction of {fraction:g} wrong labels was asked for; take one from 0 to 1")
+        raise ValueError(f"{dataset.name}: the fraction of wrong labels is from 0 to 1, not {fraction:g}")
     chance, shift = _draws(dataset, seed)
     noisy = np.argsort(chance, kind="stable")[: round(fraction * len(dataset))]
     move = np.zeros(len(dataset), dtype=np.int64)
@@ -35,7 +35,7 @@ def symmetric(dataset: Dataset, fraction: float, seed: int = 0) -> Dataset:
 
 
 def _draws(dataset: Dataset, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two random 64-bit numbers a row, made of its input, its label and how many such rows came before."""
+    """Return two random 64-bit numbers per row, from its input, its label and the number of equal rows before it."""
     inputs = dataset.inputs.detach().cpu().contiguous().numpy().reshape(len(dataset), -1).view(np.uint8)
     seen: Counter[bytes] = Counter()
     numbers = bytearray()

@@ -1,46 +1,60 @@
-"""Any .npz of arrays: inputs and targets, in parts or whole."""
+"""Arrays of .npy and .npz files, read by numpy after a check of sizes and without pickle; data sets made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .damage import MOST_BYTES, DataError
 from .dataset import Dataset, Splits
-from .labels import class_numbers, paired
-from .npy import arrays
+from .errors import MOST_BYTES, DataError, check_pairs, check_size, class_numbers
 
 INPUTS = ("x", "inputs", "images", "data")
 TARGETS = ("y", "targets", "labels")
 PARTS = {"train": ("train",), "test": ("test",), "validation": ("val", "valid", "validation")}
 CLASSES = "classes"  # names, if the file has them
-EVERY = 5  # of a file without a test part, every fifth row tests
+EVERY = 5  # every fifth row is a test row in a file without a test part
 MOST_CLASSES = 100_000
 NUMBERS = "biuf"  # kinds of dtypes
 
 
 def read(path: Path | str, most: int = MOST_BYTES) -> Splits:
-    """Splits from arrays such as x_train, y_train, x_test, y_test, or train_images, train_labels, or just x and y.
+    """Read a data set from arrays such as x_train, y_train, x_test, y_test, or train_images, train_labels, or x and y.
 
-    Bytes of three or four axes are images, channels first or last; other inputs become float32. Whole numbers as
-    targets are classes, other numbers are to be predicted. Nothing is unpickled; more than `most` bytes are refused.
+    Byte arrays with three or four axes are images, channels first or last; other inputs become float32. Integer targets
+    are classes, others are numbers to predict. Nothing is unpickled.
+
+    Parameters
+    ----------
+    path
+        The .npz file.
+    most
+        Raise DataError above this number of bytes.
+
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    held = _arrays(path, most)
+    held = arrays(path, most)
+    for name, array in held.items():
+        if array.dtype.kind not in NUMBERS + "U":
+            raise DataError(f"{path}, {name}: it holds {array.dtype}, and numbers were expected")
     names = {part: pair for part, words in PARTS.items() if (pair := _pair(held, words))}
     if "train" not in names:
         names = {"train": pair} if (pair := _pair(held, ())) else {}
     if not names:
         raise DataError(
-            f"{path}: it holds {', '.join(sorted(held)) or 'nothing'}; wanted are x_train, y_train, x_test, y_test, "
+            f"{path}: it holds {', '.join(sorted(held)) or 'nothing'}; expected are x_train, y_train, x_test, y_test, "
             "or x and y (also inputs or images, targets or labels)"
         )
     classes, targets = _targets(path, {part: (y, held[y]) for part, (_, y) in names.items()})
@@ -49,7 +63,7 @@ def read(path: Path | str, most: int = MOST_BYTES) -> Splits:
     sets = {}
     for part, (x, _) in names.items():
         inputs = _inputs(f"{path}, {x}", held[x])
-        paired(f"{path}, {x}", len(inputs), len(targets[part]))
+        check_pairs(f"{path}, {x}", len(inputs), len(targets[part]))
         sets[part] = Dataset(path.stem, inputs, targets[part], classes)
         if inputs.shape[1:] != sets["train"].inputs.shape[1:]:
             raise DataError(f"{path}, {x}: its rows have another shape than those for training")
@@ -67,22 +81,14 @@ def _splits(path: Path, sets: dict[str, Dataset]) -> Splits:
     return Splits(sets["train"].rows(~tests), sets["train"].rows(tests))
 
 
-def _arrays(path: Path, most: int) -> dict[str, NDArray[Any]]:
-    found = arrays(path, most)
-    for name, array in found.items():
-        if array.dtype.kind not in NUMBERS + "U":
-            raise DataError(f"{path}, {name}: it holds {array.dtype}, and numbers were expected")
-    return found
-
-
-def _pair(arrays: Iterable[str], parts: tuple[str, ...]) -> tuple[str, str] | None:
-    """The names under which the inputs and targets of a part are there; of the whole, where no part is given."""
-    found = []
+def _pair(names: Iterable[str], parts: tuple[str, ...]) -> tuple[str, str] | None:
+    """Return the names of the inputs and targets of a part, or of the whole if no part is given; None if missing."""
+    pair = []
     for words in (INPUTS, TARGETS):
         both = [*words, *map(str.upper, words)]
         spellings = [s for p in parts for w in both for s in (f"{w}_{p}", f"{p}_{w}")] or both
-        found += [name for name in spellings if name in arrays][:1]
-    return (found[0], found[1]) if len(found) == 2 else None
+        pair += [name for name in spellings if name in names][:1]
+    return (pair[0], pair[1]) if len(pair) == 2 else None
 
 
 def _inputs(where: str, array: NDArray[Any]) -> Tensor:
@@ -96,20 +102,20 @@ def _inputs(where: str, array: NDArray[Any]) -> Tensor:
     return _finite(where, array)
 
 
-def _targets(path: Path, given: dict[str, tuple[str, NDArray[Any]]]) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+def _targets(path: Path, named: dict[str, tuple[str, NDArray[Any]]]) -> tuple[tuple[str, ...], dict[str, Tensor]]:
     columns = {}
-    for part, (name, array) in given.items():
+    for part, (name, array) in named.items():
         columns[part] = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind in "biu" else array
         axes = 2 if array.dtype.kind == "f" else 1
         if array.dtype.kind not in NUMBERS or not array.size or not 1 <= columns[part].ndim <= axes:
             wrong = f"{array.dtype} of shape {array.shape}"
             raise DataError(f"{path}, {name}: targets should be a class or numbers for each row, and are {wrong}")
     if any(column.dtype.kind == "f" for column in columns.values()):
-        return (), {part: _finite(f"{path}, {given[part][0]}", column) for part, column in columns.items()}
+        return (), {part: _finite(f"{path}, {named[part][0]}", column) for part, column in columns.items()}
     count = 1 + max(int(column.max()) for column in columns.values())
     if count > MOST_CLASSES:
         raise DataError(f"{path}: a label is {count - 1}, and more than {MOST_CLASSES:,} classes are not believed")
-    numbers = {part: class_numbers(f"{path}, {given[part][0]}", column, count) for part, column in columns.items()}
+    numbers = {part: class_numbers(f"{path}, {named[part][0]}", column, count) for part, column in columns.items()}
     return tuple(map(str, range(count))), numbers
 
 
@@ -120,8 +126,49 @@ def _named(path: Path, names: NDArray[Any], count: int) -> tuple[str, ...]:
 
 
 def _finite(where: str, array: NDArray[Any]) -> Tensor:
-    with np.errstate(over="ignore"):  # told below
+    with np.errstate(over="ignore"):  # checked below
         numbers = torch.from_numpy(array.astype(np.float32))
     if not numbers.isfinite().all():
         raise DataError(f"{where}: some numbers are not finite in float32")
     return numbers
+
+
+def mapped(path: Path) -> NDArray[Any]:
+    """Memory-map the array of a .npy file."""
+    with _as_data_error(path):
+        array = npy.open_memmap(path, "r")
+        held, declared = path.stat().st_size - array.offset, array.nbytes
+        if held != declared:
+            raise ValueError(f"its header declares {declared} bytes, shape {array.shape}, and {held} are there")
+        return array
+
+
+def arrays(path: Path, most: int = MOST_BYTES) -> dict[str, NDArray[Any]]:
+    """Read the arrays of a .npz file by name; raise DataError above `most` bytes."""
+    with _as_data_error(path), zipfile.ZipFile(path) as archive:
+        entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
+        stored = min(path.stat().st_size, sum(entry.compress_size for entry in entries))
+        check_size(path, sum(entry.file_size for entry in entries), stored, most)
+        result = {}
+        for entry in entries:
+            with _as_data_error(f"{path}, {entry.filename}"):
+                content = BytesIO(archive.read(entry))  # at most what it declares, with a valid checksum
+                array = npy.read_array(content, allow_pickle=False)
+                if content.tell() != entry.file_size:
+                    there = f"and the file has {entry.file_size:,}"
+                    raise ValueError(f"its header declares {content.tell():,} bytes, shape {array.shape}, {there}")
+                result[entry.filename.removesuffix(".npy")] = array
+        return result
+
+
+@contextmanager
+def _as_data_error(where: Path | str) -> Iterator[None]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy warns about headers of Python 2, and reads them
+            yield
+    except (DataError, FileNotFoundError):
+        raise
+    except Exception as error:  # damaged headers and archives raise errors of many types
+        why = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else error
+        raise DataError(f"{where}: not readable arrays of numbers: {why}") from error

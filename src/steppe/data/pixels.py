@@ -1,4 +1,4 @@
-"""From bytes to the numbers that a model sees."""
+"""Standardisation of images for a model, and colours: grey levels, brightness, saturation."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from torch import Tensor
 
 from .dataset import Dataset
 
-BLOCK = 1 << 24  # entries counted at a time
+LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow, OpenCV and JPEG have it
+BLOCK = 1 << 24  # entries counted at once
 
 
 @dataclass(frozen=True)
 class Standard:
-    """Each channel's mean and standard deviation, with bytes seen as 0 to 1; none of them: numbers pass as they are."""
+    """Mean and standard deviation per channel, of bytes scaled to 0 .. 1; without them, inputs stay as they are."""
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
-        """Of all pixels of a data set of images; for a data set of numbers, none."""
+        """Compute them from all pixels of a data set of images; empty for other data sets."""
         if not dataset.is_images:
             return cls()
         counts = torch.stack([_histogram(dataset.inputs[:, c]) for c in range(dataset.inputs.shape[1])]).double()
@@ -31,28 +32,68 @@ class Standard:
         level = torch.arange(256, dtype=torch.float64) / 255
         mean = share @ level
         std = (share * (level - mean[:, None]).square()).sum(1).sqrt()
-        std[std == 0] = 1  # a channel of one colour carries nothing, and must not carry NaN
+        std[std == 0] = 1  # a constant channel becomes 0, not NaN
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Images on the bytes' scale (0 to 255, as bytes or as floats) made standard; without a mean, only floats."""
+        """Standardise images on the scale 0 .. 255, bytes or floats; without a mean, only convert to float."""
         if not self.mean:
             return inputs if inputs.is_floating_point() else inputs.float()
         if inputs.shape[1] != len(self.mean):
-            raise ValueError(f"means of {len(self.mean)} channels were given, and images have {inputs.shape[1]}")
+            raise ValueError(f"there are means of {len(self.mean)} channels, and images have {inputs.shape[1]}")
         shift, scale = _shift_and_scale(self, inputs.device)
         return torch.addcmul(shift, inputs, scale)  # one kernel: conversion, product and sum
 
 
 @lru_cache(maxsize=32)
 def _shift_and_scale(standard: Standard, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Made once a device: copying numbers to a GPU in every step would make the host wait."""
+    """Cached per device: copying numbers to a GPU in every step would synchronise."""
     mean, std = (torch.tensor(v, dtype=torch.float64).view(-1, 1, 1) for v in (standard.mean, standard.std))
     return (-mean / std).float().to(device), (1 / (255 * std)).float().to(device)
 
 
 def _histogram(channel: Tensor) -> Tensor:
-    """How often each byte occurs: exact sums for any number of pixels."""
+    """Count each byte value, in integers: exact for any number of pixels."""
     rows = max(1, BLOCK // channel[0].numel())
     parts = (channel[start : start + rows] for start in range(0, len(channel), rows))
     return torch.stack([torch.bincount(part.flatten(), minlength=256) for part in parts]).sum(0).cpu()
+
+
+def grey(images: Tensor) -> Tensor:
+    """Return the luma of each pixel as one channel."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.unbind(1)
+    return (LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue).unsqueeze(1)
+
+
+def tinted(colour: tuple[float, float, float], channels: int) -> Tensor:
+    """Return a colour (red, green, blue), or its luma for one channel, shaped to multiply images."""
+    whole = torch.tensor(colour).view(1, 3, 1, 1)
+    return whole if channels == 3 else grey(whole)
+
+
+def brighter(images: Tensor, amount: float) -> Tensor:
+    """Raise HSV's value by an amount, clipped to 0 .. 1; keep hue and saturation.
+
+    Red, green and blue are value * (1 - saturation * k) with k between 0 and 1 from the hue, so all three scale with
+    the value; black, which has no hue, becomes grey.
+    """
+    value = images.amax(1, keepdim=True)
+    raised = (value + amount).clamp(0, 1)
+    return torch.where(value > 0, images * (raised / value.clamp(min=1e-12)), raised)
+
+
+def saturated(images: Tensor, factor: float, amount: float) -> Tensor:
+    """Scale HSV's saturation by a factor and add an amount, clipped to 0 .. 1; keep hue and value.
+
+    Greys have no hue; HSV sets it to red, as do Hendrycks & Dietterich (2019): an amount above 0 reddens greys.
+    One channel has no saturation and stays as it is.
+    """
+    if images.shape[1] == 1:
+        return images
+    value, least = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
+    saturation = (value - least) / value.clamp(min=1e-12)
+    wanted = (saturation * factor + amount).clamp(0, 1)
+    below = torch.where(saturation > 0, (value - images) / saturation.clamp(min=1e-12), value * tinted((0, 1, 1), 3))
+    return value - below * wanted

@@ -1,4 +1,4 @@
-"""Some of the rows of a data set: the first few percent, the first of each class, and parts set aside."""
+"""Subsets of a data set: the first rows, the first of each class, and validation and held-out parts."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from .dataset import Dataset, Splits
 
 
 def first(dataset: Dataset, fraction: float) -> Dataset:
-    """The first part of the rows in their stored order, as the papers' "first 10 %" columns take it."""
+    """Return the first fraction of the rows in their stored order, as in the papers' "first 10 %" columns."""
     return dataset.rows(slice(_count(dataset, fraction)))
 
 
 def per_class(dataset: Dataset, n: int) -> Dataset:
-    """The first n rows of each class, in their stored order."""
+    """Return the first n rows of each class, in their stored order."""
     _want_classes(dataset, "rows per class")
     counts = torch.bincount(dataset.targets, minlength=len(dataset.classes))
     if n < 1 or n > int(counts.min()):
         least = int(counts.argmin())
         raise ValueError(
-            f"{dataset.name}: {n} rows of each class were asked for, and class {dataset.classes[least]!r} has "
+            f"{dataset.name}: {n} rows of each class are not possible: class {dataset.classes[least]!r} has "
             f"{int(counts[least])}; ask for 1 to {int(counts.min())}"
         )
     return dataset.rows(_rank_in_class(dataset.targets, torch.arange(len(dataset))) < n)
 
 
 def split(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """All other rows, and a random part of them; both keep the stored order.
+    """Split off a random part: return the other rows and the part, both in their stored order.
 
-    Where targets are classes the part has each class in proportion, to within one row.
+    Where targets are classes the part is stratified, to within one row per class.
     """
     n = _count(dataset, fraction)
     if n == len(dataset):
@@ -44,7 +44,7 @@ def split(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset, Da
 
 
 def set_aside(splits: Splits, validation: float = 0.0, held_out: float = 0.0, seed: int = 0) -> Splits:
-    """The same splits with parts of the training rows kept for validation and for methods' held-out passes.
+    """Move parts of the training rows to validation and to held-out rows.
 
     Both are fractions of the training rows as they were, and the validation rows do not depend on `held_out`.
     """
@@ -67,7 +67,7 @@ def _count(dataset: Dataset, fraction: float) -> int:
     n = round(fraction * len(dataset)) if 0 < fraction <= 1 else 0
     if n < 1:
         raise ValueError(
-            f"{dataset.name}: a part of {fraction:g} was asked for, which is no row of {len(dataset)}; "
+            f"{dataset.name}: a fraction of {fraction:g} is no row of {len(dataset)}; "
             f"ask for a fraction above {0.5 / len(dataset):.1g} and up to 1"
         )
     return n
@@ -79,7 +79,7 @@ def _want_classes(dataset: Dataset, what: str) -> None:
 
 
 def _rank_in_class(targets: Tensor, order: Tensor) -> Tensor:
-    """How many rows of the same class come before each row in an order, by row."""
+    """Return for each row how many rows of its class come before it in an order."""
     by_class = order[targets[order].argsort(stable=True)]
     sizes = torch.bincount(targets)
     starts = sizes.cumsum(0) - sizes
@@ -89,7 +89,7 @@ def _rank_in_class(targets: Tensor, order: Tensor) -> Tensor:
 
 
 def _shares(sizes: Tensor, n: int) -> Tensor:
-    """How many of n rows fall to each class: whole numbers in proportion, the largest remainders rounded up."""
+    """Divide n rows among the classes in proportion, by largest remainders."""
     whole, remainder = sizes * n // sizes.sum(), sizes * n % sizes.sum()
     up = remainder.argsort(descending=True, stable=True)[: n - int(whole.sum())]
     whole[up] += 1

@@ -8,19 +8,18 @@ import numpy as np
 import torch
 
 from .catalogue import CATALOGUE
-from .damage import DataError
 from .dataset import Dataset, Splits
-from .labels import class_numbers
+from .errors import DataError, class_numbers
 
 
 def read(root: Path | str, name: str = "svhn") -> Splits:
-    """SVHN from under a root."""
+    """Read SVHN from under a root."""
     folder = CATALOGUE[name].find(root)
     return Splits(*(part(folder / f"{which}_32x32.mat") for which in ("train", "test")))
 
 
 def part(path: Path) -> Dataset:
-    """The images and labels of one file: X is (32, 32, 3, rows), y has 1 to 10, and 10 stands for the digit 0.
+    """Read the images and labels of one file: X is (32, 32, 3, rows), y has 1 to 10, and 10 stands for the digit 0.
 
     Only the published files are read: scipy's reader kills the process on some damaged ones.
     """

@@ -1,4 +1,4 @@
-"""Problems whose answers are known, each a function of its sizes and its seed."""
+"""Synthetic problems with known solutions, each a function of its sizes and its seed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Generator, Tensor, nn
 from ..core.draw import seed_of
 from .dataset import Dataset, Splits
 
-TRUTH, TRAIN, TEST = range(3)  # what a seed is used for: independent streams
+TRUTH, TRAIN, TEST = range(3)  # uses of a seed: independent streams
 
 
 def spirals(rows: int = 1000, test_rows: int = 1000, turns: float = 1.5, noise: float = 0.0, seed: int = 0) -> Splits:
-    """Two interleaved spirals in the unit disc (after Lang & Witbrock 1988): no line separates them, a curve does.
+    """Return two interleaved spirals in the unit disc (after Lang & Witbrock 1988): not linearly separable.
 
     Class 0 lies on radius = angle / (2 pi turns), class 1 on the same curve turned by half a circle, evenly along the
     curve. Arms are 1 / (2 turns) apart, so without noise the classes do not touch and a perfect classifier exists.
@@ -34,9 +34,9 @@ def spirals(rows: int = 1000, test_rows: int = 1000, turns: float = 1.5, noise: 
 
 
 def teacher(inputs: int = 20, hidden: int = 10, seed: int = 0) -> nn.Module:
-    """The network that made the targets of `teacher_student`: one hidden layer of ReLUs, Gaussian weights."""
+    """Return the network behind the targets of `teacher_student`: one hidden layer of ReLUs, Gaussian weights."""
     draws = _stream(seed, TRUTH)
-    with torch.random.fork_rng(devices=[]):  # torch's own first weights, which are not kept, move its generator
+    with torch.random.fork_rng(devices=[]):  # torch's initial weights, overwritten below, advance its generator
         net = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 1))
     with torch.no_grad():
         for weights in net.parameters():
@@ -47,7 +47,7 @@ def teacher(inputs: int = 20, hidden: int = 10, seed: int = 0) -> nn.Module:
 def teacher_student(
     rows: int = 1000, test_rows: int = 1000, inputs: int = 20, hidden: int = 10, seed: int = 0
 ) -> Splits:
-    """Regression on a teacher's outputs for Gaussian inputs: every net that can hold the teacher can reach loss 0."""
+    """Return a regression on a teacher's outputs for Gaussian inputs: nets that contain the teacher reach loss 0."""
     net = teacher(inputs, hidden, seed)
 
     def part(n: int, stream: int) -> Dataset:
@@ -61,12 +61,12 @@ Law = Callable[[int, int, Generator], Tensor]
 
 
 def gaussian_rows(rows: int, dimensions: int, draws: Generator) -> Tensor:
-    """Independent standard Gaussian entries: the mean loss on many rows is the squared distance from the truth."""
+    """Draw independent standard Gaussian entries: in expectation the loss is the squared distance from the truth."""
     return torch.randn(rows, dimensions, generator=draws)
 
 
 def whitened_rows(rows: int, dimensions: int, draws: Generator) -> Tensor:
-    """Random rows with X'X = rows * I, so that the mean loss *is* the squared distance from the truth."""
+    """Draw rows with X'X = rows * I, so that the mean loss *is* the squared distance from the truth."""
     if rows < dimensions:
         raise ValueError(f"{rows} rows cannot be white in {dimensions} dimensions: ask for at least {dimensions} rows")
     x = torch.randn(rows, dimensions, generator=draws, dtype=torch.float64)
@@ -75,7 +75,7 @@ def whitened_rows(rows: int, dimensions: int, draws: Generator) -> Tensor:
 
 
 def sparse_truth(dimensions: int = 200, nonzero: int = 20, seed: int = 0) -> Tensor:
-    """The vector behind `sparse_regression`: 1 or -1 at `nonzero` random places, 0 elsewhere."""
+    """Return the vector behind `sparse_regression`: 1 or -1 at `nonzero` random places, 0 elsewhere."""
     draws = _stream(seed, TRUTH)
     truth = torch.zeros(dimensions)
     places = torch.randperm(dimensions, generator=draws)[:nonzero]
@@ -91,12 +91,12 @@ def sparse_regression(
     law: Law = gaussian_rows,
     seed: int = 0,
 ) -> Splits:
-    """The regression on which the papers study diagonal linear networks: y = <x, truth> for a sparse truth, no noise.
+    """Return the regression of the papers on diagonal linear networks: y = <x, truth> for a sparse truth, no noise.
 
-    Where rows < dimensions many vectors fit and their l1 norm tells how well they predict. The paper's closed forms
-    suppose white inputs (`whitened_rows`, at least as many rows as dimensions): at a minimum of the mean squared error
-    the Hessian of u * v is then 2 [[v v, u v], [u v, u u]], diagonal in each block. (The paper prints it without the 2,
-    though its loss has no 1/2.)
+    Where rows < dimensions many vectors fit, and their l1 norm relates to how well they predict. The paper's closed
+    forms assume white inputs (`whitened_rows`, at least as many rows as dimensions): at a minimum of the mean squared
+    error the Hessian of u * v is then 2 [[v v, u v], [u v, u u]], diagonal in each block. (The paper prints it without
+    the 2, though its loss has no 1/2.)
     """
     if not 0 < nonzero <= dimensions:
         raise ValueError(f"{nonzero} of {dimensions} coefficients cannot be nonzero: ask for 1 to {dimensions}")

@@ -7,21 +7,20 @@ from pathlib import Path
 import torch
 
 from .catalogue import CATALOGUE
-from .damage import DataError
 from .dataset import Dataset, Splits
-from .folders import listed
-from .images import pixels
+from .errors import DataError
+from .folders import listed, pixels
 
 ANNOTATIONS = "val_annotations.txt"
 
 
 def read(root: Path | str, name: str = "tiny-imagenet") -> Splits:
-    """TinyImageNet from under a root; its labelled validation pictures are what papers test on."""
+    """Read TinyImageNet from under a root; the test rows are its labelled validation images, as in papers."""
     folder = CATALOGUE[name].find(root)
     files, labels, classes = listed(folder / "train")
     train = Dataset(name, pixels(files), torch.tensor(labels), classes)
     annotated = (folder / "val" / ANNOTATIONS).is_file() and (folder / "val" / "images").is_dir()
-    files, labels = (_annotated if annotated else _sorted_out)(folder / "val", classes)
+    files, labels = (_annotated if annotated else _class_folders)(folder / "val", classes)
     inputs = pixels(files)
     if inputs.shape[1:] != train.inputs.shape[1:]:
         raise DataError(f"{folder}: the pictures in train and in val differ in size")
@@ -29,7 +28,7 @@ def read(root: Path | str, name: str = "tiny-imagenet") -> Splits:
 
 
 def _annotated(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
-    """The layout as published: all pictures in one folder, and a list of names, classes and boxes."""
+    """List the published layout: all images in one folder, and a table of names, classes and boxes."""
     path = folder / ANNOTATIONS
     numbers = {name: number for number, name in enumerate(classes)}
     files, labels = [], []
@@ -39,7 +38,7 @@ def _annotated(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list
         name, label, *_ = (*text.split("\t"), "", "")
         if label not in numbers:
             raise DataError(f"{path}, line {line}: {label!r} is not a class of the training folder")
-        if Path(name).name != name or "\\" in name:  # a list does not lead out of its folder
+        if Path(name).name != name or "\\" in name:  # the table must not lead out of its folder
             raise DataError(f"{path}, line {line}: {name!r} is not the name of a file")
         if not (folder / "images" / name).is_file():
             raise DataError(f"{path}, line {line}: there is no {folder / 'images' / name}")
@@ -50,10 +49,10 @@ def _annotated(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list
     return files, labels
 
 
-def _sorted_out(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
-    """The layout that many scripts bring the pictures to: class folders, as for training."""
-    files, labels, found = listed(folder)
-    if found != classes:
-        odd = ", ".join(sorted(set(found) ^ set(classes))[:5])
+def _class_folders(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
+    """List the layout that many scripts produce: class folders, as for training."""
+    files, labels, own = listed(folder)
+    if own != classes:
+        odd = ", ".join(sorted(set(own) ^ set(classes))[:5])
         raise DataError(f"{folder}: its classes are not those of the training folder; they differ in {odd}")
     return files, labels

@@ -1,8 +1,8 @@
-"""Pickles read as data: Python's own reader, with all calls and most instructions taken away.
+"""Reading pickles of plain data and arrays without running code: an unpickler with an allow-list.
 
-`pickle` imports and calls whatever a file names. Here the few names under which arrays are pickled stand for small
-classes of this module, which check what they are given. The reader is the one in Python: ten bytes make the one in C
-(`pickle.Unpickler`) fill gigabytes with an empty memo, and a deeply nested key makes it overrun the stack.
+`pickle` imports and calls whatever a file names. Here the few names under which arrays are pickled map to small classes
+of this module, which validate their arguments. The base is Python's own implementation: ten bytes make the one in C
+(`pickle.Unpickler`) allocate gigabytes for an empty memo, and a deeply nested key makes it overflow the stack.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .damage import DataError
+from .errors import DataError
 
 NUMBERS = frozenset({"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"})
 INSTRUCTIONS = (
@@ -28,42 +28,42 @@ INSTRUCTIONS = (
 
 
 def table(path: Path) -> dict[str, Any]:
-    """The dictionary that a pickle holds, keys as text: values are plain, or arrays."""
+    """Read the dictionary in a pickle, with keys as str; values are plain data or arrays."""
     try:
         whole = _Reader(BytesIO(path.read_bytes()), encoding="latin-1").load()
         if not isinstance(whole, dict):
             raise ValueError(f"it holds a {type(whole).__name__}, and a dictionary was expected")
         return {key: value.array if isinstance(value, _Array) else value for key, value in whole.items()}
-    except Exception as error:  # bytes that are no pickle make it fail in ways that have no end
+    except Exception as error:  # bytes that are no pickle raise errors of many types
         raise DataError(f"{path}: not a pickle of plain data and arrays; nothing in it was run: {error!r}") from error
 
 
 class _Table(dict[str, Any]):
-    """A dictionary whose keys are texts."""
+    """A dictionary whose keys are str."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(_text(key), value)
 
 
 class _Kind:
-    """A dtype as pickled: its code, and its byte order once that is told."""
+    """A pickled dtype: its code, and the byte order that its state sets."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         self.code, self.order = _text(code), "|"
         if self.code not in NUMBERS:
             raise ValueError(f"an array of {self.code!r}, which are not numbers")
 
-    def told(self, state: Any) -> None:
+    def set_state(self, state: Any) -> None:
         self.order = state[1]
 
 
 class _Array:
-    """An array as pickled: nothing at first, then what its state says."""
+    """A pickled array: empty until its state sets it."""
 
     def __init__(self, *_: Any) -> None:
         self.array: NDArray[Any] | None = None
 
-    def told(self, state: Any) -> None:
+    def set_state(self, state: Any) -> None:
         _, shape, kind, fortran, raw = state
         self.fill(raw, kind, shape, "F" if fortran else "C")
 
@@ -83,13 +83,13 @@ CALLS = {
     "numpy.ndarray": _Array,
     "numpy.dtype": _Kind,
     "numpy.core.multiarray._reconstruct": _Array,
-    "numpy.core.numeric._frombuffer": lambda *given: _Array().fill(*given),
+    "numpy.core.numeric._frombuffer": lambda *args: _Array().fill(*args),
     "_codecs.encode": lambda text, *_: _text(text).encode("latin-1"),  # how Python 3 writes bytes for Python 2
 }
 
 
 class _Reader(pickle._Unpickler):
-    """Knows no other instructions than those that data need."""
+    """An unpickler with only the instructions that data need."""
 
     stack: list[Any]
     read: Callable[[int], bytes]
@@ -98,10 +98,10 @@ class _Reader(pickle._Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        asked = f"{module}.{name}".replace("numpy._core.", "numpy.core.", 1)  # as numpy 2 calls it
-        if asked not in CALLS:
-            raise ValueError(f"it asks to run {asked}")
-        return CALLS[asked]
+        full_name = f"{module}.{name}".replace("numpy._core.", "numpy.core.", 1)  # as numpy 2 calls it
+        if full_name not in CALLS:
+            raise ValueError(f"it asks to run {full_name}")
+        return CALLS[full_name]
 
     def load_empty_dictionary(self) -> None:
         self.stack.append(_Table())
@@ -113,7 +113,7 @@ class _Reader(pickle._Unpickler):
         state = self.stack.pop()
         if not isinstance(self.stack[-1], (_Array, _Kind)):
             raise ValueError(f"it changes a {type(self.stack[-1]).__name__}")
-        self.stack[-1].told(state)
+        self.stack[-1].set_state(state)
 
     dispatch[pickle.EMPTY_DICT[0]] = load_empty_dictionary
     dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
@@ -122,5 +122,5 @@ class _Reader(pickle._Unpickler):
 
 def _text(x: Any) -> str:
     if not isinstance(x, (str, bytes)):
-        raise ValueError(f"a {type(x).__name__} where a text belongs")
+        raise ValueError(f"a {type(x).__name__} where a str is expected")
     return x.decode("latin-1") if isinstance(x, bytes) else x

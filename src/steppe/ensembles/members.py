@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from .._util import arrays, files
 from .._util.names import unknown
 from ..measures.fisher import fisher_traces
-from ..training import arrays, files
 from ..training.config import Config
 from ..training.distributed import device_of
+from ..training.evaluate import objective_of
 from ..training.exchange import Exchange, rows_file, scores_file
-from ..training.flatness import objective_of
-from ..training.folder import FREE, Changed, described, description, plain
-from ..training.position import Position
+from ..training.folder import FREE, Changed, described, description, folder_of, plain
 from ..training.problem import data_of
 from ..training.runs import Run, open_run
-from ..training.start import folder_of
+from ..training.schedule import Position
 from .named import Weights, strategy
 from .selection import sharp_sets
 from .settings import Ensemble

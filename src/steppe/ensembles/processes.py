@@ -15,10 +15,9 @@ from typing import Any
 
 from .._util.processes import end_with_parent
 from ..training.config import Config
-from ..training.folder import RUN
-from ..training.position import Position
+from ..training.folder import RUN, folder_of
 from ..training.runs import open_run
-from ..training.start import folder_of
+from ..training.schedule import Position
 from ..training.stopping import Stopped, Wish, listening
 from .members import tell_scores
 from .settings import Ensemble

@@ -20,7 +20,7 @@ from .._util.files import written
 from .._util.progress import Tick, ticking
 from .._util.untrusted import from_json
 from ..core.vector import Vector
-from ..data.npy import arrays
+from ..data.npz import arrays
 from .directions import Direction, checked_vector
 from .estimate import Cost
 from .objective import Objective

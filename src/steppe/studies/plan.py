@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .._util.names import unknown
-from ..data.declared import declared
+from ..data.registry import declared
 from .settings import settings, types
 from .show import Show
 from .space import Draws, Grid

@@ -13,7 +13,7 @@ from typing import Any
 from .._util import user_code as imported
 from .._util.checkpoint_files import SUFFIXES
 from .._util.names import unknown
-from ..data.declared import CHOICES
+from ..data.registry import CHOICES
 from .cell import Cell, digest, groups_of
 from .plan import TARGETS, Study
 from .settings import config_of, plain

@@ -13,7 +13,7 @@ from .plan import Study
 def refuse_wrong(study: Study, planned: Sequence[Cell], also: Sequence[str] = ()) -> None:
     """Raises for a measure, a name or an option that does not exist, in any cell."""
     from ..measures.registry import resolve_measures
-    from ..training.known import refuse_unknown
+    from ..training.validate import refuse_unknown
 
     resolve_measures([*study.measures, *also])
     seen = set()
@@ -30,7 +30,7 @@ def refuse_wrong(study: Study, planned: Sequence[Cell], also: Sequence[str] = ()
 
 def refuse_missing(needed: Sequence[Cell]) -> None:
     """Raises unless the data of these cells can be read."""
-    from ..data.named import load
+    from ..data.registry import load
 
     for name, root in dict.fromkeys((c.config["data"], c.config["data_root"]) for c in needed):
         load(name, root)

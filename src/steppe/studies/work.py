@@ -46,9 +46,8 @@ def work(task: Task) -> Outcome:
 
 def _computed(task: Task) -> Outcome:
     from ..measures.registry import resolve_measures
-    from ..training.distributed import device_of
-    from ..training.flatness import STOPPED, objective_of
-    from ..training.threads import threads
+    from ..training.distributed import device_of, threads
+    from ..training.evaluate import STOPPED, objective_of
     from .drawn import drawn
 
     start = perf_counter()

@@ -1,4 +1,4 @@
-"""One training loop for all methods, and runs that survive anything."""
+"""One training loop for all methods; runs resume after any interruption with bit-identical results."""
 
 from .._util.lazy import offered
 

@@ -1,8 +1,8 @@
-"""Averages of the weights along the run, evaluated beside the weights themselves.
+"""Averages of the weights along a run, evaluated beside the weights themselves.
 
-An exponential average (EMA) averages BatchNorm's running statistics as it does the weights. An even average (SWA) has
-them estimated anew on the training rows before it is used, as Izmailov et al. 2018 (section 3.2) do, because statistics
-of the weights on the way are not those of their mean.
+An exponential average (EMA) also averages BatchNorm's running statistics. For an even average (SWA) they are estimated
+on the training rows before it is used, as in Izmailov et al. 2018 (section 3.2): the mean of the statistics is not the
+statistic of the mean weights.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.optim import swa_utils
 
 from .config import Config
 
-Named = Mapping[str, Tensor]
+NamedTensors = Mapping[str, Tensor]
 
 
 class Average:
-    """A running average of tensors by name; tensors of whole numbers are the latest."""
+    """A running average of tensors by name; integer tensors are copied from the latest."""
 
     def __init__(self, rule: Callable[[Any, Any, int], None], every_step: bool, start: float = 0.0):
         self._rule, self.every_step = rule, every_step
@@ -30,14 +30,14 @@ class Average:
         self.n = 0
 
     @torch.no_grad()
-    def take(self, now: Named) -> None:
-        """Counts the tensors as they are now."""
+    def update(self, now: NamedTensors) -> None:
+        """Add the current tensors to the average."""
         if not self.n:
             self.tensors = {k: t.detach().clone() for k, t in now.items()}
         elif kinds := {(t.dtype, t.device) for t in now.values()}:
             for kind in sorted(kinds, key=str):
-                mine = [k for k, t in now.items() if (t.dtype, t.device) == kind]
-                before, latest = [self.tensors[k] for k in mine], [now[k].detach() for k in mine]
+                names = [k for k, t in now.items() if (t.dtype, t.device) == kind]
+                before, latest = [self.tensors[k] for k in names], [now[k].detach() for k in names]
                 if kind[0].is_floating_point:
                     self._rule(before, latest, self.n)
                 else:
@@ -45,31 +45,31 @@ class Average:
         self.n += 1
 
     @contextmanager
-    def standing_in(self, live: Callable[[], Named]) -> Iterator[None]:
-        """The model with the average in the place of its own tensors, which come back bitwise."""
+    def swapped_in(self, live: Callable[[], NamedTensors]) -> Iterator[None]:
+        """Copy the average into the model for a block, and restore the model's tensors bitwise afterwards."""
         now = live()
-        kept = {k: t.detach().clone() for k, t in now.items()}
+        saved = {k: t.detach().clone() for k, t in now.items()}
         try:
             _copy([now[k] for k in self.tensors], list(self.tensors.values()))
             yield
         finally:
-            now = live()  # a layer may have put another tensor in the place of a buffer
-            _copy([now[k] for k in kept], list(kept.values()))
+            now = live()  # a layer may have assigned another tensor to a buffer
+            _copy([now[k] for k in saved], list(saved.values()))
 
-    def learn(self, now: Named) -> None:
-        """Takes over what was estimated while the average stood in: running statistics."""
+    def update_buffers(self, now: NamedTensors) -> None:
+        """Store the running statistics that were estimated while the average was swapped in."""
         _copy([self.tensors[k] for k in now], list(now.values()))
 
 
 def averages_of(config: Config) -> dict[str, Average]:
-    """The averages that a configuration asks for, by name."""
-    torch_has: Any = swa_utils  # without types
-    found = {}
+    """Return the averages of a configuration by name."""
+    untyped: Any = swa_utils
+    averages = {}
     if config.ema is not None:
-        found["ema"] = Average(torch_has.get_ema_multi_avg_fn(config.ema), every_step=True)
+        averages["ema"] = Average(untyped.get_ema_multi_avg_fn(config.ema), every_step=True)
     if config.swa is not None:
-        found["swa"] = Average(torch_has.get_swa_multi_avg_fn(), config.swa_every == "step", config.swa)
-    return found
+        averages["swa"] = Average(untyped.get_swa_multi_avg_fn(), config.swa_every == "step", config.swa)
+    return averages
 
 
 @torch.no_grad()

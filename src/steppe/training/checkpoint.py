@@ -1,10 +1,10 @@
-"""A run's state on disk: weights in one file that commits, everything else in a file that it names.
+"""Checkpoints of a run: weights in one file, which commits, and all other state in a second file that it names.
 
-The order is what makes a kill at any moment harmless. Records are appended and the state file is written first;
-then `checkpoint.safetensors` is put in place in one move, and with it the run is further. What an unfinished write
-left behind is not named by anything, and goes when the run goes on. The checkpoint before it stays as
-`previous.safetensors`, with its state: digests tell whether a file is as it was written, and a run whose last
-checkpoint is damaged or lost goes on from there.
+A kill at any moment is harmless because of the order of writes. Records are appended and the state file is written
+first; then `checkpoint.safetensors` is replaced atomically, and only that advances the run. Files of an unfinished
+write are referenced by nothing and are deleted at the next start. The checkpoint before the last one stays as
+`previous.safetensors`, with its state file. Digests detect damage: a run whose last checkpoint is damaged or lost
+resumes from the previous one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
+from .._util import files
 from .._util.digests import refuse_changed_metadata, refuse_changed_tensors, with_digests
 from .._util.untrusted import from_json
-from . import files
-from .packing import owned, packed, unpacked
-from .position import Position
+from .schedule import Position
 
 WEIGHTS = "checkpoint.safetensors"
 PREVIOUS = "previous.safetensors"  # the checkpoint before it
@@ -33,6 +33,7 @@ RECORDS = "metrics.jsonl"
 FORMAT = 2
 WITHOUT_DIGESTS = 1  # a format that is still read
 KEY = "steppe"  # of our entry in the metadata of a safetensors file
+RESTORE = "Rerun `steppe train` to resume from the checkpoint before it, if that is intact; or restore it from a copy."
 
 
 @dataclass(frozen=True)
@@ -40,22 +41,22 @@ class Kept:
     """The part of metrics.jsonl that belongs to a checkpoint."""
 
     length: int = 0  # in bytes
-    digest: str | None = ""  # None: written when there were none
+    digest: str | None = ""  # None: written in the format without digests
 
 
 @dataclass(frozen=True)
 class Committed:
-    """What a checkpoint says of itself."""
+    """The header of a checkpoint."""
 
     position: Position
-    state: str  # the name of the file with everything but the weights
+    state: str  # name of the file with everything but the weights
     records: Kept
     finished: bool
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A checkpoint that is whole, with its content."""
+    """An intact checkpoint with its content."""
 
     name: str  # of the file with the weights
     about: Committed
@@ -66,12 +67,12 @@ class Loaded:
 def commit(
     folder: Path, weights: Mapping[str, Tensor], state: Any, position: Position, records: Kept, finished: bool
 ) -> None:
-    """Makes this the state that the run goes on from; until the last move it is the one before."""
+    """Make this the state that the run resumes from. Until the last rename, the previous checkpoint is current."""
     name = f"state-{position.epoch}-{position.step}.safetensors"
     tensors, tree = packed(state)
-    said = json.dumps({"format": FORMAT, **asdict(Committed(position, name, records, finished))})
-    files.replace(folder / name, _saved(tensors, {KEY: said, "tree": tree}))
-    content = _saved({k: owned(t) for k, t in weights.items()}, {KEY: said})
+    header = json.dumps({"format": FORMAT, **asdict(Committed(position, name, records, finished))})
+    files.replace(folder / name, _saved(tensors, {KEY: header, "tree": tree}))
+    content = _saved({k: _on_host(t) for k, t in weights.items()}, {KEY: header})
     if (folder / WEIGHTS).exists():
         files.link(folder / WEIGHTS, folder / PREVIOUS)
     files.replace(folder / WEIGHTS, content)
@@ -79,84 +80,138 @@ def commit(
 
 
 def sweep(folder: Path) -> None:
-    """Removes what commits before the last two, or interrupted ones, left behind."""
-    named = set()
+    """Delete files of interrupted commits and of commits before the last two."""
+    referenced = set()
     for name in (WEIGHTS, PREVIOUS):
-        with suppress(ValueError, FileNotFoundError):  # one that is damaged or lost names nothing
+        with suppress(ValueError, FileNotFoundError):  # a damaged or lost checkpoint references nothing
             about = committed(folder, name)
-            named |= {about.state} if about is not None else set()
+            referenced |= {about.state} if about is not None else set()
     for path in [*folder.glob("state-*.safetensors"), *folder.glob(f"*{files.TEMPORARY}")]:
-        if path.name not in named:
+        if path.name not in referenced:
             files.remove(path)
 
 
 def committed(folder: Path, name: str = WEIGHTS) -> Committed | None:
-    """What the checkpoint of a folder says of itself, or None if there is none yet."""
+    """Read the header of a checkpoint; None if there is no checkpoint yet."""
     path = folder / name
     if not path.exists():
         if name == WEIGHTS and (folder / PREVIOUS).exists():
-            raise FileNotFoundError(f"{path} is lost. {BACK}")
+            raise FileNotFoundError(f"{path} is lost. {RESTORE}")
         return None
     try:
         with safe_open(path, "pt") as file:
-            return _about(file.metadata() or {}, path)
+            return _header(file.metadata() or {}, path)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
 
 
 def loaded(folder: Path, name: str = WEIGHTS) -> Loaded | None:
-    """All of a checkpoint, or None if there is none yet."""
+    """Read a whole checkpoint; None if there is none yet."""
     about = committed(folder, name)
     return None if about is None else Loaded(name, about, weights_in(folder, name), state_in(folder, about, name))
 
 
 def last_whole(folder: Path, check: Callable[[Committed], object]) -> Loaded | None:
-    """The checkpoint to go on from: the last one or, with a warning, the one before it if the last is not whole.
+    """Read the checkpoint to resume from: the last one or, with a warning, the previous one if the last is damaged.
 
-    `check` raises where a checkpoint's records are damaged or lost.
+    `check` raises if the records of a checkpoint are damaged or lost.
     """
 
-    def whole(name: str) -> Loaded | None:
-        found = loaded(folder, name)
-        if found is not None:
-            check(found.about)
-        return found
+    def intact(name: str) -> Loaded | None:
+        done = loaded(folder, name)
+        if done is not None:
+            check(done.about)
+        return done
 
     try:
-        return whole(WEIGHTS)
+        return intact(WEIGHTS)
     except (ValueError, FileNotFoundError) as trouble:
         try:
-            found = whole(PREVIOUS)
+            previous = intact(PREVIOUS)
         except (ValueError, FileNotFoundError):
-            found = None
-        if found is None:
+            previous = None
+        if previous is None:
             raise
-        warnings.warn(f"{trouble} Going back to {PREVIOUS}, at {found.about.position}.", stacklevel=2)
-        return found
+        warnings.warn(f"{trouble} Going back to {PREVIOUS}, at {previous.about.position}.", stacklevel=2)
+        return previous
 
 
 def go_back(folder: Path) -> None:
-    """Puts the checkpoint before the last one in its place."""
+    """Make the previous checkpoint the last one."""
     files.move(folder / PREVIOUS, folder / WEIGHTS)
 
 
 def weights_in(folder: Path, name: str = WEIGHTS) -> dict[str, Tensor]:
-    """The model's own weights and buffers, as of a commit."""
+    """Read the model's weights and buffers."""
     return _read(folder / name)[0]
 
 
 def state_in(folder: Path, about: Committed, name: str = WEIGHTS) -> Any:
-    """Everything but the weights, as of that commit."""
+    """Read everything but the weights of a checkpoint."""
     path = folder / about.state
     if not path.exists():
-        raise FileNotFoundError(f"{folder / name} belongs to {about.state}, which is not there. {BACK}")
+        raise FileNotFoundError(f"{folder / name} needs {about.state}, which does not exist. {RESTORE}")
     tensors, metadata = _read(path)
     try:
-        if _about(metadata, path) != about:
+        if _header(metadata, path) != about:
             raise ValueError("it belongs to another checkpoint")
         return unpacked(tensors, metadata["tree"], path)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise _damaged(path, error) from error
+
+
+def packed(tree: Any) -> tuple[dict[str, Tensor], str]:
+    """Split nested state into tensors by path and a JSON text of the rest, without pickle.
+
+    Python writes floats so that they are read back exactly.
+    """
+    tensors: dict[str, Tensor] = {}
+
+    def pack(x: Any, path: str) -> Any:
+        if isinstance(x, Tensor):
+            tensors[path] = _on_host(x)
+            # strides of e.g. channels-last memory are kept: reductions over another order round differently
+            return {"tensor": path} if x.is_contiguous() else {"tensor": path, "strides": list(x.stride())}
+        if isinstance(x, dict):
+            return {"dict": [[_key(k, path), pack(v, f"{path}/{k}")] for k, v in x.items()]}
+        if isinstance(x, (list, tuple)):
+            return {type(x).__name__: [pack(v, f"{path}/{i}") for i, v in enumerate(x)]}
+        if isinstance(x, (bool, int, float, str, type(None))):
+            return x
+        raise TypeError(
+            f"{path} is a {type(x).__name__}; a checkpoint holds only tensors, numbers, strings, lists and dicts"
+        )
+
+    return tensors, json.dumps(pack(tree, ""))
+
+
+def unpacked(tensors: dict[str, Tensor], text: str, where: Path | str = "") -> Any:
+    """Rebuild what `packed` split; errors name the file `where`."""
+
+    def unpack(x: Any) -> Any:
+        if not isinstance(x, dict):
+            return x
+        if "tensor" in x:
+            stored = tensors[x["tensor"]]
+            strides = x.get("strides", stored.stride())
+            return torch.empty_strided(stored.shape, strides, dtype=stored.dtype).copy_(stored)
+        if "dict" in x:
+            return {k: unpack(v) for k, v in x["dict"]}
+        kind = list if "list" in x else tuple
+        return kind(unpack(v) for v in x[kind.__name__])
+
+    return unpack(from_json(text, where))
+
+
+def _on_host(t: Tensor) -> Tensor:
+    """Copy a tensor to the CPU; the copy shares no memory, as safetensors requires."""
+    return t.detach().to("cpu", copy=True).contiguous()
+
+
+def _key(key: Any, path: str) -> Any:
+    if type(key) not in (int, str):
+        raise TypeError(f"{path} has a key of type {type(key).__name__}; a checkpoint holds only int and str keys")
+    return key
 
 
 def _saved(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> bytes:
@@ -164,7 +219,7 @@ def _saved(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> bytes:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    content = path.read_bytes()  # at once: a run that goes on may put another file in its place
+    content = path.read_bytes()  # in one read: a running process may replace the file meanwhile
     try:
         tensors = load(content)
         metadata = from_json(content[8 : 8 + int.from_bytes(content[:8], "little")], path)["__metadata__"]
@@ -178,23 +233,20 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _format(metadata: Mapping[str, str], path: Path) -> int:
     number: int = from_json(metadata[KEY], path)["format"]
     if number not in (WITHOUT_DIGESTS, FORMAT):
-        raise ValueError(f"its format is {number!r}, and this version of steppe reads {WITHOUT_DIGESTS} and {FORMAT}")
+        raise ValueError(f"its format is {number!r}; this version of steppe reads {WITHOUT_DIGESTS} and {FORMAT}")
     return number
 
 
-def _about(metadata: Mapping[str, str], path: Path) -> Committed:
+def _header(metadata: Mapping[str, str], path: Path) -> Committed:
     if _format(metadata, path) != WITHOUT_DIGESTS:
         refuse_changed_metadata(metadata)
-    said = from_json(metadata[KEY], path)
-    state, records = str(said["state"]), said["records"]
+    header = from_json(metadata[KEY], path)
+    state, records = str(header["state"]), header["records"]
     if Path(state).name != state:
-        raise ValueError(f"it names a file elsewhere: {state}")
+        raise ValueError(f"it names a file outside its folder: {state}")
     kept = Kept(**records) if isinstance(records, dict) else Kept(int(records), None)
-    return Committed(Position(**said["position"]), state, kept, bool(said["finished"]))
-
-
-BACK = "The same `steppe train` goes back to the checkpoint before it, if that is whole; or bring it back from a copy."
+    return Committed(Position(**header["position"]), state, kept, bool(header["finished"]))
 
 
 def _damaged(path: Path, why: Exception) -> ValueError:
-    return ValueError(f"{path} is no checkpoint of a run, or is damaged: {why}. {BACK}")
+    return ValueError(f"{path} is no checkpoint of a run, or is damaged: {why}. {RESTORE}")

@@ -1,4 +1,4 @@
-"""One run on several processes: who takes part, how the model is shared, and what all of them agree on."""
+"""The device, threads and processes of a run: joining a process group, wrapping the model, and agreeing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def device_of(name: str | None) -> torch.device:
-    """The device asked for, or a GPU where there is one; each process of a machine has its own."""
+    """Return the named device; by default a GPU where there is one, another for each process of a machine."""
     device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", torch.cuda.current_device())))
@@ -27,8 +27,19 @@ def device_of(name: str | None) -> torch.device:
 
 
 @contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """Set the number of torch threads for a block; None leaves it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def joined(device: torch.device, fsdp: bool) -> Iterator[Workers]:
-    """The processes that torchrun started, or those of a group that is there already, or this one alone."""
+    """Yield the workers: torchrun's processes, those of an initialised group, or this process alone."""
     if dist.is_initialized():
         yield Workers(dist.group.WORLD)
         return
@@ -38,19 +49,19 @@ def joined(device: torch.device, fsdp: bool) -> Iterator[Workers]:
         yield Workers()
         return
     if os.environ.get("MASTER_ADDR") in LOOPBACK and os.path.exists("/sys/class/net/lo"):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # processes of one machine need no other address
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # processes of one machine stay on the loopback interface
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Workers(dist.group.WORLD)
-        dist.barrier()  # gloo may abort if a worker leaves while another still talks
+        dist.barrier()  # gloo may abort if a worker leaves while another still communicates
     finally:
         dist.destroy_process_group()
 
 
 def together(workers: Workers, task: Callable[[], R]) -> R:
-    """What `task()` returns on this worker; raises on all of them if it fails on one."""
+    """Return `task()` of this worker; raise on all workers if it fails on one."""
     trouble: Exception | None = None
     try:
         value = task()
@@ -61,7 +72,7 @@ def together(workers: Workers, task: Callable[[], R]) -> R:
 
 
 def wrapped(model: nn.Module, workers: Workers, device: torch.device, fsdp: bool) -> nn.Module:
-    """The model as processes share it: sharded as one unit (FSDP2), copied (DDP), or as it is."""
+    """Wrap the model: FSDP2 as one unit, DDP with several processes, else unchanged."""
     if fsdp:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -74,22 +85,22 @@ def wrapped(model: nn.Module, workers: Workers, device: torch.device, fsdp: bool
 
 
 def align_(workers: Workers, model: nn.Module) -> None:
-    """Gives all workers the first one's buffers: each has seen other rows, and the first one's are kept."""
+    """Broadcast the first worker's buffers: running statistics differ because each worker has other rows."""
     if workers.group is not None:
         for buffer in model.buffers():
             dist.broadcast(buffer, 0, group=workers.group)
 
 
-def agreed(workers: Workers, *wishes: bool) -> list[bool]:
-    """Which of the wishes any worker has."""
+def agreed(workers: Workers, *flags: bool) -> list[bool]:
+    """Return for each flag whether it is set on any worker."""
     if workers.group is None:
-        return list(wishes)
+        return list(flags)
     device = "cuda" if dist.get_backend(workers.group) == "nccl" else "cpu"
-    return [n > 0 for n in workers.all_reduce(torch.tensor([float(w) for w in wishes], device=device)).tolist()]
+    return [n > 0 for n in workers.all_reduce(torch.tensor([float(w) for w in flags], device=device)).tolist()]
 
 
 def gathered(tree: Any) -> Any:
-    """The same tree with whole tensors in place of shards; every worker takes part."""
+    """Return a tree with full tensors instead of shards; every worker takes part."""
     if isinstance(tree, Tensor):
         shards = distributed(tree)
         return tree if shards is None else shards.full_tensor()
@@ -99,7 +110,7 @@ def gathered(tree: Any) -> Any:
 
 
 def placed(t: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor cut up as another one is; every worker takes part."""
+    """Shard a full tensor like another one; every worker takes part."""
     pattern = distributed(like)
     if pattern is None or t.shape != like.shape:
         return t

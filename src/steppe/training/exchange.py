@@ -1,4 +1,4 @@
-"""When the members of an ensemble exchange scores, as one text in a configuration, and the files that come of it."""
+"""When the members of an ensemble exchange scores, as a setting, and the files of an exchange."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FORM = re.compile(r"exchanged@(\d+)(?:\+(\d+))?")
 
 @dataclass(frozen=True)
 class Exchange:
-    """After so many epochs members say which rows are sharp for them, and again every so many, if so."""
+    """Exchange scores after epoch `first` and, if `every` is given, after every so many epochs from there."""
 
     first: int
     every: int | None = None
@@ -22,29 +22,29 @@ class Exchange:
 
     @classmethod
     def of(cls, text: str | None) -> Exchange | None:
-        """What `exchanged@10` or `exchanged@10+5` says; None of any other text."""
-        found = FORM.fullmatch(text or "")
-        return None if found is None else cls(int(found[1]), int(found[2]) if found[2] else None)
+        """Parse `exchanged@10` or `exchanged@10+5`; return None for any other text."""
+        parts = FORM.fullmatch(text or "")
+        return None if parts is None else cls(int(parts[1]), int(parts[2]) if parts[2] else None)
 
     def __str__(self) -> str:
         return f"exchanged@{self.first}" + (f"+{self.every}" if self.every is not None else "")
 
     def holding(self, epoch: int) -> int | None:
-        """The exchange that an epoch follows, by the number of epochs before it; None before the first."""
+        """Return the epoch of the last exchange before an epoch; None before the first."""
         if epoch < self.first:
             return None
         return self.first if self.every is None else epoch - (epoch - self.first) % self.every
 
     def epochs(self, of: int) -> list[int]:
-        """All exchanges of a run of so many epochs."""
+        """Return all exchanges of a run of `of` epochs."""
         return list(range(self.first, of, self.every or of))
 
 
 def scores_file(folder: Path, epoch: int) -> Path:
-    """A number for every training row, after so many epochs: what a member tells the others."""
+    """Return the file with a member's score for every training row after an epoch."""
     return folder / f"scores-{epoch}.npy"
 
 
 def rows_file(folder: Path, epoch: int) -> Path:
-    """The numbers of the rows that are sharpness-aware from there on."""
+    """Return the file with the numbers of a member's sharp rows from an epoch on."""
     return folder / f"sharp-{epoch}.npy"

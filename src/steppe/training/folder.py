@@ -1,60 +1,82 @@
-"""A run's folder: one process at a time, and one configuration for good."""
+"""A run's folder: one process at a time, one configuration, and run.yaml, which records both."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import platform
+import re
+import socket
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
+from .. import __version__
+from .._util import files
 from .._util.digests import DIGEST, digest
 from .._util.locks import Held, held
 from .._util.names import unknown
 from .._util.types import fits, words
 from .._util.untrusted import yaml_in
-from . import files
-from .checkpoint import PREVIOUS, RECORDS, WEIGHTS
+from .._util.user_code import imported, is_factory
+from ..data.dataset import Splits
+from ..data.pixels import Standard
+from .checkpoint import PREVIOUS, RECORDS, WEIGHTS, Loaded, go_back, sweep
 from .config import Config
+from .loop import Training
+from .losses import CrossEntropy, SquaredError
+from .problem import Task, fingerprint
 
 RUN = "run.yaml"
 NAME = "run"  # of its lock
 LOCK, HOLDER = f"{NAME}.lock", f"{NAME}.holder"
 
-# what run.yaml has to have beside the configuration, to be read again
+# required entries of run.yaml beside the configuration
 KEYS = {"data": str, "task": dict, "parameters": int, "steps": int, "starts": list[Any]}
 TASK = {"shape": list[int], "outputs": int, "classes": list[Any], "mean": list[float], "std": list[float]}
 
 FREE = ("out", "data_root", "loggers", "checkpoint_every")
-"""What may change from one start of a run to the next: where things lie and how often they are kept."""
+"""Settings that may change from one start of a run to the next."""
 LENGTH = ("epochs", "steps")
-"""What may grow, where the run ends as one of that length does: see `longer`."""
+"""Settings that may grow where the run still ends as one of that length does: see `resume.py`."""
+
+
+def folder_of(config: Config) -> Path:
+    """Return the folder of a run: `out`, or a name made from data, model, method and seed."""
+    if config.out is not None:
+        return Path(config.out)
+    name = f"{config.data}-{config.model}-{config.method}-{config.seed}"
+    return Path("runs") / re.sub(r"[^\w.,=+-]+", "_", name)
 
 
 @contextmanager
 def claimed(path: Path) -> Iterator[Callable[[], None]]:
-    """The folder for this process alone; a second process is told who has it.
+    """Lock the folder for this process; raise RuntimeError with the name of the process that has it.
 
-    Gives a function that raises once another folder is in its place.
+    Yields a function that raises if another folder has replaced this one.
     """
     path.mkdir(parents=True, exist_ok=True)
     _refuse_other_folders(path)
     with ExitStack() as stack:
         try:
-            mine = stack.enter_context(held(path, NAME))
+            check_folder = stack.enter_context(held(path, NAME))
         except Held as who:
             raise RuntimeError(
                 f"{path} is being trained in by {who}: wait for it, stop it, or choose another folder with out"
             ) from None
-        yield mine
+        yield check_folder
 
 
 def _refuse_other_folders(path: Path) -> None:
-    """A folder with other things in it is no place for a run."""
+    """Raise if a folder holds other files and no run."""
     ours = {LOCK, HOLDER, RUN, RECORDS, WEIGHTS, PREVIOUS}
     others = sorted(p.name for p in path.iterdir() if p.name not in ours and not p.name.endswith(files.TEMPORARY))
     if others and not (path / RUN).exists():
@@ -64,101 +86,192 @@ def _refuse_other_folders(path: Path) -> None:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether a folder was claimed for a run and nothing more: a start that failed, or was killed, or is under way."""
+    """Return whether a folder holds only a lock: a start that failed, was killed, or is in progress."""
     return path.is_dir() and {p.name for p in path.iterdir()} in ({LOCK}, {LOCK, HOLDER})
 
 
-def write_about(path: Path, about: Mapping[str, Any]) -> None:
-    """Writes run.yaml."""
-    files.replace(path / RUN, described(about))
-
-
 class Changed(ValueError):
-    """A description that is not as it was written."""
+    """A YAML file whose content does not match its digest."""
 
 
-def described(said: Mapping[str, Any]) -> bytes:
-    """A file of YAML that says this, with a digest of it."""
-    return yaml.safe_dump({**said, DIGEST: _digest(said)}, sort_keys=False, allow_unicode=True).encode()
+def described(content: Mapping[str, Any]) -> bytes:
+    """Return a mapping as a YAML file with a digest."""
+    return yaml.safe_dump({**content, DIGEST: _digest(content)}, sort_keys=False, allow_unicode=True).encode()
 
 
 def description(file: Path) -> dict[str, Any]:
-    """What such a file says; raises `Changed` if it has another digest. Older ones have none."""
-    said: dict[str, Any] = yaml_in(file)
-    written = said.pop(DIGEST, None)
-    if written is not None and written != _digest(said):
+    """Read such a file; raise `Changed` if its digest does not match. Files of older versions have none."""
+    content: dict[str, Any] = yaml_in(file)
+    stored = content.pop(DIGEST, None)
+    if stored is not None and stored != _digest(content):
         raise Changed(
-            f"{file} is damaged, or was changed: it does not have the digest that was written with it. Bring it back "
-            f"from a copy. If you have changed it yourself and mean it, take away its line `{DIGEST}: ...`"
+            f"{file} is damaged, or was changed: its digest does not match its content. Restore it from a copy. If you "
+            f"changed it on purpose, delete its line `{DIGEST}: ...`"
         )
-    return said
+    return content
 
 
-def about(path: Path) -> dict[str, Any] | None:
-    """What run.yaml says, or None if there is none."""
+def read_run_yaml(path: Path) -> dict[str, Any] | None:
+    """Read run.yaml, or return None if there is none."""
     if not (path / RUN).exists():
         return None
     try:
-        said = description(path / RUN)
-        _ = said["config"].keys()
+        content = description(path / RUN)
+        _ = content["config"].keys()
     except Changed:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path / RUN} does not describe a run: {error!r}. Bring it back, or start anew") from error
-    return said
+        raise ValueError(
+            f"{path / RUN} does not describe a run: {error!r}. Restore it, or start in another folder"
+        ) from error
+    return content
 
 
-def _digest(said: Mapping[str, Any]) -> str:
-    return digest([json.dumps(said, sort_keys=True, default=repr)])
+def _digest(content: Mapping[str, Any]) -> str:
+    return digest([json.dumps(content, sort_keys=True, default=repr)])
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """A configuration in JSON's own types, as files and comparisons want it."""
+    """Return a configuration in JSON's types, for files and comparisons."""
 
-    def path_or_nothing(x: Any) -> str:
+    def path_or_error(x: Any) -> str:
         if isinstance(x, os.PathLike):
             return str(os.fspath(x))
         raise TypeError(
-            f"a configuration is written to a file, and {x!r} cannot be: use numbers, texts, lists and dicts"
+            f"a configuration is written to a file, and {x!r} cannot be: use numbers, strings, lists and dicts"
         )
 
-    made: dict[str, Any] = json.loads(json.dumps(asdict(config), default=path_or_nothing))
-    return made
+    values: dict[str, Any] = json.loads(json.dumps(asdict(config), default=path_or_error))
+    return values
 
 
-def config_in(path: Path, said: Mapping[str, Any]) -> Config:
-    """The configuration that run.yaml tells of."""
-    known = {f.name for f in fields(Config)}
-    strange = [k for k in said["config"] if k not in known]
+def config_in(path: Path, content: Mapping[str, Any]) -> Config:
+    """Return the configuration in the content of run.yaml; raise ValueError if the file is incomplete."""
+    names = {f.name for f in fields(Config)}
+    strange = [k for k in content["config"] if k not in names]
     if strange:
-        raise ValueError(f"{path / RUN}: {unknown('setting', strange[0], known)} Was it written by another steppe?")
+        raise ValueError(f"{path / RUN}: {unknown('setting', strange[0], names)} Was it written by another steppe?")
     try:
-        config = Config(**said["config"])
+        config = Config(**content["config"])
     except ValueError as error:
         raise ValueError(f"{path / RUN}: config: {error}") from error
-    _refuse_half(path / RUN, said, KEYS)
-    _refuse_half(path / RUN, said["task"], TASK, "task.")
+    _refuse_incomplete(path / RUN, content, KEYS)
+    _refuse_incomplete(path / RUN, content["task"], TASK, "task.")
     return config
 
 
-def _refuse_half(file: Path, said: Mapping[str, Any], keys: Mapping[str, Any], place: str = "") -> None:
-    """A file that was cut off, or written by hand, lacks something."""
+def _refuse_incomplete(file: Path, content: Mapping[str, Any], keys: Mapping[str, Any], place: str = "") -> None:
     for key, kind in keys.items():
-        if key not in said or not fits(said[key], kind):
-            found = f"is {said[key]!r}" if key in said else "is missing"
+        if key not in content or not fits(content[key], kind):
+            value = f"is {content[key]!r}" if key in content else "is missing"
             raise ValueError(
-                f"{file} is not whole: {place}{key} {found}, and has to be {words(kind)}. Bring the file back, or "
-                "train anew in another folder"
+                f"{file} is incomplete: {place}{key} {value}, and has to be {words(kind)}. Restore the file, or train "
+                "in another folder"
             )
 
 
+def task_in(content: Mapping[str, Any]) -> Task:
+    """Return the task in the content of run.yaml, without reading its data."""
+    task = content["task"]
+    standard = Standard(tuple(task["mean"]), tuple(task["std"]))
+    return Task(tuple(task["shape"]), task["outputs"], standard, CrossEntropy() if task["classes"] else SquaredError())
+
+
 def refuse_changes(path: Path, before: Config, config: Config) -> None:
-    """A run goes on with the configuration that it began with, or its end would follow from none; its length apart."""
+    """Raise if a setting differs that may not change during a run."""
     then, now = plain(before), plain(config)
     bound = [k for k in now if k not in (*FREE, *LENGTH)]
     differ = [f"{k} was {then[k]!r} and is now {now[k]!r}" for k in bound if then[k] != now[k]]
     if differ:
         raise ValueError(
-            f"{path} holds a run with another configuration: {'; '.join(differ)}. Its end would follow from neither: "
-            "go on with the old values, or give another out."
+            f"{path} holds a run with another configuration: {'; '.join(differ)}. A run keeps its configuration: use "
+            "the old values, or another out."
         )
+
+
+def prepare(path: Path, done: Loaded | None, training: Training, splits: Splits) -> None:
+    """Delete what an interrupted write left, and write run.yaml with this start in it."""
+    before, data, task, config = read_run_yaml(path), fingerprint(splits), training.task, training.config
+    if before is not None and before["data"] != data:
+        raise ValueError(
+            f"{path} was begun on other rows: {config.data} under {config.data_root} has changed since. Restore the "
+            "data, or give another out."
+        )
+    if before is not None:
+        _warn_of_changed_factory(path, before["starts"][-1], training)
+    if done is None:
+        _refuse_to_delete_records(path)
+    elif done.name != WEIGHTS:
+        go_back(path)
+    sweep(path)
+    files.truncate(path / RECORDS, done.about.records.length if done is not None else 0)
+    content = {
+        "config": plain(config),
+        "data": data,  # a fingerprint of all rows
+        "rows": {k: len(v) for k, v in vars(splits).items() if v is not None},
+        "task": {
+            "shape": list(task.shape),
+            "outputs": task.outputs,
+            "classes": list(splits.train.classes),
+            "mean": list(task.standard.mean),
+            "std": list(task.standard.std),
+        },
+        "parameters": sum(p.numel() for p in training.state.module.parameters()),
+        "steps": training.course.steps,
+        "steps_per_epoch": training.course.per_epoch,
+        "starts": [*(before["starts"] if before is not None else []), _start(training)],
+    }
+    files.replace(path / RUN, described(content))
+
+
+def _refuse_to_delete_records(path: Path) -> None:
+    """Raise if there are records of two epochs and no checkpoint: it was lost, because every epoch writes one."""
+    lines = (path / RECORDS).read_bytes().count(b"\n") if (path / RECORDS).exists() else 0
+    if lines > 1:
+        raise FileNotFoundError(
+            f"{path / WEIGHTS} is lost, and {RECORDS} has the records of {lines} epochs: restarting the run would "
+            "delete them. Restore it from a copy, or give another out."
+        )
+
+
+def _warn_of_changed_factory(path: Path, last_start: dict[str, Any], training: Training) -> None:
+    then, now = last_start.get("factory"), _factory(training.config.model)
+    if then is not None and now is not None and then["digest"] != now["digest"]:
+        warnings.warn(
+            f"{training.config.model}, which builds the model of {path}, has changed since the last start: "
+            f"{then['file']} had the digest {then['digest']} and {now['file']} has {now['digest']}. If the model "
+            "computes something else now, the result matches neither version: restore the file, or give another out",
+            stacklevel=2,
+        )
+
+
+def _factory(name: str) -> dict[str, str] | None:
+    """Return the file and digest of a user's model factory; None for steppe's models and where there is no file."""
+    if not is_factory(name):
+        return None
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(imported(name, "model")))
+    except TypeError:  # neither a function nor a class
+        return None
+    if file is None or not Path(file).is_file():
+        return None
+    return {"file": file, "digest": digest([Path(file).read_bytes()])}
+
+
+def _start(training: Training) -> dict[str, Any]:
+    """Return when, where and with which versions the run was started."""
+    device = training.device
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "at": f"{training.position}",
+        "steppe": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "processes": training.workers.count,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "threads": torch.get_num_threads(),
+        **({"factory": factory} if (factory := _factory(training.config.model)) is not None else {}),
+    }

@@ -14,27 +14,27 @@ from ..methods.sharpbalance import OnSomeRows, SharpBalance
 from ..optim.build import build
 from ..optim.engine import SharpnessAware
 from .config import Config
-from .position import Course
+from .schedule import Course
 
 OWN_LR = (SASAM, SASGD)
 
 
 def options_of(config: Config, course: Course) -> dict[str, Any]:
-    """What the method is made with."""
+    """Return the options of the method, including those that follow from the run."""
     options: dict[str, Any] = dict(config.method_options)
     if config.rho is not None:
         options["rho"] = config.rho
     if config.held_out and config.method.startswith("agnostic-sam"):
-        options.setdefault("share", None)  # rows were set aside for it: the batch is not split
+        options.setdefault("share", None)  # held-out rows exist, so the batch is not split
     if config.method in ("ssam-f", "ssam-d"):
-        options.setdefault("every", course.per_epoch)  # the mask is renewed every epoch, as its users do
+        options.setdefault("every", course.per_epoch)  # a new mask every epoch, as in its papers' runs
     if config.method == "ssam-d":
-        options.setdefault("steps", course.steps)  # what the mask renews falls to nothing over the run
+        options.setdefault("steps", course.steps)  # the renewed share of the mask decays to zero over the run
     return options
 
 
 def optimizer_of(config: Config, model: nn.Module, course: Course) -> SharpnessAware:
-    """The method around the base optimizer."""
+    """Build the method around its base optimizer."""
     options = options_of(config, course)
     engine: dict[str, Any] = {"model": model, "seed": config.seed}
     engine["on_nonfinite"] = None if config.on_nonfinite == "late" else config.on_nonfinite
@@ -47,13 +47,13 @@ def optimizer_of(config: Config, model: nn.Module, course: Course) -> SharpnessA
 
 
 def sets_lr(opt: SharpnessAware) -> bool:
-    """Whether the method finds the learning rate itself and goes on from what it found."""
+    """Return whether the method sets the learning rate itself."""
     inner = opt.method.method if isinstance(opt.method, OnSomeRows) else opt.method
     return isinstance(inner, OWN_LR)
 
 
 def finds_lr(config: Config, options: Mapping[str, Any]) -> bool:
-    """The same of a configuration with these options of its method."""
+    """Return the same for a configuration with these method options."""
     return isinstance(method(config.method, **options), OWN_LR)
 
 

@@ -1,4 +1,4 @@
-"""What a configuration asks for, made: the data, what a model is for, and the model."""
+"""From a configuration to its data, its task (shapes, standardisation, loss) and its model."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ from torch import nn
 
 from ..core.draw import seed_of, seed_torch
 from ..data.dataset import Splits
-from ..data.declared import declared
 from ..data.pixels import Standard
+from ..data.registry import declared, load
 from .config import Config
 from .losses import CrossEntropy, Loss, SquaredError
 
-WEIGHTS, HELD_OUT, SHARP, NOISE = range(4)  # what a run's seed is used for beside rows: independent streams
+WEIGHTS, HELD_OUT, SHARP, NOISE = range(4)  # uses of a run's seed beside the order of rows: independent streams
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a model is for: the shape of a row, the number of outputs, and how both are seen."""
+    """Shape of an input, number of outputs, standardisation and loss."""
 
     shape: tuple[int, ...]
     outputs: int
     standard: Standard
-    loss: Loss  # without label smoothing: what evaluation and measures tell
+    loss: Loss  # without label smoothing, for evaluation and measures
 
 
 def data_of(config: Config) -> Splits:
-    """The rows of a run. Labels are made wrong first, so rows set aside are as noisy as those trained on."""
+    """Load the rows of a run. Label noise comes first, so rows set aside are as noisy as those trained on."""
     from ..data import label_noise, subsets
-    from ..data.named import load
 
     splits = load(config.data, config.data_root)
     train = splits.train if config.fraction == 1 else subsets.first(splits.train, config.fraction)
@@ -44,12 +43,12 @@ def data_of(config: Config) -> Splits:
 
 
 def moved(splits: Splits, device: torch.device) -> Splits:
-    """The same rows where the model is."""
+    """Return the splits on a device."""
     return Splits(**{name: part.to(device) for name, part in vars(splits).items() if part is not None})
 
 
 def standard_of(words: str, config: Config, splits: Splits) -> Standard:
-    """The standardisation that is declared of a checkpoint which is looked at on the rows of `config`."""
+    """Return the standardisation that the user declares for a checkpoint, to evaluate it on the rows of `config`."""
     numbers, rows = declared(words), splits.train
     if numbers is None:
         rows = rows if words == config.data else data_of(replace(config, data=words)).train
@@ -66,7 +65,7 @@ def standard_of(words: str, config: Config, splits: Splits) -> Standard:
 
 
 def task_of(splits: Splits, standard: Standard | None = None) -> Task:
-    """What a model of these rows is for; unless told otherwise they are standardised by those to train on."""
+    """Return the task of these rows; by default the training rows determine the standardisation."""
     train = splits.train
     outputs = len(train.classes) or prod(train.targets.shape[1:])
     loss: Loss = CrossEntropy() if train.classes else SquaredError()
@@ -74,16 +73,16 @@ def task_of(splits: Splits, standard: Standard | None = None) -> Task:
 
 
 def trained_loss(config: Config, task: Task) -> Loss:
-    """The task's loss with the configuration's label smoothing."""
+    """Return the task's loss with the configured label smoothing."""
     if isinstance(task.loss, CrossEntropy):
         return CrossEntropy(config.label_smoothing)
     if config.label_smoothing:
-        raise ValueError("label_smoothing was asked for, and the targets are numbers, not classes: leave it at 0")
+        raise ValueError("label_smoothing needs classes as targets, and these are numbers: leave it at 0")
     return task.loss
 
 
 def model_of(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """The model with its initial weights, which follow from the seed."""
+    """Build the model; the seed determines its initial weights."""
     from ..nn.named import build as build_model
 
     with torch.random.fork_rng(devices=[]):
@@ -92,7 +91,7 @@ def model_of(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 def fingerprint(splits: Splits) -> str:
-    """A number that changes if any row does."""
+    """Return a digest that changes if any row does."""
     digest = hashlib.blake2b(digest_size=16)
     for part in (splits.train, splits.test, splits.validation, splits.held_out):
         for t in (part.inputs, part.targets) if part is not None else ():

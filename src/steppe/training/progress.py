@@ -1,4 +1,4 @@
-"""What a person sees of a run: bars on a terminal, a line an epoch in a log, or nothing."""
+"""Progress of a run: bars on a terminal, a line per epoch in a log, or nothing."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from time import monotonic
 from typing import Any, Protocol
 
 from .._util.terminal import console, say
-from .position import Course, Position
-from .sums import Sums
+from .losses import Sums
+from .schedule import Course, Position
 
-PAUSE = 0.25  # seconds between two looks at the device, each of which waits for it
+PAUSE = 0.25  # seconds between updates: each one synchronises with the device
 
 
-class Watcher(Protocol):
-    """Hears how a run goes on."""
+class Display(Protocol):
+    """Shows how a run proceeds."""
 
     def stepped(self, position: Position, sums: Sums) -> None:
-        """A step was taken; sums are those of the epoch so far."""
+        """Show a step; `sums` are those of the epoch so far."""
         ...
 
     def recorded(self, record: Mapping[str, Any]) -> None:
-        """An epoch is over."""
+        """Show the record of an epoch."""
         ...
 
 
 class Silent:
-    """Says nothing."""
+    """Shows nothing."""
 
     def stepped(self, position: Position, sums: Sums) -> None:
         pass
@@ -38,7 +38,7 @@ class Silent:
 
 
 class Lines:
-    """A line an epoch, for logs."""
+    """One line per epoch, for logs."""
 
     def __init__(self, course: Course):
         self._epochs = course.epochs
@@ -47,40 +47,40 @@ class Lines:
         pass
 
     def recorded(self, record: Mapping[str, Any]) -> None:
-        say(f"epoch {record['epoch']} of {self._epochs}: {told(record)}", error=True)
+        say(f"epoch {record['epoch']} of {self._epochs}: {summary(record)}", error=True)
 
 
 class Bars:
-    """A bar of epochs and a bar of steps with loss, accuracy, speed and time left."""
+    """A bar of epochs and a bar of steps with loss, accuracy, speed and remaining time."""
 
     def __init__(self, bars: Any, course: Course, start: Position, batch: int):
         self._bars, self._course, self._batch = bars, course, batch
         self._run = bars.add_task("run", total=course.steps, completed=course.taken(start), now="")
         self._epoch = bars.add_task("epoch", total=course.per_epoch, completed=start.step, now="")
-        self._seen, self._at = course.taken(start), monotonic()
+        self._steps, self._at = course.taken(start), monotonic()
 
     def stepped(self, position: Position, sums: Sums) -> None:
         now = monotonic()
         if now - self._at < PAUSE:
             return
-        taken = self._course.taken(position)
-        speed = (taken - self._seen) * self._batch / (now - self._at)
-        self._seen, self._at = taken, now
+        steps = self._course.taken(position)
+        speed = (steps - self._steps) * self._batch / (now - self._at)
+        self._steps, self._at = steps, now
         means = {f"train_{k}": v for k, v in sums.read().items()}
         number = f"epoch {position.epoch + 1}/{self._course.epochs}"
         length = self._course.length(position.epoch)
-        said = told(means | {"images_per_second": speed})
-        self._bars.update(self._epoch, description=number, completed=position.step, total=length, now=said)
-        self._bars.update(self._run, completed=taken)
+        text = summary(means | {"images_per_second": speed})
+        self._bars.update(self._epoch, description=number, completed=position.step, total=length, now=text)
+        self._bars.update(self._run, completed=steps)
 
     def recorded(self, record: Mapping[str, Any]) -> None:
-        self._at = monotonic()  # evaluation is no training time
-        self._bars.update(self._run, completed=record["step"], now=told(record, ("test_loss", "test_accuracy")))
+        self._at = monotonic()  # exclude evaluation from the speed
+        self._bars.update(self._run, completed=record["step"], now=summary(record, ("test_loss", "test_accuracy")))
 
 
 @contextmanager
-def watching(progress: bool | None, course: Course, start: Position, batch: int) -> Iterator[Watcher]:
-    """Bars where there is a terminal, unless `progress` is False; lines elsewhere, if it is True."""
+def progress_shown(progress: bool | None, course: Course, start: Position, batch: int) -> Iterator[Display]:
+    """Yield bars on a terminal unless `progress` is False; elsewhere lines if it is True, else nothing."""
     if progress is False or (progress is None and not sys.stderr.isatty()):
         yield Silent()
     elif not sys.stderr.isatty():
@@ -88,11 +88,9 @@ def watching(progress: bool | None, course: Course, start: Position, batch: int)
     else:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        texts = (TextColumn(t, markup=False) for t in ("{task.description}", "{task.fields[now]}"))
-        name, now = texts
-        with Progress(
-            name, BarColumn(), TimeRemainingColumn(), now, console=console(stderr=True), transient=True
-        ) as bars:
+        name, now = (TextColumn(t, markup=False) for t in ("{task.description}", "{task.fields[now]}"))
+        columns = (name, BarColumn(), TimeRemainingColumn(), now)
+        with Progress(*columns, console=console(stderr=True), transient=True) as bars:
             yield Bars(bars, course, start, batch)
 
 
@@ -108,6 +106,6 @@ WORDS = {
 }
 
 
-def told(record: Mapping[str, Any], only: tuple[str, ...] = tuple(WORDS)) -> str:
-    """The numbers of a record that a person follows."""
+def summary(record: Mapping[str, Any], only: tuple[str, ...] = tuple(WORDS)) -> str:
+    """Return the main numbers of a record on one line."""
     return ", ".join(WORDS[k].format(record[k]) for k in only if record.get(k) is not None)

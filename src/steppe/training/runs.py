@@ -1,4 +1,4 @@
-"""A run as found on disk: its configuration, its records, and its model with the trained weights."""
+"""A run on disk: its configuration, its records, and its model with the trained weights."""
 
 from __future__ import annotations
 
@@ -14,39 +14,61 @@ from ..data.dataset import Dataset, Splits
 from ..measures.objective import Objective
 from . import checkpoint, records
 from .config import Config
-from .flatness import objective_of
-from .folder import RUN, about, config_in
-from .position import Position
+from .evaluate import objective_of
+from .folder import RUN, config_in, read_run_yaml, task_in
 from .problem import Task, data_of, model_of
 from .records import Record
-from .start import task_in
+from .schedule import Position
 
 Weights = Literal["last", "ema", "swa"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a folder holds as of its last checkpoint."""
+    """The content of a run's folder as of its last checkpoint.
+
+    Attributes
+    ----------
+    path
+        The folder.
+    config
+        The configuration in run.yaml.
+    records
+        One per epoch: losses, accuracies, measures, timings.
+    position
+        Number of completed epochs, and of steps in the current one.
+    finished
+        Whether all epochs are trained.
+    task
+        Shape of the inputs, number of outputs, standardisation and loss.
+    about
+        All of run.yaml.
+    named
+        The model that the caller of `open_run` names.
+    trust
+        Whether run.yaml may name any code as its model.
+
+    """
 
     path: Path
     config: Config
-    records: list[Record]  # one an epoch
+    records: list[Record]
     position: Position
     finished: bool
     task: Task
-    about: dict[str, Any]  # all of run.yaml
-    named: str | None = None  # the model that whoever opened the folder names
-    trust: bool = False  # whether run.yaml may name any code as its model
+    about: dict[str, Any]
+    named: str | None = None
+    trust: bool = False
 
     @property
     def result(self) -> Record:
         """The last record."""
         if not self.records:
-            raise ValueError(f"{self.path} has no record yet: its first epoch is not over. Train it further")
+            raise ValueError(f"{self.path} has no record yet: its first epoch is not complete. Train it further")
         return self.records[-1]
 
     def weights(self, which: Weights = "last") -> dict[str, Tensor]:
-        """The model's state dict: the last weights, or an average of those on the way."""
+        """Return the model's state dict: the last weights, or an average along the run."""
         done = checkpoint.committed(self.path)
         if done is None:
             raise FileNotFoundError(f"{self.path} has no checkpoint yet: train it further")
@@ -54,7 +76,7 @@ class Run:
             return checkpoint.weights_in(self.path)
         try:
             state = checkpoint.state_in(self.path, done)
-        except FileNotFoundError:  # training may have gone on meanwhile, and have swept it away
+        except FileNotFoundError:  # a running process may have committed and deleted it meanwhile
             again = checkpoint.committed(self.path)
             if again is None or again == done:
                 raise
@@ -62,22 +84,22 @@ class Run:
         averages = {k: v for k, v in state["averages"].items() if v["n"]}
         if which not in averages:
             raise ValueError(f"{self.path}: {unknown('kind of weights', which, ['last', *averages])}")
-        found: dict[str, Tensor] = averages[which]["tensors"]
-        return found
+        tensors: dict[str, Tensor] = averages[which]["tensors"]
+        return tensors
 
     def refuse_untrusted(self) -> None:
-        """Raises if the model is code outside steppe that only run.yaml names."""
+        """Raise ValueError if the model is code outside steppe that only run.yaml names."""
         refuse_untrusted(self.path / RUN, self.config.model, self.named, self.trust)
 
     def model(self, which: Weights = "last") -> nn.Module:
-        """The model with trained weights, on the CPU and in evaluation mode."""
+        """Return the model with trained weights, on the CPU and in evaluation mode."""
         self.refuse_untrusted()
         model = model_of(self.config, self.task.shape, self.task.outputs)
         model.load_state_dict(self.weights(which))
         return model.eval()
 
     def data(self) -> Splits:
-        """The rows as in training: subsets, wrong labels and parts set aside included."""
+        """Return the rows as in training: subsets, label noise and parts set aside included."""
         return data_of(self.config)
 
     def objective(
@@ -87,7 +109,20 @@ class Run:
         rows: int | None = None,
         model: nn.Module | None = None,
     ) -> Objective:
-        """The loss as training saw it, without augmentation and smoothing; by default on `measure_rows` rows."""
+        """Return the training loss as an objective for measures, without augmentation and label smoothing.
+
+        Parameters
+        ----------
+        which
+            The weights to use.
+        part
+            The rows to use.
+        rows
+            How many of them; defaults to `config.measure_rows`.
+        model
+            Another model to use instead of the run's.
+
+        """
         dataset: Dataset | None = getattr(self.data(), part)
         if dataset is None:
             raise ValueError(f"{self.path} was trained without {part} rows")
@@ -96,7 +131,7 @@ class Run:
 
 
 def open_run(path: Path | str, model: str | None = None, trust: bool = False) -> Run:
-    """Open the run in a folder, finished or not, whether or not it is being trained.
+    """Open the run in a folder, finished or not, also while it is being trained.
 
     Parameters
     ----------
@@ -110,11 +145,11 @@ def open_run(path: Path | str, model: str | None = None, trust: bool = False) ->
 
     """
     path = Path(path)
-    said = about(path)
-    if said is None:
+    content = read_run_yaml(path)
+    if content is None:
         raise FileNotFoundError(f"{path} is no run's folder: it has no {RUN}. `steppe train --out {path}` makes one")
     done = checkpoint.committed(path)
-    found = records.read(path, done.records) if done is not None else []
+    epochs = records.read(path, done.records) if done is not None else []
     position = done.position if done is not None else Position()
     finished = done is not None and done.finished
-    return Run(path, config_in(path, said), found, position, finished, task_in(said), said, model, trust)
+    return Run(path, config_in(path, content), epochs, position, finished, task_in(content), content, model, trust)

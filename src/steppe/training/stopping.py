@@ -1,4 +1,4 @@
-"""Signals that ask a run to end: it writes a checkpoint at its next step and goes."""
+"""Signals that ask a run to stop: it writes a checkpoint at its next step and ends."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .position import Position
+from .schedule import Position
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(RuntimeError):
-    """The run was asked to end, wrote a checkpoint and ended; the same command goes on."""
+    """A signal stopped the run after it wrote a checkpoint; rerun the command to resume."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again later
 
     def __init__(self, path: Path, position: Position, why: str):
-        super().__init__(f"stopped by {why} at {position}, with a checkpoint: the same command goes on in {path}")
+        super().__init__(f"stopped by {why} at {position}, with a checkpoint: rerun the command to resume in {path}")
         self.path, self.position = path, position
 
 
 @dataclass
 class Wish:
-    """Whether somebody wants the run to end, and how they said so."""
+    """A request to stop; `why` names the signal, and is empty until one arrives."""
 
     why: str = ""
 
     def note(self, number: int, frame: Any) -> None:
+        """Handle a signal; a second Ctrl-C raises KeyboardInterrupt instead of waiting for the next step."""
         again, self.why = bool(self.why), signal.Signals(number).name
-        if again and number == signal.SIGINT:  # whoever asks twice does not want to wait for the next step
+        if again and number == signal.SIGINT:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def listening() -> Iterator[Wish]:
-    """Turns the signals into a wish while the block runs; only a main thread can."""
+    """Record SIGTERM and SIGINT in a `Wish` during a block; in the main thread only, which alone can."""
     wish = Wish()
     if threading.current_thread() is not threading.main_thread():
         yield wish

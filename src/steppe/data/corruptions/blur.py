@@ -1,4 +1,4 @@
-"""Blurs of six kinds. Images are float, 0 to 1; what leaves that range is clipped afterwards."""
+"""Blurs. Images are floats; the caller clips them to 0 .. 1."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .draws import Draws
 
 
 def gaussian_blur(images: Tensor, _: Draws, sigma: float) -> Tensor:
-    """Convolved with a Gaussian, border pixels repeated outwards."""
+    """Convolve with a Gaussian; repeat border pixels outwards."""
     return smoothed(images, sigma, mode="nearest")
 
 
 def defocus_blur(images: Tensor, _: Draws, radius: float, softness: float) -> Tensor:
-    """Convolved with a disc whose edge is softened by a Gaussian of three pixels, borders mirrored."""
+    """Convolve with a disc whose edge is softened by a Gaussian of three pixels; reflect borders."""
     reach = int(radius)
     line = np.arange(-reach, reach + 1)
     disc = (line[:, None] ** 2 + line**2 <= radius**2).astype(np.float64)
@@ -34,10 +34,10 @@ def defocus_blur(images: Tensor, _: Draws, radius: float, softness: float) -> Te
 
 
 def glass_blur(images: Tensor, draws: Draws, sigma: float, rounds: float) -> Tensor:
-    """Blurred, each pixel replaced by itself or by a neighbour above and left of it, at random, and blurred again.
+    """Blur, replace each pixel by itself or by a neighbour above and left of it, at random, and blur again.
 
-    The authors' script means to exchange the two pixels but, by an aliasing of arrays, copies one over the other; so do
-    we, as the published images were made. The first two rows and columns stay.
+    The authors' script intends to exchange the two pixels but, because arrays alias, copies one over the other; this
+    code does the same, as the published images do. The first two rows and columns stay.
     """
     images = smoothed(images, sigma, mode="nearest")
     height, width = images.shape[-2:]
@@ -51,18 +51,18 @@ def glass_blur(images: Tensor, draws: Draws, sigma: float, rounds: float) -> Ten
 
 
 def motion_blur(images: Tensor, draws: Draws, radius: float, sigma: float) -> Tensor:
-    """Streaks in one direction, another for every image, within 45 degrees of the horizontal."""
+    """Streak each image in a random direction within 45 degrees of the horizontal."""
     return streaked(images, radius, sigma, draws.uniform("angle", low=-45, high=45))
 
 
 def zoom_blur(images: Tensor, _: Draws, percent: float) -> Tensor:
-    """The mean of the image (counted twice) and its enlargements, percent by percent."""
+    """Average the image (counted twice) and its enlargements, percent by percent."""
     zooms = [enlarged(images, 1 + k / 100) for k in range(int(percent) + 1)]
     return torch.stack([images, *zooms]).mean(0)
 
 
 def smoothed(images: Tensor, sigma: float, mode: str, truncate: float = 4.0) -> Tensor:
-    """Convolved with a Gaussian along the last two dimensions."""
+    """Convolve with a Gaussian along the last two dimensions."""
     from scipy.ndimage import gaussian_filter
 
     whole = images.numpy()
@@ -70,9 +70,9 @@ def smoothed(images: Tensor, sigma: float, mode: str, truncate: float = 4.0) -> 
 
 
 def streaked(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> Tensor:
-    """Convolved with half a Gaussian that runs from each pixel in one direction, in whole pixels, as ImageMagick does.
+    """Convolve with half a Gaussian from each pixel in one direction, in whole pixels, as ImageMagick does.
 
-    Border pixels are repeated outwards.
+    Border pixels repeat outwards.
     """
     length = 2 * int(radius)
     weights = torch.exp(-0.5 * (torch.arange(length + 1) / sigma) ** 2)
@@ -89,7 +89,7 @@ def streaked(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> Te
 
 
 def enlarged(images: Tensor, zoom: float) -> Tensor:
-    """The middle of the image, enlarged to the image's size: bilinear, corners on corners."""
+    """Enlarge the centre of the image to the image's size: bilinear, with aligned corners."""
     size = images.shape[-2:]
     part = [ceil(n / zoom) for n in size]
     cut = _middle(images, part)

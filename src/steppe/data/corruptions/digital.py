@@ -1,4 +1,4 @@
-"""What cameras and files do to images. Images are float, 0 to 1; what leaves that range is clipped afterwards."""
+"""Contrast, saturation, resolution, JPEG and distortion. Images are floats; the caller clips them to 0 .. 1."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
-from ..colours import saturated
+from ..pixels import saturated
 from .blur import smoothed
 from .draws import Draws
 
 
 def contrast(images: Tensor, _: Draws, left: float) -> Tensor:
-    """Each channel drawn towards its mean."""
+    """Move each channel towards its mean."""
     return torch.lerp(images.mean((2, 3), keepdim=True), images, left)
 
 
 def saturate(images: Tensor, _: Draws, factor: float, amount: float) -> Tensor:
-    """HSV's saturation lowered or raised."""
+    """Lower or raise HSV's saturation."""
     return saturated(images, factor, amount)
 
 
 def pixelate(images: Tensor, _: Draws, left: float) -> Tensor:
-    """Made smaller and larger again by means over boxes, as Pillow's BOX filter has them."""
+    """Downsample and upsample by box averages, as Pillow's BOX filter does."""
     for dim, size in ((-2, images.shape[-2]), (-1, images.shape[-1])):
         small = int(size * left)
         there_and_back = boxes(size, small) @ boxes(small, size)
@@ -34,7 +34,7 @@ def pixelate(images: Tensor, _: Draws, left: float) -> Tensor:
 
 
 def boxes(new: int, old: int) -> Tensor:
-    """Weights of `old` pixels in each of `new` in a line: equal for all whose centres lie in the box of the new one."""
+    """Return weights (new, old) of pixels in a line: equal for old pixels with centres in the box of the new one."""
     scale = old / new
     distance = np.arange(old) + 0.5 - (np.arange(new)[:, None] + 0.5) * scale
     reach = max(scale, 1) / 2
@@ -43,7 +43,7 @@ def boxes(new: int, old: int) -> Tensor:
 
 
 def jpeg_compression(images: Tensor, _: Draws, quality: float) -> Tensor:
-    """Written as JPEG and read again, by Pillow with its own settings; one channel as a grey JPEG."""
+    """Encode and decode as JPEG by Pillow with its defaults; one channel as a grey JPEG."""
     from PIL import Image
 
     pixels = (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
@@ -56,7 +56,7 @@ def jpeg_compression(images: Tensor, _: Draws, quality: float) -> Tensor:
 
 
 def elastic_transform(images: Tensor, draws: Draws, strength: float, smoothness: float, moved: float) -> Tensor:
-    """Bent: an affine map that moves three points at random, then a smooth random field of displacements."""
+    """Distort by an affine map that moves three points at random, then by a smooth random displacement field."""
     height, width = images.shape[-2:]
     side = min(height, width)
     images = sampled(images, *_affine(draws, height, width, moved * side), mirrored_twice=False)
@@ -69,7 +69,7 @@ def elastic_transform(images: Tensor, draws: Draws, strength: float, smoothness:
 
 
 def sampled(images: Tensor, rows: Tensor, columns: Tensor, mirrored_twice: bool) -> Tensor:
-    """Bilinear values at places, in pixels; outside mirrored, with the border pixel once or twice in the mirror."""
+    """Sample bilinearly at places in pixels; outside reflect, with the border pixel once or twice."""
     height, width = images.shape[-2:]
     if mirrored_twice:  # grids from edge to edge
         grid = torch.stack([(2 * columns + 1) / width - 1, (2 * rows + 1) / height - 1], -1)
@@ -81,7 +81,7 @@ def sampled(images: Tensor, rows: Tensor, columns: Tensor, mirrored_twice: bool)
 
 
 def _affine(draws: Draws, height: int, width: int, reach: float) -> tuple[Tensor, Tensor]:
-    """Where each pixel comes from under the affine map that moves three corners of a square in the middle."""
+    """Return the origin of each pixel under the affine map that moves three corners of a central square."""
     third, middle = min(height, width) // 3, (height // 2, width // 2)
     corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]], dtype=torch.float64) * third + torch.tensor(middle)
     images = corners + draws.uniform("corners", 3, 2, low=-reach, high=reach)

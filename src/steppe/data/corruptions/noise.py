@@ -1,4 +1,4 @@
-"""Noise of four kinds. Images are float, 0 to 1; what leaves that range is clipped afterwards."""
+"""Noise. Images are floats; the caller clips them to 0 .. 1."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .draws import Draws
 
 
 def gaussian_noise(images: Tensor, draws: Draws, deviation: float) -> Tensor:
-    """The same noise at every level, as of electronics in poor light."""
+    """Add Gaussian noise of the same size at every level, as of electronics in poor light."""
     return images + deviation * draws.normal("noise", *images.shape[1:])
 
 
 def shot_noise(images: Tensor, draws: Draws, photons: float) -> Tensor:
-    """Light counted photon by photon: Poisson, with so many of them where the image is white."""
+    """Draw Poisson counts of photons, with mean `photons` where the image is white."""
     from scipy.special import pdtr
 
-    level = np.round(images.numpy() * 255).astype(np.int64)  # images are bytes, so 256 distributions are all
+    level = np.round(images.numpy() * 255).astype(np.int64)  # images are bytes, so 256 distributions suffice
     most = int(photons + 12 * photons**0.5) + 12
     chances = pdtr(np.arange(most), np.arange(256)[:, None] * photons / 255)
     ladder = (chances + np.arange(256)[:, None]).ravel()  # all 256 distribution functions, one above the other
@@ -28,11 +28,11 @@ def shot_noise(images: Tensor, draws: Draws, photons: float) -> Tensor:
 
 
 def impulse_noise(images: Tensor, draws: Draws, amount: float) -> Tensor:
-    """Salt and pepper: that share of the values, each channel by itself, becomes 0 or 1, half of them each."""
+    """Set this share of the values, per channel, to 0 or 1, half of them each (salt and pepper)."""
     chance = draws.uniform("place", *images.shape[1:])
     return images.masked_fill(chance < amount, 1.0).masked_fill(chance < amount / 2, 0.0)
 
 
 def speckle_noise(images: Tensor, draws: Draws, deviation: float) -> Tensor:
-    """Noise that grows with the level."""
+    """Add Gaussian noise in proportion to the level."""
     return images * (1 + deviation * draws.normal("noise", *images.shape[1:]))

@@ -1,6 +1,6 @@
-"""How strong each corruption is at severities 1 to 5: the constants of CIFAR-10-C (Hendrycks & Dietterich 2019).
+"""Constants of each corruption at severities 1 to 5: those of CIFAR-10-C (Hendrycks & Dietterich 2019).
 
-They are those of the authors' script for 32 x 32 pixels (github.com/hendrycks/robustness, make_cifar_c.py), weaker than
+They come from the authors' script for 32 x 32 pixels (github.com/hendrycks/robustness, make_cifar_c.py), weaker than
 ImageNet-C's. Lengths are in pixels, elastic_transform's in sides of the image; levels are shares of white.
 """
 

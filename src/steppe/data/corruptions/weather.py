@@ -1,15 +1,19 @@
-"""Snow, frost, fog and light. Images are float, 0 to 1; what leaves that range is clipped afterwards."""
+"""Snow, frost, fog, brightness, and water or mud on the lens. Images are floats; the caller clips them to 0 .. 1."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..colours import brighter, grey, tinted
+from ..pixels import brighter, grey, tinted
 from .blur import enlarged, smoothed, streaked
 from .draws import Draws
 
 ICE = (0.78, 0.88, 1.0)  # the tint of frost: a pale blue
+WATER = (175 / 255, 238 / 255, 238 / 255)  # pale turquoise
+MUD = (63 / 255, 42 / 255, 20 / 255)  # brown
+EMBOSS = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))  # light from one corner
 
 
 def snow(
@@ -23,7 +27,7 @@ def snow(
     sigma: float,
     kept: float,
 ) -> Tensor:
-    """A whitened image with streaks of flakes that fall in one direction, and in the opposite one."""
+    """Whiten the image and add streaks of flakes in one direction and in the opposite one."""
     flakes = enlarged(mean + deviation * draws.normal("flakes", 1, *images.shape[-2:]), size)
     flakes = flakes.masked_fill(flakes < least, 0.0).clamp(0, 1)
     streaks = streaked(flakes, radius, sigma, draws.uniform("angle", low=-135, high=-45))
@@ -32,9 +36,9 @@ def snow(
 
 
 def frost(images: Tensor, draws: Draws, kept: float, weight: float) -> Tensor:
-    """The image behind frost. A stand-in: the authors lay photographs of frost over the image, which are not ours.
+    """Overlay frost. A substitute: the authors overlay photographs of frost, which this project cannot redistribute.
 
-    Here frost is made of ridges of smooth noise at three sizes, like the veins of ice on a pane.
+    Here frost consists of ridges of smooth noise at three scales, like the veins of ice on a pane.
     """
     height, width = images.shape[-2:]
     ice = torch.zeros(len(images), 1, height, width)
@@ -47,19 +51,19 @@ def frost(images: Tensor, draws: Draws, kept: float, weight: float) -> Tensor:
 
 
 def fog(images: Tensor, draws: Draws, amount: float, smoothness: float) -> Tensor:
-    """The image behind a cloud, darkened so that its brightest level stays what it was."""
+    """Add a cloud and darken the image so that its brightest level stays."""
     brightest = images.amax((1, 2, 3), keepdim=True)
     cloud = plasma(draws, max(images.shape[-2:]), smoothness)[..., : images.shape[-2], : images.shape[-1]]
     return (images + amount * cloud) * brightest / (brightest + amount)
 
 
 def brightness(images: Tensor, _: Draws, amount: float) -> Tensor:
-    """HSV's value raised."""
+    """Raise HSV's value."""
     return brighter(images, amount)
 
 
 def plasma(draws: Draws, size: int, smoothness: float) -> Tensor:
-    """A cloud an image, (rows, 1, n, n) from 0 to 1, by midpoint displacement on a torus whose side is a power of two.
+    """Return one cloud per image, (rows, 1, n, n) from 0 to 1, by midpoint displacement on a torus of side 2^k.
 
     Midpoints are means of their four neighbours and a uniform displacement, whose range falls by smoothness squared
     whenever the mesh is halved.
@@ -84,3 +88,86 @@ def plasma(draws: Draws, size: int, smoothness: float) -> Tensor:
         step, reach = half, reach / smoothness**2
     cloud = cloud - cloud.amin((1, 2), keepdim=True)
     return (cloud / cloud.amax((1, 2), keepdim=True)).float().unsqueeze(1)
+
+
+def spatter(
+    images: Tensor,
+    draws: Draws,
+    mean: float,
+    deviation: float,
+    smoothness: float,
+    least: float,
+    weight: float,
+    mud: float,
+) -> Tensor:
+    """Add drops where smooth noise is high: bright water that refracts at its rims, or opaque brown mud."""
+    liquid = mean + deviation * draws.normal("liquid", 1, *images.shape[-2:])
+    liquid = smoothed(liquid, smoothness, mode="nearest")
+    liquid = liquid.masked_fill(liquid < least, 0.0)
+    channels = images.shape[1]
+    if mud:
+        cover = smoothed((liquid > least).float(), weight, mode="nearest")
+        cover = cover.masked_fill(cover < 0.8, 0.0)
+        return torch.lerp(images, tinted(MUD, channels), cover)
+    shine = torch.from_numpy(refraction(np.clip(liquid.squeeze(1).numpy() * 255, 0, 255).astype(np.uint8))).unsqueeze(1)
+    shine = shine / shine.amax((2, 3), keepdim=True).clamp(min=1e-12)  # an image without drops stays unchanged
+    return images + weight * shine * tinted(WATER, channels)
+
+
+def refraction(liquid: np.ndarray) -> np.ndarray:
+    """Return the brightness of liquid (rows, height, width; bytes): its distance from edges, equalised and embossed."""
+    from scipy.ndimage import correlate, distance_transform_edt, uniform_filter
+
+    lit = np.array(EMBOSS)[None]
+    # images are far apart along axis 0, so the nearest edge is in the same image; the authors clip distances at 20
+    distance = distance_transform_edt(~edges(liquid), sampling=(1e3, 1, 1)).clip(max=20)
+    relief = equalised(uniform_filter(distance, (0, 3, 3), mode="mirror").astype(np.uint8))
+    relief = correlate(relief.astype(np.int64), lit, mode="mirror").clip(0, 255)
+    relief = np.rint(uniform_filter(relief.astype(np.float64), (0, 3, 3), mode="mirror"))
+    shine: np.ndarray = (liquid * relief).astype(np.float32)
+    return shine
+
+
+def edges(images: np.ndarray, low: float = 50, high: float = 150) -> np.ndarray:
+    """Return Canny's edges of bytes (rows, height, width): ridges of the slope above `low` that reach `high`."""
+    from scipy.ndimage import correlate1d, label
+
+    levels, rise, mean = images.astype(np.int64), (-1, 0, 1), (1, 2, 1)  # Sobel's filters, image by image
+    across = correlate1d(correlate1d(levels, rise, axis=2, mode="nearest"), mean, axis=1, mode="nearest")
+    down = correlate1d(correlate1d(levels, rise, axis=1, mode="nearest"), mean, axis=2, mode="nearest")
+    slope = np.abs(across) + np.abs(down)
+    wide = np.pad(slope, ((0, 0), (1, 1), (1, 1)))
+    height, width = slope.shape[1:]
+
+    def beside(dy: int, dx: int) -> np.ndarray:
+        return wide[:, 1 + dy : 1 + dy + height, 1 + dx : 1 + dx + width]
+
+    tangent = np.tan(np.pi / 8)  # a slope is compared with its two neighbours uphill and downhill, in four directions
+    ridge = np.select(
+        [np.abs(down) < tangent * np.abs(across), np.abs(across) < tangent * np.abs(down), across * down < 0],
+        [
+            (slope > beside(0, -1)) & (slope >= beside(0, 1)),
+            (slope > beside(-1, 0)) & (slope >= beside(1, 0)),
+            (slope > beside(-1, 1)) & (slope > beside(1, -1)),
+        ],
+        (slope > beside(-1, -1)) & (slope > beside(1, 1)),
+    )
+    within = np.zeros((3, 3, 3), dtype=int)
+    within[1] = 1  # joined to the eight neighbours in the same image
+    parts, count = label(ridge & (slope > low), structure=within)
+    strong = np.zeros(count + 1, dtype=bool)
+    strong[np.unique(parts[ridge & (slope > high)])] = True
+    edge_map: np.ndarray = strong[parts]
+    return edge_map
+
+
+def equalised(images: np.ndarray) -> np.ndarray:
+    """Equalise the histogram of each image of bytes (rows, height, width)."""
+    rows, pixels = len(images), images[0].size
+    flat = images.reshape(rows, pixels).astype(np.int64)
+    counts = np.bincount((flat + 256 * np.arange(rows)[:, None]).ravel(), minlength=256 * rows).reshape(rows, 256)
+    lowest = counts[np.arange(rows), flat.min(1)][:, None]  # these pixels become 0
+    upto = (counts.cumsum(1) - lowest).clip(min=0)
+    levels = np.rint(upto * (255 / np.maximum(pixels - lowest, 1)))
+    levels = np.where(lowest == pixels, np.arange(256), levels)  # one level only: nothing to spread
+    return np.take_along_axis(levels, flat, 1).reshape(images.shape).astype(np.uint8)

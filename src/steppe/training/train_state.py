@@ -1,4 +1,4 @@
-"""Everything that moves while a run goes on, which is what a checkpoint keeps."""
+"""Everything that changes during a run, which is what a checkpoint stores."""
 
 from __future__ import annotations
 
@@ -13,58 +13,61 @@ from ..measures.functional import unwrap
 from ..optim.engine import SharpnessAware
 from .averages import Average
 from .distributed import gathered, placed
-from .sums import Sums
+from .losses import Sums
 
-KERNELS = ("foreach", "fused", "capturable")  # how an optimizer of torch computes, not what
+KERNELS = ("foreach", "fused", "capturable")  # options of a torch optimizer that choose kernels, not results
 
 
-class Trainee:
-    """The model, its optimizer, its averages, and what the epoch under way has added up to."""
+class TrainState:
+    """The model, its optimizer, its averages, and the sums of the current epoch."""
 
     def __init__(self, model: nn.Module, opt: SharpnessAware, averages: dict[str, Average], workers: Workers):
         self.model, self.opt, self.averages, self.workers = model, opt, averages, workers
-        self.bare = unwrap(model)  # without DDP's wrapper
-        trained = dict(self.bare.named_parameters(remove_duplicate=False))
-        self._params = {k: t for k, t in self.bare.state_dict().items() if k in trained}  # gathered ones are others
-        strange = [k for k, t in self.bare.state_dict().items() if not isinstance(t, Tensor)]
+        self.module = unwrap(model)  # without DDP's wrapper
+        names = dict(self.module.named_parameters(remove_duplicate=False))
+        # kept from here: FSDP replaces parameters by gathered ones during a forward pass
+        self._params = {k: t for k, t in self.module.state_dict().items() if k in names}
+        strange = [k for k, t in self.module.state_dict().items() if not isinstance(t, Tensor)]
         if strange:
-            raise TypeError(f"the model keeps {strange[0]}, which is no tensor, and a checkpoint keeps only those")
-        self.sums = Sums(next(self.bare.parameters()).device)
+            raise TypeError(f"the model's state has {strange[0]}, which is no tensor; a checkpoint holds only tensors")
+        self.sums = Sums(next(self.module.parameters()).device)
         self.start_epoch()
 
     def start_epoch(self) -> None:
+        """Set the sums and counters of the epoch to zero."""
         self.sums.totals.zero_()
         self.passes, self.skipped, self.seconds = 0, 0, 0.0
 
     @property
     def _own(self) -> dict[str, Tensor]:
-        """The tensors themselves; a layer may put another tensor in the place of a buffer at any time."""
-        return {k: self._params.get(k, t) for k, t in self.bare.state_dict().items()}
+        """The current tensors; a layer may assign another tensor to a buffer at any time."""
+        return {k: self._params.get(k, t) for k, t in self.module.state_dict().items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights and buffers that this worker has, to be read and written in place."""
+        """Return this worker's weights and buffers, to read and to write in place."""
         return {k: local(t) for k, t in self._own.items()}
 
     def buffers(self) -> dict[str, Tensor]:
-        return {k: t for k, t in self.bare.state_dict().items() if k not in self._params}
+        """Return the buffers alone."""
+        return {k: t for k, t in self.module.state_dict().items() if k not in self._params}
 
-    def let_go(self) -> None:
-        """Frees weights that a sharded model has gathered for a forward pass."""
-        reshard: Any = getattr(self.bare, "reshard", None)
+    def reshard(self) -> None:
+        """Free the weights that FSDP has gathered for a forward pass."""
+        reshard: Any = getattr(self.module, "reshard", None)
         if reshard is not None:
             reshard()
 
-    def broken(self) -> bool:
-        """Whether a loss of this epoch or a weight is not finite."""
-        weights = [local(p).isfinite().all() for p in self.bare.parameters()]
+    def has_nonfinite(self) -> bool:
+        """Return whether a loss of this epoch or a weight is not finite."""
+        weights = [local(p).isfinite().all() for p in self.module.parameters()]
         return not bool(torch.stack([*weights, self.sums.totals[0].isfinite()]).all())
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's state dict, whole; every worker takes part."""
+        """Return the model's state dict, unsharded; every worker takes part."""
         return {k: gathered(t) for k, t in self._own.items()}
 
-    def state(self) -> dict[str, Any]:
-        """Everything else, whole; every worker takes part."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything else, unsharded; every worker takes part."""
         own = self._own
         averages = {
             name: {"n": a.n, "tensors": {k: gathered(shard_like(own[k], t)) for k, t in a.tensors.items()}}
@@ -75,7 +78,7 @@ class Trainee:
         return {
             "optimizer": gathered(self.opt.state_dict()),
             "averages": averages,
-            "sums": self.workers.all_reduce(totals),  # each worker's apart: added in another order they would differ
+            "sums": self.workers.all_reduce(totals),  # one row per worker: another order of addition rounds differently
             "passes": self.passes,
             "skipped": self.skipped,
             "seconds": self.seconds,
@@ -83,7 +86,7 @@ class Trainee:
 
     @torch.no_grad()
     def load(self, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Goes back to what `weights` and `state` returned."""
+        """Restore what `weights` and `state_dict` returned."""
         own = self._own
         if weights.keys() != own.keys():
             strange = sorted(weights.keys() ^ own.keys())
@@ -98,15 +101,15 @@ class Trainee:
         kernels = [{k: g[k] for k in KERNELS if k in g} for g in self.opt.param_groups]
         self.opt.load_state_dict(self._placed(state["optimizer"]))
         for group, own_kernels in zip(self.opt.param_groups, kernels, strict=True):
-            group.update(own_kernels)  # those of this machine, whatever the last one had
-        for name, kept in state["averages"].items():
+            group.update(own_kernels)  # this machine's, not those of the machine that wrote the checkpoint
+        for name, stored in state["averages"].items():
             average = self.averages[name]
-            average.n = kept["n"]
-            average.tensors = {k: local(placed(t, own[k])).to(own[k].device) for k, t in kept["tensors"].items()}
+            average.n = stored["n"]
+            average.tensors = {k: local(placed(t, own[k])).to(own[k].device) for k, t in stored["tensors"].items()}
         totals = state["sums"].to(self.sums.totals)
         if len(totals) == self.workers.count:
             self.sums.totals.copy_(totals[self.workers.rank])
-        elif self.workers.rank == 0:  # another number of processes goes on
+        elif self.workers.rank == 0:  # resumed with another number of processes
             self.sums.totals.copy_(totals.sum(0))
         self.passes, self.skipped, self.seconds = state["passes"], state["skipped"], state["seconds"]
 

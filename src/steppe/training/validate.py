@@ -1,4 +1,4 @@
-"""What can be known of a configuration before anything is read or built: a wrong value is answered at once."""
+"""Checks of a configuration before anything is read or built."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ if TYPE_CHECKING:
 
 
 def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Method:
-    """Raises for a name that does not exist and for an option that its owner does not take; else returns the method.
+    """Raise ValueError for unknown names and for options that their owner does not have; else return the method.
 
     Parameters
     ----------
     config
-        What a run is to follow from. A model or logger of the user's own is imported, and not made.
+        The run. A user's own model or logger is imported, and not built.
     spelled
-        How the caller's user writes the name of a setting, such as `--method-options`.
+        How the user writes the name of a setting, such as `--method-options`; errors use it.
 
     """
-    from .._util.user_code import imported
+    from .._util.user_code import imported, is_factory
     from ..data.augment import AUGMENTATIONS
     from ..data.corruptions import NAMES
-    from ..data.named import DATASETS, OWN
+    from ..data.registry import DATASETS, OWN
     from ..measures.registry import resolve_measures
     from ..nn.named import refuse_options
-    from .loggers import LOGGERS
+    from .records import LOGGERS
 
     if not config.data.startswith(("folder:", "npz:")):
-        _known("data set", [config.data], [*DATASETS, *OWN])
-    with _naming(spelled("model_options"), " of "):
+        _check("data set", [config.data], [*DATASETS, *OWN])
+    with _prefixed(spelled("model_options"), " of "):
         refuse_options(config.model, config.model_options)
-    _known("augmentation", config.augment, AUGMENTATIONS)
-    _known("corruption", config.corruptions, [*NAMES, "all"])
+    _check("augmentation", config.augment, AUGMENTATIONS)
+    _check("corruption", config.corruptions, [*NAMES, "all"])
     for name in config.loggers:
-        if ":" in name:
+        if is_factory(name):
             imported(name, "logger")
         else:
-            _known("logger", [name], LOGGERS)
-    with _naming(spelled("measures")):
+            _check("logger", [name], LOGGERS)
+    with _prefixed(spelled("measures")):
         resolve_measures(config.measures)
     known_device(config.device)
     if config.method == "msam" and config.optimizer == "sgd" and not config.momentum:
@@ -52,7 +52,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
 
 
 def method_of(config: Config, spelled: Callable[[str], str] = str) -> Method:
-    """The method of a configuration with its options, without what only training adds."""
+    """Return the method with the options of a configuration, without those that training adds."""
     from ..methods.registry import method
 
     options = dict(config.method_options)
@@ -63,37 +63,37 @@ def method_of(config: Config, spelled: Callable[[str], str] = str) -> Method:
                 "give one of them"
             )
         options["rho"] = config.rho
-    with _naming(spelled("method_options"), f" of {config.method}"):
+    with _prefixed(spelled("method_options"), f" of {config.method}"):
         return method(config.method, **options)
 
 
 def as_setting(error: Exception) -> str:
-    """What the engine says of a step that is not finite, with the run's setting in the place of the engine's option."""
+    """Return the engine's message about a non-finite step with the run's setting instead of the engine's option."""
     return str(error).replace("SharpnessAware(..., on_nonfinite='skip')", "on_nonfinite skip (--on-nonfinite skip)")
 
 
+def known_device(name: str | None) -> None:
+    """Raise ValueError unless this machine has a device of that name."""
+    import torch
+
+    if name is None:
+        return
+    devices = {"cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))}
+    devices |= {"cuda"} if torch.cuda.is_available() else set()
+    devices |= {"mps"} if torch.backends.mps.is_available() else set()
+    _check("device", [name], devices)
+
+
 @contextmanager
-def _naming(setting: str, about: str = "") -> Iterator[None]:
-    """Errors in here that speak of something inside a setting begin with the name of the setting."""
+def _prefixed(setting: str, about: str = "") -> Iterator[None]:
+    """Put the name of the setting before errors that contain `about`."""
     try:
         yield
     except ValueError as error:
         raise ValueError(f"{setting}: {error}" if about in str(error) else str(error)) from error
 
 
-def _known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+def _check(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise ValueError(unknown(what, name, known))
-
-
-def known_device(name: str | None) -> None:
-    """Raises unless torch can compute on a device of that name here."""
-    import torch
-
-    if name is None:
-        return
-    there = {"cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))}
-    there |= {"cuda"} if torch.cuda.is_available() else set()
-    there |= {"mps"} if torch.backends.mps.is_available() else set()
-    _known("device", [name], there)

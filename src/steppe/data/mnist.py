@@ -1,4 +1,4 @@
-"""MNIST and its relatives: IDX files, plain or gzipped."""
+"""MNIST and Fashion-MNIST: IDX files, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from .catalogue import CATALOGUE
-from .damage import DataError, affordable
 from .dataset import Dataset, Splits
-from .labels import class_numbers, paired
+from .errors import DataError, check_pairs, check_size, class_numbers
 
 CLASSES = {
     "mnist": tuple("0123456789"),
@@ -34,22 +33,22 @@ UNSIGNED_BYTES = 8
 
 
 def read(root: Path | str, name: str = "mnist") -> Splits:
-    """MNIST or Fashion-MNIST from under a root."""
+    """Read MNIST or Fashion-MNIST from under a root."""
     folder = CATALOGUE[name].find(root)
-    really = identity(folder)
-    if really not in (None, name):
-        raise DataError(f"{folder}: {name} was asked for, and these files are those of {really}")
+    actual = identity(folder)
+    if actual not in (None, name):
+        raise DataError(f"{folder}: these are the files of {actual}, not of {name}")
     return Splits(_part(folder, "train", name), _part(folder, "t10k", name))
 
 
 def identity(folder: Path) -> str | None:
-    """Which of the published sets these files are, or None where they are others."""
+    """Return which of the published sets these files are, or None."""
     labels = array(_file(folder, "t10k-labels-idx1-ubyte"))
     return LABELS.get(hashlib.sha256(labels.tobytes()).hexdigest())
 
 
 def array(path: Path) -> NDArray[np.uint8]:
-    """The bytes of an IDX file in their shape."""
+    """Read the array of bytes in an IDX file."""
     stored = path.stat().st_size
     try:
         with path.open("rb") as plain:
@@ -60,13 +59,13 @@ def array(path: Path) -> NDArray[np.uint8]:
                 raise DataError(f"{path}: not an IDX file of bytes: it begins with {head.hex(' ') or 'nothing'}")
             axes = file.read(4 * head[3])
             if len(axes) < 4 * head[3]:
-                raise DataError(f"{path}: it ends within its header")
+                raise DataError(f"{path}: it ends inside its header")
             shape = struct.unpack(f">{head[3]}I", axes)
             declared = prod(shape)
             there = stored - 4 - len(axes)
             if not zipped and there != declared:
                 raise DataError(f"{path}: {shape} bytes are declared, {declared} in all, and {there} are there")
-            affordable(path, declared, stored)
+            check_size(path, declared, stored)
             body, more = file.read(declared), file.read(1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: its gzip stream is damaged: {error}") from error
@@ -80,7 +79,7 @@ def _part(folder: Path, part: str, name: str) -> Dataset:
     images, labels = array(images_file), array(labels_file)
     if images.ndim != 3 or not images.size:
         raise DataError(f"{images_file}: images should be (rows, height, width), and are {images.shape}")
-    paired(images_file, len(images), len(labels))
+    check_pairs(images_file, len(images), len(labels))
     classes = CLASSES[name]
     targets = class_numbers(labels_file, labels, len(classes))
     return Dataset(name, torch.from_numpy(images[:, None].copy()), targets, classes)
