@@ -14,7 +14,7 @@ from pages import HOSTILE, MEASURES, Cell, cells, estimate, study
 
 from steppe.studies.correlate import correlations, strong, weak
 from steppe.studies.report import content, html, write
-from steppe.studies.report.definitions import definition
+from steppe.studies.report.contents import definition
 from steppe.studies.report.page import embedded
 from steppe.studies.store import Store
 from steppe.studies.table import Table

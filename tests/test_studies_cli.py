@@ -163,8 +163,8 @@ def test_numbers_are_whole_in_a_narrow_terminal(tmp_path: Path, width: int) -> N
 
     from steppe.cli.study_answer import answer
     from steppe.studies.cell import cells
-    from steppe.studies.finding import finding
     from steppe.studies.run import look
+    from steppe.studies.statistics.findings import finding
     from steppe.studies.store import Store
 
     name = "adaptive_worst_linf_normalised@0.01"

@@ -11,8 +11,7 @@ from scipy import stats
 
 from steppe.studies import Chance, Measured, Run, Table
 from steppe.studies.correlate import Tau, effects, environments, granulated, kendall, strong, weak
-from steppe.studies.effects import effect
-from steppe.studies.neighbours import coded, contexts_of, neighbours
+from steppe.studies.statistics.by_setting import codes_of, contexts_of, effect, neighbours
 from steppe.studies.table import Column
 
 QUICK = Chance(resamples=300, permutations=499)
@@ -185,7 +184,7 @@ def only_in(columns, axis):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_neighbours_are_all_pairs_that_differ_in_one_setting(axis):
     _, _, columns = grid()
-    axes = coded(list(columns.values()))
+    axes = codes_of(list(columns.values()))
     first, second = neighbours(contexts_of(axes, axis), axes[axis])
     assert sorted(zip(first.tolist(), second.tolist(), strict=True)) == only_in(columns, list(columns)[axis])
 
