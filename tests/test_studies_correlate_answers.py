@@ -389,16 +389,6 @@ def test_settings_that_differ_are_told_by_their_entries():
     assert Table(numbers[:2]).settings() == []
 
 
-def test_columns_are_made_once_and_for_reading():
-    table = runs()
-    assert table.measure("m") is table.measure("m")
-    assert table.setting("lr") is table.setting("lr")
-    table.settings().clear()
-    assert table.settings()
-    with pytest.raises(ValueError, match="read-only"):
-        table.measure("m").values[0] = 1
-
-
 def test_columns_of_a_table():
     table = runs()
     assert table.measures == ["m"]
