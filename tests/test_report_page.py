@@ -146,7 +146,7 @@ def test_filters_hold_everywhere(page, table) -> None:
     page.locator("#search").fill("lr=0.2 seed")
     assert names(page) == [run.name for run in mine if run.config["lr"] == 0.2]
     page.locator("#search").fill("no such run")
-    assert page.locator("#runs-table tbody").inner_text() == "No run passes these filters."
+    assert page.locator("#runs-table tbody").inner_text() == "No run matches these filters."
     page.get_by_role("button", name="Clear").click()
     assert len(names(page)) == 30
 
