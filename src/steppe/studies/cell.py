@@ -175,10 +175,10 @@ def groups_of(study: Study, config: Mapping[str, Any]) -> dict[str, Any]:
 def key_of(config: Mapping[str, Any]) -> str:
     """A hash of the settings that differ from their defaults: a setting that is added later changes no key."""
     usual = asdict(Config())
-    return digest({k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *RESERVED) and v != usual.get(k)})
+    return short_hash({k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *RESERVED) and v != usual.get(k)})
 
 
-def digest(of: Mapping[str, Any]) -> str:
+def short_hash(of: Mapping[str, Any]) -> str:
     """A short hash of a mapping of plain values."""
     return blake2b(json.dumps(of, sort_keys=True).encode(), digest_size=8).hexdigest()
 
@@ -225,7 +225,7 @@ def _pool_cell(study: Study, path: Path, row: Mapping[str, Any]) -> Cell:
     standardise = study.standardise if path.is_file() else None
     identity = {"config": config, "weights": _fingerprint(path)}
     return Cell(
-        digest(identity if standardise is None else identity | {"standardise": standardise}),
+        short_hash(identity if standardise is None else identity | {"standardise": standardise}),
         path.stem if path.is_file() else path.name,
         config,
         groups_of(study, {**config, **columns}),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from .cell import Cell, Task, digest
+from .cell import Cell, Task, short_hash
 from .plan import WHICH, Study
 from .table import Run, Table
 
@@ -49,7 +49,7 @@ def open_pictures(
                 wanted.setdefault(key, []).append(prefix + key)
     tasks = [task(key, names) for key, names in wanted.items()]
     for members in alike(counted.runs) if study.show.ensembles else ():
-        note = ENSEMBLE + digest({"members": sorted(run.key for run in members)})
+        note = ENSEMBLE + short_hash({"members": sorted(run.key for run in members)})
         if missing(note, members[0]):
             tasks.append(task(members[0].key, [note], [task(run.key) for run in members]))
     return tasks

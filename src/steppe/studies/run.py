@@ -16,10 +16,10 @@ from ..training.stopping import Wish, listening
 from .cell import Cell, Disagreement, Outcome, Task, as_stored, cells, check_trust
 from .pictures import open_pictures
 from .plan import STORE, TARGETS, Rule, Study
+from .progress import Update, show_progress
 from .statistics.findings import Finding, admitted, finding, of_plan
 from .store import Store
 from .table import Run, Table
-from .watch import Watch, watching
 
 if TYPE_CHECKING:
     from .engines.engine import Engine
@@ -80,14 +80,14 @@ def run(
         stopped = ""
         if tasks:
             engine = engine or _engine(study)
-            with watching(len(planned), len(planned) - len(tasks), progress) as watch:
-                stopped = _compute(store, tasks, engine, wish, watch)
+            with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
+                stopped = _compute(store, tasks, engine, wish, update)
         table = store.table()
         counted = admitted(study, of_plan(study, planned, table))  # all are measured: the best run is now known
         pictures = open_pictures(study, planned, counted, store.notes(), again) if not stopped else []
         if pictures:
-            with watching(len(pictures), 0, progress, "pictures") as watch:
-                stopped = _compute(store, pictures, engine or _engine(study), wish, watch)
+            with show_progress(len(pictures), 0, progress, "pictures") as update:
+                stopped = _compute(store, pictures, engine or _engine(study), wish, update)
     return replace(finding(study, planned, table), stopped=stopped)
 
 
@@ -191,14 +191,14 @@ def open_tasks(
     return tasks
 
 
-def _compute(store: Store, tasks: Sequence[Task], engine: Engine, wish: Wish, watch: Watch) -> str:
+def _compute(store: Store, tasks: Sequence[Task], engine: Engine, wish: Wish, update: Update) -> str:
     """Compute tasks and store their outcomes; returns why it ended early, or an empty text."""
     by_key = {task.cell.key: task.cell for task in tasks}
     driver = f"process {os.getpid()} on {socket.gethostname()}"
 
     def begun(task: Task) -> None:
         if store.claim(task.cell.key, driver):
-            watch(task.cell.name, "running")
+            update(task.cell.name, "running")
 
     try:
         for outcome in engine.outcomes(tasks, wish, begun):
@@ -207,7 +207,7 @@ def _compute(store: Store, tasks: Sequence[Task], engine: Engine, wish: Wish, wa
             if outcome.ends:
                 raise Disagreement(outcome.error)
             _store_outcome(store, by_key[outcome.key], outcome)
-            watch(by_key[outcome.key].name, outcome.state)
+            update(by_key[outcome.key].name, outcome.state)
     finally:
         store.release()
     return wish.why

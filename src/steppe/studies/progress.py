@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 from .._util.terminal import console, line, say
 
-Watch = Callable[[str, str], None]  # called with a cell's name and its state: running, done or failed
+Update = Callable[[str, str], None]  # called with a cell's name and its state: running, done or failed
 
 
 @contextmanager
-def watching(total: int, done: int, progress: bool | None, what: str = "cells") -> Iterator[Watch]:
+def show_progress(total: int, done: int, progress: bool | None, what: str = "cells") -> Iterator[Update]:
     """Show a bar on a terminal; elsewhere one line per cell if `progress` is True, and otherwise nothing."""
     counts = {"done": done, "failed": 0}
     running: set[str] = set()  # by name: a cell whose worker was lost starts again
