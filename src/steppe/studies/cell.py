@@ -33,23 +33,8 @@ class Disagreement(ValueError):
 class Cell:
     """One run of a study, or one checkpoint of its pool.
 
-    Attributes
-    ----------
-    key : str
-        A hash of everything that its numbers follow from.
-    name : str
-        The name for people.
-    config, groups : mapping
-        The configuration of the run, and the groups it is compared within.
-    checkpoint : str or None
-        A file of weights or a run's folder, for a pool.
-    known : mapping of str to float
-        Targets from the user's table.
-    standardise : str or None
-        How the inputs of a file of weights were standardised in training.
-    tolerance : float
-        The largest difference between computed and known targets.
-
+    `key` is a hash of everything that its numbers follow from. For a pool, `checkpoint` is a file of weights or a run's
+    folder, `known` are targets from the user's table, and `tolerance` bounds their difference from computed ones.
     """
 
     key: str
