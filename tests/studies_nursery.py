@@ -45,7 +45,7 @@ def local(made: Study) -> None:
 
 def child(out: str) -> None:
     try:
-        from steppe.studies.engines.serial import Serial
+        from steppe.studies.engines import Serial
         from steppe.studies.run import run
 
         run(study(out), Serial())

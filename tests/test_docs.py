@@ -28,8 +28,7 @@ from steppe.cli.landscape import Look
 from steppe.cli.subjects import On
 from steppe.ensembles.settings import Ensemble
 from steppe.nn import build
-from steppe.studies.embedded import digits
-from steppe.studies.plan import Study
+from steppe.studies.plan import Study, digits
 from steppe.studies.run import run
 from steppe.theory import Protocol
 from steppe.training.config import Config

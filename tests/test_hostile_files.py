@@ -24,7 +24,7 @@ from steppe.ensembles.members import open_ensemble
 from steppe.measures import Slice
 from steppe.measures.landscape import empty_slice
 from steppe.studies import Store
-from steppe.studies.rows import insert
+from steppe.studies.schema import insert
 from steppe.training import open_run, train
 from steppe.training.checkpoint import WEIGHTS, committed, state_in
 

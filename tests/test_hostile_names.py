@@ -19,8 +19,8 @@ from steppe.cli.measure import COLUMNS, Found, _write
 from steppe.data.check import Found as FoundData
 from steppe.measures import Estimate, Results
 from steppe.studies.export import export_table
+from steppe.studies.progress import show_progress
 from steppe.studies.table import Measured, Run, Table
-from steppe.studies.watch import watching
 from steppe.training.records import CSV
 
 # ESC ] 0 sets the title, ESC [ 2 J clears the screen, 9b does so in one character, 202e turns text around
@@ -108,8 +108,8 @@ def test_a_name_does_not_fake_a_line(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_progress_and_warnings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with watching(3, 0, progress=True) as watch:
-        watch(EVIL, "done")
+    with show_progress(3, 0, progress=True) as update:
+        update(EVIL, "done")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         monkeypatch.setattr("steppe.cli.entry._run", lambda *_: warnings.warn(EVIL, stacklevel=1) or 0)

@@ -14,7 +14,7 @@ from pages import HOSTILE, MEASURES, Cell, cells, estimate, study
 
 from steppe.studies.correlate import correlations, strong, weak
 from steppe.studies.report import content, html, write
-from steppe.studies.report.definitions import definition
+from steppe.studies.report.contents import definition
 from steppe.studies.report.page import embedded
 from steppe.studies.store import Store
 from steppe.studies.table import Table
@@ -66,10 +66,10 @@ def counted(store: Store) -> Table:
 
 
 def test_statistics_are_those_of_correlate(store) -> None:
-    """Of the runs that count; targets are the study's, in its order."""
+    """Of the runs that count; measures and targets are the study's, in its order."""
     found = content(store)
     table = counted(store)
-    expected = correlations(table, targets=["test_error", "gap"])
+    expected = correlations(table, MEASURES, ["test_error", "gap"])
     assert [(c["measure"], c["target"]) for c in found["correlations"]] == [(c.measure, c.target) for c in expected]
     for got, want in zip(found["correlations"], expected, strict=True):
         assert want.within is not None
@@ -229,7 +229,7 @@ def test_every_named_measure_is_told_in_words() -> None:
 
     assert [name for name in known if not definition(name)] == []
     assert definition("adaptive_worst_linf_normalised@0.002") == (
-        "how much the loss can rise within a box around the weights, as far as ascent finds, of normalised logits, "
+        "the largest rise of the loss that ascent finds in a box around the weights, of normalised logits, "
         "in the scale of each weight, radius 0.002"
     )
     assert definition("mine") == ""

@@ -94,7 +94,7 @@ def test_there_is_nothing_else(path, place, method, expected) -> None:
 
 
 def test_news_have_another_tag(path, monkeypatch) -> None:
-    monkeypatch.setattr(live, "REST", 0.0)
+    monkeypatch.setattr(live, "MAX_AGE", 0.0)
     with served(path) as running:
         _, before, _ = ask(running, "/data.json")
         _, again, _ = ask(running, "/data.json")
@@ -107,7 +107,7 @@ def test_news_have_another_tag(path, monkeypatch) -> None:
 
 
 def test_a_store_that_went_away_is_no_news(path, monkeypatch) -> None:
-    monkeypatch.setattr(live, "REST", 0.0)
+    monkeypatch.setattr(live, "MAX_AGE", 0.0)
     with served(path) as running:
         path.unlink()
         status, _, text = ask(running, "/data.json")
@@ -150,9 +150,9 @@ def test_half_open_requests_do_not_keep_others_out(path) -> None:
                 idle[-1].sendall(b"GET / HTTP/1.1\r\nHost:")
             assert ask(running)[0] == 200
             until = time.monotonic() + 10
-            while threading.active_count() - threads > live.MOST_CONNECTIONS and time.monotonic() < until:
+            while threading.active_count() - threads > live.MAX_CONNECTIONS and time.monotonic() < until:
                 time.sleep(0.02)
-            assert threading.active_count() - threads <= live.MOST_CONNECTIONS
+            assert threading.active_count() - threads <= live.MAX_CONNECTIONS
         finally:
             for connection in idle:
                 connection.close()
@@ -168,7 +168,7 @@ def test_a_connection_that_says_nothing_is_closed(path, monkeypatch) -> None:
 def test_the_page_is_rendered_once_for_many(path, monkeypatch) -> None:
     rendered = []
     monkeypatch.setattr(live, "html", lambda made: rendered.append(1) or html(made))
-    monkeypatch.setattr(live, "REST", 0.0)
+    monkeypatch.setattr(live, "MAX_AGE", 0.0)
     with served(path) as running:
         pages = {ask(running)[2] for _ in range(3)}
         assert (len(pages), len(rendered)) == (1, 1)
@@ -192,7 +192,7 @@ def test_the_address_cannot_be_guessed(path) -> None:
 
 def test_an_open_page_follows(path, monkeypatch) -> None:
     """A run that ends while somebody looks appears, with the filters and the focus as they were."""
-    monkeypatch.setattr(live, "REST", 0.0)
+    monkeypatch.setattr(live, "MAX_AGE", 0.0)
     with browser() as launched, served(path) as running:
         context = launched.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from pages import HOSTILE, browser, cells, study
 
-from steppe.studies.kendall import tau_a
 from steppe.studies.report import content, html
+from steppe.studies.statistics.kendall import tau_a
 from steppe.studies.store import Store
 
 WIDE = {"width": 1280, "height": 900}
@@ -146,7 +146,7 @@ def test_filters_hold_everywhere(page, table) -> None:
     page.locator("#search").fill("lr=0.2 seed")
     assert names(page) == [run.name for run in mine if run.config["lr"] == 0.2]
     page.locator("#search").fill("no such run")
-    assert page.locator("#runs-table tbody").inner_text() == "No run passes these filters."
+    assert page.locator("#runs-table tbody").inner_text() == "No run matches these filters."
     page.get_by_role("button", name="Clear").click()
     assert len(names(page)) == 30
 
@@ -165,7 +165,7 @@ def test_tau_on_the_page_is_pythons(page, table) -> None:
     x = [3, 1, 2, 2, 5, 1, 4, 4, 0, 2.5]
     y = [1, 1, 2, 3, 4, 0, 4, 2, 0, 2.0]
     groups = list("aabbabbaab")
-    from steppe.studies.kendall import pairs
+    from steppe.studies.statistics.kendall import pairs
 
     ask = "([x, y, g]) => window.steppe.tau(x, y, g).tau"
     assert page.evaluate(ask, [x, y, None]) == pytest.approx(tau_a(x, y), abs=1e-15)

@@ -74,6 +74,28 @@ def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
         assert [float(row["measure.loss"]) > 0 for row in csv.DictReader(table)] == [True] * 6
 
 
+def test_findings_are_computed_once_for_terminal_and_page(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from steppe.studies.statistics import findings
+
+    targets: list[Any] = []
+
+    def counted(table: Any, measures: Any, names: Any, **how: Any) -> Any:
+        targets.append(names)
+        return correlations(table, measures, names, **how)
+
+    correlations = findings.correlations
+    monkeypatch.setattr(findings, "correlations", counted)
+    assert told(capsys, "run", str(file))[0] == 0
+    assert targets == [["test_error", "gap"]]
+    _, out, _ = told(capsys, "report", str(file), "--json")
+    assert targets == [["test_error", "gap"]] * 2
+    page = json.loads(re.search(r'id="data">(.*?)</script>', Path("studies/mine/report.html").read_text("utf-8"))[1])
+    taus = [h["correlation"]["pooled"] for h in json.loads(out)["held"]]
+    assert [{k: c["pooled"][k] for k in taus[0]} for c in page["correlations"]] == taus
+
+
 def test_a_driver_that_is_gone_leaves_nothing_running(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from steppe.studies.cell import cells
     from steppe.studies.store import Store
@@ -163,8 +185,8 @@ def test_numbers_are_whole_in_a_narrow_terminal(tmp_path: Path, width: int) -> N
 
     from steppe.cli.study_answer import answer
     from steppe.studies.cell import cells
-    from steppe.studies.finding import finding
     from steppe.studies.run import look
+    from steppe.studies.statistics.findings import finding
     from steppe.studies.store import Store
 
     name = "adaptive_worst_linf_normalised@0.01"

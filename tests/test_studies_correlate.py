@@ -12,10 +12,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from steppe.studies import Chance, Column, Measured, Run, Table, correlate
-from steppe.studies.correction import corrected
 from steppe.studies.correlate import benjamini_hochberg, holm, kendall
-from steppe.studies.kendall import pairs, tau_a, tau_b
-from steppe.studies.resampling import _variance, chance, jackknife, resampled, taus_of
+from steppe.studies.statistics.kendall import (
+    _score_variance,
+    bootstrap_taus,
+    bootstrap_weights,
+    jackknife_error,
+    pairs,
+    permutation_p,
+    tau_a,
+    tau_b,
+)
 
 QUICK = Chance(resamples=400, permutations=199)
 
@@ -96,7 +103,7 @@ def test_p_of_a_tiny_pool_counts_every_order(data):
     found = kendall(x, y, how=QUICK)
     null = [signs(x, y[list(order)]).sum() for order in permutations(range(len(x)))]
     if np.ptp(x) and np.ptp(y):
-        assert _variance(*(tuple(np.unique(v, return_counts=True)[1]) for v in (x, y))) == pytest.approx(
+        assert _score_variance(*(tuple(np.unique(v, return_counts=True)[1]) for v in (x, y))) == pytest.approx(
             np.var(null) / 4
         )
     assert found.p == pytest.approx(np.mean(np.abs(null) >= abs(signs(x, y).sum())))
@@ -104,7 +111,7 @@ def test_p_of_a_tiny_pool_counts_every_order(data):
     within = [o for o in permutations(range(len(x))) if (groups[list(o)] == groups).all()]
     null = [signs(x, y[list(o)], groups).sum() for o in within]
     score = pairs(x, y, groups).score
-    p, _ = chance(score, x, y, np.unique(groups, return_inverse=True)[1], 99, 0)
+    p, _ = permutation_p(score, x, y, np.unique(groups, return_inverse=True)[1], 99, 0)
     assert p == pytest.approx(np.mean(np.abs(null) >= 2 * abs(score)))
 
 
@@ -122,7 +129,7 @@ def test_p_of_shuffles_is_that_of_other_shuffles_with_ties_and_groups():
     groups = np.repeat([0, 1], [14, 10])
     x, y = draws.integers(0, 6, 24), draws.integers(0, 6, 24)
     score = pairs(x, y, groups).score + 20
-    p, how = chance(score, x, y, groups, 9999, 0)
+    p, how = permutation_p(score, x, y, groups, 9999, 0)
     orders = (np.concatenate([draws.permutation(14), 14 + draws.permutation(10)]) for _ in range(4000))
     null = [abs(signs(x, y[order], groups).sum()) / 2 for order in orders]
     assert how == "9999 permutations"
@@ -166,7 +173,7 @@ def test_corrections_are_the_textbooks(p):
 
 def test_an_unknown_correction_is_refused():
     with pytest.raises(ValueError, match=r"no correction 'bonferoni'.*holm"):
-        corrected([0.1], "bonferoni")
+        correlate.correlations(Table([]), correction="bonferoni")
 
 
 # --- intervals
@@ -207,8 +214,8 @@ def test_intervals_of_large_pools_cover_too_and_agree_with_the_bootstrap():
     x, y = copula(0.4, 500, 0)
     y = np.round(y, 1)
     label = np.repeat([0, 1], [200, 300])
-    spread = taus_of(resampled(label, 1000, 0), x, y, label).std()
-    assert jackknife(x, y, label) == pytest.approx(spread, rel=0.1)
+    spread = bootstrap_taus(bootstrap_weights(label, 1000, 0), x, y, label).std()
+    assert jackknife_error(x, y, label) == pytest.approx(spread, rel=0.1)
 
 
 @given(lists(least=4, most=9, levels=3))
@@ -216,8 +223,8 @@ def test_intervals_of_large_pools_cover_too_and_agree_with_the_bootstrap():
 def test_resampled_taus_are_those_of_the_resampled_runs(data):
     x, y, groups = data
     label = np.unique(groups, return_inverse=True)[1]
-    weights = resampled(label, 5, 1)
-    for w, tau in zip(weights.astype(int), taus_of(weights, x, y, label), strict=True):
+    weights = bootstrap_weights(label, 5, 1)
+    for w, tau in zip(weights.astype(int), bootstrap_taus(weights, x, y, label), strict=True):
         rows = np.repeat(np.arange(len(x)), w)
         assert (np.bincount(label[rows], minlength=label.max() + 1) == np.bincount(label)).all()
         other = (rows[:, None] != rows) & (label[rows][:, None] == label[rows])
@@ -305,7 +312,7 @@ def test_everything_is_a_function_of_the_seed():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: kendall([1, 2], [1, 2, 3]), "two lists of one length"),
+        (lambda: kendall([1, 2], [1, 2, 3]), "two lists of the same length"),
         (lambda: kendall([1, 2], [1, 2], [1]), "2 runs and 1 groups"),
         (lambda: kendall([1, 2], [1, 2], x_error=[-1, 0]), "0 or more"),
         (lambda: kendall([1, 2], [1, 2], x_error=[0]), "2 values and 1 errors"),

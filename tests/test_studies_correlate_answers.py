@@ -11,8 +11,7 @@ from scipy import stats
 
 from steppe.studies import Chance, Measured, Run, Table
 from steppe.studies.correlate import Tau, effects, environments, granulated, kendall, strong, weak
-from steppe.studies.effects import effect
-from steppe.studies.neighbours import coded, contexts_of, neighbours
+from steppe.studies.statistics.by_setting import codes_of, contexts_of, effect, neighbours
 from steppe.studies.table import Column
 
 QUICK = Chance(resamples=300, permutations=499)
@@ -185,7 +184,7 @@ def only_in(columns, axis):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_neighbours_are_all_pairs_that_differ_in_one_setting(axis):
     _, _, columns = grid()
-    axes = coded(list(columns.values()))
+    axes = codes_of(list(columns.values()))
     first, second = neighbours(contexts_of(axes, axis), axes[axis])
     assert sorted(zip(first.tolist(), second.tolist(), strict=True)) == only_in(columns, list(columns)[axis])
 
@@ -388,16 +387,6 @@ def test_settings_that_differ_are_told_by_their_entries():
     numbers = [Run(str(i), "", {"x": v}, {}, "done") for i, v in enumerate([1, 1, True])]
     assert Table(numbers).settings() == ["x"]
     assert Table(numbers[:2]).settings() == []
-
-
-def test_columns_are_made_once_and_for_reading():
-    table = runs()
-    assert table.measure("m") is table.measure("m")
-    assert table.setting("lr") is table.setting("lr")
-    table.settings().clear()
-    assert table.settings()
-    with pytest.raises(ValueError, match="read-only"):
-        table.measure("m").values[0] = 1
 
 
 def test_columns_of_a_table():

@@ -47,7 +47,7 @@ def test_a_study_of_the_removed_engine_opens_and_computes_nothing(folder: Path) 
     run(done, Serial())
     study = replace(done, engine=EngineSettings("stacked"))  # type: ignore[arg-type]
     assert run(study).done == 4  # nothing is missing
-    with pytest.raises(ValueError, match=r"engine 'stacked' was removed: take 'local' or 'serial'"):
+    with pytest.raises(ValueError, match=r"engine 'stacked' was removed: use 'local' or 'serial'"):
         run(replace(study, out=str(folder / "anew")))
 
 

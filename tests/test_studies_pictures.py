@@ -17,10 +17,9 @@ from torch.nn.functional import cross_entropy
 from steppe.measures import random_plane, slice_2d
 from steppe.studies.engines import Serial
 from steppe.studies.pictures import alike, chosen
-from steppe.studies.plan import Study
+from steppe.studies.plan import Show, Study
 from steppe.studies.report import content
 from steppe.studies.run import look, run
-from steppe.studies.show import Show
 from steppe.studies.store import Store
 from steppe.studies.table import Measured, Run, Table
 from steppe.training import open_run
@@ -151,7 +150,7 @@ def test_a_picture_that_fails_leaves_the_others_and_is_tried_again_on_request(
         tmp_path / "fails", grid={"seed": [0, 1]}, measures=["loss"], show={"spectrum": "best", "landscape": "best"}
     )
     with monkeypatch.context() as patch:
-        patch.setattr("steppe.studies.drawn.spectral_density", lambda *_: 1 / 0)
+        patch.setattr("steppe.measures.curvature.density.spectral_density", lambda *_: 1 / 0)
         assert run(study, Serial()).done == 2
     assert [n.partition("/")[0] for n in pictures(study)] == ["landscape"]
     engine = Counting()
@@ -170,7 +169,7 @@ def test_a_picture_that_is_stopped_is_not_kept(tmp_path: Path, monkeypatch: pyte
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("steppe.studies.drawn.slice_2d", lambda *a, **how: slice_2d(*a, **how | {"tick": tick}))
+        patch.setattr("steppe.measures.landscape.slice_2d", lambda *a, **how: slice_2d(*a, **how | {"tick": tick}))
         assert run(study, Serial()).stopped == "stopped while it was drawn"
     assert not pictures(study)
     assert not run(study, Serial()).stopped

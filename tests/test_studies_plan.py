@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steppe.studies.cell import NOT_IN_KEYS, cells, key_of
+from steppe.studies.grid import plain
 from steppe.studies.plan import EngineSettings, Rule, Study
-from steppe.studies.settings import plain
 from steppe.training.config import Config
 
 
@@ -26,7 +26,7 @@ def study(**given: Any) -> Study:
 
 def test_no_torch_is_needed_to_read_a_study() -> None:
     code = (
-        "import sys; from steppe.studies.embedded import digits; from steppe.studies.cell import cells; "
+        "import sys; from steppe.studies.plan import digits; from steppe.studies.cell import cells; "
         "assert len(cells(digits())) >= 30; import steppe.studies.run, steppe.studies.engines.local; "
         "sys.exit('torch' in sys.modules)"
     )
@@ -34,7 +34,7 @@ def test_no_torch_is_needed_to_read_a_study() -> None:
 
 
 def test_the_embedded_study_is_what_it_says() -> None:
-    from steppe.studies.embedded import digits
+    from steppe.studies.plan import digits
 
     found = cells(digits())
     assert 28 <= len(found) <= 36
@@ -222,7 +222,7 @@ def test_a_pool_and_the_table_of_its_errors(tmp_path: Path) -> None:
     [
         ("file,test_error\na,1\n", "there is no column 'checkpoint'"),
         ("checkpoint,test_error\na,0.1\nc,0.2\n", "line 3: there is no checkpoint in the pool 'c'"),
-        ("checkpoint,test_error\na,0.1\n", "says nothing of"),
+        ("checkpoint,test_error\na,0.1\n", "has no row for"),
         ("checkpoint,test_error\na,0.1\na,0.2\nb,1\n", "line 3: a is there twice"),
         ("checkpoint,test_error\na,0.1\nb,low\n", "test_error of b.safetensors is 'low', and has to be a number"),
         ("checkpoint,test_error\na,0.1,3\nb,0.1\n", "line 2: it has another number of cells"),

@@ -21,10 +21,10 @@ from torch.nn.functional import cross_entropy
 
 from steppe.studies.cell import cells
 from steppe.studies.engines import Serial
-from steppe.studies.finding import admitted, finding, of_plan
 from steppe.studies.plan import Rule, Study
 from steppe.studies.report.contents import content
 from steppe.studies.run import look, renote, run
+from steppe.studies.statistics.findings import admitted, finding, of_plan
 from steppe.studies.store import Store
 from steppe.training import open_run
 
@@ -175,7 +175,7 @@ def test_runs_count_by_the_rule_and_tau_is_scipys(tmp_path: Path) -> None:
     expected = kendalltau(sharp[2:], wrong[2:])
     assert held.correlation.pooled.tau == pytest.approx(expected.statistic)
     assert held.correlation.pooled.p == pytest.approx(expected.pvalue, abs=0.02)
-    assert "10 runs count (12 planned; those count that are done with train_error <= 0.1)" in found.words[0]
+    assert "10 runs count (12 planned; finished runs with train_error <= 0.1 count)" in found.words[0]
     assert expected.pvalue > 0.1
     assert "none of 1 measures predicts test_error" in found.words[1]
     renote(study)

@@ -17,6 +17,7 @@ from .trouble import Misuse, asking
 
 if TYPE_CHECKING:
     from ..studies.plan import Study
+    from ..studies.statistics.findings import Finding
 
 PAGE = "report.html"
 
@@ -102,8 +103,8 @@ def status(which: Which) -> Answer:
 def report(which: Which, page: Page) -> Answer:
     """Writes the report once more, and prints the table."""
     from ..studies.export import export_table
-    from ..studies.finding import finding, of_plan
     from ..studies.run import renote
+    from ..studies.statistics.findings import finding, of_plan
 
     if not is_folder(which):
         renote(study_of(which))
@@ -111,44 +112,41 @@ def report(which: Which, page: Page) -> Answer:
     found = finding(study, cells, table)
     if page.export is not None:
         export_table(of_plan(study, cells, table), page.export)
-    return answer(study, replace(found, report=_page(study, page.page)))
+    return answer(study, replace(found, report=_page(study, page.page, found)))
 
 
 def _run(study: Study, how: How, also: Sequence[str]) -> Answer:
-    from ..studies.cell import cells
-    from ..studies.pool import refuse_untrusted
-    from ..studies.preflight import refuse_wrong
+    from ..studies.cell import cells, check_trust
+    from ..studies.run import check_names
     from ..studies.run import run as run_study
 
     with asking():
-        refuse_untrusted(study, planned := cells(study), how.trust)
-        refuse_wrong(study, planned, also)
+        check_trust(study, planned := cells(study), how.trust)
+        check_names(study, planned, also)
     found = run_study(study, progress=how.progress, again=how.again, also=also, trust=how.trust)
     if not found.stopped and found.done:
-        found = replace(found, report=_page(study, None))
+        found = replace(found, report=_page(study, None, found))
     return answer(study, found)
 
 
-def _page(study: Study, out: str | None) -> Path:
+def _page(study: Study, out: str | None, found: Finding) -> Path:
     from ..studies.report import write
 
-    return write(study.store, Path(out) if out is not None else study.folder / PAGE)
+    return write(study.store, Path(out) if out is not None else study.folder / PAGE, found.held)
 
 
 def _dry(study: Study, how: How) -> Answer:
-    from ..studies.cell import cells
-    from ..studies.finding import admitted, of_plan
+    from ..studies.cell import cells, check_trust
     from ..studies.pictures import open_pictures
-    from ..studies.pool import refuse_untrusted
-    from ..studies.preflight import refuse_missing, refuse_wrong
-    from ..studies.run import open_tasks
+    from ..studies.run import check_data, check_names, open_tasks
+    from ..studies.statistics.findings import admitted, of_plan
     from ..studies.store import Store
     from ..studies.table import Table
 
     planned, found, measures, notes = cells(study), Table([]), list(study.measures), {}
     with asking():
-        refuse_untrusted(study, planned, how.trust)
-        refuse_wrong(study, planned)
+        check_trust(study, planned, how.trust)
+        check_names(study, planned)
     if study.store.exists():
         from ..studies.run import measures_of
 
@@ -156,7 +154,7 @@ def _dry(study: Study, how: How) -> Answer:
             found, measures, notes = store.table(), measures_of(study, store), store.notes()
     tasks = open_tasks(study, planned, found, measures, how.again)
     if study.engine.name != "ray":
-        refuse_missing([task.cell for task in tasks])
+        check_data([task.cell for task in tasks])
     pictures = open_pictures(study, planned, admitted(study, of_plan(study, planned, found)), notes, how.again)
     rows = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     shown = table("cell", "run", "measures", fold=("run", "measures"))

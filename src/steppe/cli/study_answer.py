@@ -10,8 +10,8 @@ from .answer import Answer, add, table
 from .trouble import FAILED, STOPPED
 
 if TYPE_CHECKING:
-    from ..studies.finding import Finding, Held
     from ..studies.plan import Study
+    from ..studies.statistics.findings import Comparison, Finding
 
 SAID = {"supported": "yes", "not supported": "no", "contradicted": "contrary"}  # verdicts in a narrow column
 LATER = 75  # EX_TEMPFAIL of sysexits.h, as for runs: the same command goes on
@@ -32,7 +32,7 @@ def answer(study: Study, found: Finding) -> Answer:
     return Answer(found.to_dict(), shown, trouble, code)
 
 
-def _table(study: Study, held: Sequence[Held]) -> Any:
+def _table(study: Study, held: Sequence[Comparison]) -> Any:
     """A part for each target. Numbers are whole in 80 columns: names fold first."""
     grouped = any(h.correlation.within is not None for h in held)
     within = f"within {', '.join(study.groups)}"

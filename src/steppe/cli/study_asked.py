@@ -54,7 +54,7 @@ def is_folder(which: Which) -> bool:
 def known_of(which: Which) -> tuple[Study, list[Cell], Table]:
     """A study by its file or by its folder, its cells, and what its store has of them."""
     if which.study is not None and is_folder(which):
-        from ..studies.kept import study_in
+        from ..studies.run import study_in
 
         if which.out is not None and Path(which.out) != Path(which.study):
             raise Misuse(
@@ -69,8 +69,7 @@ def known_of(which: Which) -> tuple[Study, list[Cell], Table]:
 
 def study_of(which: Which, how: How | None = None) -> Study:
     """The study of a file, with what flags say in the place of what the file says."""
-    from ..studies.embedded import digits
-    from ..studies.plan import Study
+    from ..studies.plan import Study, digits
 
     with asking():
         if which.study is None:

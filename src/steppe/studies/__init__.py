@@ -1,4 +1,4 @@
-"""Studies: pools of runs, what was measured of them, whether sharpness predicted generalisation, and a report."""
+"""Studies: train and measure a pool of runs, test whether sharpness predicts generalisation, and report it."""
 
 from .._util.lazy import offered
 

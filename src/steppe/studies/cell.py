@@ -1,117 +1,136 @@
-"""The cells of a study: what each is, the key under which it is kept, and the task of computing it."""
+"""The cells of a study: runs or checkpoints, each with the key of its records; tasks of workers and their outcomes."""
 
 from __future__ import annotations
 
+import csv
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from glob import glob
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Literal
 
+from .._util import user_code
+from .._util.checkpoint_files import SUFFIXES
+from .._util.names import unknown
+from ..data.registry import CHOICES
 from ..training.config import Config
-from .plan import Study
-from .settings import OURS, config_of, plain, settings
+from .grid import RESERVED, config_of, plain, settings
+from .plan import TARGETS, Study
 
-NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # where things lie and how often they are kept
+NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
+CHECKPOINT = "checkpoint"  # the column of a pool's CSV file with the file's name or path
+ENDS = 1 << 20  # bytes at both ends of a file that enter its key: other weights differ everywhere
 
 
 class Disagreement(ValueError):
-    """What a table says of a checkpoint is not what is found here: all that the study would say is in doubt."""
+    """A computed error differs from the user's table, which puts the whole study in doubt."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study, or one checkpoint of its pool."""
+    """One run of a study, or one checkpoint of its pool.
 
-    key: str  # of everything that its numbers follow from
-    name: str  # for people
+    `key` is a hash of everything that its numbers follow from. For a pool, `checkpoint` is a file of weights or a run's
+    folder, `known` are targets from the user's table, and `tolerance` bounds their difference from computed ones.
+    """
+
+    key: str
+    name: str
     config: Mapping[str, Any]
     groups: Mapping[str, Any]
-    checkpoint: str | None = None  # a file of weights, or a run's folder, that was there before
-    known: Mapping[str, float] = field(default_factory=dict)  # targets as a table of the user's has them
-    standardise: str | None = None  # how the inputs of a file of weights were standardised in training
-    tolerance: float = 0.0  # how far targets that are computed may be from the table's
+    checkpoint: str | None = None
+    known: Mapping[str, float] = field(default_factory=dict)
+    standardise: str | None = None
+    tolerance: float = 0.0
 
-    def refuse_disagreement(self, ours: Mapping[str, float]) -> None:
-        """Raises if the table says something else than what was found here."""
-        for name, said in self.known.items():
-            if name in ours and not abs(ours[name] - said) <= self.tolerance:
+    def check_known(self, computed: Mapping[str, float]) -> None:
+        """Raise `Disagreement` if a computed target differs from the table's."""
+        for name, listed in self.known.items():
+            if name in computed and not abs(computed[name] - listed) <= self.tolerance:
                 raise Disagreement(
-                    f"the table of errors says that {name} of {self.checkpoint} is {said:g}, and here it is "
-                    f"{ours[name]:g}: they differ by {abs(ours[name] - said):.4g}, more than the tolerance of "
-                    f"{self.tolerance:g}. Look at standardise, data and model in the study's file, and at the units of "
+                    f"the table of errors lists {listed:g} as {name} of {self.checkpoint}, and here it is "
+                    f"{computed[name]:g}: they differ by {abs(computed[name] - listed):.4g}, more than the tolerance "
+                    f"of {self.tolerance:g}. Check standardise, data and model in the study's file, and the units of "
                     "the table (shares, not per cent). A column under another name is not compared"
                 )
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker is given: a cell, where its run lies, and which measures, targets and pictures are missing."""
+    """A worker's task: a cell, its run's folder, and the missing measures, targets and pictures.
+
+    `pictures` are names of notes; `members` are the tasks of an ensemble among them.
+    """
 
     cell: Cell
     folder: str
     measures: Sequence[str]
     targets: Sequence[str] = ()
-    pictures: Sequence[str] = ()  # by the names of their notes
-    members: Sequence[Task] = ()  # of the ensemble that is among the pictures
+    pictures: Sequence[str] = ()
+    members: Sequence[Task] = ()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell; plain values, so that any engine can carry it."""
+    """The result of a task in plain values, so that any engine can transport it.
+
+    `failures` are the errors of measures without a value, `curves` the records of the epochs, `pictures` notes by name.
+    `ends` stops the whole study; `transient` means that a retry may succeed (a lost worker, a full disk).
+    """
 
     key: str
     state: Literal["done", "failed", "stopped"]
     targets: Mapping[str, float] = field(default_factory=dict)
     target_errors: Mapping[str, float] = field(default_factory=dict)
     measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    failures: Mapping[str, str] = field(default_factory=dict)  # measures without a value, and why
+    failures: Mapping[str, str] = field(default_factory=dict)
     meta: Mapping[str, float] = field(default_factory=dict)
-    curves: Sequence[Mapping[str, Any]] = ()  # records of the epochs
+    curves: Sequence[Mapping[str, Any]] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
-    ends: bool = False  # the whole study
-    transient: bool = False  # it may go well another time: a lost worker, a full disk
-    pictures: Mapping[str, Any] = field(default_factory=dict)  # notes by name
+    ends: bool = False
+    transient: bool = False
+    pictures: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def lost(cls, task: Task, why: str) -> Outcome:
-        """A task whose worker is gone."""
+        """The outcome of a task whose worker was lost."""
         return cls(task.cell.key, "failed", error=why, transient=True)
 
 
 def cells(study: Study) -> list[Cell]:
-    """All cells of a study, in the order of its file; two with one configuration are one."""
+    """All cells of a study, in the order of its file; cells with equal configurations are one."""
     if study.pool is not None:
-        from .pool import pooled
-
-        return pooled(study)
-    found: dict[str, dict[str, Any]] = {}
+        return _pool(study)
+    configs: dict[str, dict[str, Any]] = {}
     for config in _configs(study):
-        made = plain(config)
-        found.setdefault(key_of(made), made)
-    names = _names(study, list(found.values()))
-    return [Cell(key, n, made, groups_of(study, made)) for (key, made), n in zip(found.items(), names, strict=True)]
+        values = plain(config)
+        configs.setdefault(key_of(values), values)
+    names = _names(study, list(configs.values()))
+    return [Cell(key, n, c, groups_of(study, c)) for (key, c), n in zip(configs.items(), names, strict=True)]
 
 
 def _configs(study: Study) -> Iterator[Config]:
     for draw in study.random if study.random is not None else [{}]:
         for point in study.grid:
-            chosen = settings(point | draw, "grid")
-            yield config_of({**study.base, **chosen}, f"the run with {chosen}")
+            values = settings(point | draw, "grid")
+            yield config_of({**study.base, **values}, f"the run with {values}")
 
 
 def _names(study: Study, configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is told of each run: the settings that differ, those of one axis of the grid side by side."""
+    """The settings that differ, per run; those of one axis of the grid side by side."""
     axes = [name for axis in study.grid.axes.values() for value in axis for name in value]
     drawn = study.random.space if study.random is not None else {}
     varied = [n for n in dict.fromkeys([*axes, *drawn]) if len({json.dumps(c[n], sort_keys=True) for c in configs}) > 1]
 
-    def named(words: Sequence[str]) -> list[str]:
-        said = (" ".join(_word(k, c[k]) for k in words if c[k] not in (None, {}, [])) for c in configs)
-        return [name or f"seed={c['seed']}" for name, c in zip(said, configs, strict=True)]
+    def named(settings: Sequence[str]) -> list[str]:
+        names = (" ".join(_word(k, c[k]) for k in settings if c[k] not in (None, {}, [])) for c in configs)
+        return [name or f"seed={c['seed']}" for name, c in zip(names, configs, strict=True)]
 
-    short = named([n for n in varied if n != "method_options"])  # long, and often one set of options a method
+    short = named([n for n in varied if n != "method_options"])  # long, and often one set of options per method
     return short if len(set(short)) == len(short) else named(varied)
 
 
@@ -122,29 +141,129 @@ def _word(name: str, value: Any) -> str:
     return f"{name}={text}"
 
 
-def kept(cell: Cell) -> Cell:
-    """A cell as a store keeps it: without what its numbers do not follow from."""
-    return replace(cell, config={k: v for k, v in cell.config.items() if k not in (*NOT_IN_KEYS, *OURS)})
+def as_stored(cell: Cell) -> Cell:
+    """The cell without settings that change no number."""
+    return replace(cell, config={k: v for k, v in cell.config.items() if k not in (*NOT_IN_KEYS, *RESERVED)})
 
 
 def groups_of(study: Study, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a cell is compared within."""
-    found = {}
+    """The values of the study's groups in a configuration."""
+    groups = {}
     for path in study.groups:
         value: Any = config
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
-        found[path] = value
-    return found
+        groups[path] = value
+    return groups
 
 
 def key_of(config: Mapping[str, Any]) -> str:
-    """A hash of what is not as by default in a configuration: a setting that steppe learns later changes no key."""
+    """A hash of the settings that differ from their defaults: a setting that is added later changes no key."""
     usual = asdict(Config())
-    said = {k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *OURS) and v != usual.get(k)}
-    return digest(said)
+    return short_hash({k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *RESERVED) and v != usual.get(k)})
 
 
-def digest(of: Mapping[str, Any]) -> str:
+def short_hash(of: Mapping[str, Any]) -> str:
     """A short hash of a mapping of plain values."""
     return blake2b(json.dumps(of, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _pool(study: Study) -> list[Cell]:
+    """The checkpoints and run folders that match the study's pattern, in the order of their names."""
+    paths = sorted(Path(p) for p in glob(str(study.pool), recursive=True))
+    paths = [p for p in paths if (p.suffix in SUFFIXES and p.is_file()) or (p / "run.yaml").exists()]
+    if not paths:
+        kinds = ", ".join(SUFFIXES)
+        raise FileNotFoundError(f"pool: there is no checkpoint ({kinds}) and no run's folder at {study.pool!r}")
+    weights = [p for p in paths if p.is_file()]
+    if weights and ("model" not in study.base or "data" not in study.base):
+        raise ValueError(f"pool: {weights[0]} does not name its data and model: give data and model in base")
+    if weights and study.standardise is None:
+        raise ValueError(
+            f"pool: {weights[0]} does not record how its inputs were standardised in training: give standardise, "
+            f"which is {CHOICES}"
+        )
+    rows = _table_of_errors(Path(study.errors), paths) if study.errors else {}
+    return [_pool_cell(study, path, rows.get(path, {})) for path in paths]
+
+
+def check_trust(study: Study, planned: Sequence[Cell], trust: bool) -> None:
+    """Raise if a run folder of the pool names a model outside steppe that the study's file does not name."""
+    for cell in planned:
+        if cell.checkpoint is not None:
+            file = Path(cell.checkpoint) / "run.yaml"
+            user_code.refuse_untrusted(file, cell.config["model"], study.base.get("model"), trust)
+
+
+def _pool_cell(study: Study, path: Path, row: Mapping[str, Any]) -> Cell:
+    if path.is_dir():
+        from ..training.runs import open_run  # imports torch
+
+        config = plain(open_run(path).config) | {"out": None, "measures": [], "measure_every": None, "loggers": []}
+    else:
+        config = plain(config_of(study.base, "base"))
+    known = {k: float(v) for k, v in row.items() if k in {*study.targets, *TARGETS} and isinstance(v, (int, float))}
+    wrong = [k for k in study.targets if k in row and k not in known]
+    if wrong:
+        raise ValueError(f"{study.errors}: {wrong[0]} of {path.name} is {row[wrong[0]]!r}, and has to be a number")
+    columns = {k: v for k, v in row.items() if k not in known and k != CHECKPOINT}
+    standardise = study.standardise if path.is_file() else None
+    identity = {"config": config, "weights": _fingerprint(path)}
+    return Cell(
+        short_hash(identity if standardise is None else identity | {"standardise": standardise}),
+        path.stem if path.is_file() else path.name,
+        config,
+        groups_of(study, {**config, **columns}),
+        str(path),
+        known,
+        standardise,
+        study.tolerance,
+    )
+
+
+def _fingerprint(path: Path) -> str:
+    """Identifies the weights of a file without reading all of it."""
+    file = path / "checkpoint.safetensors" if path.is_dir() else path
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        hashed = blake2b(opened.read(ENDS), digest_size=16)
+        opened.seek(max(0, size - ENDS))
+        hashed.update(opened.read(ENDS))
+    return f"{size} {hashed.hexdigest()}"
+
+
+def _table_of_errors(file: Path, paths: list[Path]) -> dict[Path, dict[str, Any]]:
+    """The row of each checkpoint in a CSV file."""
+    if not file.is_file():
+        raise FileNotFoundError(f"errors: there is no file {str(file)!r}")
+    with file.open(newline="", encoding="utf-8-sig") as opened:
+        reader = csv.DictReader(opened)
+        columns = reader.fieldnames or []
+        if CHECKPOINT not in columns:
+            raise ValueError(f"{file}: {unknown('column', CHECKPOINT, columns)} It names the file of each row")
+        lines = list(reader)
+    stems = Counter(p.stem for p in paths)  # a.pt and a.safetensors need their endings
+    names = {str(p): p for p in paths} | {p.stem: p for p in paths if stems[p.stem] == 1} | {p.name: p for p in paths}
+    rows: dict[Path, dict[str, Any]] = {}
+    for number, row in enumerate(lines, start=2):
+        if None in row or None in row.values():
+            raise ValueError(f"{file}, line {number}: it has another number of cells than the first line")
+        path = names.get(row[CHECKPOINT])
+        if path is None:
+            raise ValueError(f"{file}, line {number}: {unknown('checkpoint in the pool', row[CHECKPOINT], names)}")
+        if path in rows:
+            raise ValueError(f"{file}, line {number}: {row[CHECKPOINT]} is there twice")
+        rows[path] = {k: _value(v) for k, v in row.items() if v != ""}
+    missing = [p for p in paths if p not in rows]
+    if missing:
+        raise ValueError(f"{file} has no row for {missing[0]}: it needs one for every checkpoint of the pool")
+    return rows
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,4 +1,4 @@
-"""A study's table for other programs: CSV, or Parquet where pyarrow is installed."""
+"""Export of a study's table as CSV, or as Parquet with pyarrow."""
 
 from __future__ import annotations
 
@@ -21,10 +21,23 @@ Row = dict[str, Any]
 
 
 def export_table(table: Table, path: str | os.PathLike[str], shape: Shape = "runs") -> Path:
-    """Writes a table to a file that ends in .csv or .parquet: one row a run, or one row an outcome.
+    """Write a table to a file.
 
-    Rows of outcomes have all that is known, rows of runs only values and errors. A number that is missing is an empty
-    field in CSV and null in Parquet.
+    Parameters
+    ----------
+    table : Table
+        The runs.
+    path : path-like
+        A file that ends in .csv or .parquet.
+    shape : {"runs", "outcomes"}
+        One row per run with values and errors, or one row per outcome with everything known. A missing number is an
+        empty field in CSV and null in Parquet.
+
+    Returns
+    -------
+    Path
+        The file.
+
     """
     place = Path(path)
     if shape not in ROWS:
@@ -41,7 +54,7 @@ def export_table(table: Table, path: str | os.PathLike[str], shape: Shape = "run
 
 
 def runs(table: Table) -> list[Row]:
-    """One row a run: `config.lr`, `group.augment`, `target.test_error`, `measure.trace` and its `.stderr`."""
+    """One row per run: `config.lr`, `group.augment`, `target.test_error`, `measure.trace` and its `.stderr`."""
     return [_run(run) for run in table.runs]
 
 
@@ -51,25 +64,25 @@ def _run(run: Run) -> Row:
     row |= {f"group.{name}": _flat(value) for name, value in run.groups.items()}
     for name, value in run.targets.items():
         row |= {f"target.{name}": value, f"target.{name}.stderr": run.target_errors.get(name)}
-    for name, found in run.measures.items():
-        row |= {f"measure.{name}": found.value, f"measure.{name}.stderr": found.stderr}
+    for name, e in run.measures.items():
+        row |= {f"measure.{name}": e.value, f"measure.{name}.stderr": e.stderr}
     return row | {f"meta.{name}": value for name, value in run.meta.items()}
 
 
 def outcomes(table: Table) -> list[Row]:
-    """One row a number: whose it is, what it is, its value and error, its kind and what it took."""
+    """One row per number: its run, role and name, value and error, kind and cost."""
     rows: list[Row] = []
     for run in table.runs:
-        whose = {"key": run.key, "run": run.name}
+        run_columns = {"key": run.key, "run": run.name}
         for name, value in run.targets.items():
             rows.append(
-                {**whose, "role": "target", "name": name, "value": value, "stderr": run.target_errors.get(name)}
+                {**run_columns, "role": "target", "name": name, "value": value, "stderr": run.target_errors.get(name)}
             )
         for name, e in run.measures.items():
             numbers = {"value": e.value, "stderr": e.stderr, "n": e.n, "kind": e.kind, "seconds": e.seconds}
             more = {"cost": _flat(e.cost), "note": e.note, "complete": e.complete}
-            rows.append({**whose, "role": "measure", "name": name, **numbers, **more})
-        rows += [{**whose, "role": "meta", "name": name, "value": value} for name, value in run.meta.items()]
+            rows.append({**run_columns, "role": "measure", "name": name, **numbers, **more})
+        rows += [{**run_columns, "role": "meta", "name": name, "value": value} for name, value in run.meta.items()]
     return rows
 
 
@@ -78,7 +91,7 @@ def _flat(value: Any) -> Any:
 
 
 def _csv(columns: list[str], rows: list[Row]) -> bytes:
-    return csv_text(columns, ({name: _there(value) for name, value in row.items()} for row in rows)).encode()
+    return csv_text(columns, ({name: _none_if_nan(value) for name, value in row.items()} for row in rows)).encode()
 
 
 def _parquet(columns: list[str], rows: list[Row]) -> bytes:
@@ -88,21 +101,21 @@ def _parquet(columns: list[str], rows: list[Row]) -> bytes:
         raise ImportError(
             "Parquet needs pyarrow, which is not installed: pip install pyarrow, or write .csv"
         ) from error
-    made = {name: _of_one_type([_there(row.get(name)) for row in rows]) for name in columns}
+    data = {name: _of_one_type([_none_if_nan(row.get(name)) for row in rows]) for name in columns}
     file = io.BytesIO()
-    parquet.write_table(pyarrow.table(made), file)
+    parquet.write_table(pyarrow.table(data), file)
     return file.getvalue()
 
 
 def _of_one_type(column: list[Any]) -> list[Any]:
-    """A column as Parquet takes it: whole numbers among others are numbers, and any other mixture is text."""
+    """A column with one type, for Parquet: integers among floats become floats, any other mixture becomes text."""
     kinds = {type(v) for v in column if v is not None}
     if kinds == {int, float}:
         return [None if v is None else float(v) for v in column]
     return column if len(kinds) < 2 else [None if v is None else str(v) for v in column]
 
 
-def _there(value: Any) -> Any:
+def _none_if_nan(value: Any) -> Any:
     return None if isinstance(value, float) and isnan(value) else value
 
 

@@ -1,36 +1,45 @@
-"""A study as one value without torch in it: which runs, what is measured of them, and what that is held against."""
+"""A study as one value, without torch: which runs, what is measured, and the targets it is compared with."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from importlib.resources import files
 from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from .._util.names import unknown
+from .._util.untrusted import from_yaml
 from ..data.registry import declared
-from .settings import settings, types
-from .show import Show
-from .space import Draws, Grid
+from .grid import Draws, Grid, settings, types
 
 TARGETS = {
     "test_error": "share of wrong answers on test rows",
     "test_loss": "mean loss on test rows",
-    "gap": "test error less training error",
-    "loss_gap": "test loss less training loss",
+    "gap": "test error minus training error",
+    "loss_gap": "test loss minus training loss",
     "corrupted_error": "share of wrong answers on corrupted test rows; needs `corruptions` in base",
     "validation_error": "share of wrong answers on validation rows; needs `validation` in base",
     "train_error": "share of wrong answers on training rows, with the final weights and without augmentation",
     "train_loss": "mean loss on training rows, likewise",
 }
-"""What can be predicted of a trained run."""
+"""Numbers of a trained run that a study can predict."""
 
+WHICH = {
+    "best": "the lowest value of the first target",
+    "worst": "the highest value of the first target",
+    "flattest": "the lowest value of the first measure",
+    "sharpest": "the highest value of the first measure",
+}
+"""Runs that pictures can show, among those that count."""
+
+PICTURES = ("spectrum", "landscape", "ensembles")
 STORE = "study.sqlite"  # in the study's folder
 COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 EngineName = Literal["local", "serial", "ray"]
-REMOVED = ("stacked",)  # files of studies that name it still open; it computes nothing any more
+REMOVED = ("stacked",)  # studies that name it still open; it computes nothing any more
 
 # A modern look, section 4: "worst-case l_inf adaptive sharpness with low m", with and without normalised logits
 USUAL = ("adaptive_worst_linf", "adaptive_worst_linf_normalised", "lambda_max", "trace")
@@ -38,7 +47,7 @@ USUAL = ("adaptive_worst_linf", "adaptive_worst_linf_normalised", "lambda_max", 
 
 @dataclass(frozen=True)
 class Rule:
-    """A bound on a target or a measure that a run has to keep to count."""
+    """A bound on a target or a measure; only runs within it count."""
 
     name: str
     comparison: str
@@ -46,19 +55,17 @@ class Rule:
 
     @classmethod
     def of(cls, text: Any, place: str = "admission") -> Rule:
-        """What `train_error <= 0.01` says."""
-        found = re.fullmatch(r"\s*(\S+?)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*", str(text))
+        """Parse `train_error <= 0.01`."""
+        match = re.fullmatch(r"\s*(\S+?)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*", str(text))
         try:
-            return cls(found[1], found[2], float(found[3])) if found else cls._refuse(text, place)
-        except ValueError:
-            return cls._refuse(text, place)
-
-    @staticmethod
-    def _refuse(text: Any, place: str) -> Rule:
-        raise ValueError(f"{place} takes rules such as `train_error <= 0.01`, not {text!r}") from None
+            if match:
+                return cls(match[1], match[2], float(match[3]))
+        except ValueError:  # such as 1.2.3
+            pass
+        raise ValueError(f"{place} takes rules such as `train_error <= 0.01`, not {text!r}")
 
     def holds(self, values: Mapping[str, float]) -> bool:
-        """Whether a run with these numbers keeps it; one without the number does not."""
+        """Whether a run with these numbers is within the bound; False if the number is missing."""
         value = values.get(self.name)
         return value is not None and bool(COMPARISONS[self.comparison](value, self.bound))
 
@@ -68,18 +75,28 @@ class Rule:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Where and how cells are computed; nothing in here changes a number."""
+    """Where and how cells are computed. Nothing here changes a number.
+
+    Parameters
+    ----------
+    name : {"local", "serial", "ray"}
+        Local processes, one process for debugging, or a Ray cluster.
+    workers : int, optional
+        Cells at a time; defaults to the number of cores, or of GPUs.
+    per_gpu : int
+        Cells at a time per GPU.
+    retries : int
+        Retries of a cell whose worker was lost, before it is recorded as failed.
+    address : str, optional
+        Address of a Ray cluster; by default Ray starts one on this machine.
+
+    """
 
     name: EngineName = "local"
-    """local processes, one process for debugging, or a Ray cluster"""
     workers: int | None = None
-    """cells at a time; by default as many as there are cores, or GPUs"""
     per_gpu: int = 1
-    """cells at a time on one GPU"""
     retries: int = 2
-    """how often a cell is tried again whose worker was lost, before it is recorded as failed"""
     address: str | None = None
-    """of a Ray cluster; by default Ray starts one on this machine"""
 
     def __post_init__(self) -> None:
         if self.name not in (*get_args(EngineName), *REMOVED):
@@ -91,146 +108,242 @@ class EngineSettings:
 
 
 @dataclass(frozen=True)
+class Show:
+    """Pictures for the report, computed when all runs are measured; none by default.
+
+    Parameters
+    ----------
+    spectrum, landscape : sequence of str
+        The runs (keys of `WHICH`) whose Hessian spectrum, or whose loss in a random plane, is drawn.
+    ensembles : bool
+        Whether runs that differ in their seed alone are scored as ensembles.
+
+    """
+
+    spectrum: Sequence[str] = ()
+    landscape: Sequence[str] = ()
+    ensembles: bool = False
+
+    @classmethod
+    def of(cls, value: Any) -> Show:
+        """Parse `[spectrum, ensembles]` or `{spectrum: [best, flattest], ensembles: true}`."""
+        pictures = {value: None} if isinstance(value, str) else value
+        if isinstance(pictures, list) and all(isinstance(name, str) for name in pictures):
+            pictures = dict.fromkeys(pictures)
+        if not isinstance(pictures, Mapping):
+            raise ValueError(f"show takes a list of {', '.join(PICTURES)}, or a mapping of them, not {value!r}")
+        for name in pictures:
+            if name not in PICTURES:
+                raise ValueError(f"show: {unknown('picture', str(name), PICTURES)}")
+        ensembles = pictures.get("ensembles", "ensembles" in pictures)
+        if ensembles is not None and not isinstance(ensembles, bool):
+            raise ValueError(f"show.ensembles takes true or false, not {ensembles!r}")
+        spectrum, landscape = (_which(n, pictures.get(n, n in pictures)) for n in ("spectrum", "landscape"))
+        return cls(spectrum, landscape, ensembles is not False)
+
+    def words(self) -> list[str]:
+        """Each picture with its runs."""
+        of_runs = {"spectrum": self.spectrum, "landscape": self.landscape}
+        lines = [f"{name} of {', '.join(which)}" for name, which in of_runs.items() if which]
+        return [*lines, *(["ensembles"] if self.ensembles else [])]
+
+
+def _which(name: str, value: Any) -> tuple[str, ...]:
+    if value is None or isinstance(value, bool):
+        return () if value is False else ("best", "worst")
+    runs = [value] if isinstance(value, str) else value
+    if not isinstance(runs, list) or not all(isinstance(run, str) for run in runs):
+        raise ValueError(f"show.{name} takes a list of {', '.join(WHICH)}, not {value!r}")
+    for run in runs:
+        if run not in WHICH:
+            raise ValueError(f"show.{name}: {unknown('choice of runs', run, WHICH)}")
+    return tuple(dict.fromkeys(runs))
+
+
+@dataclass(frozen=True)
 class Study:
-    """A base run with a grid or random draws around it, or a pool of checkpoints; measures, targets, groups, rules."""
+    """A plan: runs to train or a pool of checkpoints, and what is measured and predicted.
+
+    Parameters
+    ----------
+    name : str
+        The study's name.
+    base : mapping
+        Settings of `steppe train` that all runs share.
+    grid : Grid
+        Settings with lists of values; every combination is a run.
+    random : Draws, optional
+        Settings with ranges; n random draws are runs. With a grid, each draw runs at each point of it.
+    pool : str, optional
+        Checkpoints or run folders instead, as a pattern such as path/*.safetensors.
+    errors : str, optional
+        A CSV file with the errors of the pool: a column `checkpoint`, targets, and other columns.
+    standardise : str, optional
+        How inputs of files in the pool were standardised in training, as in `steppe measure`.
+    tolerance : float
+        The largest difference between computed errors and those in `errors`; tables often have two decimals.
+    measures : sequence of str
+        Names, with a radius as in worst_linf@0.002.
+    targets : sequence of str
+        Keys of `TARGETS`.
+    groups : sequence of str
+        Settings whose values define groups, for correlations within groups.
+    admission : sequence of Rule
+        Bounds that a run has to satisfy to count.
+    show : Show
+        Pictures for the report.
+    engine : EngineSettings
+        Where cells are computed.
+    out : str
+        The study's folder; defaults to studies/NAME.
+
+    """
 
     name: str
     base: Mapping[str, Any] = field(default_factory=dict)
-    """settings of `steppe train` that all runs share"""
     grid: Grid = field(default_factory=Grid)
-    """settings with lists of values, of which every combination is a run"""
     random: Draws | None = None
-    """settings with ranges, of which n random draws are runs; with a grid, each draw at each point of it"""
     pool: str | None = None
-    """existing checkpoints or folders of runs instead, as a pattern such as path/*.safetensors"""
     errors: str | None = None
-    """a CSV file with the errors of the pool: a column `checkpoint`, targets, and anything else that is known"""
     standardise: str | None = None
-    """how inputs of files in the pool were standardised in training, as in `steppe measure`; runs know their own"""
-    tolerance: float = 0.005  # tables often have two decimals
-    """how far what is computed of the pool may be from what `errors` says, before the study stops"""
+    tolerance: float = 0.005
     measures: Sequence[str] = USUAL
-    """by name, at a radius as in worst_linf@0.002; or a mapping of names to lists of radii"""
     targets: Sequence[str] = ("test_error", "gap")
-    """what sharpness is held against"""
     groups: Sequence[str] = ()
-    """settings whose values make the groups for correlation within groups"""
     admission: Sequence[Rule] = ()
-    """bounds that a run has to keep to count, such as train_error <= 0.01"""
     show: Show = field(default_factory=Show)
-    """pictures of some runs: spectrum, landscape, ensembles"""
     engine: EngineSettings = field(default_factory=EngineSettings)
-    """where cells are computed"""
     out: str = ""
-    """the folder of the study; by default studies/ and its name"""
 
     @property
     def folder(self) -> Path:
+        """The study's folder."""
         return Path(self.out or Path("studies") / self.name)
 
     @property
     def store(self) -> Path:
+        """The SQLite file with the study's records."""
         return self.folder / STORE
 
     def run_folder(self, key: str) -> str:
-        """Where the run of a cell lies."""
+        """The folder of a cell's run."""
         return str(self.folder / "runs" / key)
 
     @classmethod
     def of(cls, given: Mapping[str, Any], name: str) -> Study:
-        """A study from what stands in its file; anything in it that is not known is refused."""
-        known = [f.name for f in fields(cls) if f.name != "name"]
-        for key in given:
-            if key not in known:
-                raise ValueError(unknown("key of a study", str(key), known))
-        found: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+        """Make a study from the content of its file.
+
+        Parameters
+        ----------
+        given : mapping
+            Keys and values as in docs/studies.md.
+        name : str
+            The study's name.
+
+        Raises
+        ------
+        ValueError
+            For an unknown key or a wrong value, with the nearest that exists.
+
+        """
+        _known_keys(given, cls, "key of a study", but=("name",))
+        values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         for key in ("pool", "errors", "out", "standardise"):
-            if not isinstance(found.get(key, ""), str):
-                raise ValueError(f"{key} takes a text, not {found[key]!r}")
-        if "pool" in found and ("grid" in found or "random" in found):
+            if not isinstance(values.get(key, ""), str):
+                raise ValueError(f"{key} takes a text, not {values[key]!r}")
+        if "pool" in values and ("grid" in values or "random" in values):
             raise ValueError("a study has a pool of checkpoints, or a grid or random draws of runs to train: not both")
-        if ("errors" in found) and "pool" not in found:
+        if "errors" in values and "pool" not in values:
             raise ValueError("errors is the CSV file of a pool of checkpoints: there is no `pool`")
-        if "standardise" in found:
-            declared(found["standardise"])
-            if "pool" not in found:
-                raise ValueError(
-                    "standardise is of a pool of checkpoints: there is no `pool`. Runs standardise themselves"
-                )
-        tolerance = found.get("tolerance", 0)
+        if "standardise" in values:
+            declared(values["standardise"])
+            if "pool" not in values:
+                raise ValueError("standardise is for a pool of checkpoints: there is no `pool`. Runs record their own")
+        tolerance = values.get("tolerance", 0)
         if not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool) or not tolerance >= 0:
             raise ValueError(f"tolerance takes a number, 0 or more, not {tolerance!r}")
-        base = found.get("base", {})
+        base = values.get("base", {})
         if not isinstance(base, Mapping):
             raise ValueError(f"base takes settings of a run, not {base!r}")
-        found["base"] = {"threads": 1} | settings(base, "base")
-        if "grid" in found:
-            found["grid"] = Grid.of(found["grid"], "grid")
-        if "random" in found:
-            found["random"] = Draws.of(found["random"], "random")
-        found["measures"] = _measures(found.get("measures", list(USUAL)))
-        found["targets"] = _targets(found.get("targets", ["test_error", "gap"]), own=bool(found.get("errors")))
-        found["groups"] = _groups(found.get("groups", []), own=bool(found.get("errors")))
-        rules = found.get("admission", [])
-        found["admission"] = tuple(Rule.of(rule) for rule in (rules if isinstance(rules, list) else [rules]))
-        found["show"] = Show.of(found.get("show", []))
-        found["engine"] = _engine(found.get("engine", {}))
-        made = cls(name, **found)
-        made._refuse_missing()
-        return made
+        values["base"] = {"threads": 1} | settings(base, "base")
+        if "grid" in values:
+            values["grid"] = Grid.of(values["grid"], "grid")
+        if "random" in values:
+            values["random"] = Draws.of(values["random"], "random")
+        own_columns = bool(values.get("errors"))  # a CSV file may have columns of any name
+        values["measures"] = _measures(values.get("measures", list(USUAL)))
+        values["targets"] = _targets(values.get("targets", ["test_error", "gap"]), own_columns)
+        values["groups"] = _groups(values.get("groups", []), own_columns)
+        rules = values.get("admission", [])
+        values["admission"] = tuple(Rule.of(rule) for rule in (rules if isinstance(rules, list) else [rules]))
+        values["show"] = Show.of(values.get("show", []))
+        values["engine"] = _engine(values.get("engine", {}))
+        study = cls(name, **values)
+        study._check_targets()
+        return study
 
-    def _refuse_missing(self) -> None:
-        """Targets that no run would have."""
-        axes = {*self.base, *(k for axis in self.grid.axes.values() for value in axis for k in value)}
+    def _check_targets(self) -> None:
+        """Raise for a target that no run would have."""
+        names = {*self.base, *(k for axis in self.grid.axes.values() for value in axis for k in value)}
         for target, needed in (("corrupted_error", "corruptions"), ("validation_error", "validation")):
-            if target in self.targets and self.pool is None and needed not in axes:
+            if target in self.targets and self.pool is None and needed not in names:
                 raise ValueError(f"the target {target} needs {needed} in base: {TARGETS[target]}")
 
 
-def _names(given: Any, key: str) -> list[str]:
-    names = [given] if isinstance(given, str) else given
+def digits() -> Study:
+    """The study that comes with steppe, digits.yaml."""
+    file = files(__package__) / "digits.yaml"
+    return Study.of(from_yaml(file.read_text(encoding="utf-8"), str(file)), "digits")
+
+
+def _known_keys(given: Mapping[str, Any], cls: Any, what: str, but: Sequence[str] = ()) -> None:
+    known = [f.name for f in fields(cls) if f.name not in but]
+    for key in given:
+        if key not in known:
+            raise ValueError(unknown(what, str(key), known))
+
+
+def _names(value: Any, key: str) -> list[str]:
+    names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise ValueError(f"{key} takes a list of names, not {given!r}")
+        raise ValueError(f"{key} takes a list of names, not {value!r}")
     return list(dict.fromkeys(names))
 
 
-def _measures(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, Mapping):
-        return tuple(_names(given, "measures"))
-    found: list[str] = []
-    for name, radii in given.items():
+def _measures(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, Mapping):
+        return tuple(_names(value, "measures"))
+    names: list[str] = []
+    for name, radii in value.items():
         listed = radii if isinstance(radii, list) else [radii]
         if not all(r is None or (isinstance(r, (int, float)) and not isinstance(r, bool)) for r in listed):
             raise ValueError(f"measures.{name} takes a list of radii, or null for the measure's own, not {radii!r}")
-        found += [str(name) if r is None else f"{name}@{r:g}" for r in listed]
-    return tuple(dict.fromkeys(found))
+        names += [str(name) if r is None else f"{name}@{r:g}" for r in listed]
+    return tuple(dict.fromkeys(names))
 
 
-def _targets(given: Any, own: bool) -> tuple[str, ...]:
-    names = _names(given, "targets")
+def _targets(value: Any, own_columns: bool) -> tuple[str, ...]:
+    names = _names(value, "targets")
     for name in names:
-        if name not in TARGETS and not own:  # a CSV file may have columns of any name
+        if name not in TARGETS and not own_columns:
             raise ValueError(unknown("target", name, TARGETS))
     if not names:
-        raise ValueError("targets is empty: say what sharpness is held against, such as test_error")
+        raise ValueError("targets is empty: name what to predict, such as test_error")
     return tuple(names)
 
 
-def _groups(given: Any, own: bool) -> tuple[str, ...]:
-    names = _names(given, "groups")
+def _groups(value: Any, own_columns: bool) -> tuple[str, ...]:
+    names = _names(value, "groups")
     for name in names:
-        if name.split(".")[0] not in types() and not own:
+        if name.split(".")[0] not in types() and not own_columns:
             raise ValueError(f"groups: {unknown('setting', name, types())}")
     return tuple(names)
 
 
-def _engine(given: Any) -> EngineSettings:
-    if isinstance(given, str):
-        return EngineSettings(name=given)  # type: ignore[arg-type]  # checked there
-    if not isinstance(given, Mapping):
-        raise ValueError(f"engine takes a name or a mapping, not {given!r}")
-    known = [f.name for f in fields(EngineSettings)]
-    for key in given:
-        if key not in known:
-            raise ValueError(unknown("key of engine", str(key), known))
-    return EngineSettings(**given)
+def _engine(value: Any) -> EngineSettings:
+    if isinstance(value, str):
+        return EngineSettings(name=value)  # type: ignore[arg-type]  # checked there
+    if not isinstance(value, Mapping):
+        raise ValueError(f"engine takes a name or a mapping, not {value!r}")
+    _known_keys(value, EngineSettings, "key of engine")
+    return EngineSettings(**value)

@@ -1,4 +1,4 @@
-"""Running a study: computing the cells that are missing, wherever, and saying what all of them say."""
+"""Running a study: compute the missing cells with an engine, store the outcomes, and summarise them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._util.locks import Held, held, is_held
+from ..training.config import Config
 from ..training.stopping import Wish, listening
-from .cell import Cell, Disagreement, Outcome, Task, cells, kept
-from .finding import Finding, admitted, finding, of_plan
+from .cell import Cell, Disagreement, Outcome, Task, as_stored, cells, check_trust
 from .pictures import open_pictures
-from .plan import TARGETS, Study
-from .pool import refuse_untrusted
-from .preflight import refuse_missing, refuse_wrong
+from .plan import STORE, TARGETS, Rule, Study
+from .progress import Update, show_progress
+from .statistics.findings import Finding, admitted, finding, of_plan
 from .store import Store
 from .table import Run, Table
-from .watch import Watch, watching
 
 if TYPE_CHECKING:
     from .engines.engine import Engine
 
-NAME = "study"  # of its lock
-ADDED = "added measures"  # a note in the store: measures that were asked for beside those in the file
-ABOUT = "study"  # a note in the store: what the study was when it last ran
+LOCK = "study"
+ADDED = "added measures"  # a note in the store: measures beside those in the file
+ABOUT = "study"  # a note in the store: the study as it last ran
 
 
 def run(
@@ -39,61 +38,130 @@ def run(
     also: Sequence[str] = (),
     trust: bool = False,
 ) -> Finding:
-    """Computes what is missing of a study, keeps it in the study's store, and returns what it says.
+    """Compute what is missing of a study, store it, and return the results.
 
-    What is there already stays: after an interruption the same call goes on, and cells that are new in the grid are
-    computed alone. `again`: also cells that failed before. `also`: more measures, which stay with the study.
-    `trust`: folders of the pool may name any code as their model; otherwise only the `model` in the study's base.
+    Stored records stay: after an interruption the same call resumes, and only new cells of a grid are computed.
+
+    Parameters
+    ----------
+    study : Study
+        The plan.
+    engine : Engine, optional
+        Where cells are computed; defaults to `study.engine`.
+    progress : bool, optional
+        True for a bar on a terminal or lines elsewhere, False for nothing; defaults to the bar on a terminal only.
+    again : bool
+        Also compute cells that failed before.
+    also : sequence of str
+        More measures, which are kept with the study.
+    trust : bool
+        Import whatever code run folders of the pool name as their model, not only the `model` in the study's base.
+
+    Returns
+    -------
+    Finding
+
     """
     planned = cells(study)
-    refuse_untrusted(study, planned, trust)
-    remote = getattr(engine, "remote", study.engine.name == "ray")  # nodes have data of their own, a driver no torch
+    check_trust(study, planned, trust)
+    remote = getattr(engine, "remote", study.engine.name == "ray")  # nodes have their own data, and a driver no torch
     if not remote:
-        refuse_wrong(study, planned, also)
-        refuse_missing([task.cell for task in still_open(study, planned, also, again)])
+        check_names(study, planned, also)
+        check_data([task.cell for task in still_open(study, planned, also, again)])
     with ExitStack() as stack:
         stack.enter_context(claimed(study.folder))
         store = stack.enter_context(Store.open(study.store))
         wish = stack.enter_context(listening())
-        store.release()  # claims of a driver that is gone: its workers end with it
+        store.release()  # claims of a driver that ended: its workers ended with it
         states = store.states()
-        store.add(kept(c) for c in planned if c.key not in states)
+        store.add(as_stored(c) for c in planned if c.key not in states)
         _note(store, study, planned, also)
         tasks = open_tasks(study, planned, store.table(), measures_of(study, store), again)
         stopped = ""
         if tasks:
             engine = engine or _engine(study)
-            with watching(len(planned), len(planned) - len(tasks), progress) as watch:
-                stopped = _compute(store, tasks, engine, wish, watch)
+            with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
+                stopped = _compute(store, tasks, engine, wish, update)
         table = store.table()
-        counted = admitted(study, of_plan(study, planned, table))  # of all of which the best one is now known
+        counted = admitted(study, of_plan(study, planned, table))  # all are measured: the best run is now known
         pictures = open_pictures(study, planned, counted, store.notes(), again) if not stopped else []
         if pictures:
-            with watching(len(pictures), 0, progress, "pictures") as watch:
-                stopped = _compute(store, pictures, engine or _engine(study), wish, watch)
+            with show_progress(len(pictures), 0, progress, "pictures") as update:
+                stopped = _compute(store, pictures, engine or _engine(study), wish, update)
     return replace(finding(study, planned, table), stopped=stopped)
 
 
+def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ()) -> None:
+    """Raise for a measure, a name or an option that does not exist, in any cell."""
+    from ..measures.registry import resolve_measures
+    from ..training.validate import refuse_unknown
+
+    resolve_measures([*study.measures, *also])
+    seen = set()
+    for cell in planned:
+        if cell.checkpoint is not None and Path(cell.checkpoint).is_dir():
+            continue  # a run that is already trained
+        c = Config(**cell.config)
+        names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options, c.data))
+        names += repr((c.augment, c.corruptions, c.device))
+        if names not in seen:
+            refuse_unknown(c)
+            seen.add(names)
+
+
+def check_data(needed: Sequence[Cell]) -> None:
+    """Raise unless the data of these cells can be read."""
+    from ..data.registry import load
+
+    for name, root in dict.fromkeys((c.config["data"], c.config["data_root"]) for c in needed):
+        load(name, root)
+
+
 def renote(study: Study) -> None:
-    """Tells the store of a study what the study is now: other groups and rules want nothing computed."""
+    """Update the study's note in its store: other groups and rules need no computation."""
     planned = cells(study)
     with Store.join(study.store) as store:
         _note(store, study, planned, ())
 
 
 def look(study: Study) -> tuple[list[Cell], Table]:
-    """The cells of a study and what its store has of them, without computing anything."""
+    """The cells of a study and its stored runs, without computing anything."""
     with Store.reading(study.store) as store:
         return cells(study), store.table()
 
 
+def study_in(folder: Path) -> tuple[Study, list[Cell], Table]:
+    """The study in a folder from its note, its cells, and its stored runs. It can be reported, not run."""
+    if not (folder / STORE).exists():
+        raise FileNotFoundError(f"there is no study in {folder}: it has no {STORE}. `steppe study run` makes one")
+    with Store.reading(folder / STORE) as store:
+        notes, table = store.notes(), store.table()
+    about = notes.get(ABOUT)
+    if about is None:
+        raise ValueError(f"{folder / STORE} does not describe its study: give the study's YAML file")
+    study = Study(
+        about["name"],
+        measures=tuple(about["measures"]),
+        targets=tuple(about["targets"]),
+        groups=tuple(about["groups"]),
+        admission=tuple(Rule.of(rule) for rule in about["admission"]),
+        out=str(folder),
+    )
+    configs = {run.key: run.config for run in table.runs}
+    planned = [
+        Cell(key, name, configs.get(key, {}), dict(zip(study.groups, values, strict=True)))
+        for key, name, values in about["cells"]
+    ]
+    return study, planned, table
+
+
 def measures_of(study: Study, store: Store) -> list[str]:
-    """The measures in the study's file, and those that were added since."""
+    """The measures in the study's file, and those added since."""
     return list(dict.fromkeys([*study.measures, *store.notes().get(ADDED, [])]))
 
 
 def still_open(study: Study, planned: Sequence[Cell], also: Sequence[str] = (), again: bool = False) -> list[Task]:
-    """What is left to compute, as the store has it; all, where there is none yet."""
+    """The tasks that the store lacks; all without a store."""
     if not study.store.exists():
         return open_tasks(study, planned, Table([]), [*study.measures, *also], again)
     with Store.reading(study.store) as store:
@@ -103,32 +171,34 @@ def still_open(study: Study, planned: Sequence[Cell], also: Sequence[str] = (), 
 def open_tasks(
     study: Study, planned: Sequence[Cell], table: Table, measures: Sequence[str], again: bool = False
 ) -> list[Task]:
-    """What is left to compute."""
-    have = {run.key: run for run in table.runs}
-    wanted = [*study.targets, *(rule.name for rule in study.admission if rule.name in TARGETS)]
+    """The tasks that a table of stored runs lacks."""
+    stored = {run.key: run for run in table.runs}
+    needed = [*study.targets, *(rule.name for rule in study.admission if rule.name in TARGETS)]
     tasks = []
     for cell in planned:
-        run = have.get(cell.key, Run(cell.key, cell.name, cell.config, cell.groups, "open"))
+        run = stored.get(cell.key, Run(cell.key, cell.name, cell.config, cell.groups, "open"))
         if run.state == "failed" and not again:
             continue
-        cell.refuse_disagreement(run.targets)
-        lacking = [m for m in measures if m not in run.measures and (again or m not in run.failures)]
-        unsaid = [t for t in cell.known if t not in run.targets]
-        open_ = [*wanted, *(t for t in cell.known if t in TARGETS)] if run.state != "done" or unsaid else []
-        targets = [t for t in dict.fromkeys(open_) if t not in run.targets]
-        if lacking or unsaid or run.state != "done":
-            tasks.append(Task(cell, study.run_folder(cell.key), lacking, targets))
+        cell.check_known(run.targets)
+        missing = [m for m in measures if m not in run.measures and (again or m not in run.failures)]
+        not_stored = [t for t in cell.known if t not in run.targets]
+        targets: list[str] = []
+        if run.state != "done" or not_stored:
+            targets = [*needed, *(t for t in cell.known if t in TARGETS)]
+        if missing or not_stored or run.state != "done":
+            targets = [t for t in dict.fromkeys(targets) if t not in run.targets]
+            tasks.append(Task(cell, study.run_folder(cell.key), missing, targets))
     return tasks
 
 
-def _compute(store: Store, tasks: Sequence[Task], engine: Engine, wish: Wish, watch: Watch) -> str:
-    """Has the tasks computed and keeps what comes of them; returns why it ended early, if it did."""
+def _compute(store: Store, tasks: Sequence[Task], engine: Engine, wish: Wish, update: Update) -> str:
+    """Compute tasks and store their outcomes; returns why it ended early, or an empty text."""
     by_key = {task.cell.key: task.cell for task in tasks}
     driver = f"process {os.getpid()} on {socket.gethostname()}"
 
     def begun(task: Task) -> None:
         if store.claim(task.cell.key, driver):
-            watch(task.cell.name, "running")
+            update(task.cell.name, "running")
 
     try:
         for outcome in engine.outcomes(tasks, wish, begun):
@@ -136,20 +206,20 @@ def _compute(store: Store, tasks: Sequence[Task], engine: Engine, wish: Wish, wa
                 return wish.why or outcome.error
             if outcome.ends:
                 raise Disagreement(outcome.error)
-            _keep(store, by_key[outcome.key], outcome)
-            watch(by_key[outcome.key].name, outcome.state)
+            _store_outcome(store, by_key[outcome.key], outcome)
+            update(by_key[outcome.key].name, outcome.state)
     finally:
         store.release()
     return wish.why
 
 
-def _keep(store: Store, cell: Cell, outcome: Outcome) -> None:
+def _store_outcome(store: Store, cell: Cell, outcome: Outcome) -> None:
     if outcome.state == "failed":
         store.fail(outcome.key, outcome.error)
         return
     store.record(
         outcome.key,
-        targets={**outcome.targets, **cell.known},  # what people say of their own checkpoints goes before
+        targets={**outcome.targets, **cell.known},  # the user's table takes precedence
         target_errors={k: v for k, v in outcome.target_errors.items() if k not in cell.known},
         measures=outcome.measures,
         meta=outcome.meta,
@@ -162,7 +232,7 @@ def _keep(store: Store, cell: Cell, outcome: Outcome) -> None:
 
 
 def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[str]) -> None:
-    """Keeps with the store what the study is, for whoever reads the store alone."""
+    """Store a description of the study for readers of the store alone."""
     notes = store.notes()
     added = list(dict.fromkeys([*notes.get(ADDED, []), *(m for m in also if m not in study.measures)]))
     if added != notes.get(ADDED, []):
@@ -174,7 +244,7 @@ def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[st
         "groups": list(study.groups),
         "admission": [str(rule) for rule in study.admission],
         "show": study.show.words(),
-        # a list, and groups by their place in it: a store sorts what has names
+        # a list, and groups by position: a store sorts mappings by name
         "cells": [[cell.key, cell.name, [cell.groups.get(name) for name in study.groups]] for cell in planned],
     }
     if about != notes.get(ABOUT):
@@ -182,23 +252,23 @@ def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[st
 
 
 def _engine(study: Study) -> Engine:
-    from .engines.named import engine_of
+    from .engines.engine import engine_of
 
     return engine_of(study.engine, study.base.get("device"))
 
 
 def being_run(study: Study) -> bool:
-    """Whether a process is running the study; cells that a store calls running are open where none is."""
-    return is_held(study.folder, NAME)
+    """Whether a process is running the study; without one, cells that a store calls running are open."""
+    return is_held(study.folder, LOCK)
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """The study for this process alone; a second one is told who has it."""
+    """Lock the study's folder for this process; raises RuntimeError with the name of the holder."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(held(folder, NAME, patience=1.0))  # somebody may just be looking whether it is held
-        except Held as who:
-            raise RuntimeError(f"the study in {folder} is being run by {who}: wait for it, or stop it") from None
+            stack.enter_context(held(folder, LOCK, patience=1.0))  # `being_run` may hold the lock for a moment
+        except Held as holder:
+            raise RuntimeError(f"the study in {folder} is being run by {holder}: wait for it, or stop it") from None
         yield

@@ -1,45 +1,68 @@
-"""The file of a study: SQLite in write-ahead mode, with a mark that says whose it is; others are refused.
+"""The SQLite file of a study: tables, a digest per row, and the checks when it is opened.
 
-Many processes of one machine write at a time, and wait for one another. A process that is killed loses the transaction
-that it was in, and nothing else. (A network file system cannot do this: there, let one process write for all.)
+The file is in write-ahead mode: several processes of one machine write at a time and wait for one another, and a killed
+process loses only its open transaction. (A network file system does not support this: let one process write there.)
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from .._util.digests import digest
 from .._util.files import refuse_link
-from .rows import COLUMN, COLUMNS, add_digests, changed
 
-APPLICATION = 0x53544550  # "STEP" in SQLite's header: whose file this is
-LAYOUT = 2  # of the tables below; goes up when an older steppe could no longer read them
-WITHOUT_DIGESTS = 1  # a layout that is still read, and brought up to this one by whoever writes
-PATIENCE = 60.0  # seconds to wait for other writers, of which each takes milliseconds
+APPLICATION = 0x53544550  # "STEP" in SQLite's header: the file's owner
+LAYOUT = 2  # of the tables below; increases when an older steppe can no longer read them
+WITHOUT_DIGESTS = 1  # an older layout that is still read, and upgraded by the next writer
+PATIENCE = 60.0  # seconds to wait for other writers, each of which takes milliseconds
 _MAGIC = b"SQLite format 3\x00"
+
+# the columns of each table whose rows are never changed: those that name a row, and the others
+NAMING = {
+    "cells": ("key", "name"),
+    "origins": ("versions",),
+    "outcomes": ("cell", "role", "name"),
+    "failures": ("cell", "name"),
+    "finished": ("cell",),
+    "curves": ("cell", "epoch"),
+    "notes": ("name",),
+}
+OTHERS = {
+    "cells": ("config", "groups", "at"),
+    "origins": (),
+    "outcomes": ("value", "stderr", "n", "kind", "cost", "seconds", "note", "complete", "origin", "at"),
+    "failures": ("error", "at"),
+    "finished": ("at",),
+    "curves": ("record",),
+    "notes": ("value", "at"),
+}
+COLUMNS = {table: (*NAMING[table], *OTHERS[table]) for table in NAMING}
+DIGEST = "digest TEXT NOT NULL DEFAULT ''"  # a row that is cut short has the default, which is no digest
 
 _TABLES = f"""
 CREATE TABLE cells (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL, config TEXT NOT NULL,
-    groups TEXT NOT NULL, at TEXT NOT NULL, {COLUMN});
-CREATE TABLE origins (id INTEGER PRIMARY KEY, versions TEXT NOT NULL UNIQUE, {COLUMN});
+    groups TEXT NOT NULL, at TEXT NOT NULL, {DIGEST});
+CREATE TABLE origins (id INTEGER PRIMARY KEY, versions TEXT NOT NULL UNIQUE, {DIGEST});
 CREATE TABLE outcomes (cell INTEGER NOT NULL REFERENCES cells (id), name TEXT NOT NULL,
     role TEXT NOT NULL CHECK (role IN ('target', 'measure', 'meta')), value REAL, stderr REAL, n INTEGER NOT NULL,
     kind TEXT NOT NULL, cost TEXT NOT NULL, seconds REAL, note TEXT NOT NULL, complete INTEGER NOT NULL,
-    origin INTEGER NOT NULL REFERENCES origins (id), at TEXT NOT NULL, {COLUMN},
+    origin INTEGER NOT NULL REFERENCES origins (id), at TEXT NOT NULL, {DIGEST},
     PRIMARY KEY (cell, role, name)) WITHOUT ROWID;
 CREATE TABLE failures (id INTEGER PRIMARY KEY, cell INTEGER NOT NULL REFERENCES cells (id), name TEXT NOT NULL,
-    error TEXT NOT NULL, at TEXT NOT NULL, {COLUMN});
-CREATE TABLE finished (cell INTEGER PRIMARY KEY REFERENCES cells (id), at TEXT NOT NULL, {COLUMN});
+    error TEXT NOT NULL, at TEXT NOT NULL, {DIGEST});
+CREATE TABLE finished (cell INTEGER PRIMARY KEY REFERENCES cells (id), at TEXT NOT NULL, {DIGEST});
 CREATE TABLE curves (cell INTEGER NOT NULL REFERENCES cells (id), epoch INTEGER NOT NULL, record TEXT NOT NULL,
-    {COLUMN}, PRIMARY KEY (cell, epoch)) WITHOUT ROWID;
+    {DIGEST}, PRIMARY KEY (cell, epoch)) WITHOUT ROWID;
 CREATE TABLE notes (id INTEGER PRIMARY KEY, name TEXT NOT NULL, value TEXT NOT NULL, at TEXT NOT NULL,
-    {COLUMN});
+    {DIGEST});
 CREATE TABLE claims (cell INTEGER PRIMARY KEY REFERENCES cells (id), worker TEXT NOT NULL, since REAL NOT NULL);
 """
-# claims come and go; what was found stays as it was written
+# claims come and go; records are never changed
 _TRIGGERS = "".join(
     f"CREATE TRIGGER {table}_{what.lower()} BEFORE {what} ON {table} "
     f"BEGIN SELECT RAISE(ABORT, 'records of a study are never changed'); END;\n"
@@ -49,7 +72,7 @@ _TRIGGERS = "".join(
 
 
 def create(path: Path) -> None:
-    """Makes an empty store unless there is one; several processes may try at once, and one does it, whole."""
+    """Make an empty store unless there is one; of several processes that try at once, one succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return
@@ -61,14 +84,14 @@ def create(path: Path) -> None:
             marks = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {LAYOUT};"
             db.executescript(f"BEGIN;\n{_TABLES}{_TRIGGERS}{marks}\nCOMMIT;")
         with suppress(FileExistsError):  # another process was first
-            os.link(fresh, path)  # unlike a renaming, never takes the place of a store that has come up meanwhile
+            os.link(fresh, path)  # unlike a rename, never replaces a store that another process made meanwhile
     finally:
         for left in (fresh, *(fresh.with_name(fresh.name + end) for end in ("-wal", "-shm"))):
             left.unlink(missing_ok=True)
 
 
 def connect(path: Path, *, reading: bool) -> sqlite3.Connection:
-    """A connection to a store that is there; anything else is refused, with what was found."""
+    """Connect to an existing store; raises for anything else."""
     if not reading:
         refuse_link(path)
     if not path.exists():
@@ -80,16 +103,16 @@ def connect(path: Path, *, reading: bool) -> sqlite3.Connection:
     if head != _MAGIC:
         what = "is empty" if not head else "is no SQLite file"
         raise ValueError(f"{path} {what}, so it is no store of a study: give another path, or move the file away")
-    with told(path):
+    with explained(path):
         db = _opened(path, reading)
         try:
-            _refuse_others(db, path)
+            _check_owner(db, path)
             db.execute("PRAGMA foreign_keys = ON")
             # in write-ahead mode a killed process loses nothing that was committed; a power cut may lose the last
             # moments, which are then computed again
             db.execute("PRAGMA query_only = ON" if reading else "PRAGMA synchronous = NORMAL")
             if not reading and _layout(db) == WITHOUT_DIGESTS:
-                _bring_up(db, path)
+                _upgrade(db, path)
         except BaseException:
             db.close()
             raise
@@ -102,7 +125,7 @@ def _opened(path: Path, reading: bool) -> sqlite3.Connection:
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE, isolation_level=None)
     try:
         db.execute("PRAGMA schema_version")
-    except sqlite3.OperationalError:  # readers, too, write a little beside the file; on a read-only disk they cannot
+    except sqlite3.OperationalError:  # readers write a little beside the file, which a read-only disk does not allow
         db.close()
         if path.with_name(path.name + "-wal").exists():
             raise
@@ -110,9 +133,9 @@ def _opened(path: Path, reading: bool) -> sqlite3.Connection:
     return db
 
 
-def _refuse_others(db: sqlite3.Connection, path: Path) -> None:
-    mark, layout = db.execute("PRAGMA application_id").fetchone()[0], _layout(db)
-    if mark != APPLICATION:
+def _check_owner(db: sqlite3.Connection, path: Path) -> None:
+    owner, layout = db.execute("PRAGMA application_id").fetchone()[0], _layout(db)
+    if owner != APPLICATION:
         raise ValueError(f"{path} is an SQLite file of another program, no store of a study: give another path")
     if layout not in (WITHOUT_DIGESTS, LAYOUT):
         newer = "a newer" if layout > LAYOUT else "an older"
@@ -123,13 +146,20 @@ def _layout(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _bring_up(db: sqlite3.Connection, path: Path) -> None:
-    """Gives digests to a store that has none; of several processes that try, one does it, whole."""
+def _upgrade(db: sqlite3.Connection, path: Path) -> None:
+    """Add digests to a store without them; of several processes that try, one succeeds."""
     check(db, path)
     db.execute("BEGIN IMMEDIATE")
     try:
         if _layout(db) == WITHOUT_DIGESTS:
-            add_digests(db)
+            db.create_function("row_digest", -1, row_digest, deterministic=True)
+            for table, columns in COLUMNS.items():
+                guard, sql = f"{table}_update", "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?"
+                trigger = db.execute(sql, (guard,)).fetchone()[0]
+                db.execute(f"DROP TRIGGER {guard}")
+                db.execute(f"ALTER TABLE {table} ADD COLUMN {DIGEST}")
+                db.execute(f"UPDATE {table} SET digest = row_digest('{table}', {', '.join(columns)})")
+                db.execute(trigger)
             db.execute(f"PRAGMA user_version = {LAYOUT}")
         db.execute("COMMIT")
     except BaseException:
@@ -137,41 +167,66 @@ def _bring_up(db: sqlite3.Connection, path: Path) -> None:
         raise
 
 
+def row_digest(table: str, *values: Any) -> str:
+    """The digest of a row's columns in their order, as SQLite returns them; 3 microseconds per row.
+
+    Ids are not in it: SQLite's own check finds one that does not fit.
+    """
+    return digest([ascii((table, values))])[:16]
+
+
+def insert(db: sqlite3.Connection, table: str, values: Sequence[Any], *, unless_there: bool = False) -> bool:
+    """Add a row, with values in the order of `COLUMNS`; returns whether it is new."""
+    either = "OR IGNORE " if unless_there else ""
+    marks = ", ".join("?" * (len(values) + 1))
+    query = f"INSERT {either}INTO {table} ({', '.join(COLUMNS[table])}, digest) VALUES ({marks})"
+    return db.execute(query, (*values, row_digest(table, *values))).rowcount == 1
+
+
 def check(db: sqlite3.Connection, path: Path) -> None:
-    """Reads the whole file and refuses it if pages or rows are damaged."""
-    with told(path):
-        found = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
-        found += [f"a row of {row[0]} belongs to none of {row[2]}" for row in db.execute("PRAGMA foreign_key_check")]
-        if found != ["ok"]:
-            raise damaged(path, "; ".join(w for w in found if w != "ok"))
-        row = changed(db) if _layout(db) != WITHOUT_DIGESTS else ""
-    if row:
-        raise damaged(path, row)
+    """Read the whole file, and raise if pages or rows are damaged."""
+    with explained(path):
+        problems = [row[0] for row in db.execute("PRAGMA integrity_check(3)") if row[0] != "ok"]
+        problems += [f"a row of {row[0]} belongs to none of {row[2]}" for row in db.execute("PRAGMA foreign_key_check")]
+        if not problems and _layout(db) != WITHOUT_DIGESTS:
+            problems = _changed_row(db)
+    if problems:
+        raise damaged(path, "; ".join(problems))
+
+
+def _changed_row(db: sqlite3.Connection) -> list[str]:
+    """The first row whose digest is wrong, in words."""
+    for table, columns in COLUMNS.items():
+        for *values, stored in db.execute(f"SELECT {', '.join(columns)}, digest FROM {table}"):
+            if row_digest(table, *values) != stored:
+                name = ", ".join(f"{c} {v!r:.80}" for c, v in zip(NAMING[table], values, strict=False))
+                return [f"the row of {table} with {name} does not have the digest that was written with it"]
+    return []
 
 
 def damaged(path: Path, why: str) -> ValueError:
-    """What to say of a store that cannot be read."""
+    """The error for a store that cannot be read."""
     return ValueError(
-        f"the store {path} is damaged: {why}. Bring back a copy, or move it away and run the study again: trained runs "
-        "are kept in their folders, and only what was measured of them is computed anew."
+        f"the store {path} is damaged: {why}. Restore a copy, or move it away and run the study again: trained runs "
+        "are kept in their folders, and only their measurements are computed again."
     )
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
-    """What SQLite reports, with the file and what to do."""
+def explained(path: Path) -> Iterator[None]:
+    """Raise SQLite's errors with the file and what to do."""
     try:
         yield
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
             raise TimeoutError(
                 f"{path} was locked by another process for {PATIENCE:g} s: is one of them stopped in a debugger, or "
-                "does the file lie on a network disk?"
+                "is the file on a network disk?"
             ) from error
         if "no such" in str(error) or "Could not decode" in str(error):  # tables are made whole: one has changed
             raise damaged(path, str(error)) from error
         raise OSError(f"{path}: {error}. Is the disk full, or the folder read-only?") from error
     except sqlite3.IntegrityError:
         raise
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # what SQLite says may have the damaged text in it
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite's message may contain the damaged text
         raise damaged(path, str(error)) from error

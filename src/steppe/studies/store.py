@@ -1,4 +1,4 @@
-"""What a study keeps: one SQLite file, to which many processes add, and in which nothing is ever changed."""
+"""The records of a study: one SQLite file that several processes append to, and in which no record changes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,29 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from math import nan
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, Protocol
 
+from .._util.json import json_safe
 from .._util.untrusted import from_json
-from . import records, schema
-from .rows import insert
-from .table import Table
+from . import schema
+from .schema import insert
+from .table import Measured, Run, Table
 
-NOTES, VERSIONS = "SELECT name, value FROM notes ORDER BY id", "SELECT versions FROM origins ORDER BY id"
+# a finished cell stays done while a measure is added to it; a failed cell that is computed again is running
+STATE = """CASE WHEN EXISTS (SELECT 1 FROM finished WHERE finished.cell = cells.id) THEN 'done'
+    WHEN EXISTS (SELECT 1 FROM claims WHERE claims.cell = cells.id) THEN 'running'
+    WHEN EXISTS (SELECT 1 FROM failures WHERE failures.cell = cells.id AND failures.name = '') THEN 'failed'
+    ELSE 'open' END"""
+OUTCOMES = """SELECT cell, role, name, value, stderr, n, kind, cost, seconds, note, complete
+    FROM outcomes ORDER BY cell, role, name"""
 
 
 class Planned(Protocol):
-    """A cell that a study is going to compute, under a key that follows from its configuration."""
+    """A cell of a study's plan; its key follows from its configuration."""
 
     @property
     def key(self) -> str: ...
@@ -34,7 +43,7 @@ class Planned(Protocol):
 
 
 class Store:
-    """The records of a study: `with Store.open(path) as store: ...`. One object a process and thread."""
+    """The records of a study: `with Store.open(path) as store: ...`. Use one object per process and thread."""
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path = path
@@ -42,34 +51,30 @@ class Store:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Store:
-        """A store to write to, made if there is none; a damaged or foreign file is refused."""
-        place = Path(path)
-        schema.create(place)
-        store = cls.join(place)
-        store._checked()
-        return store
+        """Open a store for writing, and make it if there is none; raises for a damaged or foreign file."""
+        schema.create(Path(path))
+        return cls.join(path)._checked()
 
     @classmethod
     def join(cls, path: str | os.PathLike[str]) -> Store:
-        """A store that another process has opened: for its workers, who need not read all of it once more."""
+        """Open an existing store for writing without reading all of it, for workers of a process that opened it."""
         return cls(Path(path), schema.connect(Path(path), reading=False))
 
     @classmethod
     def reading(cls, path: str | os.PathLike[str]) -> Store:
-        """A store to read only, also while others write to it; for reports."""
-        store = cls(Path(path), schema.connect(Path(path), reading=True))
-        store._checked()
-        return store
+        """Open a store for reading, also while others write to it."""
+        return cls(Path(path), schema.connect(Path(path), reading=True))._checked()
 
-    def _checked(self) -> None:
+    def _checked(self) -> Store:
         try:
             schema.check(self._db, self.path)
         except BaseException:
             self.close()
             raise
+        return self
 
     def close(self) -> None:
-        """Lets the file go; may be called twice."""
+        """Close the file; may be called twice."""
         self._db.close()
 
     def __enter__(self) -> Store:
@@ -80,8 +85,8 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """All of it or none of it; waits for other writers."""
-        with schema.told(self.path):
+        """One transaction; waits for other writers."""
+        with schema.explained(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -91,25 +96,49 @@ class Store:
                     self._db.execute("ROLLBACK")
                 raise
 
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        with schema.explained(self.path):
+            return self._db.execute(query, values).fetchall()
+
     def add(self, cells: Iterable[Planned]) -> int:
-        """Plans cells, and returns how many are new; one that is there already stays as it is."""
-        rows = [(c.key, c.name, records.text(c.config), records.text(c.groups), records.now()) for c in cells]
+        """Add cells to the plan; existing cells stay as they are.
+
+        Returns
+        -------
+        int
+            The number of new cells.
+
+        """
+        rows = [(c.key, c.name, _text(c.config), _text(c.groups), _now()) for c in cells]
         with self._writing() as db:
             new = 0
             for row in rows:
-                there = db.execute("SELECT config FROM cells WHERE key = ?", row[:1]).fetchone()
-                if there is None:
+                stored = db.execute("SELECT config FROM cells WHERE key = ?", row[:1]).fetchone()
+                if stored is None:
                     new += insert(db, "cells", row)
-                elif from_json(there[0], self.path) != json.loads(row[2]):
+                elif from_json(stored[0], self.path) != json.loads(row[2]):
                     raise ValueError(
-                        f"the cell {row[0]} is in {self.path} with another configuration: {there[0]} is not {row[2]}"
+                        f"the cell {row[0]} is in {self.path} with another configuration: {stored[0]} is not {row[2]}"
                     )
             return new
 
     def claim(self, key: str, worker: str, stale: float | None = None) -> bool:
-        """Takes a cell for a worker, or says that another has it; its own claim is made new.
+        """Claim a cell for a worker.
 
-        A claim older than `stale` seconds is taken over: whoever had it is taken for dead.
+        Parameters
+        ----------
+        key : str
+            The cell's key.
+        worker : str
+            The worker's name. Its own claim is renewed.
+        stale : float, optional
+            Take over another worker's claim that is older than this many seconds.
+
+        Returns
+        -------
+        bool
+            Whether the worker has the cell; False if another has it.
+
         """
         now = time.time()
         with self._writing() as db:
@@ -123,7 +152,7 @@ class Store:
             return changed.rowcount == 1
 
     def release(self, key: str | None = None) -> None:
-        """Gives up the claim to a cell, or all claims: for a driver that starts, and knows that no worker is left."""
+        """End the claim to a cell, or all claims: for a driver that starts when no worker is left."""
         with self._writing() as db:
             if key is None:
                 db.execute("DELETE FROM claims")
@@ -143,95 +172,172 @@ class Store:
         versions: Mapping[str, str] | None = None,
         done: bool = True,
     ) -> list[str]:
-        """Adds what came out of a cell, all of it or nothing, and returns the names that were there already.
+        """Add the outcome of a cell in one transaction.
 
-        The first record of a name stands, so a worker that was killed after its commit may simply do its cell again.
-        Measures are estimates, or mappings with the same fields. Curves are records of epochs. `failures` says why
-        measures have no value. `done` ends the cell and its claim.
+        The first record of a name stays, so a worker that was killed after its commit may compute its cell again.
+
+        Parameters
+        ----------
+        key : str
+            The cell's key.
+        targets, target_errors, meta : mapping of str to float, optional
+            Targets, their standard errors, and other numbers.
+        measures : mapping, optional
+            Estimates by name, or mappings with the same fields.
+        failures : mapping of str to str, optional
+            Why measures have no value.
+        curves : iterable of mapping
+            Records of epochs.
+        versions : mapping of str to str, optional
+            Versions of the libraries that computed the outcome.
+        done : bool
+            Whether this finishes the cell and ends its claim.
+
+        Returns
+        -------
+        list of str
+            The names that already had a record.
+
         """
         errors = target_errors or {}
-        rows = [
-            ("target", n, records.row({"value": v, "stderr": errors.get(n, nan)})) for n, v in (targets or {}).items()
-        ]
-        rows += [("meta", n, records.row({"value": v})) for n, v in (meta or {}).items()]
-        rows += [("measure", n, records.row(e)) for n, e in (measures or {}).items()]
+        rows = [("target", n, _row({"value": v, "stderr": errors.get(n, nan)})) for n, v in (targets or {}).items()]
+        rows += [("meta", n, _row({"value": v})) for n, v in (meta or {}).items()]
+        rows += [("measure", n, _row(e)) for n, e in (measures or {}).items()]
         with self._writing() as db:
-            cell, now = self._id(key), records.now()
-            origin = self._origin(db, records.text(versions or {}))
-            kept = [
+            cell, now, software = self._id(key), _now(), _text(versions or {})
+            insert(db, "origins", (software,), unless_there=True)
+            origin = int(db.execute("SELECT id FROM origins WHERE versions = ?", (software,)).fetchone()[0])
+            new = [
                 insert(db, "outcomes", (cell, role, name, *values, origin, now), unless_there=True)
                 for role, name, values in rows
             ]
             for name, error in (failures or {}).items():
                 insert(db, "failures", (cell, name, error, now))
             for i, record in enumerate(curves):
-                epoch = (cell, int(record.get("epoch", i)), records.text(record))
-                insert(db, "curves", epoch, unless_there=True)
+                insert(db, "curves", (cell, int(record.get("epoch", i)), _text(record)), unless_there=True)
             if done:
                 insert(db, "finished", (cell, now), unless_there=True)
                 db.execute("DELETE FROM claims WHERE cell = ?", (cell,))
-        return [name for (_, name, _), new in zip(rows, kept, strict=True) if not new]
-
-    @staticmethod
-    def _origin(db: sqlite3.Connection, versions: str) -> int:
-        insert(db, "origins", (versions,), unless_there=True)
-        return int(db.execute("SELECT id FROM origins WHERE versions = ?", (versions,)).fetchone()[0])
+        return [name for (_, name, _), is_new in zip(rows, new, strict=True) if not is_new]
 
     def fail(self, key: str, error: str) -> None:
-        """Notes that a cell failed and why, and ends its claim; it may be tried again."""
+        """Record that a cell failed, and end its claim; it may be computed again."""
         with self._writing() as db:
             cell = self._id(key)
-            insert(db, "failures", (cell, "", error, records.now()))
+            insert(db, "failures", (cell, "", error, _now()))
             db.execute("DELETE FROM claims WHERE cell = ?", (cell,))
 
     def note(self, name: str, value: Any) -> None:
-        """Keeps a fact about the study itself, such as its file; the last one of a name counts."""
+        """Store a fact about the study, such as its file; the last one of a name counts."""
         with self._writing() as db:
-            insert(db, "notes", (name, records.text(value), records.now()))
+            insert(db, "notes", (name, _text(value), _now()))
 
     def notes(self) -> dict[str, Any]:
-        """The facts about the study."""
-        with schema.told(self.path):
-            return {n: from_json(v, self.path) for n, v in self._db.execute(NOTES)}
+        """The facts about the study by name."""
+        return {n: from_json(v, self.path) for n, v in self._rows("SELECT name, value FROM notes ORDER BY id")}
 
     def table(self) -> Table:
-        """All runs, with what is known of them, as of one moment."""
-        with schema.told(self.path):
-            return records.table(self._db, self.path)
+        """All runs in the order of the plan, as of one moment."""
+        with schema.explained(self.path):
+            self._db.execute("BEGIN")  # all queries see the same records
+            try:
+                cells = self._db.execute(
+                    f"SELECT id, key, name, config, groups, {STATE} FROM cells ORDER BY id"
+                ).fetchall()
+                failures = self._db.execute("SELECT cell, name, error FROM failures ORDER BY id").fetchall()
+                outcomes = self._db.execute(OUTCOMES).fetchall()
+            finally:
+                self._db.execute("ROLLBACK")
+        results = self._results(outcomes)
+        errors = {(cell, name): error for cell, name, error in failures}
+        reasons: dict[int, dict[str, str]] = {}
+        for (cell, name), error in errors.items():
+            if name:
+                reasons.setdefault(cell, {})[name] = error
+        runs = []
+        for cell, key, name, config, groups, state in cells:
+            targets, target_errors, measures, meta = results.get(cell, ({}, {}, {}, {}))
+            unmeasured = {m: error for m, error in reasons.get(cell, {}).items() if m not in measures}
+            why = "" if state == "done" else errors.get((cell, ""), "")
+            settings, within = (from_json(text, self.path) for text in (config, groups))
+            runs.append(
+                Run(key, name, settings, within, state, targets, measures, target_errors, meta, unmeasured, why)
+            )
+        return Table(runs)
+
+    def _results(self, outcomes: Iterable[tuple[Any, ...]]) -> dict[int, tuple[Any, ...]]:
+        """Targets, their errors, measures and meta by the id of the cell."""
+        results: dict[int, tuple[Any, ...]] = {}
+        costs: dict[str, Any] = {}  # a few texts occur in many runs: each is parsed once
+        for cell, role, name, value, stderr, n, kind, cost, seconds, note, complete in outcomes:
+            targets, target_errors, measures, meta = results.setdefault(cell, ({}, {}, {}, {}))
+            number = nan if value is None else value
+            if role == "measure":
+                if cost not in costs:
+                    costs[cost] = from_json(cost, self.path)
+                error, took = (nan if v is None else v for v in (stderr, seconds))
+                measures[name] = Measured(number, error, n, kind, costs[cost], took, note, bool(complete))
+            elif role == "target":
+                targets[name] = number
+                if stderr is not None:
+                    target_errors[name] = stderr
+            else:
+                meta[name] = number
+        return results
 
     def states(self) -> dict[str, str]:
-        """The state of each cell by its key: done, failed, running or open."""
-        with schema.told(self.path):
-            return dict(self._db.execute(f"SELECT key, {records.STATE} FROM cells ORDER BY id").fetchall())
+        """The state of each cell by key: done, failed, running or open."""
+        return dict(self._rows(f"SELECT key, {STATE} FROM cells ORDER BY id"))
 
     def measured(self) -> dict[str, set[str]]:
-        """The measures that each cell has a value of, by its key: what is missing can be added."""
-        found: dict[str, set[str]] = {key: set() for key in self.states()}
+        """The measures with a value, per cell by key."""
+        names: dict[str, set[str]] = {key: set() for key in self.states()}
         query = "SELECT key, outcomes.name FROM outcomes JOIN cells ON cells.id = cell WHERE role = 'measure'"
-        with schema.told(self.path):
-            for key, name in self._db.execute(query):
-                found[key].add(name)
-        return found
+        for key, name in self._rows(query):
+            names[key].add(name)
+        return names
 
     def claims(self) -> dict[str, tuple[str, float]]:
-        """Who works on which cell, and since when."""
+        """The worker of each claimed cell, and since when."""
         query = "SELECT key, worker, since FROM claims JOIN cells ON cells.id = cell ORDER BY cell"
-        with schema.told(self.path):
-            return {key: (worker, since) for key, worker, since in self._db.execute(query)}
+        return {key: (worker, since) for key, worker, since in self._rows(query)}
 
     def curves(self, key: str) -> list[dict[str, Any]]:
         """The records of a cell's epochs."""
-        query = "SELECT record FROM curves WHERE cell = ? ORDER BY epoch"
-        with schema.told(self.path):
-            return [from_json(row[0], self.path) for row in self._db.execute(query, (self._id(key),))]
+        rows = self._rows("SELECT record FROM curves WHERE cell = ? ORDER BY epoch", (self._id(key),))
+        return [from_json(row[0], self.path) for row in rows]
 
     def versions(self) -> list[dict[str, str]]:
-        """With what the outcomes were computed: each set of versions once."""
-        with schema.told(self.path):
-            return [from_json(row[0], self.path) for row in self._db.execute(VERSIONS)]
+        """The sets of library versions that computed outcomes, each once."""
+        return [from_json(row[0], self.path) for row in self._rows("SELECT versions FROM origins ORDER BY id")]
 
     def _id(self, key: str) -> int:
-        found = self._db.execute("SELECT id FROM cells WHERE key = ?", (key,)).fetchone()
-        if found is None:
+        rows = self._rows("SELECT id FROM cells WHERE key = ?", (key,))
+        if not rows:
             raise ValueError(f"there is no cell {key!r} in {self.path}: plan it with add() first")
-        return int(found[0])
+        return int(rows[0][0])
+
+
+def _row(estimate: Any) -> tuple[Any, ...]:
+    """An estimate, or a mapping like one, as the columns from value to complete."""
+    e = asdict(estimate) if is_dataclass(estimate) and not isinstance(estimate, type) else estimate
+    if not isinstance(e, Mapping) or "value" not in e:
+        raise TypeError(f"a record has a value, and perhaps stderr, n, kind and cost; {estimate!r} has not")
+    cost = dict(e.get("cost") or {})
+    seconds = cost.pop("seconds", e.get("seconds"))  # in a column of its own: the rest is equal in many runs
+    value, stderr, seconds = (_number(v) for v in (e["value"], e.get("stderr"), seconds))
+    head = (value, stderr, int(e.get("n", 1)), str(e.get("kind", "")), _text(cost), seconds)
+    return (*head, str(e.get("note", "")), int(e.get("complete", True)))
+
+
+def _text(value: Any) -> str:
+    """JSON that is equal for equal values; numbers that are not finite are null."""
+    return json.dumps(json_safe(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or isnan(value) else float(value) + 0.0  # SQLite has no -0.0

@@ -1,4 +1,4 @@
-"""What a study knows, as values: runs with their settings, errors and measured flatness, and columns over all runs."""
+"""The runs of a study as values: settings, errors and measured flatness, and columns over all runs; without torch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._util.names import unknown
-from .kendall import Floats
+from .statistics.kendall import Floats
 
 State = Literal["done", "failed", "running", "open"]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A number with its error and its kind, as `steppe.Estimate` has them, and what it took; without torch."""
+    """A measured number: a `steppe.Estimate` without torch.
+
+    Attributes
+    ----------
+    value, stderr : float
+        The number and its standard error, nan if unknown.
+    n : int
+        Independent draws.
+    kind : str
+        What the number is, such as "unbiased" or "lower bound".
+    cost : mapping of str to float
+        Passes over the measured rows.
+    seconds : float
+        Time.
+    note : str
+        A remark.
+    complete : bool
+        Whether all draws were made.
+
+    """
 
     value: float
     stderr: float = nan
@@ -35,7 +54,26 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One cell of a study: its configuration, the groups that it is compared in, and what came out."""
+    """One cell of a study with its results.
+
+    Attributes
+    ----------
+    key, name : str
+        The cell's key, and its name for people.
+    config, groups : mapping
+        The configuration, and the groups it is compared within.
+    state : {"done", "failed", "running", "open"}
+        The cell's state.
+    targets, target_errors, meta : mapping of str to float
+        Targets, their standard errors, and other numbers.
+    measures : mapping of str to Measured
+        Measured flatness.
+    failures : mapping of str to str
+        Why measures have no value.
+    error : str
+        Why the cell failed.
+
+    """
 
     key: str
     name: str
@@ -46,20 +84,20 @@ class Run:
     measures: Mapping[str, Measured] = field(default_factory=dict)
     target_errors: Mapping[str, float] = field(default_factory=dict)
     meta: Mapping[str, float] = field(default_factory=dict)
-    failures: Mapping[str, str] = field(default_factory=dict)  # why measures have no value
+    failures: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
     def setting(self, path: str) -> Any:
-        """A value of the configuration, `method_options.n` for one inside another; None where there is none."""
-        found: Any = self.config
+        """A value of the configuration, nested ones as `method_options.n`; None if there is none."""
+        value: Any = self.config
         for part in path.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return found
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One quantity over all runs of a table: values and standard errors, nan where there are none."""
+    """One quantity over all runs of a table: values and standard errors, nan if missing."""
 
     name: str
     values: Floats
@@ -68,7 +106,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """The runs of a study, in the order in which they were planned; columns are made once, for reading only."""
+    """The runs of a study in the order of its plan."""
 
     runs: list[Run]
 
@@ -78,91 +116,57 @@ class Table:
     @cached_property
     def measures(self) -> list[str]:
         """The measures that any run has."""
-        return _names(run.measures for run in self.runs)
+        return list(dict.fromkeys(name for run in self.runs for name in run.measures))
 
     @cached_property
     def targets(self) -> list[str]:
-        """The generalisation targets that any run has."""
-        return _names(run.targets for run in self.runs)
+        """The targets that any run has."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.targets))
 
     def measure(self, name: str) -> Column:
         """A measure over all runs."""
-        if name not in self._measures:
-            self._refuse("measure", name, self.measures)
-            found = [run.measures.get(name, _NOTHING) for run in self.runs]
-            self._measures[name] = _column(name, [f.value for f in found], [f.stderr for f in found])
-        return self._measures[name]
+        if name not in self.measures:
+            raise ValueError(unknown("measure", name, self.measures))
+        missing = Measured(nan)
+        values = [run.measures.get(name, missing) for run in self.runs]
+        return Column(name, np.array([v.value for v in values], float), np.array([v.stderr for v in values], float))
 
     def target(self, name: str) -> Column:
         """A target over all runs."""
-        self._refuse("target", name, self.targets)
-        errors = [run.target_errors.get(name, nan) for run in self.runs]
-        return _column(name, [run.targets.get(name, nan) for run in self.runs], errors)
+        if name not in self.targets:
+            raise ValueError(unknown("target", name, self.targets))
+        values = np.array([run.targets.get(name, nan) for run in self.runs], float)
+        return Column(name, values, np.array([run.target_errors.get(name, nan) for run in self.runs], float))
 
     def setting(self, path: str) -> NDArray[Any]:
-        """A setting over all runs, as it stands in the configurations; None where a run has none."""
-        if path not in self._settings:
-            column = np.empty(len(self.runs), dtype=object)
-            column[:] = [_hashable(run.setting(path)) for run in self.runs]
-            column.flags.writeable = False
-            self._settings[path] = column
-        return self._settings[path]
+        """A setting over all runs as in the configurations, lists and mappings as JSON; None if a run has none."""
+        column = np.empty(len(self.runs), dtype=object)
+        column[:] = [_hashable(run.setting(path)) for run in self.runs]
+        return column
 
     def settings(self) -> list[str]:
-        """The settings that are not the same in all runs, those inside another as `method_options.n`.
+        """The settings that differ between runs, nested ones as `method_options.n`.
 
-        A setting that a run does not have is None there, as for `setting`. An empty mapping is no value.
+        A setting that a run does not have is None there, as in `setting`. An empty mapping is no value.
         """
-        return self._differing[:]
-
-    @cached_property
-    def _measures(self) -> dict[str, Column]:
-        return {}
-
-    @cached_property
-    def _settings(self) -> dict[str, NDArray[Any]]:
-        return {}
-
-    @cached_property
-    def _differing(self) -> list[str]:
         first: dict[str, Any] = {}
-        there: Counter[str] = Counter()
+        present: Counter[str] = Counter()
         differ = set()
         for run in self.runs:
             for path, value in _leaves(run.config):
-                there[path] += 1
-                if path not in first:
-                    first[path] = value
-                elif value is not first[path] and path not in differ and repr(value) != repr(first[path]):
+                present[path] += 1
+                if repr(first.setdefault(path, value)) != repr(value):
                     differ.add(path)
         n = len(self.runs)
-        return [p for p in first if p in differ or (there[p] < n and first[p] is not None)]
+        return [p for p in first if p in differ or (present[p] < n and first[p] is not None)]
 
     def labels(self) -> NDArray[np.str_]:
-        """Each run's group in words, `augment=flip, mixup=0`; empty where a study has no groups."""
+        """Each run's group in words, `augment=flip, mixup=0`; empty if the study has no groups."""
         return np.array([", ".join(f"{k}={_word(v)}" for k, v in run.groups.items()) for run in self.runs], dtype=str)
 
     def where(self, holds: Callable[[Run], bool]) -> Table:
-        """The runs for which something holds, such as training error of at most 1 %."""
+        """The runs for which a condition holds."""
         return Table([run for run in self.runs if holds(run)])
-
-    def _refuse(self, what: str, name: str, known: list[str]) -> None:
-        if name not in known:
-            raise ValueError(unknown(what, name, known))
-
-
-_NOTHING = Measured(nan)
-
-
-def _names(of_runs: Iterable[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for those in of_runs for name in those))
-
-
-def _column(name: str, values: list[float], errors: list[float]) -> Column:
-    """Arrays that many share, and nobody writes to."""
-    column = Column(name, np.array(values, dtype=np.float64), np.array(errors, dtype=np.float64))
-    column.values.flags.writeable = column.errors.flags.writeable = False
-    return column
 
 
 def _leaves(config: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Places where the cells of a study are computed: one protocol, and the same records from all of them."""
+"""Engines that compute the cells of a study: one protocol, and the same records from all of them."""
 
 from ..._util.lazy import offered
 

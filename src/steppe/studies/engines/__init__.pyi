@@ -1,5 +1,5 @@
 from .engine import Engine as Engine
+from .engine import Serial as Serial
+from .engine import engine_of as engine_of
 from .local import Local as Local
-from .named import engine_of as engine_of
 from .ray import Ray as Ray
-from .serial import Serial as Serial

@@ -1,17 +1,19 @@
-"""What an engine is, and when a task is tried again."""
+"""The protocol of engines, engines by name, retries, and the engine that runs in this process."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...training.stopping import Wish
 from ..cell import Outcome, Task
+from ..plan import EngineSettings
+from ..work import work
 
-Begun = Callable[[Task], Any]  # hears that a task was given to a worker
-PAUSE = 0.2  # seconds between two looks at whether somebody wishes to stop
+Begun = Callable[[Task], Any]  # is called with each task that starts
+PAUSE = 0.2  # seconds between two checks for a request to stop
 
 
 class Engine(Protocol):
@@ -19,22 +21,33 @@ class Engine(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many cells it works on at a time."""
+        """The number of cells that it computes at a time."""
         ...
 
     def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Begun = lambda task: None) -> Iterator[Outcome]:
-        """How each task ended, in any order, until all have or somebody wishes to stop."""
+        """Yield the outcome of each task, in any order, until all are computed or a stop is requested.
+
+        Parameters
+        ----------
+        tasks : sequence of Task
+            What to compute.
+        wish : Wish
+            `wish.why` is set when a stop is requested.
+        begun : callable
+            Called with each task when it starts.
+
+        """
         ...
 
 
 class Tries:
-    """Counts how often each task was tried, and says when to give up."""
+    """Counts the tries of each task, and decides when to give up."""
 
     def __init__(self, retries: int):
         self._retries, self._tried = retries, Counter[str]()
 
     def settled(self, outcome: Outcome) -> Outcome | None:
-        """The outcome that counts, or None if the task is to be tried again."""
+        """The final outcome, or None if the task is to be retried."""
         if not outcome.transient:
             return outcome
         self._tried[outcome.key] += 1
@@ -43,3 +56,42 @@ class Tries:
             return None
         times = "once" if tried == 1 else f"{tried} times"
         return replace(outcome, error=f"{outcome.error} (tried {times})")
+
+
+@dataclass(frozen=True)
+class Serial:
+    """One cell after the other in this process, for debuggers and where processes cannot be started."""
+
+    retries: int = 2
+    workers: int = 1
+
+    def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Begun = lambda task: None) -> Iterator[Outcome]:
+        tries = Tries(self.retries)
+        for task in tasks:
+            begun(task)
+            outcome = None
+            while outcome is None:
+                if wish.why:
+                    return
+                outcome = tries.settled(work(task))
+            yield outcome
+
+
+def engine_of(settings: EngineSettings, device: str | None = None) -> Engine:
+    """Make the engine of these settings; `device` is the device of the runs."""
+    match settings.name:
+        case "local":
+            from .local import Local
+
+            return Local.of(settings.workers, settings.per_gpu, settings.retries, device)
+        case "serial":
+            return Serial(settings.retries)
+        case "ray":
+            from .ray import Ray
+
+            return Ray(settings.address, settings.retries, settings.workers, settings.per_gpu, device)
+        case removed:
+            raise ValueError(
+                f"the engine {removed!r} was removed: use 'local' or 'serial' (`engine:` in the file, or --engine). "
+                "They train every run by itself, which gives the same numbers up to rounding"
+            )

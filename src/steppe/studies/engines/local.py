@@ -1,4 +1,4 @@
-"""Processes on this machine, by pebble: one that is killed costs its cell's part since the last checkpoint, no more."""
+"""Worker processes on this machine, with pebble: a killed one costs its cell's work since the last checkpoint."""
 
 from __future__ import annotations
 
@@ -21,57 +21,70 @@ from ..cell import Outcome, Task
 from ..work import work
 from .engine import PAUSE, Begun, Tries
 
-GRACE = 10.0  # seconds for a process whose driver is gone to write a checkpoint
-PATIENCE = 120.0  # seconds for a process to start and take its task
-# for processes that are forked from one that has it all: the first step of any optimizer imports dynamo, in two seconds
+GRACE = 10.0  # seconds for a worker whose driver ended to write a checkpoint
+PATIENCE = 120.0  # seconds for a worker to start its task
+# imported once by the fork server: the first step of any optimizer imports dynamo, which takes two seconds
 PRELOADED = ["torch._dynamo", "steppe.training.entry", "steppe.measures.run", "steppe.data.registry", "steppe.nn.named"]
-DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # files without which there is no CUDA; a look at them takes no torch
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # without these files there is no CUDA; checking them needs no torch
 
 
 @dataclass(frozen=True)
 class Local:
-    """Workers in processes of their own, as many as there are cores or places on GPUs, each with one cell at a time."""
+    """Worker processes, each with one cell at a time.
+
+    Parameters
+    ----------
+    workers : int
+        Number of processes.
+    retries : int
+        Retries of a cell whose worker was lost.
+    gpus : int
+        GPUs that workers share in turn; 0 for none.
+    start : str
+        Start method of `multiprocessing`.
+
+    """
 
     workers: int
     retries: int = 2
     gpus: int = 0
-    start: str = "spawn"  # how processes begin, as multiprocessing calls it
+    start: str = "spawn"
 
     @classmethod
     def of(cls, workers: int | None, per_gpu: int, retries: int, device: str | None) -> Local:
-        """As many workers as the machine has room for, unless told."""
+        """As many workers as there are cores or places on GPUs, unless `workers` is given."""
         gpus = _gpus() if device is None or device == "cuda" else 0
         return cls(workers or gpus * per_gpu or _cores(), retries, gpus)
 
     def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Begun = lambda task: None) -> Iterator[Outcome]:
         tries, waiting = Tries(self.retries), deque(tasks)
         with TemporaryDirectory(prefix="steppe-") as slots:
-            seats = [_Seat(self.start, slots, self.gpus) for _ in range(min(self.workers, len(tasks)))]
+            workers = [_Worker(self.start, slots, self.gpus) for _ in range(min(self.workers, len(tasks)))]
             try:
-                while not wish.why and (waiting or any(seat.task for seat in seats)):
-                    for seat in seats:
-                        if seat.task is None and waiting:
+                while not wish.why and (waiting or any(worker.task for worker in workers)):
+                    for worker in workers:
+                        if worker.task is None and waiting:
                             begun(waiting[0])
-                            seat.take(waiting.popleft())
-                    wait([seat.future for seat in seats if seat.future], PAUSE, FIRST_COMPLETED)
-                    for seat in seats:
-                        task, found = seat.task, seat.outcome()
-                        outcome = tries.settled(found) if found is not None else None
-                        if outcome is not None:
-                            yield outcome
-                        elif found is not None and task is not None:
+                            worker.take(waiting.popleft())
+                    wait([worker.future for worker in workers if worker.future], PAUSE, FIRST_COMPLETED)
+                    for worker in workers:
+                        task, outcome = worker.task, worker.outcome()
+                        final = tries.settled(outcome) if outcome is not None else None
+                        if final is not None:
+                            yield final
+                        elif outcome is not None and task is not None:
                             waiting.append(task)
             finally:
-                for seat in seats:
-                    seat.stop()
-                for seat in seats:
-                    seat.join()
+                for worker in workers:
+                    worker.stop()
+                for worker in workers:
+                    worker.join()
 
 
-class _Seat:
-    """One worker's place: a pool of pebble's with one process, replaced whenever a worker is lost.
+class _Worker:
+    """A pebble pool with one process, replaced whenever the process is lost.
 
-    A worker of a larger pool that is killed at a bad moment was seen to stop the whole pool (pebble 5.2).
+    Killing a process of a larger pool at a bad moment can stop the whole pool (pebble 5.2).
     """
 
     def __init__(self, start: str, slots: str, gpus: int):
@@ -79,9 +92,9 @@ class _Seat:
         self.task: Task | None = None
         self.future: Future[Outcome] | None = None
         self._since = 0.0
-        self._pool = self._made()
+        self._pool = self._new_pool()
 
-    def _made(self) -> Any:
+    def _new_pool(self) -> Any:
         from pebble import ProcessPool
 
         context: Any = get_context(self._start)
@@ -90,31 +103,31 @@ class _Seat:
         return ProcessPool(1, initializer=_begin, initargs=self._initargs, context=context)
 
     def take(self, task: Task) -> None:
-        """Gives a task to the worker."""
+        """Start a task."""
         if not self._pool.active:
             self._replace()
         self.task, self._since = task, monotonic()
         self.future = self._pool.schedule(work, args=[task])
 
     def outcome(self) -> Outcome | None:
-        """What became of the task; None while it is computed."""
+        """The outcome of the task; None while it is computed."""
         if self.task is None or self.future is None:
             return None
         if self.future.done():
-            found, lost = _outcome(self.task, self.future)
+            outcome, lost = _outcome(self.task, self.future)
         elif not self._pool.active or (not self.future.running() and monotonic() - self._since > PATIENCE):
-            found, lost = Outcome.lost(self.task, "its worker was lost before it began"), True
+            outcome, lost = Outcome.lost(self.task, "its worker was lost before it began"), True
         else:
             return None
         self.task = self.future = None
         if lost:
             self._replace()
-        return found
+        return outcome
 
     def _replace(self) -> None:
         self.stop()
         self.join()
-        self._pool = self._made()
+        self._pool = self._new_pool()
 
     def stop(self) -> None:
         self._pool.stop()  # SIGTERM: a run writes a checkpoint
@@ -124,29 +137,29 @@ class _Seat:
 
 
 def _outcome(task: Task, future: Future[Outcome]) -> tuple[Outcome, bool]:
-    """What a worker said, or that it was lost."""
+    """The outcome of a worker, and whether the worker was lost."""
     from pebble import ProcessExpired
 
     try:
         return future.result(), False
     except ProcessExpired as gone:
         return Outcome.lost(task, f"its worker ended with exit code {gone.exitcode}"), True
-    except Exception as error:  # of the pipe to the worker: what the cell itself raises is an outcome
-        return Outcome.lost(task, f"its worker could not be heard: {error!r}"), True
+    except Exception as error:  # from the pipe to the worker: errors of the cell itself are outcomes
+        return Outcome.lost(task, f"its result could not be read: {error!r}"), True
 
 
 def _begin(slots: str, gpus: int) -> None:
-    """The first thing that a worker does."""
-    end_with_parent(GRACE)  # nobody would hear of its cell
+    """Initialise a worker."""
+    end_with_parent(GRACE)  # nothing would store its outcome
     if gpus:  # before torch is imported
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible(_slot(Path(slots)) % gpus)
 
 
-_HELD: list[FileLock] = []  # the system lets go of it, however the worker ends
+_HELD: list[FileLock] = []  # the system releases them, however the worker ends
 
 
 def _slot(folder: Path) -> int:
-    """The lowest number that no other living worker has."""
+    """The lowest number that no other live worker has."""
     number = 0
     while True:
         lock = FileLock(folder / f"{number}.lock")
@@ -160,7 +173,7 @@ def _slot(folder: Path) -> int:
 
 
 def _visible(gpu: int) -> str:
-    """The name of a GPU, among those that this machine's owner lets us see."""
+    """The name of a GPU among those in CUDA_VISIBLE_DEVICES."""
     named = [n for n in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if n]
     return named[gpu] if named else str(gpu)
 

@@ -1,4 +1,4 @@
-"""A Ray cluster, or Ray on this machine. Runs lie on the nodes that trained them, unless the folder is shared."""
+"""A Ray cluster, or Ray on this machine. Run folders stay on the nodes that trained them, unless they are shared."""
 
 from __future__ import annotations
 
@@ -19,23 +19,38 @@ from ..cell import Outcome, Task
 from ..work import work
 from .engine import PAUSE, Begun, Tries
 
-GRACE = 10.0  # seconds for tasks that are cancelled to write a checkpoint
-# what Ray reads when it is imported: workers' messages are kept from our output (a lost one is an outcome), and with
-# the second it keeps to 127.0.0.1, as on systems where it makes no clusters
+GRACE = 10.0  # seconds for cancelled tasks to write a checkpoint
+# Ray reads these when it is imported: the first hides workers' messages (a lost worker is an outcome), the second binds
+# it to 127.0.0.1, as on systems where it supports no clusters
 QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 @dataclass(frozen=True)
 class Ray:
-    """Tasks of a Ray cluster, a core or a part of a GPU each; one whose worker or node is lost is given out again."""
+    """Tasks of a Ray cluster; a task whose worker or node is lost is retried.
+
+    Parameters
+    ----------
+    address : str, optional
+        The cluster; defaults to RAY_ADDRESS, or to a Ray on this machine.
+    retries : int
+        Retries of a cell whose worker was lost.
+    limit : int, optional
+        Cells at a time; defaults to the cluster's GPUs or cores.
+    per_gpu : int
+        Cells at a time per GPU.
+    device : str, optional
+        The device of the runs.
+
+    """
 
     address: str | None = None
     retries: int = 2
     limit: int | None = None
     per_gpu: int = 1
     device: str | None = None
-    remote = True  # nodes read the data, and the driver needs no torch
+    remote = True  # nodes read the data, so the driver needs no torch
 
     @property
     def workers(self) -> int:
@@ -70,21 +85,20 @@ class Ray:
                     ray.wait(list(running), num_returns=len(running), timeout=GRACE)
 
     def _places(self, ray: Any) -> tuple[int, float]:
-        """How many tasks run at a time, and the part of a GPU that each has."""
-        have = ray.cluster_resources()
-        gpus = int(have.get("GPU", 0)) if self.device is None or self.device.startswith("cuda") else 0
-        return self.limit or gpus * self.per_gpu or int(have.get("CPU", 1)) or 1, 1 / self.per_gpu if gpus else 0
+        """The number of tasks at a time, and the share of a GPU per task."""
+        resources = ray.cluster_resources()
+        gpus = int(resources.get("GPU", 0)) if self.device is None or self.device.startswith("cuda") else 0
+        return self.limit or gpus * self.per_gpu or int(resources.get("CPU", 1)) or 1, 1 / self.per_gpu if gpus else 0
 
 
 @contextmanager
 def joined(address: str | None = None, cores: int | None = None) -> Iterator[Any]:
-    """Ray as this process has it already; otherwise that cluster, or a Ray of our own here, until the block ends.
+    """Ray as this process has initialised it; otherwise connect to a cluster, or start a Ray here until the block ends.
 
-    Without an address, RAY_ADDRESS says where the cluster is, as for all programs that use Ray. A Ray of our own
-    listens on loopback only.
+    Without an address, RAY_ADDRESS names the cluster. A Ray that is started here listens on loopback only.
     """
-    there = address or os.environ.get("RAY_ADDRESS") or "local"
-    ours: dict[str, Any] = {"include_dashboard": False, "num_cpus": cores} if there == "local" else {}
+    cluster = address or os.environ.get("RAY_ADDRESS") or "local"
+    ours: dict[str, Any] = {"include_dashboard": False, "num_cpus": cores} if cluster == "local" else {}
     with _environment(QUIET | LOOPBACK if ours else QUIET):
         ray = _ray()
         if ray.is_initialized():
@@ -92,15 +106,15 @@ def joined(address: str | None = None, cores: int | None = None) -> Iterator[Any
             return
         try:
             with _signals_kept():
-                ray.init(address=there, log_to_driver=False, logging_level="ERROR", **ours)
+                ray.init(address=cluster, log_to_driver=False, logging_level="ERROR", **ours)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConnectionError(
-                f"no Ray cluster was found at {there}: {_briefly(error)}. `ray start --head` starts one and says its "
-                "address; without an address, cells are computed by a Ray of this machine"
+                f"no Ray cluster was found at {cluster}: {_first_sentence(error)}. `ray start --head` starts one and "
+                "prints its address; without an address, a Ray on this machine computes the cells"
             ) from error
         try:
             if ours:
-                _refuse_others(ray.get_runtime_context().gcs_address)
+                _check_loopback(ray.get_runtime_context().gcs_address)
             yield ray
         finally:
             ray.shutdown()
@@ -121,7 +135,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray answers SIGTERM by leaving at once, and a study by writing what it has: the study's answer stays."""
+    """Keep the study's SIGTERM handler, which writes checkpoints; Ray's own exits at once."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -130,38 +144,38 @@ def _signals_kept() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-def _refuse_others(address: str) -> None:
-    """A Ray that others can reach runs whatever they send: only whoever starts it themselves may want that."""
+def _check_loopback(address: str) -> None:
+    """Raise if other machines can reach this Ray: it runs whatever they send."""
     if not address.startswith(("127.", "localhost:", "[::1]:")):
         raise RuntimeError(
-            f"Ray would listen on {address}, for other machines too, because something imported it before the study "
-            "did. Import it later, set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before Python starts, or start a Ray "
+            f"Ray would listen on {address}, for other machines too, because it was imported before the study ran. "
+            "Import it later, set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before Python starts, or start a Ray "
             "yourself (`ray start --head`) and give its address"
         )
 
 
 def _work_from(folder: str, path: Sequence[str], task: Task) -> Outcome:
-    """Computes a cell from where the driver is, with the modules that it has, as far as this machine has them too."""
-    if Path(folder).is_dir():  # paths in a study may be relative to it
+    """Compute a task in the driver's folder and with its module path, as far as this machine has them."""
+    if Path(folder).is_dir():  # paths in a study may be relative
         os.chdir(folder)
     sys.path += [place for place in path if place not in sys.path]
     return work(task)
 
 
 def _outcome(ray: Any, ref: Any, task: Task) -> Outcome:
-    """What a worker said, that it was lost, or that it could not even begin."""
+    """The outcome of a task, of a lost worker, or of one that could not start."""
     try:
-        found: Outcome = ray.get(ref)
-    except ray.exceptions.RayTaskError as error:  # such as a node without steppe: another try is no better
+        outcome: Outcome = ray.get(ref)
+    except ray.exceptions.RayTaskError as error:  # such as a node without steppe: a retry does not help
         cause = getattr(error, "cause", None) or error
         return Outcome(task.cell.key, "failed", error=f"{type(cause).__name__}: {cause}")
     except ray.exceptions.RayError as error:
-        return Outcome.lost(task, f"its worker was lost: {_briefly(error)}")
-    return found
+        return Outcome.lost(task, f"its worker was lost: {_first_sentence(error)}")
+    return outcome
 
 
-def _briefly(error: BaseException) -> str:
-    """What Ray says in the first sentence; pages of advice follow."""
+def _first_sentence(error: BaseException) -> str:
+    """The first sentence of Ray's message; pages of advice follow."""
     return str(error).strip().splitlines()[0].partition(". ")[0].rstrip(".") if str(error).strip() else repr(error)
 
 
@@ -170,7 +184,7 @@ def _ray() -> Any:
         ray: Any = import_module("ray")
     except ImportError as missing:
         raise ImportError(
-            "the engine ray needs Ray, which is not installed: pip install ray. Without --engine ray, cells are "
-            "computed in processes of this machine"
+            "the engine ray needs Ray, which is not installed: pip install ray. Without --engine ray, processes on "
+            "this machine compute the cells"
         ) from missing
     return ray

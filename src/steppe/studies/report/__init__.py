@@ -1,4 +1,4 @@
-"""A study as one page that people look at: a file that is whole, or a server on this machine that follows a study."""
+"""The report of a study: one self-contained HTML file, or a local server that follows a running study."""
 
 from ..._util.lazy import offered
 

@@ -1,4 +1,4 @@
-"""What the page shows, in JSON's own types: a study's runs column by column, and what was found."""
+"""The page's data in JSON types: the runs of a study column by column, and its results."""
 
 from __future__ import annotations
 
@@ -11,24 +11,42 @@ from typing import Any
 
 from ..._util.json import json_safe
 from ...training.config import Config
-from ..finding import counts, renamed
 from ..pictures import chosen
 from ..plan import TARGETS, Rule
+from ..statistics.findings import Comparison, counts, findings, in_order, renamed
+from ..statistics.tau import Chance
 from ..store import Store
 from ..table import Measured, Table
-from .attached import attached
-from .curves import curves
-from .definitions import definition
-from .findings import SEED, shown
-from .together import together
+from .answers import QUICK, SEED, overview
+from .notes import ensembles, pictures
 
 Content = dict[str, Any]
-PLACES = [f.name for f in fields(Config)]  # of settings, as people know them
-ASKED = ("targets", "measures", "groups", "admission", "show")  # what a study's note has to say beside its cells
+ORDER = [f.name for f in fields(Config)]  # of settings; a store sorts them by name
+ASKED = ("targets", "measures", "groups", "admission", "show")  # keys of a study's note beside its cells
+POINTS = 60  # per curve: more are not visible at the width of a page
+FEWEST_POINTS = 8
+CURVE_NUMBERS = 150_000  # of all curves together: about a megabyte
+NOT_DRAWN = {"epoch", "step", "passes", "skipped", "seconds", "images_per_second", "evaluation_seconds"}
 
 
-def content(store: Store, *, full: bool = True) -> Content:
-    """Everything on the page; without `full`, intervals and p-values come from fewer draws, for a study that runs."""
+def content(store: Store, results: Sequence[Comparison] | None = None, *, full: bool = True) -> Content:
+    """Collect everything on the page.
+
+    Parameters
+    ----------
+    store : Store
+        The study's store.
+    results : sequence of Comparison, optional
+        The study's `Finding.held`, if it is already computed; computed here by default.
+    full : bool
+        With False, intervals and p-values use fewer draws, for a page that follows a running study.
+
+    Returns
+    -------
+    dict
+        JSON types only.
+
+    """
     notes = store.notes()
     study = notes.get("study")
     study = study if isinstance(study, Mapping) else {}
@@ -37,7 +55,12 @@ def content(store: Store, *, full: bool = True) -> Content:
     admitted = [counts(run, rules) if run.state == "done" else None for run in table.runs]
     counted = table.where(lambda run: counts(run, rules))
     settings = _settings(table, study.get("groups") or ())
-    targets, measures = (_first(study.get(k), getattr(table, k)) for k in ("targets", "measures"))
+    targets, measures = (in_order(study.get(k), getattr(table, k)) for k in ("targets", "measures"))
+    if results is None or len(counted) < 2:
+        chosen_targets = [t for t in study.get("targets") or counted.targets if t in counted.targets]
+        names = in_order(measures, counted.measures)
+        how = Chance() if full else QUICK
+        results = findings(counted, names, chosen_targets, how) if len(counted) > 1 else []
     roles = chosen(counted, next(iter(targets), None), next(iter(measures), None))
     made: Content = {
         "title": str(study.get("name") or store.path.resolve().parent.name),
@@ -53,19 +76,19 @@ def content(store: Store, *, full: bool = True) -> Content:
         "common": _common(table, settings),
         "targets": [_target(table, name, study) for name in targets],
         "measures": [_measure(table, name) for name in measures],
-        "curves": curves(store, table),
+        "curves": _curves(store, table),
         "making": _making(store, table, study, rules, counted),
-        **attached(notes, {run.key: i for i, run in enumerate(table.runs)}, roles),
-        **together(notes, table, settings, measures),
-        **shown(counted, list(settings), study.get("targets"), full=full),
+        **pictures(notes, table, roles),
+        **ensembles(notes, table, settings, measures),
+        **overview(counted, list(settings), results),
         "live": False,
     }
-    found: Content = json_safe(made, str)
-    return found
+    safe: Content = json_safe(made, str)
+    return safe
 
 
 def _planned(table: Table, study: Mapping[str, Any]) -> Table:
-    """The runs that the study plans as it is now, in its order and with its groups; all if it does not say."""
+    """The runs in the study's current plan, in its order and with its groups; all runs without a plan."""
     cells = study.get("cells")
     if not isinstance(cells, list):
         return table
@@ -73,46 +96,40 @@ def _planned(table: Table, study: Mapping[str, Any]) -> Table:
     return renamed(table, ((key, name, dict(zip(groups, values, strict=True))) for key, name, values in cells))
 
 
-def _first(asked: Sequence[str] | None, there: Sequence[str]) -> list[str]:
-    """Names that are there, those that were asked for first and in that order."""
-    return [*(name for name in asked or () if name in there), *(name for name in there if name not in (asked or ()))]
-
-
 def _settings(table: Table, groups: Sequence[str]) -> dict[str, list[Any]]:
-    """What differs between runs, and what groups are made of beside settings: a pool's own columns."""
-    # what matters most is first, and otherwise the order of a configuration: a store sorts by name
+    """The settings that differ between runs, and columns of a pool's CSV file that define groups."""
     rank = {"method": 0, **dict.fromkeys(groups, 1), SEED: 3}
     paths = sorted(table.settings(), key=lambda path: (rank.get(path, 2), _place(path)))
-    found = {path: table.setting(path).tolist() for path in paths if not any(p.startswith(f"{path}.") for p in paths)}
-    for path in [p for p in found if "." in p and len({repr(v) for v in found[p] if v is not None}) < 2]:
-        del found[path]  # an option that only one method has, and always the same: the method says it all
+    columns = {p: table.setting(p).tolist() for p in paths if not any(q.startswith(f"{p}.") for q in paths)}
+    for path in [p for p in columns if "." in p and len({repr(v) for v in columns[p] if v is not None}) < 2]:
+        del columns[path]  # an option that only one method has, always with the same value: the method implies it
     for name in dict.fromkeys(name for run in table.runs for name in run.groups):
-        values = [_word(run.groups.get(name)) for run in table.runs]
-        if name not in found and len(set(map(repr, values))) > 1:
-            found[name] = values
-    return found
+        values = [_as_text(run.groups.get(name)) for run in table.runs]
+        if name not in columns and len(set(map(repr, values))) > 1:
+            columns[name] = values
+    return columns
 
 
 def _place(path: str) -> int:
     name = path.partition(".")[0]
-    return PLACES.index(name) if name in PLACES else len(PLACES)
+    return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
-def _word(value: Any) -> Any:
+def _as_text(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, tuple, Mapping)) else value
 
 
 def _common(table: Table, settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The configuration as far as all runs share it."""
+    """The part of the configuration that all runs share."""
     differ = {name.split(".")[0] for name in settings}
     first = table.runs[0].config if table.runs else {}
     shared = {n: v for n, v in first.items() if n not in differ and v not in (None, [], {})}
-    return [(name, _word(shared[name])) for name in sorted(shared, key=_place)]
+    return [(name, _as_text(shared[name])) for name in sorted(shared, key=_place)]
 
 
 def _target(table: Table, name: str, study: Mapping[str, Any]) -> Content:
     column = table.target(name)
-    about = TARGETS.get(name, "as the study was given it").partition(";")[0]
+    about = TARGETS.get(name, "from the study's own table").partition(";")[0]
     asked = name in (study.get("targets") or [name])
     values = {"values": column.values.tolist(), "errors": column.errors.tolist()}
     return {"name": name, **values, "about": about, "asked": asked}
@@ -120,19 +137,19 @@ def _target(table: Table, name: str, study: Mapping[str, Any]) -> Content:
 
 def _measure(table: Table, name: str) -> Content:
     column = table.measure(name)
-    found = [run.measures.get(name) for run in table.runs]
-    there = [m for m in found if m is not None]
-    how = list(dict.fromkeys(_how(m) for m in there))
+    of_runs = [run.measures.get(name) for run in table.runs]
+    known = [m for m in of_runs if m is not None]
+    how = list(dict.fromkeys(_how(m) for m in known))
     return {
         "name": name,
         "values": column.values.tolist(),
         "errors": column.errors.tolist(),
         "how": how,
-        "which": [None if m is None else how.index(_how(m)) for m in found],
-        "kinds": list(dict.fromkeys(m.kind for m in there if m.kind)),
-        "n": _span([m.n for m in there]),
-        "cost": _cost(there),
-        "seconds": _mean([m.seconds for m in there]),
+        "which": [None if m is None else how.index(_how(m)) for m in of_runs],
+        "kinds": list(dict.fromkeys(m.kind for m in known if m.kind)),
+        "n": _range([m.n for m in known]),
+        "cost": _cost(known),
+        "seconds": _mean([m.seconds for m in known]),
         "about": definition(name),
     }
 
@@ -142,39 +159,110 @@ def _how(m: Measured) -> str:
     return ", ".join(mark for mark in marks if mark)
 
 
-def _span(numbers: Sequence[int]) -> str:
+def _range(numbers: Sequence[int]) -> str:
     low, high = min(numbers, default=0), max(numbers, default=0)
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _cost(there: Sequence[Measured]) -> str:
-    """What a run took on average, in passes over the rows."""
-    means = {word: _mean([m.cost.get(word, nan) for m in there]) for word in ("losses", "gradients", "products")}
+def _cost(known: Sequence[Measured]) -> str:
+    """The mean cost per run, in passes over the rows."""
+    means = {word: _mean([m.cost.get(word, nan) for m in known]) for word in ("losses", "gradients", "products")}
     return ", ".join(f"{mean:.4g} {word}" for word, mean in means.items() if mean > 0)
 
 
 def _mean(numbers: Sequence[float]) -> float:
-    there = [x for x in numbers if isfinite(x)]
-    return sum(there) / len(there) if there else nan
+    finite = [x for x in numbers if isfinite(x)]
+    return sum(finite) / len(finite) if finite else nan
+
+
+def _curves(store: Store, table: Table) -> Content:
+    """Per run, the records of its epochs, thinned; None for a run without records."""
+    records = [store.curves(run.key) for run in table.runs]
+    metrics = list(
+        dict.fromkeys(name for rows in records for row in rows for name in row if _is_drawn(name, row[name]))
+    )
+    with_records = sum(bool(rows) for rows in records)
+    points = min(POINTS, max(FEWEST_POINTS, CURVE_NUMBERS // max(1, with_records * (len(metrics) + 1))))
+    return {"metrics": metrics, "runs": [_thinned(rows, metrics, points) if rows else None for rows in records]}
+
+
+def _is_drawn(name: str, value: Any) -> bool:
+    return name not in NOT_DRAWN and isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _thinned(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], points: int) -> dict[str, list[Any]]:
+    """Evenly spaced epochs with the first and the last; only metrics that this run has."""
+    n = len(rows)
+    picked = rows if n <= points else [rows[round(i * (n - 1) / (points - 1))] for i in range(points)]
+    columns: dict[str, list[Any]] = {"epoch": [row.get("epoch", i) for i, row in enumerate(picked)]}
+    for name in metrics:
+        values = [row.get(name) for row in picked]
+        if any(v is not None for v in values):
+            columns[name] = [float(f"{v:.5g}") if isinstance(v, float) else v for v in values]
+    return columns
 
 
 def _making(
     store: Store, table: Table, study: Mapping[str, Any], rules: Sequence[Rule], counted: Table
 ) -> list[Content]:
-    kept = f"{len(counted)} of {sum(run.state == 'done' for run in table.runs)} finished runs"
-    rule = f"by {' and '.join(map(str, rules))}" if rules else "for there is no admission rule"
+    """How the numbers were made: the study, its settings, and the versions that computed it."""
+    share = f"{len(counted)} of {sum(run.state == 'done' for run in table.runs)} finished runs"
     rows: list[tuple[str, Any]] = [
         ("store", store.path.name),
-        ("this page", f"made {datetime.now(UTC).isoformat(timespec='seconds')}"),
-        ("runs that count", f"{kept}, {rule}"),
+        ("page written", datetime.now(UTC).isoformat(timespec="seconds")),
+        ("runs that count", f"{share}, {' and '.join(map(str, rules)) or 'without an admission rule'}"),
         ("groups", ", ".join(dict.fromkeys(name for run in table.runs for name in run.groups)) or "none"),
-        ("errors beside numbers", "one standard error; of measures from their independent draws"),
-        ("costs", "passes over the measured rows: losses forward only, gradients, products with a Hessian"),
+        ("errors", "one standard error; for measures, from independent draws"),
+        ("costs", "passes over the measured rows: losses (forward only), gradients, Hessian-vector products"),
     ]
-    sets = [", ".join(f"{name} {version}" for name, version in one.items()) for one in store.versions() if one]
-    parts = [{"title": "Study", "rows": rows}]
-    asked = [(key, _word(study[key])) for key in ASKED if study.get(key)]
-    parts.append({"title": "As it was asked for", "rows": asked})
-    labels = [f"versions {i}" for i in range(1, len(sets) + 1)] if len(sets) > 1 else ["versions"] * len(sets)
-    parts.append({"title": "Computed with", "rows": list(zip(labels, sets, strict=True))})
-    return parts
+    versions = [", ".join(f"{name} {version}" for name, version in one.items()) for one in store.versions() if one]
+    labels = [f"versions {i}" for i in range(1, len(versions) + 1)] if len(versions) > 1 else ["versions"]
+    return [
+        {"title": "Study", "rows": rows},
+        {"title": "Configuration", "rows": [(key, _as_text(study[key])) for key in ASKED if study.get(key)]},
+        {"title": "Computed with", "rows": list(zip(labels, versions, strict=False))},
+    ]
+
+
+_DEFINITIONS = {
+    "loss": "the mean loss on the measured training rows",
+    "grad_norm": "the norm of the gradient",
+    "lambda_max": "the largest eigenvalue of the Hessian, by Lanczos",
+    "lambda_min": "the smallest eigenvalue of the Hessian, by Lanczos",
+    "trace": "the trace of the Hessian, by Hutchinson's estimator",
+    "frobenius_squared": "the sum of the squared eigenvalues of the Hessian",
+    "log_determinant": "the sum of the logarithms of the larger eigenvalues of the Hessian",
+    "fisher_trace": "the mean squared norm of per-row gradients",
+    "relative_flatness": "the curvature of a layer in the scale of its weights (Petzka et al. 2021)",
+    "sam_sharpness": "how much one step of SAM raises the loss (Foret et al. 2021)",
+    "slope_limit": "worst-case sharpness for a small radius, first order: a norm of the gradient",
+    "curvature_limit": "worst-case sharpness for a small radius at a minimum, second order: an eigenvalue",
+    "average_limit": "average-case sharpness for a small radius: a trace",
+    "zeroth_trace": "the trace from losses at random points near the weights",
+    "zeroth_frobenius_squared": "the squared Frobenius norm from losses at random points near the weights",
+    "zeroth_determinant": "the determinant term from losses at random points near the weights",
+    "avg_l2": "the mean rise of the loss under Gaussian noise in the weights",
+    "avg_linf": "the mean rise of the loss under uniform noise in a box around the weights",
+    "worst_l2": "the largest rise of the loss that ascent finds in a ball around the weights",
+    "worst_linf": "the largest rise of the loss that ascent finds in a box around the weights",
+}
+
+
+def definition(name: str) -> str:
+    """One sentence about a measure; empty for an unknown one."""
+    base, _, radius = name.partition("@")
+    marks = []
+    if base.endswith("_normalised"):
+        base = base.removesuffix("_normalised")
+        marks.append("of normalised logits")
+    if base.startswith("gauss_newton_"):
+        base = base.removeprefix("gauss_newton_")
+        marks.append("of the Gauss-Newton matrix instead of the Hessian")
+    if base not in _DEFINITIONS and base.startswith("adaptive_"):
+        base = base.removeprefix("adaptive_")
+        marks.append("in the scale of each weight")
+    if base not in _DEFINITIONS:
+        return ""
+    if radius:
+        marks.append(f"radius {radius}")
+    return ", ".join([_DEFINITIONS[base], *marks])

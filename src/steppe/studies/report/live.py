@@ -1,4 +1,4 @@
-"""The page of a study that runs, from a server that only this machine can reach."""
+"""A local HTTP server that shows the page of a running study."""
 
 from __future__ import annotations
 
@@ -24,50 +24,58 @@ from .page import html
 
 HOST = "127.0.0.1"
 PORT = 8421
-REST = 2.0  # seconds for which an answer is good: several windows then cost no more than one
-MOST_CONNECTIONS = 32  # at a time: a page has one, for a moment every three seconds
+MAX_AGE = 2.0  # seconds for which content is reused: several windows then cost no more than one
+MAX_CONNECTIONS = 32  # at a time: a page has one, for a moment every three seconds
 
 
 class Board:
-    """What the server shows, made anew when it is asked for and older than a moment."""
+    """The served content, computed again when it is requested and older than `MAX_AGE`."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
         self._lock = Lock()
-        self._made: dict[str, Any] = {}
+        self._content: dict[str, Any] = {}
         self._at = float("-inf")
         self._tag = self._data = self._page = ""
 
     def data(self) -> tuple[str, str]:
-        """The content as JSON and its tag, which differs when the content does."""
+        """The content as JSON, and its ETag."""
         with self._lock:
-            self._look()
+            self._refresh()
             return self._data, self._tag
 
     def page(self) -> str:
-        """The page, rendered once for each content."""
+        """The page, rendered once per content."""
         with self._lock:
-            self._look()
+            self._refresh()
             if not self._page:
-                self._page = html(self._made | {"tag": self._tag})
+                self._page = html(self._content | {"tag": self._tag})
             return self._page
 
-    def _look(self) -> None:
-        if time.monotonic() - self._at <= REST:
+    def _refresh(self) -> None:
+        if time.monotonic() - self._at <= MAX_AGE:
             return
         with Store.reading(self._store) as store:
-            self._made = content(store, full=False) | {"live": True}
+            self._content = content(store, full=False) | {"live": True}
         self._at = time.monotonic()
-        text = json.dumps({k: v for k, v in self._made.items() if k != "making"}, sort_keys=True)
+        text = json.dumps({k: v for k, v in self._content.items() if k != "making"}, sort_keys=True)
         tag = f'"{sha256(text.encode()).hexdigest()[:20]}"'
         if tag != self._tag:
-            self._tag, self._data, self._page = tag, json.dumps(self._made, allow_nan=False), ""
+            self._tag, self._data, self._page = tag, json.dumps(self._content, allow_nan=False), ""
 
 
 def serve(store: Path, port: int = PORT, *, ready: Callable[[str], None] = say) -> None:
-    """Shows a study on this machine, and what is new as it comes, until it is interrupted.
+    """Serve the page of a study on this machine until interrupted; the page updates itself.
 
-    `ready` is called with the address when the page can be opened. Port 0 takes any that is free.
+    Parameters
+    ----------
+    store : Path
+        The study's SQLite file.
+    port : int
+        The port on 127.0.0.1; 0 for any free one.
+    ready : callable
+        Called with the address when the page can be opened; prints it by default.
+
     """
     with server(store, port) as running:
         ready(running.address)
@@ -78,7 +86,7 @@ def serve(store: Path, port: int = PORT, *, ready: Callable[[str], None] = say) 
 
 
 def server(store: Path, port: int = PORT) -> Server:
-    """The server, bound to the loopback address and not yet running; a store that cannot be read is refused here."""
+    """The server, bound to the loopback address and not yet running; raises if the store cannot be read."""
     board = Board(store)
     board.data()
     try:
@@ -88,14 +96,14 @@ def server(store: Path, port: int = PORT) -> Server:
 
 
 class Server(ThreadingHTTPServer):
-    """A thread for each of a few connections, of which the oldest goes where there are too many."""
+    """One thread per connection; above `MAX_CONNECTIONS` the oldest connection is closed."""
 
     daemon_threads = True
 
     def __init__(self, board: Board, port: int) -> None:
         self.board = board
-        self.token = token_urlsafe()  # other users of this machine reach the port as well, and do not know the address
-        self._connections: dict[socket, None] = {}  # in the order in which they came
+        self.token = token_urlsafe()  # other users of this machine can reach the port, but do not know the token
+        self._connections: dict[socket, None] = {}  # oldest first
         self._lock = Lock()
         super().__init__((HOST, port), Handler)
 
@@ -105,17 +113,17 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The page's URL."""
         return f"http://{HOST}:{self.port}/{self.token}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             self._connections[request] = None
-            if len(self._connections) > MOST_CONNECTIONS:
+            if len(self._connections) > MAX_CONNECTIONS:
                 oldest = next(iter(self._connections))
                 del self._connections[oldest]
-                with suppress(OSError):  # it may just have ended by itself
-                    oldest.shutdown(SHUT_RDWR)  # its thread finds the end of the request, and closes it
+                with suppress(OSError):  # it may have ended meanwhile
+                    oldest.shutdown(SHUT_RDWR)  # its thread then closes it
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
@@ -124,12 +132,12 @@ class Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # a browser that went away is no error
+        if not isinstance(sys.exception(), OSError):  # a browser that disconnects is no error
             super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Two addresses, the page and data.json beside it, for programs on this machine that were told of them."""
+    """Serves two paths below the token: the page, and data.json."""
 
     server: Server
     server_version = "steppe"
@@ -137,13 +145,13 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 10.0  # seconds without a byte
 
     def do_GET(self) -> None:
-        self._answer(body=True)
+        self._respond(body=True)
 
     def do_HEAD(self) -> None:
-        self._answer(body=False)
+        self._respond(body=False)
 
-    def _answer(self, *, body: bool) -> None:
-        # a page elsewhere may make a browser call this address under its own name (DNS rebinding)
+    def _respond(self, *, body: bool) -> None:
+        # another site may make a browser request this address under the site's own name (DNS rebinding)
         port = self.server.port
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", "this server answers to 127.0.0.1 only\n", body)
@@ -153,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             data, tag = self.server.board.data()
             page = self.server.board.page() if path == home else ""
-        except Exception as error:  # whatever the store says, the page shows that it has no news
+        except Exception as error:  # the page then shows that the server has no new data
             return self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n", body)
         if page:
             return self._send(HTTPStatus.OK, "text/html", page, body)
@@ -179,4 +187,4 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Says nothing: a page that asks every few seconds would fill the terminal."""
+        """Log nothing: a page that polls every few seconds would fill the terminal."""

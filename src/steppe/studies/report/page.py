@@ -1,10 +1,11 @@
-"""The page itself: one HTML file with its style, its program, its data and plotly in it, and nothing from elsewhere."""
+"""The page: one HTML file that contains its style, program, data and plotly, and requests nothing."""
 
 from __future__ import annotations
 
 import gzip
 import json
 from base64 import b64encode
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -14,6 +15,7 @@ from typing import Any
 
 from ... import __version__
 from ..._util.files import written
+from ..statistics.findings import Comparison
 from ..store import Store
 from .contents import Content, content
 
@@ -21,13 +23,29 @@ SCRIPTS = (
     "words", "statistics", "state", "theme", "charts", "overview", "runs", "one_run", "scatter", "heat", "curves",
     "shapes", "making", "live", "page",
 )  # fmt: skip
-"""In this order; all of them are one program."""
+"""Concatenated in this order."""
 
 
-def write(store: Path, out: Path) -> Path:
-    """Writes the report of a study's store, whole or not at all, and returns its path."""
+def write(store: Path, out: Path, results: Sequence[Comparison] | None = None) -> Path:
+    """Write the report of a study atomically.
+
+    Parameters
+    ----------
+    store : Path
+        The study's SQLite file.
+    out : Path
+        The HTML file.
+    results : sequence of Comparison, optional
+        The study's `Finding.held`, if it is already computed.
+
+    Returns
+    -------
+    Path
+        `out`.
+
+    """
     with Store.reading(store) as opened:
-        text = html(content(opened))
+        text = html(content(opened, results))
     out.parent.mkdir(parents=True, exist_ok=True)
     with written(out) as file:
         file.write(text.encode())
@@ -35,7 +53,7 @@ def write(store: Path, out: Path) -> Path:
 
 
 def html(made: Content) -> str:
-    """The page with that content."""
+    """Render the page of a `content`."""
     from jinja2 import Environment
     from markupsafe import Markup
 
@@ -55,7 +73,7 @@ def html(made: Content) -> str:
 
 
 def embedded(made: Content) -> str:
-    """JSON that ends no script element early and is the same as JavaScript: no markup, no line separators."""
+    """JSON without markup and line separators: it cannot end a script element early, and JavaScript reads it alike."""
     text = json.dumps(made, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -63,9 +81,9 @@ def embedded(made: Content) -> str:
 
 
 def policy(scripts: list[str], *, live: bool) -> str:
-    """Only these scripts run, and nothing is asked for: a live page may ask its own server.
+    """The Content-Security-Policy: only these scripts run, and only a live page may send requests, to its own server.
 
-    Plotly sets styles on elements, so those cannot be listed one by one.
+    Plotly sets styles on elements, so styles cannot be listed one by one.
     """
     hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     parts = ["default-src 'none'", f"script-src {hashes}", "style-src 'unsafe-inline'", "img-src data: blob:"]
@@ -75,13 +93,13 @@ def policy(scripts: list[str], *, live: bool) -> str:
 
 @cache
 def program() -> str:
-    """All scripts as one, in a scope of their own."""
+    """All scripts in one function scope."""
     return '(() => {\n"use strict";\n' + "\n".join(_text(f"{name}.js") for name in SCRIPTS) + "})();"
 
 
 @cache
 def _plotly() -> tuple[str, str]:
-    """Plotly's JavaScript from its own Python package, and the same compressed, as text."""
+    """Plotly's JavaScript from its Python package, and the same compressed, as text."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:

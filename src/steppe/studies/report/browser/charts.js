@@ -1,4 +1,4 @@
-// Charts: plotly's own JavaScript lies in the page compressed and is unpacked when the words are there.
+// Charts: plotly's JavaScript is in the page compressed, and is unpacked after the text is shown.
 
 const charts = new Map(); // id -> function that draws it
 let plotly = null;
@@ -6,7 +6,7 @@ let plotly = null;
 async function unpackPlotly() {
   const packed = Uint8Array.from(atob(byId("plotly").textContent), (c) => c.charCodeAt(0));
   const text = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-  const script = document.createElement("script"); // the page's policy knows its hash
+  const script = document.createElement("script"); // its hash is in the page's Content-Security-Policy
   script.textContent = text;
   document.head.append(script);
   plotly = window.Plotly;
@@ -14,7 +14,7 @@ async function unpackPlotly() {
   byId("plotly").textContent = "";
 }
 
-// Names a chart: make() gives { data, layout } or null where there is nothing to draw.
+// Registers a chart: make() returns { data, layout }, or null if there is nothing to draw.
 function chart(id, make, after = null) {
   charts.set(id, () => {
     const place = byId(id);
@@ -49,7 +49,7 @@ function dressed(layout) {
   };
 }
 
-// Charts are drawn for paper, in light colours and as wide as it is, before the page is printed; and back after.
+// Before printing, charts are redrawn in light colours at the width of the paper; afterwards they are restored.
 function startPrinting(before, after) {
   const begin = () => {
     if (paper) return;

@@ -1,4 +1,4 @@
-// Training curves: one line a run, or the mean of the runs of each colour.
+// Training curves: one line per run, or the mean of the runs of each colour.
 
 const curves = { metric: null, colour: null, means: null, log: false };
 const LINES = 60; // runs up to which each has its line at first
@@ -16,7 +16,7 @@ function drawCurvesControls() {
   const set = (key) => (v) => { curves[key] = v; drawCurves(); };
   byId("curves-controls").replaceChildren(
     menu("Quantity", "curves-metric", metrics.map((m) => [m, m]), curves.metric, set("metric")), settingMenu("Colour", "curves-colour", curves.colour, set("colour")),
-    tick("means", "curves-means", curves.means, set("means")), tick("log up", "curves-log", curves.log, set("log")));
+    tick("means", "curves-means", curves.means, set("means")), tick("log y", "curves-log", curves.log, set("log")));
 }
 
 function curvesFigure() {
@@ -56,7 +56,7 @@ function drawCurves() {
   redraw("curves-chart");
   drawKey("curves-key", curves.colour, null);
   const n = state.shown.filter((i) => state.data.curves.runs[i]?.[curves.metric]).length;
-  byId("curves-caption").textContent = curves.means ? `Means over ${count(n, "run")}, one line a colour.` : `${count(n, "run")}, one line each.`;
+  byId("curves-caption").textContent = curves.means ? `Means over ${count(n, "run")}, one line per colour.` : `${count(n, "run")}, one line per run.`;
 }
 
 function startCurves() {

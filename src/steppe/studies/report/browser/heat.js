@@ -21,9 +21,9 @@ function drawHeatControls() {
   if (heat.log === null) heat.log = spreads(heat.value);
   const set = (key) => (v) => { heat[key] = v; if (key === "value") { heat.log = spreads(v); byId("heat-log").checked = heat.log; } drawHeat(); };
   byId("heat-controls").replaceChildren(
-    menu("Value", "heat-value", quantities(), heat.value, set("value")), menu("Across", "heat-across", options, heat.across, set("across")),
-    menu("Up", "heat-up", options, heat.up, set("up")),
-    menu("A panel for each", "heat-panel", [["", "nothing"], ...options.map(([n]) => [`=${n}`, n])], heat.panel ? `=${heat.panel}` : "", (v) => set("panel")(v ? v.slice(1) : null)),
+    menu("Value", "heat-value", quantities(), heat.value, set("value")), menu("x axis", "heat-across", options, heat.across, set("across")),
+    menu("y axis", "heat-up", options, heat.up, set("up")),
+    menu("Panels", "heat-panel", [["", "nothing"], ...options.map(([n]) => [`=${n}`, n])], heat.panel ? `=${heat.panel}` : "", (v) => set("panel")(v ? v.slice(1) : null)),
     tick("log colours", "heat-log", heat.log, set("log")));
 }
 
@@ -78,7 +78,7 @@ function drawHeat() {
   }).filter(Boolean));
   const most = Math.max(0, ...[...means.values()].map((m) => m.n));
   byId("heat-scale").replaceChildren(
-    el("p", { class: "quiet" }, `${value.name}${most > 1 ? `, mean of up to ${most} runs in a cell` : ""}${filtered() ? ", over the runs shown" : ""}`),
+    el("p", { class: "quiet" }, `${value.name}${most > 1 ? `, mean of up to ${most} runs per cell` : ""}${filtered() ? ", over the runs shown" : ""}`),
     el("div", { class: "ramp", style: `background: linear-gradient(to right, ${CIVIDIS.join(", ")})` }),
     el("p", { class: "ramp-ends" }, el("span", {}, digits(low)), el("span", {}, digits(high))));
 }

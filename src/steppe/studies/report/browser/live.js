@@ -1,13 +1,13 @@
-// Follows a running study: asks the server on this machine for what is new, and draws that.
+// Follows a running study: polls the local server, and redraws the page when the data change.
 
 const EVERY = 3000; // milliseconds
 
 async function follow() {
-  const told = byId("live");
+  const status = byId("live");
   let tag = state.data.tag;
-  told.hidden = false;
-  const say = (words, how) => { if (told.textContent !== words) told.textContent = words; told.dataset.state = how; };
-  say("Live: this page follows the study.", "well");
+  status.hidden = false;
+  const say = (words, how) => { if (status.textContent !== words) status.textContent = words; status.dataset.state = how; };
+  say("Live: this page follows the running study.", "well");
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, EVERY));
     try {
@@ -21,7 +21,7 @@ async function follow() {
       const of = (name) => states.filter((s) => s === name).length;
       say(`Live: ${of("done")} of ${states.length} runs done, ${of("running")} running${of("failed") ? `, ${of("failed")} failed` : ""}.`, "well");
     } catch {
-      say("The study's server does not answer: this page shows what it knew last.", "lost");
+      say("The server does not respond: this page shows the last data it received.", "lost");
     }
   }
 }

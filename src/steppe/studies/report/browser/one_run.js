@@ -1,4 +1,4 @@
-// One run in full, over the page.
+// The dialog with all details of one run.
 
 let openedFromTable = false;
 const precise = (x, significant = 6) => digits(x, significant);
@@ -11,7 +11,7 @@ function showRun(i) {
   const pair = (name, ...value) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { class: "number" }, ...value));
   const body = el("div", { class: "body" });
   if (runs.errors[i]) body.append(el("p", {}, el("span", { class: "state failed" }, "failed"), " ", runs.errors[i]));
-  if (runs.admitted[i] === false) body.append(el("p", {}, stateWord(i), " by the study's admission rule: correlations are without this run."));
+  if (runs.admitted[i] === false) body.append(el("p", {}, stateWord(i), " by the study's admission rule: statistics do not include this run."));
   const filled = (title, list) => { if (list.length) body.append(el("h3", {}, title), rows(list)); };
   filled("Settings that differ between runs", settings.map((s) => pair(s.name, word(s.values[i]))));
   filled("Generalisation", targets.map((t) => pair(t.name, ...withError(t.values[i], t.errors[i], precise))));
@@ -30,7 +30,7 @@ function showRun(i) {
 function startRun() {
   const dialog = byId("run");
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-  // the row that opened it was drawn anew meanwhile, so the browser cannot go back to it by itself
+  // the row that opened it was redrawn meanwhile, so the browser cannot return the focus to it by itself
   dialog.addEventListener("close", () => {
     if (openedFromTable) byId("runs-table").querySelector(`tr[data-run="${state.selected}"]`)?.focus({ preventScroll: true });
   });

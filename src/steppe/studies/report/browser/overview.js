@@ -1,4 +1,4 @@
-// The answers in words, and how every measure ranks the runs against a target.
+// The answers in words, and how well each measure ranks the runs.
 
 let overviewTarget = null;
 
@@ -11,7 +11,7 @@ function drawTitle() {
   if (methods) facts.push(count(levels(methods.values).length, "method"));
   facts.push(count(measures.length, "measure"), count(targets.filter((t) => t.asked).length, "target"));
   const left = runs.admitted.filter((a) => a === false).length;
-  if (left) facts.push(`${left} left out by the admission rule`);
+  if (left) facts.push(`${left} excluded by the admission rule`);
   byId("facts").textContent = facts.join(" · ");
 }
 
@@ -39,29 +39,29 @@ function drawCorrelations() {
   const marked = rows.some((r) => r.pooled.ignores_errors);
   place.replaceChildren(
     el("h3", {}, "How well does each measure rank the runs?"),
-    el("p", { class: "quiet" }, "Kendall's τ over all pairs of runs: +1 if the flatter of two always has the lower target, 0 if flatness says nothing, −1 if it is always the other way round.", one.length ? " Ψ is the granulated coefficient: τ over pairs that differ in one setting only, each setting counting the same." : ""),
+    el("p", { class: "quiet" }, "Kendall's τ over all pairs of runs: +1 if the flatter run of a pair always has the lower target, 0 if flatness is uninformative, −1 if the flatter run always has the higher target.", one.length ? " Ψ is the granulated coefficient: the mean over settings of τ between runs that differ in that setting only." : ""),
     el("div", { class: "controls" }, menu("Target", "overview-target", options, overviewTarget, (v) => { overviewTarget = v; drawCorrelations(); byId("overview-target").focus(); })),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Rank correlations" }, table),
-    ...(marked ? [el("p", { class: "quiet" }, "* the interval leaves out errors of the measured values, or of some.")] : []),
+    ...(marked ? [el("p", { class: "quiet" }, "* The interval ignores the errors of some or all measured values.")] : []),
     ...robustTable(), ...effectsTable());
   return undefined;
 }
 
-// How often each measure is wrong about one change of one setting, where the study has enough such pairs.
+// Sign errors per change of one setting, if the study has enough such pairs.
 function robustTable() {
   const rows = state.data.robust.filter((r) => r.target === overviewTarget && isNumber(r.worst)).sort((a, b) => a.worst - b.worst);
   if (!rows.length) return [];
   const heads = ["measure", "mean sign error", "worst sign error", "where"];
   const cells = (r) => [el("th", { scope: "row" }, r.measure), ...[r.mean, r.worst].map((v) => el("td", { class: "number" }, v.toFixed(2))),
     el("td", {}, `${spoken(r.where)}, ${count(r.pairs, "pair")}`)];
-  return [el("h3", { class: "next" }, "And where does it fail?"),
-    el("p", { class: "quiet" }, "A sign error is how often a measure orders two runs wrongly that differ by one change of one setting: 0 is never, 0.5 a coin. The worst is over changes with five pairs or more."),
+  return [el("h3", { class: "next" }, "Where do measures fail?"),
+    el("p", { class: "quiet" }, "The sign error is how often a measure ranks two runs wrongly that differ in one setting only: 0 means never, 0.5 is chance. The worst is over changes of a setting with five pairs or more."),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Sign errors" }, el("table", {},
       el("thead", {}, el("tr", {}, ...heads.map((h, k) => el("th", { scope: "col", class: k % 3 ? "number" : null }, h)))),
       el("tbody", {}, ...rows.map((r) => el("tr", {}, ...cells(r))))))];
 }
 
-// What measures follow: tau with settings that have an order, the share of rank variance between values for all.
+// Effects of settings on measures: tau for numeric settings, the share of rank variance for all.
 function effectsTable() {
   const { effects } = state.data;
   if (!effects.length) return [];
@@ -73,9 +73,9 @@ function effectsTable() {
     const bar = el("span", { class: "bar", "aria-hidden": "true" }, el("i", { style: `width: ${100 * e.share}%` }));
     return el("td", { class: "number", title: `p = ${chanceWords(e.p)}, n = ${e.n}` }, `${Math.round(100 * e.share)} %`, isNumber(e.tau) ? el("span", { class: "error" }, ` τ ${signed(e.tau)}`) : "", bar);
   };
-  return [el("h3", { class: "next" }, "What do the measures follow?"),
-    el("p", { class: "quiet" }, "The share of the variance of a measure's ranks that lies between values of a setting; and τ where the setting has an order. A measure that follows the learning rate may say no more than the learning rate does."),
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "What measures follow" }, el("table", { id: "effects" },
+  return [el("h3", { class: "next" }, "Which settings do measures follow?"),
+    el("p", { class: "quiet" }, "The share of the variance of a measure's ranks between the values of a setting, and τ for numeric settings. A measure that follows the learning rate may carry no more information than the learning rate itself."),
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Settings that measures follow" }, el("table", { id: "effects" },
       el("thead", {}, el("tr", {}, ...["measure", ...settings].map((h, k) => el("th", { scope: "col", class: k ? "number" : null }, h)))),
       el("tbody", {}, ...measures.map((m) => el("tr", {}, el("th", { scope: "row" }, m), ...settings.map((s) => cell(m, s)))))))];
 }

@@ -1,4 +1,4 @@
-// Puts the page together.
+// Assembles the page.
 
 function show(data) {
   state.data = data;
@@ -18,7 +18,7 @@ function show(data) {
   if (held && document.activeElement?.id !== held) byId(held)?.focus({ preventScroll: true });
 }
 
-const SECTIONS = { overview: "Overview", runs: "Runs", scatter: "Scatter", heat: "Heat maps", curves: "Curves", spectra: "Spectra", landscapes: "Landscapes", ensembles: "Ensembles", making: "Making" };
+const SECTIONS = { overview: "Overview", runs: "Runs", scatter: "Scatter", heat: "Heat maps", curves: "Curves", spectra: "Spectra", landscapes: "Landscapes", ensembles: "Ensembles", making: "Methods" };
 
 function drawSections() {
   for (const id of ["runs", "scatter"]) byId(id).hidden = !state.data.runs.names.length || (id === "scatter" && !quantities().length);
@@ -50,7 +50,7 @@ function start() {
   const data = JSON.parse(byId("data").textContent);
   show(data);
   startSections();
-  window.steppe = { tau, state, digits, signed }; // for whoever opens the console, and for tests
+  window.steppe = { tau, state, digits, signed }; // for the console and for tests
   const drawn = unpackPlotly().then(redrawAll).catch((error) => {
     for (const id of charts.keys()) byId(id).replaceChildren(el("p", { class: "quiet" }, `No charts: ${error.message}. The tables are complete without them.`));
   });

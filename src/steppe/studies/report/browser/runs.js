@@ -1,7 +1,7 @@
 // The table of runs: filters, sorting, columns, pages; and one run in full.
 
 const PAGE = 50; // rows at a time; on paper all of them
-const MEASURES_AT_FIRST = 4; // columns of measures before somebody asks for more
+const MEASURES_AT_FIRST = 4; // columns of measures shown at first
 const MENU = 12; // values of a setting up to which it has a menu of its own
 const table = { sort: "plan", down: false, page: 0, columns: null, focus: 0, head: 0 };
 
@@ -11,7 +11,7 @@ function columnsOfTable() {
   if (runs.states.some((s) => s !== "done") || runs.admitted.includes(false)) all.push({ key: "state", title: "state", kind: "state", values: runs.states });
   for (const t of targets) all.push({ key: `targets:${t.name}`, title: t.name, kind: "number", aside: !t.asked, values: t.values, errors: t.errors, write: (t.write ??= aligned(t.values)) });
   for (const m of measures) all.push({ key: `measures:${m.name}`, title: m.name, kind: "number", values: m.values, errors: m.errors, write: (m.write ??= aligned(m.values)) });
-  // last, for names of runs mostly tell them
+  // last: names of runs mostly contain them
   for (const s of settings) all.push({ key: `settings:${s.name}`, title: s.name, kind: "setting", values: s.values });
   return all;
 }
@@ -30,7 +30,7 @@ function order() {
   if (!by) return state.shown;
   const compare = (i, j) => {
     const [a, b] = [by.values[i], by.values[j]];
-    const gone = (a === null) - (b === null); // what is missing is last either way
+    const gone = (a === null) - (b === null); // missing values are last in both directions
     if (gone || a === null) return gone || i - j;
     const up = typeof a === "number" && typeof b === "number" ? a - b : word(a).localeCompare(word(b), "en", { numeric: true });
     return (table.down ? -up : up) || i - j;
@@ -69,7 +69,7 @@ function drawRuns() {
   byId("counted").textContent = filtered() ? `${state.shown.length} of ${count(state.data.runs.names.length, "run")}` : `all ${count(rows.length, "run")}`;
   byId("clear").disabled = !filtered() && !state.search;
   const body = el("tbody", {}, ...here.map((i, k) => runRow(i, k, columns)));
-  if (!here.length) body.append(el("tr", {}, el("td", { colspan: columns.length, class: "quiet" }, "No run passes these filters.")));
+  if (!here.length) body.append(el("tr", {}, el("td", { colspan: columns.length, class: "quiet" }, "No run matches these filters.")));
   const made = el("table", { class: "runs", id: "runs-table" }, el("thead", {}, el("tr", {}, ...columns.map(headCell))), body);
   made.addEventListener("keydown", moveInTable);
   const scroll = byId("table").querySelector(".scroll")?.scrollLeft ?? 0;
@@ -105,7 +105,7 @@ function runRow(i, k, columns) {
 
 function stateWord(i) {
   const out = state.data.runs.admitted[i] === false;
-  const words = out ? "left out" : state.data.runs.states[i];
+  const words = out ? "excluded" : state.data.runs.states[i];
   return words === "done" ? "done" : el("span", { class: `state ${words.replace(" ", "-")}` }, words);
 }
 
@@ -138,7 +138,7 @@ function columnChoice() {
     el("summary", {}, "Columns"), el("div", {}, ...boxes));
 }
 
-// Arrows walk through the heads and the rows; Enter sorts or opens; Home and End go to the ends.
+// Arrow keys move through heads and rows; Enter sorts or opens; Home and End go to the ends.
 function moveInTable(event) {
   const heads = [...byId("runs-table").querySelectorAll("thead button")];
   const rows = [...byId("runs-table").querySelectorAll("tbody tr[data-run]")];

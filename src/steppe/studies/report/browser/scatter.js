@@ -2,7 +2,7 @@
 
 const scatter = { x: null, y: null, colour: null, shape: null, group: null, logX: null, logY: false, errors: null, at: -1, points: [] };
 const GROUPS = "groups of the study";
-const BARS = 300; // runs up to which error bars help more than they hide
+const BARS = 300; // runs up to which error bars are shown at first
 
 function settingMenu(label, id, chosen, changedTo) {
   return menu(label, id, [["", "nothing"], ...named("settings").map(([n]) => [`=${n}`, n])], chosen ? `=${chosen}` : "", (v) => changedTo(v ? v.slice(1) : null));
@@ -26,13 +26,13 @@ function drawScatterControls() {
   if (scatter.logX === null) scatter.logX = spreads(scatter.x);
   const set = (key) => (value) => { scatter[key] = value; if (key === "x") { scatter.logX = spreads(value); byId("scatter-log-x").checked = scatter.logX; } drawScatter(); };
   byId("scatter-controls").replaceChildren(
-    menu("Across", "scatter-x", axes, scatter.x, set("x")), menu("Up", "scatter-y", axes, scatter.y, set("y")),
+    menu("x axis", "scatter-x", axes, scatter.x, set("x")), menu("y axis", "scatter-y", axes, scatter.y, set("y")),
     settingMenu("Colour", "scatter-colour", scatter.colour, set("colour")), settingMenu("Shape", "scatter-shape", scatter.shape, set("shape")),
     menu("τ within", "scatter-group", groupings, scatter.group, set("group")),
-    tick("log across", "scatter-log-x", scatter.logX, set("logX")), tick("log up", "scatter-log-y", scatter.logY, set("logY")), tick("errors", "scatter-errors", scatter.errors, set("errors")));
+    tick("log x", "scatter-log-x", scatter.logX, set("logX")), tick("log y", "scatter-log-y", scatter.logY, set("logY")), tick("error bars", "scatter-errors", scatter.errors, set("errors")));
 }
 
-// Whether values span so much that equal steps would crowd them at one end.
+// Whether values span so much that a linear axis would crowd them at one end.
 function spreads(key) {
   const [low, high] = span(quantity(key)?.values ?? []);
   return low > 0 && high / low > 30;
@@ -61,7 +61,7 @@ function scatterFigure() {
   const colourOf = (i) => colours.of(scatter.colour ? column("settings", scatter.colour).values[i] : null);
   const shapeOf = (i) => shapes.of(scatter.shape ? column("settings", scatter.shape).values[i] : null)[0];
   const byColour = grouped(scatter.points, colourOf);
-  // error bars have one colour a trace, so there is a trace for every colour
+  // error bars have one colour per trace, so there is one trace per colour
   const data = [...byColour].map(([colour, those]) => ({
     type: "scatter", mode: "markers", x: those.map((i) => x.values[i]), y: those.map((i) => y.values[i]), customdata: those,
     text: those.map((i) => runLines(i, x, y).map(plain).map((t, k) => (k ? t : `<b>${t}</b>`)).join("<br>")), hovertemplate: "%{text}<extra></extra>",
@@ -98,13 +98,13 @@ function drawScatter() {
   const marks = [`${count(there, "run")} with both values.`];
   if (scatter.points.length && scatter.points.length < there) marks.push(`${there - scatter.points.length} not above zero cannot be drawn on a log axis.`);
   const out = scatter.points.filter((i) => !counts(i)).length;
-  if (out) marks.push(`${out === 1 ? "The hollow one does" : `The ${out} hollow ones do`} not count: left out by the admission rule, or not finished.`);
-  if (scatter.errors && [x, y].some((c) => c?.errors?.some((e) => e > 0))) marks.push("Bars are one standard error.");
-  const keys = "With the chart in focus, arrow keys walk from run to run and Enter opens one.";
+  if (out) marks.push(`${out === 1 ? "The hollow mark does" : `The ${out} hollow marks do`} not count: excluded by the admission rule, or not finished.`);
+  if (scatter.errors && [x, y].some((c) => c?.errors?.some((e) => e > 0))) marks.push("Error bars are one standard error.");
+  const keys = "With the chart in focus, arrow keys move from run to run and Enter opens one.";
   byId("scatter-caption").replaceChildren(`${marks.join(" ")} `, el("span", { class: "screen-only" }, keys));
 }
 
-// Colours and shapes in words; beside each colour tau over the runs that have it.
+// The legend: colours and shapes, and tau over the runs of each colour.
 function drawKey(id, colourName, shapeName, tauOf = null) {
   const parts = [];
   const listed = (setting, found, mark) => el("ul", {}, ...found.map((v) => {
@@ -151,11 +151,11 @@ function drawTaus() {
         el("td", { class: "number", "data-value": t.tau }, signed(t.tau)),
         el("td", { class: "interval-cell" }, isNumber(t.tau) ? intervalPicture({ tau: t.tau, low: full?.low, high: full?.high }) : ""),
         el("td", { class: "number" }, t.pairs.toLocaleString("en")), el("td", { class: "number" }, t.n)))))),
-    ...(filtered() ? [el("p", { class: "quiet" }, "Intervals are there for all runs together only: clear the filters to see them.")] : []));
+    ...(filtered() ? [el("p", { class: "quiet" }, "Intervals are available for all runs only: clear the filters to see them.")] : []));
   return undefined;
 }
 
-// The chart by keyboard and pointer: what is pointed at is told in words below it.
+// The chart by keyboard and pointer: the line below it describes the current run.
 function scatterListeners(place) {
   const tell = (i) => { byId("scatter-readout").textContent = runLines(i, quantity(scatter.x), quantity(scatter.y)).map((t) => level(short(t, 120))).join(" · "); };
   place.on("plotly_hover", (event) => tell(event.points[0].customdata));
@@ -166,7 +166,7 @@ function startScatter() {
   const place = byId("scatter-chart");
   Object.assign(place, { tabIndex: 0 });
   place.setAttribute("role", "application");
-  place.setAttribute("aria-label", "Scatter plot; arrow keys walk from run to run, Enter opens one");
+  place.setAttribute("aria-label", "Scatter plot; arrow keys move from run to run, Enter opens one");
   place.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
     if (step && scatter.points.length && plotly) {

@@ -2,9 +2,9 @@
 
 const shapes = { spectra: new Set(), landscape: null, beside: null, logLoss: true, ensembleX: null, ensembleY: null };
 const SPECTRA = 4; // at first
-const STANDING = " Best and worst are by the study's first target, flattest and sharpest by its first measure, among runs that count.";
+const STANDING = " Best and worst refer to the study's first target, flattest and sharpest to its first measure, among runs that count.";
 
-// What stands beside a picture: its title, or its run with what that is among the others.
+// The label of a picture: its title, or its run with the run's role.
 const label = (one) => one.title || [one.roles?.join(", "), state.data.runs.names[one.run]].filter(Boolean).join(": ");
 
 function drawShapesControls() {
@@ -18,7 +18,7 @@ function drawShapesControls() {
       if (on) shapes.spectra.add(k); else shapes.spectra.delete(k);
       redraw("spectra-chart");
     })));
-    byId("spectra-caption").textContent = "Density of the Hessian's eigenvalues, smoothed; the vertical axis is logarithmic so that the few large ones show beside the crowd at zero." + STANDING;
+    byId("spectra-caption").textContent = "Smoothed density of the Hessian's eigenvalues. The vertical axis is logarithmic, so that the few large eigenvalues are visible beside the bulk at zero." + STANDING;
   }
   if (landscapes.length) {
     const options = landscapes.map((one, k) => [String(k), label(one)]);
@@ -26,8 +26,8 @@ function drawShapesControls() {
     shapes.landscape = kept(shapes.landscape, options);
     shapes.beside = kept(shapes.beside, others, options[1]?.[0] ?? "");
     const set = (key) => (v) => { shapes[key] = v; drawShapes(); };
-    byId("landscapes-controls").replaceChildren(menu("Of", "landscape-run", options, shapes.landscape, set("landscape")),
-      ...(options.length > 1 ? [menu("Beside", "landscape-beside", others, shapes.beside, set("beside"))] : []),
+    byId("landscapes-controls").replaceChildren(menu("Run", "landscape-run", options, shapes.landscape, set("landscape")),
+      ...(options.length > 1 ? [menu("Compared with", "landscape-beside", others, shapes.beside, set("beside"))] : []),
       tick("log loss", "landscape-log", shapes.logLoss, set("logLoss")));
   }
   if (ensembles.length) {
@@ -35,7 +35,7 @@ function drawShapesControls() {
     shapes.ensembleX = kept(shapes.ensembleX, names, names.find(([n]) => n.includes("sharp"))?.[0]);
     shapes.ensembleY = kept(shapes.ensembleY, names, names.find(([n]) => n.includes("divers") || n === "disagreement")?.[0] ?? names[1]?.[0]);
     const set = (key) => (v) => { shapes[key] = v; redraw("ensembles-chart"); drawEnsembleCaption(); };
-    byId("ensembles-controls").replaceChildren(menu("Across", "ensemble-x", names, shapes.ensembleX, set("ensembleX")), menu("Up", "ensemble-y", names, shapes.ensembleY, set("ensembleY")));
+    byId("ensembles-controls").replaceChildren(menu("x axis", "ensemble-x", names, shapes.ensembleX, set("ensembleX")), menu("y axis", "ensemble-y", names, shapes.ensembleY, set("ensembleY")));
     drawEnsembleTable();
   }
 }
@@ -109,7 +109,7 @@ function ensemblesFigure() {
   return { data, layout: { showlegend: kinds().length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, margin: { l: 70, r: 18, t: 60, b: 56 }, xaxis: axis(shapes.ensembleX, all[0]), yaxis: axis(shapes.ensembleY, all[1]) } };
 }
 
-// Numbers to stand at an axis of logarithms, written whole: enough of them to tell how far it goes.
+// Tick values of a logarithmic axis, written out.
 function logTicks(values) {
   const [low, high] = span(values);
   const steps = high / low < 8 ? [1, 1.5, 2, 3, 4, 5, 6, 8] : high / low < 1e3 ? [1, 2, 5] : [1];
@@ -137,14 +137,14 @@ function drawEnsembleTable() {
 // What the points are, and what was fitted to them.
 function drawEnsembleCaption() {
   const fitted = kinds().map((kind) => [kind, slopeOf(kind)]).filter(([, s]) => s);
-  const said = fitted.map(([kind, s]) => `${kind ? `${kind} ` : ""}${minus(s.slope.toFixed(2))}${isNumber(s.error) ? ` ± ${s.error.toFixed(2)}` : ""} (n = ${s.n})`);
-  byId("ensembles-caption").textContent = "A point is an ensemble: runs that differ in their seed alone, the mean of what was measured of them, and what they say together on the test rows. Bars are one standard error over members, where there are enough of them."
-    + (said.length ? ` Dashed: least squares on logarithms, with slope ${said.join(", ")}.` : "");
+  const slopes = fitted.map(([kind, s]) => `${kind ? `${kind} ` : ""}${minus(s.slope.toFixed(2))}${isNumber(s.error) ? ` ± ${s.error.toFixed(2)}` : ""} (n = ${s.n})`);
+  byId("ensembles-caption").textContent = "Each point is an ensemble of runs that differ in their seed only: the mean of each measure over its members, and the ensemble's scores on the test rows. Error bars are one standard error over members."
+    + (slopes.length ? ` Dashed lines: least squares on logarithms, with slope ${slopes.join(", ")}.` : "");
 }
 
 function drawShapes() {
   const one = state.data.landscapes[Number(shapes.landscape)];
-  if (one) byId("landscapes-caption").textContent = `The loss around the trained weights (the cross)${one.note ? `; ${one.note}` : ""}. Side by side, a colour is the same loss.${one.roles?.length ? STANDING : ""}`;
+  if (one) byId("landscapes-caption").textContent = `The loss around the trained weights (the cross)${one.note ? `; ${one.note}` : ""}. Both plots use the same colour scale.${one.roles?.length ? STANDING : ""}`;
   for (const id of ["spectra-chart", "landscapes-chart", "ensembles-chart"]) redraw(id);
 }
 

@@ -1,4 +1,4 @@
-// What the page shows: the study's data, which runs pass the filters, which one is looked at.
+// The state of the page: the study's data, the runs that match the filters, and the selected run.
 
 const state = { data: null, shown: [], filters: new Map(), search: "", selected: null, listeners: [] };
 
@@ -14,7 +14,7 @@ function settle() {
   });
 }
 
-// Whether a run is done and keeps the study's admission rule: all statistics are over such runs.
+// Whether a run is finished and within the study's admission rule: all statistics are over such runs.
 const counts = (i) => state.data.runs.admitted[i] === true;
 const filtered = () => state.shown.length < state.data.runs.names.length;
 const onChange = (listener) => state.listeners.push(listener);
@@ -27,10 +27,10 @@ function changed() {
 const column = (kind, name) => state.data[kind].find((c) => c.name === name) ?? null;
 const pick = (values) => state.shown.map((i) => values[i]);
 
-// Quantities by which runs can be compared, as [value, words] pairs for a menu.
+// Targets and measures, as [value, words] pairs for a menu.
 const named = (kind) => state.data[kind].map((c) => [c.name, c.name]);
 const quantity = (key) => column(key.slice(0, key.indexOf(":")), key.slice(key.indexOf(":") + 1));
 const quantities = () => ["targets", "measures"].flatMap((kind) => named(kind).map(([name]) => [`${kind}:${name}`, name]));
 
-// Keeps what was chosen where it still exists.
+// Keeps the chosen option if it still exists.
 const kept = (chosen, options, otherwise) => (options.some(([value]) => value === chosen) ? chosen : otherwise ?? options[0]?.[0] ?? null);

@@ -1,6 +1,6 @@
-// Numbers over the runs that are shown. Over all runs they come from Python, with intervals; tests hold the two equal.
+// Statistics over the runs that are shown. Over all runs they come from Python, with intervals; a test compares both.
 
-// Kendall's tau-a, Eq. 4 of Andriushchenko et al. 2023: a pair that is tied counts zero, and still counts as a pair.
+// Kendall's tau-a, Eq. 4 of Andriushchenko et al. 2023: a tied pair counts zero and stays in the denominator.
 // With groups, only pairs within a group.
 function tau(x, y, groups = null) {
   const rows = [];
@@ -26,7 +26,7 @@ function span(values) {
   return there.length ? [there.reduce((a, b) => Math.min(a, b)), there.reduce((a, b) => Math.max(a, b))] : [NaN, NaN];
 }
 
-// Different values in the order that people expect: numbers by size, then words as the study has them; nothing last.
+// Distinct values: numbers by size, then words in the study's order; missing values last.
 function levels(values) {
   const seen = new Map();
   for (const value of values) if (!seen.has(word(value))) seen.set(word(value), value);
@@ -34,5 +34,5 @@ function levels(values) {
   return [...seen.values()].sort((a, b) => rank(a) - rank(b) || (rank(a) === 0 ? Number(a) - Number(b) : 0));
 }
 
-// Whether a value has a place among numbers, also as a text.
+// Whether a value is a number or a text that is one.
 const isSize = (v) => v !== null && v !== undefined && !(typeof v === "string" && v.trim() === "") && !Number.isNaN(Number(v));

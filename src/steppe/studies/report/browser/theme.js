@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it; and colours that people with any colour vision tell apart.
+// Light, dark or the system's theme; and colours that are distinct for any colour vision.
 
 // Okabe and Ito 2008. The yellow is last: it is faint on white. Shapes go with colours, so that neither is needed alone.
 const OKABE_ITO = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", null, "#F0E442"];
@@ -35,7 +35,7 @@ function applyTheme() {
 function startTheme(redraw) {
   try {
     chosenTheme = ["light", "dark"].find((t) => t === localStorage.getItem("steppe-theme")) ?? "auto";
-  } catch { /* a browser that keeps nothing for files: then nothing is kept */ }
+  } catch { /* a browser without storage for files */ }
   const buttons = [...byId("theme").children];
   const choose = (button) => {
     chosenTheme = button.dataset.themeName;
@@ -57,7 +57,7 @@ function startTheme(redraw) {
 
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-// The palette, and after it the palette once more, nearer to the colour of text.
+// The palette, then the palette again, blended with the colour of text.
 function category(k) {
   const pure = OKABE_ITO[k % OKABE_ITO.length] ?? ink("ink");
   return k < OKABE_ITO.length ? pure : blend(pure, ink("soft"), 0.5);
@@ -68,10 +68,10 @@ function blend(a, b, t) {
   return `#${channels.map((v) => v.toString(16).padStart(2, "0")).join("")}`;
 }
 
-// What goes around a mark of a colour: the page's own colour, or for yellow on white something that shows it.
+// The outline of a mark: the page's colour, or a visible one for yellow on white.
 const edge = (colour) => (colour === OKABE_ITO.at(-1) && !isDark() ? ink("soft") : ink("card"));
 
-// A place on a scale from 0 to 1 as a colour; the ends that vanish into the page are left out where `visible`.
+// The colour of a number from 0 to 1; with `visible`, without the ends that vanish into the page.
 function ramp(t, visible = false) {
   const [from, to] = !visible ? [0, 1] : isDark() ? [0.3, 1] : [0, 0.86];
   const at = (from + (to - from) * Math.min(Math.max(t, 0), 1)) * (CIVIDIS.length - 1);

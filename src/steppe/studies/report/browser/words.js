@@ -1,4 +1,4 @@
-// Elements and numbers as people read them. Text enters the page as text only: there is no innerHTML in these files.
+// Elements and formatted numbers. Text enters the page as text only: there is no innerHTML in these files.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -39,8 +39,8 @@ function digits(x, significant = 4) {
 const minus = (text) => text.replace(/-/g, "−");
 const signed = (x, places = 2) => (isNumber(x) ? minus((x >= 0 ? "+" : "") + fixed(x, places)) : "–");
 
-// As Python rounds, so that the page and the terminal say the same: what lies exactly in the middle goes to the even
-// digit. Of binary numbers only odd multiples of 2^-(places + 1) do.
+// Rounds as Python does, so that the page and the terminal agree: ties go to the even digit. Among binary numbers only
+// odd multiples of 2^-(places + 1) are ties.
 function fixed(x, places) {
   if (Math.abs((x * 2 ** (places + 1)) % 2) !== 1) return x.toFixed(places);
   return ((2 * Math.round((x * 10 ** places) / 2)) / 10 ** places).toFixed(places);
@@ -51,7 +51,7 @@ function chanceWords(p) {
   return p < 0.001 ? "< 0.001" : p.toFixed(p < 0.1 ? 3 : 2);
 }
 
-// A value of a setting: what stands in the configuration, in words.
+// A value of a setting as text.
 function word(value) {
   if (value === null || value === undefined) return "none";
   if (typeof value === "number") return Number.isInteger(value) ? minus(String(value)) : minus(String(Number(value.toPrecision(6))));
@@ -59,15 +59,15 @@ function word(value) {
   return value === "" ? "(empty)" : spoken(String(value));
 }
 
-// Lists stand in configurations as ["flip", "crop"] and []: as people say them.
+// Lists of a configuration, ["flip", "crop"] and [], as readable text.
 const spoken = (text) => text.replace(/\[("[^"\\]*"(?:, "[^"\\]*")*)?\]/g, (_, inner) => (inner ? inner.replace(/", "/g, " + ").replace(/"/g, "") : "none"));
 
 const short = (text, most = 60) => (Array.from(text).length > most ? `${Array.from(text).slice(0, most - 1).join("")}…` : text);
 
-// Without the signs that turn the direction of all text after them.
+// Removes characters that change the direction of the text after them.
 const level = (text) => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "");
 
-// Plotly reads a little markup in labels (<b>, <a>, entities): names must not be read so.
+// Plotly interprets some markup in labels (<b>, <a>, entities): names must be escaped.
 const plain = (text) => level(short(String(text))).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
 function withError(value, error, write = digits) {
@@ -77,8 +77,8 @@ function withError(value, error, write = digits) {
   return shown;
 }
 
-// How a column writes its numbers: with equally many decimals, so that they stand under one another, where that shows
-// both the smallest and the largest.
+// How a column formats its numbers: with equally many decimals, so that they align, if that shows both the smallest and
+// the largest.
 function aligned(values) {
   const sizes = values.filter((v) => isNumber(v) && v !== 0).map(Math.abs).sort((a, b) => a - b);
   const middle = sizes[Math.floor(sizes.length / 2)];
@@ -102,7 +102,7 @@ function tick(label, id, on, changed) {
 function downloadable(name, rows) {
   const cell = (x) => {
     let text = x === null || x === undefined ? "" : String(x);
-    // a spreadsheet runs what begins like a formula
+    // a spreadsheet executes text that begins like a formula
     if (typeof x === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
     return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
   };

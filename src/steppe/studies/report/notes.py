@@ -1,0 +1,188 @@
+"""Spectra, loss landscapes and ensembles: notes in a study's store, and what the page shows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..pictures import ENSEMBLE, LANDSCAPE, SPECTRUM
+from ..store import Store
+from ..table import Run, Table
+from .answers import SEED
+
+if TYPE_CHECKING:
+    from ...measures.curvature.density import Density
+    from ...measures.estimate import Estimate
+    from ...measures.landscape import Slice
+
+GRID = 240  # points of a spectrum's curve: about as many as a chart has pixels
+SHARPNESS = "sharpness"  # the members' sharpness in ensembles that `keep_ensemble` stored
+SCORES = ("disagreement", "der", "variance", "kl", "eir", "accuracy", "member_accuracy", "nll", "member_nll")  # first
+
+Note = dict[str, Any]
+
+
+def keep_spectrum(store: Store, key: str, density: Density, title: str = "") -> None:
+    """Store the spectral density of a run's Hessian for the report.
+
+    Parameters
+    ----------
+    store : Store
+        The study's store, open for writing.
+    key : str
+        The run's key.
+    density : Density
+        From `steppe.measures.spectral_density`.
+    title : str
+        Shown in place of the run's name.
+
+    """
+    store.note(SPECTRUM + key, spectrum_note(density, title))
+
+
+def keep_landscape(store: Store, key: str, slice_: Slice, title: str = "") -> None:
+    """Store the loss on a line or in a plane through a run's weights for the report.
+
+    Parameters
+    ----------
+    store : Store
+        The study's store, open for writing.
+    key : str
+        The run's key.
+    slice_ : Slice
+        From `steppe.measures.slice_1d`, `slice_2d` or `slice_along`.
+    title : str
+        Shown in place of the run's name.
+
+    """
+    store.note(LANDSCAPE + key, landscape_note(slice_, title))
+
+
+def keep_ensemble(store: Store, name: str, values: Mapping[str, float], *, members: int, kind: str = "") -> None:
+    """Store numbers of an ensemble of runs for the report.
+
+    Parameters
+    ----------
+    store : Store
+        The study's store, open for writing.
+    name : str
+        The ensemble's name.
+    values : mapping of str to float
+        Numbers by name, such as `sharpness`, `diversity` and `error`.
+    members : int
+        Number of members.
+    kind : str
+        Ensembles of the same kind share a colour and a slope.
+
+    """
+    store.note(ENSEMBLE + name, {"name": name, "kind": kind, "members": members, "values": dict(values)})
+
+
+def spectrum_note(density: Density, title: str = "") -> Note:
+    """A spectral density as a curve with its error."""
+    margin = 0.05 * ((density.largest - density.smallest) or 1.0)
+    grid = np.linspace(density.smallest - margin, density.largest + margin, GRID)
+    curve, error = density.curve(grid)
+    return {"x": _rounded(grid), "density": _rounded(curve), "error": _rounded(error), "title": title}
+
+
+def landscape_note(slice_: Slice, title: str = "") -> Note:
+    """Losses on a line or in a plane with their axes."""
+    axes = [_rounded(axis) for axis in slice_.axes]
+    losses = [_rounded(row) for row in slice_.losses] if len(axes) == 2 else _rounded(slice_.losses)
+    note = "" if slice_.complete else "stopped before all points were computed"
+    value = {"x": axes[0], "y": axes[1] if len(axes) == 2 else None, "losses": losses, "names": list(slice_.names)}
+    return value | {"title": title, "note": note}
+
+
+def ensemble_note(scores: Mapping[str, Estimate], keys: Sequence[str]) -> Note:
+    """The scores of an ensemble of a study's own runs; the runs themselves hold their sharpness."""
+    values, errors = ({name: getattr(e, part) for name, e in scores.items()} for part in ("value", "stderr"))
+    return {"members": len(keys), "keys": list(keys), "values": values, "errors": errors}
+
+
+def _rounded(numbers: Sequence[float] | np.ndarray) -> list[float | None]:
+    return [float(f"{x:.5g}") if isfinite(x) else None for x in map(float, numbers)]
+
+
+def pictures(notes: Mapping[str, Any], table: Table, roles: Mapping[str, Sequence[str]]) -> Note:
+    """Stored spectra and landscapes of the table's runs, those of runs with a role ("best") first.
+
+    A run that had a role among fewer runs is included without one.
+    """
+    number = {run.key: i for i, run in enumerate(table.runs)}
+
+    def of_runs(prefix: str) -> list[Any]:
+        stored = {name.removeprefix(prefix): value for name, value in notes.items() if name.startswith(prefix)}
+        keys = [key for key in (*roles, *(k for k in stored if k not in roles)) if key in stored and key in number]
+        return [{**stored[key], "run": number[key], "roles": list(roles.get(key, ()))} for key in keys]
+
+    return {"spectra": of_runs(SPECTRUM), "landscapes": of_runs(LANDSCAPE)}
+
+
+def ensembles(
+    notes: Mapping[str, Any], table: Table, settings: Mapping[str, Sequence[Any]], measures: Sequence[str]
+) -> Note:
+    """Ensembles with the names and measured sharpness of their members, and the slopes per kind."""
+    number = {run.key: i for i, run in enumerate(table.runs)}
+    stored = [value for name, value in notes.items() if name.startswith(ENSEMBLE)]
+    stored.sort(key=lambda one: min((number.get(key, 0) for key in one.get("keys", ())), default=0))  # as planned
+    rows: list[Note] = []
+    for one in stored:
+        keys = one.get("keys")
+        if keys is None:
+            rows.append({"errors": {}, **one})
+        elif set(keys) <= set(number) and not any(set(keys) < set(other.get("keys", ())) for other in stored):
+            values = {name: values[number[keys[0]]] for name, values in settings.items() if name != SEED}
+            rows.append({**_name(values), **_numbers(one, [table.runs[number[key]] for key in keys], measures)})
+    return {"ensembles": rows, "slopes": _slopes(rows, measures)}
+
+
+def _name(values: Mapping[str, Any]) -> Note:
+    """An ensemble's name: its method, and the other settings that differ between runs."""
+    kind = values.get("method")
+    others = [
+        f"{k}={v:g}" if _is_number(v) else f"{k}={v}" for k, v in values.items() if k != "method" and v is not None
+    ]
+    return {"name": " ".join([*([str(kind)] if kind else []), *others]), "kind": str(kind or "")}
+
+
+def _numbers(one: Mapping[str, Any], runs: Sequence[Run], measures: Sequence[str]) -> Note:
+    """The mean of each measure over the members with its error, and the ensemble's own scores."""
+    from torch import float64, tensor
+
+    from ...measures.estimate import summarise
+
+    values, errors = {}, {}
+    for name in measures:
+        if all(name in run.measures for run in runs):
+            mean = summarise(tensor([run.measures[name].value for run in runs], dtype=float64), "unbiased")
+            values[name], errors[name] = mean.value, mean.stderr
+    order = [*SCORES, *(name for name in one["values"] if name not in SCORES)]
+    values |= {name: one["values"][name] for name in order if name in one["values"]}
+    return {"members": one["members"], "values": values, "errors": errors | one["errors"]}
+
+
+def _slopes(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> list[Note]:
+    """Per kind, the slope of log diversity over log sharpness, from three ensembles on."""
+    if not rows:
+        return []
+    from ...ensembles.tradeoff import DIVERSITIES, slope
+
+    slopes = []
+    for kind in dict.fromkeys(str(e.get("kind", "")) for e in rows):
+        same = [e["values"] for e in rows if str(e.get("kind", "")) == kind]
+        for x in (*measures, SHARPNESS):
+            for y in (*DIVERSITIES, "diversity"):
+                pairs = [(v[x], v[y]) for v in same if _is_number(v.get(x)) and _is_number(v.get(y))]
+                if len(pairs) > 2:  # two points have a slope, and no error
+                    e = slope(*zip(*pairs, strict=True))
+                    slopes.append({"kind": kind, "x": x, "y": y, "slope": e.value, "error": e.stderr, "n": e.n})
+    return slopes
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

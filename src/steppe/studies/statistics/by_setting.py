@@ -1,0 +1,287 @@
+"""Measures and the settings of runs: comparisons of runs that differ in one setting only, and what measures follow.
+
+- `granulated`: tau setting by setting, all other settings fixed (Jiang et al. 2020). A measure that only follows, say,
+  the depth of networks can have a high tau over a whole pool; here each setting counts the same.
+- `environments`: the sign error per change of one setting (Dziugaite et al. 2020). A good average can hide a change for
+  which a measure always fails. The sign error is how often the measure orders two runs against their targets.
+- `effects`: the correlation of measures with the settings themselves (Andriushchenko et al. 2023, Figure 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..table import Column, Table
+from .kendall import MAX_PERMUTED, Floats, Ints, ranks
+from .tau import Chance, Tau, kendall
+
+# pairs that an environment needs: with fewer than five coins, all fall wrong in one environment of sixteen
+FEWEST = 5
+MAX_ALIKE = 16  # runs with equal settings that are compared: 256 pairs per change of a setting
+
+Settings = Mapping[str, Sequence[Any] | NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Granulated:
+    """The granulated coefficient: its value Psi is the mean of `psi` over settings.
+
+    `contexts` and `pairs` count, per setting, the combinations of the other settings and the pairs that were compared;
+    `missing` counts runs without both values.
+    """
+
+    value: float
+    psi: Mapping[str, float]
+    contexts: Mapping[str, int]
+    pairs: Mapping[str, int]
+    missing: int
+
+    def __str__(self) -> str:
+        each = ", ".join(f"{name} {psi:+.2f} ({self.pairs[name]} pairs)" for name, psi in self.psi.items())
+        return f"{self.value:+.2f} ({each or 'no setting varies'})"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One change of one setting, from `values[0]` to `values[1]`: the sign error and the number of pairs."""
+
+    setting: str
+    values: tuple[Any, Any]
+    sign_error: float
+    pairs: int
+
+    def __str__(self) -> str:
+        a, b = self.values
+        return f"{self.setting} {a!r} to {b!r}: sign error {self.sign_error:.2f} over {self.pairs} pairs"
+
+
+@dataclass(frozen=True)
+class Environments:
+    """Sign errors per environment, the worst first.
+
+    `too_few` counts environments with too few pairs, `unresolved` the pairs whose targets do not differ clearly, and
+    `missing` the runs without both values.
+    """
+
+    found: list[Environment]
+    too_few: int
+    unresolved: int
+    missing: int
+
+    @property
+    def worst(self) -> float:
+        """The largest sign error, the paper's robust sign error; nan without environments."""
+        return self.found[0].sign_error if self.found else nan
+
+    @property
+    def mean(self) -> float:
+        """The mean sign error, which hides failures; nan without environments."""
+        return float(np.mean([e.sign_error for e in self.found])) if self.found else nan
+
+    def __str__(self) -> str:
+        if not self.found:
+            return "no environment: no two runs differ in one setting only, or too few do"
+        return f"worst of {len(self.found)} environments: {self.found[0]}; the mean is {self.mean:.2f}"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """How a measure follows one setting.
+
+    `share` is the part of the variance of the measure's ranks between the setting's values, from 0 to 1 (Kruskal and
+    Wallis 1952), and `p` its permutation p-value; by chance alone it is about (values - 1) / (n - 1). `pooled` and
+    `within` are tau over all pairs and within groups, for settings that are numbers.
+    """
+
+    measure: str
+    setting: str
+    values: int
+    n: int
+    share: float
+    p: float
+    pooled: Tau | None = None
+    within: Tau | None = None
+
+
+def granulated(x: ArrayLike, y: ArrayLike, settings: Settings) -> Granulated:
+    """Compute Psi of a measure against a target.
+
+    Parameters
+    ----------
+    x, y : array_like
+        The measure and the target, one value per run.
+    settings : mapping of str to sequence
+        One value per run for each setting. Leave out the seed: runs that differ by the seed alone are then compared
+        across the setting's values and not with one another.
+
+    Returns
+    -------
+    Granulated
+        psi of a setting is the mean of tau-a over all combinations of the other settings, over pairs that differ in
+        the setting. A setting without such a pair has psi nan and is left out of the mean.
+
+    """
+    a, b = (np.asarray(v, dtype=np.float64) for v in (x, y))
+    known = np.isfinite(a) & np.isfinite(b)
+    for name, column in settings.items():
+        if len(column) != len(a):
+            raise ValueError(f"each run has one value of {name}: there are {len(a)} runs and {len(column)} values")
+    a, b = a[known], b[known]
+    axes = [codes[known] for codes in codes_of(settings.values())]
+    psi, contexts, pairs = {}, {}, {}
+    for axis, name in enumerate(settings):
+        context = contexts_of(axes, axis)
+        i, j = neighbours(context, axes[axis])
+        score = np.bincount(context[i], np.sign(a[i] - a[j]) * np.sign(b[i] - b[j]))
+        count = np.bincount(context[i])
+        used = count > 0
+        psi[name] = float((score[used] / count[used]).mean()) if used.any() else nan
+        contexts[name], pairs[name] = int(used.sum()), int(count.sum())
+    defined = [v for v in psi.values() if not np.isnan(v)]
+    return Granulated(float(np.mean(defined)) if defined else nan, psi, contexts, pairs, int((~known).sum()))
+
+
+def environments(
+    x: ArrayLike, y: ArrayLike, settings: Settings, *, resolution: float | ArrayLike = 0.0, fewest: int = FEWEST
+) -> Environments:
+    """Compute the sign errors of a measure against a target.
+
+    Parameters
+    ----------
+    x, y : array_like
+        The measure and the target, one value per run.
+    settings : mapping of str to sequence
+        One value per run for each setting.
+    resolution : float or array_like
+        Pairs whose targets differ by no more than this are left out and counted, as in the paper. An array gives a
+        standard error per run; a pair then has to differ by twice the combined error.
+    fewest : int
+        Pairs that an environment needs.
+
+    Returns
+    -------
+    Environments
+        A tie of the measure counts as half an error. Of more than 16 runs with equal settings, 16 are picked at random.
+
+    """
+    a, b = (np.asarray(v, dtype=np.float64) for v in (x, y))
+    known = np.isfinite(a) & np.isfinite(b)
+    noise = np.asarray(resolution, dtype=np.float64)
+    noise = noise if noise.ndim == 0 else np.nan_to_num(noise[known])
+    a, b = a[known], b[known]
+    axes = [codes[known] for codes in codes_of(settings.values())]
+    results, too_few, unresolved = [], 0, 0
+    for axis, name in enumerate(settings):
+        levels = int(axes[axis].max(initial=0)) + 1
+        values, context = axes[axis], contexts_of(axes, axis)
+        rows = _thinned(context * levels + values)
+        i, j = (rows[side] for side in neighbours(context[rows], values[rows]))
+        bar = noise if noise.ndim == 0 else 2 * np.hypot(noise[i], noise[j])
+        clear = np.abs(b[i] - b[j]) > bar
+        unresolved += int((~clear).sum())
+        i, j = i[clear], j[clear]
+        between = np.minimum(values[i], values[j]) * levels + np.maximum(values[i], values[j])
+        change, which = np.unique(between, return_inverse=True)
+        errors = (1 - np.sign(a[i] - a[j]) * np.sign(b[i] - b[j])) / 2
+        count, wrong = np.bincount(which), np.bincount(which, errors)
+        too_few += int((count < fewest).sum())
+        for k in np.flatnonzero(count >= max(fewest, 1)).tolist():
+            first_runs = (int(known.nonzero()[0][np.argmax(values == level)]) for level in divmod(change[k], levels))
+            before, after = (settings[name][run] for run in first_runs)
+            results.append(Environment(name, (before, after), float(wrong[k] / count[k]), int(count[k])))
+    results.sort(key=lambda e: (-e.sign_error, -e.pairs))
+    return Environments(results, too_few, unresolved, int((~known).sum()))
+
+
+def effects(
+    table: Table,
+    measures: Sequence[str] | None = None,
+    settings: Sequence[str] | None = None,
+    how: Chance = Chance(),  # noqa: B008, a frozen value
+) -> list[Effect]:
+    """Correlate every measure with every setting that varies, over all runs and within the table's groups."""
+    labels = table.labels()
+    columns = {path: table.setting(path) for path in (table.settings() if settings is None else settings)}
+    names = table.measures if measures is None else measures
+    return [effect(table.measure(m), path, column, labels, how) for m in names for path, column in columns.items()]
+
+
+def effect(
+    x: Column,
+    setting: str,
+    column: NDArray[Any],
+    labels: ArrayLike | None = None,
+    how: Chance = Chance(),  # noqa: B008
+) -> Effect:
+    """Correlate one measure with one setting."""
+    known = np.isfinite(x.values) & np.array([v is not None for v in column], dtype=bool)
+    level = ranks([repr(v) for v in column[known]])
+    share, p = _share_between(x.values[known], level, how)
+    row = (x.name, setting, len(np.unique(level)), int(known.sum()), share, p)
+    if not all(v is None or isinstance(v, (bool, int, float)) for v in column):  # words have no order
+        return Effect(*row)
+    numbers = np.array([nan if v is None else float(v) for v in column])
+    pooled = kendall(x.values, numbers, x_error=x.errors, how=how)
+    several = labels is not None and len(np.unique(np.asarray(labels))) > 1
+    within = kendall(x.values, numbers, labels, x_error=x.errors, how=how) if several else None
+    return Effect(*row, pooled, within)
+
+
+def neighbours(context: Ints, values: Ints) -> tuple[Ints, Ints]:
+    """All pairs of runs with equal context (all settings but one) and different values of the remaining setting."""
+    differ = (context[:, None] == context) & (values[:, None] != values)
+    first, second = np.nonzero(np.triu(differ))
+    return first, second
+
+
+def codes_of(columns: Iterable[Sequence[Any] | NDArray[Any]]) -> list[Ints]:
+    """Settings as integers from 0, in order of first occurrence; values with equal `repr` have equal codes."""
+    codes = []
+    for column in columns:
+        code: dict[str, int] = {}
+        codes.append(ranks([code.setdefault(repr(v), len(code)) for v in column]))
+    return codes
+
+
+def contexts_of(axes: Sequence[Ints], axis: int) -> Ints:
+    """Each run's combination of the other settings, as integers from 0."""
+    others = [values for i, values in enumerate(axes) if i != axis]
+    if not others:
+        return np.zeros(len(axes[axis]), dtype=np.int64)
+    return np.unique(np.stack(others), axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def _thinned(settings_code: Ints) -> Ints:
+    """Rows with at most `MAX_ALIKE` runs per combination of settings: pairs grow with their square."""
+    kind = ranks(settings_code)
+    size = np.bincount(kind)
+    if size.max(initial=0) <= MAX_ALIKE:
+        return np.arange(len(kind))
+    order = np.lexsort((np.random.default_rng(0).random(len(kind)), kind))
+    position = np.arange(len(kind)) - np.repeat(np.cumsum(size) - size, size)  # within its kind
+    return np.sort(order[position < MAX_ALIKE])
+
+
+def _share_between(values: Floats, level: Ints, how: Chance) -> tuple[float, float]:
+    """The share of rank variance between levels, and its permutation p-value."""
+    n = len(values)
+    if n < 3 or np.ptp(values) == 0 or level.max() == 0:
+        return nan, nan
+    from scipy.special import chdtrc
+    from scipy.stats import rankdata
+
+    centred, size = rankdata(values) - (n + 1) / 2, np.bincount(level)  # tied values share their mean rank
+    share = float((np.bincount(level, centred) ** 2 / size).sum() / (centred**2).sum())
+    if n > MAX_PERMUTED:  # the chi-squared limit of Kruskal and Wallis
+        return share, float(chdtrc(len(size) - 1, (n - 1) * share))
+    rows = np.broadcast_to(np.sort(centred), (how.permutations, n))
+    permuted = np.random.default_rng([how.seed, 5]).permuted(rows, axis=1)
+    sums = np.add.reduceat(permuted, np.cumsum(size) - size, axis=1)
+    null = (sums**2 / size).sum(1) / (centred**2).sum()
+    return share, (1 + int((null >= share - 1e-12).sum())) / (1 + how.permutations)
