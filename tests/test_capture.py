@@ -19,8 +19,8 @@ import steppe
 from steppe import capture
 from steppe.cuda.capture import passes_of
 from steppe.cuda.captured import Captured
+from steppe.optim.base import STEP
 from steppe.optim.finite import DeviceGuard
-from steppe.optim.site import STEP
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

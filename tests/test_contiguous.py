@@ -33,8 +33,8 @@ def trained(model, name, steps=5):
 def test_training_is_bitwise_the_same(name):
     model = steppe.contiguous_(network())
     opt, ours = trained(model, name)
-    assert opt._survey().stage.stacks
-    assert not opt._survey().stage.scattered
+    assert opt._param_layout().stage.stacks
+    assert not opt._param_layout().stage.scattered
     assert all(torch.equal(a, b) for a, b in zip(ours, trained(network(), name)[1], strict=True))
 
 

@@ -282,7 +282,7 @@ def test_in_the_first_step_after_the_model_has_moved(monkeypatch: pytest.MonkeyP
 
     case.reset = moved  # type: ignore[method-assign]
     lines = case.lines()
-    case.interrupt(i for i in ends(lines) if lines[i][0].endswith(("layout.py", "weights.py")))
+    case.interrupt(i for i in ends(lines) if lines[i][0].endswith(("weights.py",)))
 
 
 class Armed:
@@ -332,7 +332,7 @@ def test_twice_in_a_row(first: str, by: str, monkeypatch: pytest.MonkeyPatch) ->
         return lines
 
     cleanup = twice(None).seen
-    assert {Path(file).name for file, _ in cleanup} >= {"engine.py", "plan_runner.py", "weights.py", "buffers.py"}
+    assert {Path(file).name for file, _ in cleanup} >= {"engine.py", "step.py", "weights.py", "buffers.py"}
     for i in ends(cleanup)[:: 1 if (first, by) == ("forward", "closure") else 3]:
         lines = twice(i)
         assert case.goes_on(lines.seen[i]) == "before"

@@ -15,7 +15,7 @@ from torch.optim import SGD
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import steppe
-from steppe.optim.site import STEP
+from steppe.optim.base import STEP
 
 GOOD, BAD = torch.ones(4, 3), torch.full((4, 3), torch.nan)
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from untouched import assert_untouched
 
-from steppe.cuda.graphed_calls import EAGER, Replays
+from steppe.cuda.graphed_calls import EAGER, GraphedCalls
 from steppe.measures import fisher, functional, ghost, passes
 from steppe.measures.fisher import FisherTrace, fisher_traces
 from steppe.measures.functional import measurement_mode
@@ -75,7 +75,7 @@ def objective(model: nn.Module, **options) -> Objective:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Objective:
     """An objective whose traces are replayed already."""
     monkeypatch.setattr(passes, "RECORDED", {"cpu", "cuda"})
-    asked = objective(network(), replays=Replays(Again()))
+    asked = objective(network(), replays=GraphedCalls(Again()))
     for _ in range(EAGER + 2):
         fisher_traces(asked)
     assert len(asked.replays._recordings) == 1
@@ -199,7 +199,7 @@ def test_weights_that_stay_are_looked_at_as_they_lie(monkeypatch):
     monkeypatch.setattr(passes, "RECORDED", {"cpu", "cuda"})
     model = network()
     model[5].weight.requires_grad_(False)
-    asked = objective(model, replays=Replays(Again()))
+    asked = objective(model, replays=GraphedCalls(Again()))
     for change in (in_eval_mode, transposed, transposed):
         change(model)
         for _ in range(EAGER + 2):
@@ -320,7 +320,7 @@ def test_other_objectives_are_looked_at_for_themselves(counted):
 def test_a_model_that_mixes_rows_is_refused_every_time(replays, monkeypatch):
     if replays:
         monkeypatch.setattr(passes, "RECORDED", {"cpu", "cuda"})
-    asked = objective(network(mixes=True), replays=Replays(Again() if replays else None))
+    asked = objective(network(mixes=True), replays=GraphedCalls(Again() if replays else None))
     for _ in range(EAGER + 3):
         with pytest.raises(ValueError, match=r"ghost gives row \d another gradient of"):
             fisher_traces(asked, "ghost")

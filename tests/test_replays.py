@@ -9,7 +9,7 @@ import torch
 from again import Again, Operations
 from torch import nn
 
-from steppe.cuda.graphed_calls import CHANCES, EAGER, MOST, Replays
+from steppe.cuda.graphed_calls import CHANCES, EAGER, MOST, GraphedCalls
 from steppe.measures import Objective
 
 CUDA = torch.cuda.is_available()
@@ -17,7 +17,7 @@ DEVICE = "cuda" if CUDA else "cpu"
 
 
 def replays():
-    return Replays() if CUDA else Replays(Again())
+    return GraphedCalls() if CUDA else GraphedCalls(Again())
 
 
 class Counted:
@@ -115,7 +115,7 @@ def test_what_the_host_does_not_hold_up_is_not_recorded():
 
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 def test_long_kernels_are_not_recorded_and_many_short_ones_are():
-    long, short = Replays(), Replays()
+    long, short = GraphedCalls(), GraphedCalls()
     big, small = torch.randn(8192, 8192, device=DEVICE), torch.randn(4, device=DEVICE)
 
     def many(x):
@@ -143,7 +143,7 @@ def test_errors_of_the_function_are_the_callers():
 
 
 def test_without_a_gpu_nothing_is_recorded():
-    function, again = Counted(), Replays()
+    function, again = Counted(), GraphedCalls()
     for x, y in pairs(5):
         again("key", function, x.cpu(), y.cpu())
     assert function.calls == 5

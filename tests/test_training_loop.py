@@ -18,7 +18,7 @@ from training_stops import stopped
 import steppe
 from steppe.core.process_group import Workers
 from steppe.data.feed import Feed
-from steppe.optim.passes import Pass
+from steppe.optim.step import Pass
 from steppe.training import Config, Run, loop, open_run, train
 from steppe.training.batches import BatchSource
 from steppe.training.problem import data_of, model_of, task_of

@@ -7,8 +7,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..core.probe import pattern_of
+from ..optim.base import FUSED, put_steps_on_device
 from ..optim.engine import SharpnessAware
-from ..optim.fused import FUSED, put_steps_on_device
 
 
 def obstacle(opt: SharpnessAware) -> str | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..optim.engine import SharpnessAware
-from ..optim.passes import Pass
+from ..optim.step import Pass
 from .capturable import obstacle
 from .captured import Captured, Passes, Rows
 from .step_graphs import StepGraphs

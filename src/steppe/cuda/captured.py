@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from ..core.graph_inputs import GraphInputs
 from ..core.probe import pattern_of
+from ..optim.base import STEP, note_remains
 from ..optim.engine import SharpnessAware
 from ..optim.finite import DeviceGuard
 from ..optim.interrupts import interrupts_deferred
-from ..optim.remains import note_remains
-from ..optim.site import STEP
-from .device_options import Dials, fixed
+from .device_options import DeviceOptions, fixed
 from .recording import Recording, StepRecorder
 
 EAGER = 2  # steps of a kind before it is recorded: lazily made handles and state have to be there
@@ -53,8 +52,8 @@ class Captured:
         self._tapes: dict[Hashable, GraphInputs] = {}  # of rehearsals
         self._recordings: dict[Hashable, Recording] = {}
         self._shown: Recording | None = None  # whose gradients stand in `p.grad`
-        self._dials: Dials | None = None
-        self._ground: Any = None  # what all recordings stand on
+        self._device_options: DeviceOptions | None = None
+        self._layout: Any = None  # what all recordings stand on
         self._shifts = 0  # how often that has changed since the last one
         self._guard = DeviceGuard(self.device, stop=opt.on_nonfinite == "raise")
         if not isinstance(recorder, str):
@@ -87,9 +86,9 @@ class Captured:
 
     def settle(self) -> None:
         """Waits for the device; raises what a recorded step met, and puts numbers where the groups hold memory."""
-        if self.why is None and self._dials is not None:
+        if self.why is None and self._device_options is not None:
             self._listen(wait=True)
-            self._dials.read()
+            self._device_options.read()
 
     @property
     def skipped(self) -> int:
@@ -102,11 +101,15 @@ class Captured:
         pattern = pattern_of(opt.method, step) if (step := opt.param_groups[0][STEP]) else None
         if pattern is None:
             return None
-        ground = (opt._survey(), opt.base.state, self._addresses())
-        if self._dials is None or not self._dials.fits(opt.param_groups) or not _same(ground, self._ground):
+        layout = (opt._param_layout(), opt.base.state, self._addresses())
+        if (
+            self._device_options is None
+            or not self._device_options.fits(opt.param_groups)
+            or not _same(layout, self._layout)
+        ):
             self._forget()
             why = self._prepare()  # a state that was loaded may have brought other kernels
-            self._dials, self._ground = Dials(opt.param_groups, LOOSE, self.device), ground
+            self._device_options, self._layout = DeviceOptions(opt.param_groups, LOOSE, self.device), layout
             self._shifts += 1
             if self._shifts > MOST:
                 why = "the model puts other tensors in the place of its weights or statistics at every step"
@@ -119,7 +122,7 @@ class Captured:
 
     def _addresses(self) -> list[int]:
         """Where the weights and running statistics are: a graph holds addresses."""
-        return [t.data_ptr() for t in (*self.opt._survey().space.params, *self.opt._statistics.tensors())]
+        return [t.data_ptr() for t in (*self.opt._param_layout().space.params, *self.opt._statistics.tensors())]
 
     def _plain(self, batch: Rows, held_out: Rows | None) -> Tensor:
         self._shown = None
@@ -129,14 +132,14 @@ class Captured:
     def _rehearsed(self, kind: Hashable, batch: Rows, held_out: Rows | None) -> Tensor:
         """A step as it will be recorded, which makes the memory that the recording reads."""
         batch, held_out = [t.to(self.device) for t in batch], _moved(held_out, self.device)
-        assert self._dials is not None
-        self._dials.turn()
+        assert self._device_options is not None
+        self._device_options.turn()
         self._shown = None
         tape = GraphInputs()
         with self._recorder.rehearsing(), tape.rehearsing(), self._on_device():
             loss = self._passes(batch, held_out)
         self._tapes[kind] = tape
-        self._dials.leave(self._guard.sets)
+        self._device_options.leave(self._guard.sets)
         return loss.clone()
 
     def _recorded(self, kind: Hashable, rows: Rows, n: int) -> Recording | None:
@@ -162,8 +165,8 @@ class Captured:
 
     def _replayed(self, known: Recording, rows: Rows) -> Tensor:
         opt, step = self.opt, self.opt.param_groups[0][STEP]
-        assert self._dials is not None
-        self._dials.turn()
+        assert self._device_options is not None
+        self._device_options.turn()
         loss = known.replay(rows, step)
         for group in opt.param_groups:
             group[STEP] = step + 1
@@ -172,16 +175,16 @@ class Captured:
             known.show()
             note_remains(opt.base)
         opt._last = known.report
-        self._dials.leave(self._guard.sets)
+        self._device_options.leave(self._guard.sets)
         return loss
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
         """Within, a step reads its numbers from the device and is refused there."""
-        assert self._dials is not None
+        assert self._device_options is not None
         self.opt.applying = self._guard
         try:
-            with self._dials.installed():
+            with self._device_options.installed():
                 yield
         finally:
             self.opt.applying = None
@@ -192,7 +195,7 @@ class Captured:
             self._guard.check(self.opt.param_groups, wait)
 
     def _forget(self) -> None:
-        self._tapes, self._recordings, self._shown, self._dials, self._ground = {}, {}, None, None, None
+        self._tapes, self._recordings, self._shown, self._device_options, self._layout = {}, {}, None, None, None
         self._seen.clear()
 
     def _give_up(self, why: str) -> None:

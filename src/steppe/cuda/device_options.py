@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..optim.site import STEP
+from ..optim.base import STEP
 
 Groups = list[dict[str, Any]]
 
 
-class Dials:
+class DeviceOptions:
     """The scheduled options of all groups; groups that have the same value share its memory."""
 
     def __init__(self, groups: Groups, names: Sequence[str], device: torch.device):

@@ -29,7 +29,7 @@ class _Recording:
 
 
 @final
-class Replays:
+class GraphedCalls:
     """Recordings by a key: what is asked for a second time is recorded if that gains time, and replayed from then on.
 
     A function may depend on its tensors, on its key, and on memory that stays where it is. It is called again only

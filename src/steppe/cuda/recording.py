@@ -10,9 +10,9 @@ from torch import Generator, Tensor
 
 from ..core.graph_inputs import GraphInputs
 from ..core.vector import copy_
+from ..optim.base import STEP
 from ..optim.engine import SharpnessAware
 from ..optim.rng import SameNoise
-from ..optim.site import STEP
 from .graphs import Recorder
 
 Take = Callable[[Sequence[Tensor]], Tensor]  # takes a step on some rows and returns its first loss
@@ -56,7 +56,7 @@ class Recording:
                 self._loss, self._again = recorder.record(lambda: take(self._rows), generators)
         finally:
             opt.noise = None
-        self._stands_on = opt._survey(), opt._statistics.memory()  # held: the recording writes there
+        self._stands_on = opt._param_layout(), opt._statistics.memory()  # held: the recording writes there
         self.report = opt._last
         self._grads = [(p, p.grad) for g in opt.param_groups for p in g["params"]]
 

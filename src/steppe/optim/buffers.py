@@ -1,7 +1,8 @@
-"""Buffers that a forward pass moves, such as BatchNorm's: they move once a step, on its first pass."""
+"""Buffers that a forward pass changes, such as BatchNorm statistics: they change once per step, in its first pass."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -204,3 +205,21 @@ def _at(place: Place) -> Tensor | None:
 
 def _mark(t: Tensor | None) -> tuple[int, int]:
     return (0, 0) if t is None or t.is_inference() else (id(t), t._version)
+
+
+def warn_of_unreachable_statistics(loss: Tensor) -> None:
+    """Says so if a loss went through batch normalisation in training mode that nobody handed us."""
+    todo, seen = [loss.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if "BatchNorm" in node.name() and getattr(node, "_saved_training", True):
+            warnings.warn(
+                "the model has batch normalisation, and its running statistics will move at perturbed weights too: "
+                "pass the model, SharpnessAware(..., model=model), and they move once a step, at the weights.",
+                stacklevel=5,
+            )
+            return
+        todo += [n for n, _ in node.next_functions]

@@ -13,21 +13,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..core.probe import Method
-from .buffers import RunningStatistics
-from .finite import FiniteCheck, HostCheck
-from .gradients import Gradients
+from .base import STEP, OptimizerSite, note_remains, refuse_accumulated
+from .buffers import RunningStatistics, warn_of_unreachable_statistics
+from .finite import Applying, FiniteCheck, HostCheck, Planned, unplanned
 from .interrupts import interrupts_deferred
-from .layout import Ground, maximizes, refuse_complex
 from .misuse import NO_HALVES, WAITING, refuse_base, refuse_method
-from .passes import Pass
-from .plan_runner import Walk
-from .planned import Applying, Planned, unplanned
-from .remains import note_remains, refuse_accumulated
 from .report import Report
 from .rng import Noise, SameNoise
 from .scaling import let_ask, report_overflow
-from .site import STEP, OptimizerSite
-from .unreachable import warn_of_unreachable_statistics
+from .step import Gradients, Pass, PlanRunner
+from .weights import ParamLayout, maximizes, refuse_complex
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 
@@ -117,7 +112,7 @@ class SharpnessAware(Optimizer):
             self._set_default_options()
 
     def _prepare(self) -> None:
-        self._ground: Ground | None = None
+        self._layout: ParamLayout | None = None
         self._statistics = RunningStatistics(self.model)
         self._planned = None
         _KNOWN.add(self)
@@ -225,35 +220,35 @@ class SharpnessAware(Optimizer):
             self._discard()
         earlier = self._planned
         stood = earlier is not None and earlier.stands
-        ground, maximize = self._survey(), maximizes(self.param_groups)
-        ground.replicas.refuse_join()
-        space, replicas, excursion = ground.space, ground.replicas, ground.excursion()
+        layout, maximize = self._param_layout(), maximizes(self.param_groups)
+        layout.replicas.refuse_join()
+        space, replicas, keeper = layout.space, layout.replicas, layout.keeper()
         scaler = self._enabled_scaler()
         unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None
         gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit, maximize=maximize)
         noise = (self.noise or Noise)(space.devices) if self.same_noise else None
-        site = OptimizerSite(self.base, space, excursion, replicas, self.seed, mask)
+        site = OptimizerSite(self.base, space, keeper, replicas, self.seed, mask)
         report = Report() if self.record else None
         check = FiniteCheck(space) if self.on_nonfinite is not None or scaler is not None else None
         plan, look = self.method.plan(site), self.model is None and not self._looked
-        walk = Walk(
-            plan, excursion, gradients, self._statistics, replicas, noise, scaler, maximize, report, check, look
+        runner = PlanRunner(
+            plan, keeper, gradients, self._statistics, replicas, noise, scaler, maximize, report, check, look
         )
         try:
             try:
                 self._planned = None
-                direction = yield from walk.passes()
-                walk.end()
-                if walk.graph is not None and walk.taken > 1:
+                direction = yield from runner.passes()
+                runner.end()
+                if runner.graph is not None and runner.taken > 1:
                     self._looked = True
-                    warn_of_unreachable_statistics(walk.graph)
+                    warn_of_unreachable_statistics(runner.graph)
                 if report is not None:
                     settings = {**self.param_groups[0], **site.settings}
                     report.lr, report.rho = settings.get("lr"), settings.get("rho")
                 with torch.no_grad():
                     found = check.total(site.settings.values(), replicas) if check is not None else None
                     gradients.deliver(direction)
-                planned = Planned(site, walk.before, gradients, found)
+                planned = Planned(site, runner.before, gradients, found)
                 if scaler is not None:  # looks before anybody steps: a scaler that skips a step tells nobody
                     planned.overflow, planned.found = not planned.finite, None
                 planned = planned if earlier is None else planned.after(earlier)
@@ -263,14 +258,14 @@ class SharpnessAware(Optimizer):
                 planned.versions = planned.statistics.at.versions()
                 self._planned, self._last = planned, report or self._last
             except BaseException as error:
-                self._abandon(walk, error, earlier, stood)
+                self._abandon(runner, error, earlier, stood)
                 raise
         except BaseException as error:  # again: an interrupt may have hit the lines above, and twice does no harm
-            self._abandon(walk, error, earlier, stood)
+            self._abandon(runner, error, earlier, stood)
             raise
 
-    def _abandon(self, walk: Walk, error: BaseException, earlier: Planned | None, stood: bool) -> None:
-        walk.abandon(error)
+    def _abandon(self, runner: PlanRunner, error: BaseException, earlier: Planned | None, stood: bool) -> None:
+        runner.abandon(error)
         if earlier is not None and stood:
             earlier.versions = earlier.statistics.at.versions()
         self._planned = earlier
@@ -301,11 +296,11 @@ class SharpnessAware(Optimizer):
             raise RuntimeError(WAITING)
         refuse_accumulated(self.base)
 
-    def _survey(self) -> Ground:
-        if self._ground is None or not self._ground.holds(self.param_groups):
+    def _param_layout(self) -> ParamLayout:
+        if self._layout is None or not self._layout.holds(self.param_groups):
             self._set_default_options()  # groups may have been added to the base
-            self._ground = Ground.of(self.model, self.param_groups)
-        return self._ground
+            self._layout = ParamLayout.of(self.model, self.param_groups)
+        return self._layout
 
     def _apply(self) -> None:
         """Steps the base optimizer on the planned gradient; a step that is refused or fails leaves no trace."""
@@ -335,10 +330,10 @@ class SharpnessAware(Optimizer):
             raise unplanned(type(self.method).__name__)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
-        ground = self._survey()
-        site = OptimizerSite(self.base, ground.space, ground.excursion(), ground.replicas, self.seed, None)
+        layout = self._param_layout()
+        site = OptimizerSite(self.base, layout.space, layout.keeper(), layout.replicas, self.seed, None)
         for slot in self.method.slots:
-            site.remember(slot, ground.space.zeros())
+            site.remember(slot, layout.space.zeros())
         site.commit(steps=0)
 
 

@@ -1,17 +1,23 @@
-"""Moving the weights away for a pass and bringing them back, bitwise."""
+"""The weights of a step: their layout, one exact copy, displacement and bitwise restoration."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter, is_
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.contiguous import stack_of
+from ..core.modules import roles_of
 from ..core.vector import Space, Vector, add_, copies, copy_
+from .workers import Replicas
 
 
-class Stage:
+class MovePlan:
     """Which chunks move whole, and buffers with their views where the places of scattered ones are put together."""
 
     def __init__(self, space: Space):
@@ -51,10 +57,10 @@ class Stage:
         return [p.data_ptr() for p in self._settled] == self._addresses
 
 
-class Excursion:
+class WeightKeeper:
     """Holds the one exact copy of the weights that a step needs, from the first move on."""
 
-    def __init__(self, space: Space, stage: Stage):
+    def __init__(self, space: Space, stage: MovePlan):
         self._space, self._stage, self._parameters = space, stage, space.locals()
         self._whole, self._scattered = stage.places(self._parameters)
         self._origin: Vector | None = None
@@ -106,3 +112,80 @@ class Excursion:
         copy_(stage.buffers, [home[k] for k in stage.scattered])
         copy_(self._scattered + self._whole, stage.views + [home[k] for k in stage.whole])
         self._away = False
+
+
+_dtype = attrgetter("dtype")
+Groups = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ParamLayout:
+    """The space of the parameters that ask for a gradient, its stage, and the workers that share it."""
+
+    space: Space
+    stage: MovePlan
+    replicas: Replicas
+    kinds: list[Any]
+    places: list[Any]  # where the parameters were when they were looked at last
+
+    @classmethod
+    def of(cls, model: nn.Module | None, groups: Groups) -> ParamLayout:
+        params = _trained(groups)
+        if not params:
+            raise ValueError(
+                "no parameter of the optimizer requires a gradient, so there is nothing to train: set "
+                "requires_grad_(True) on what this step should move"
+            )
+        refuse_complex(params)
+        replicas = Replicas(model, params)
+        replicas.let_go()  # gathered weights are other objects than the parameters that we know
+        roles = roles_of(model, groups)
+        group_of = [i for i, g in enumerate(groups) for p in g["params"] if p.requires_grad]
+        space = Space(params, group_of, [roles[id(p)] for p in params])
+        return cls(space, MovePlan(space), replicas, _kinds(space), _places(params))
+
+    def holds(self, groups: Groups) -> bool:
+        """Whether these are still the parameters to train."""
+        params = _trained(groups)
+        if len(params) != len(self.space.params) or not all(map(is_, params, self.space.params)):
+            return False
+        # model.to(...) keeps the objects and changes what they hold, in other memory
+        places = _places(params)
+        if places == self.places:
+            return True
+        if _kinds(self.space) != self.kinds or not self.stage.stands():
+            return False
+        self.places[:] = places
+        return True
+
+    def keeper(self) -> WeightKeeper:
+        return WeightKeeper(self.space, self.stage)
+
+
+def refuse_complex(params: Sequence[Tensor]) -> None:
+    if any(p.is_complex() for p in params):
+        raise TypeError(
+            "complex parameters have no sharpness-aware step here: steepest ascent is defined for real weights. "
+            "Keep them in an optimizer of their own, or store their real view (torch.view_as_real)."
+        )
+
+
+def maximizes(groups: Groups) -> bool:
+    """Whether the base climbs: then the loss that a plan sees is minus the caller's."""
+    found = {bool(g.get("maximize", False)) for g in groups}
+    if len(found) > 1:
+        raise ValueError("some parameter groups have maximize=True and some do not: they need one objective")
+    return found.pop()
+
+
+def _kinds(space: Space) -> list[Any]:
+    firsts = [space.params[c.members[0]] for c in space.chunks]
+    return [(p.dtype, p.device, p.shape) for p in firsts]
+
+
+def _places(params: Sequence[Tensor]) -> list[Any]:
+    return [*map(Tensor.data_ptr, params), *map(_dtype, params)]
+
+
+def _trained(groups: Groups) -> list[Tensor]:
+    return [p for g in groups for p in g["params"] if p.requires_grad]

@@ -16,8 +16,8 @@ from ..core.process_group import Workers
 from ..cuda.capture import captured
 from ..cuda.captured import Captured
 from ..data.dataset import Splits
-from ..optim.passes import Pass
-from ..optim.site import STEP
+from ..optim.base import STEP
+from ..optim.step import Pass
 from . import records
 from .averages import averages_of
 from .batches import Batch, BatchSource, Rows

@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from ...core.metric import Metric
 from ...core.vector import Space, Vector
-from ...cuda.graphed_calls import Replays
+from ...cuda.graphed_calls import GraphedCalls
 from ...cuda.graphs import Recorder
 from ..batches import Batch, to_device
 from ..estimate import check_finite
@@ -115,7 +115,7 @@ class BatchProducts:
         self.kept: dict[int, Local] = {}
         self._finite: set[int] = set()  # batches whose loss is known to be finite
         self._recorder = recorder
-        self._replays = Replays(recorder, most=MOST)
+        self._replays = GraphedCalls(recorder, most=MOST)
 
     def products(self, i: int, batch: Batch, vectors: Sequence[Vector]) -> Products:
         """The products of the i-th batch with several vectors."""

@@ -1,20 +1,72 @@
-"""What a plan sees when an optimizer runs it."""
+"""What a step reads from and writes to the base optimizer: options, state, gradients and fused kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ..core.draw import Draw
 from ..core.shards import local, shard_like
 from ..core.vector import Space, Vector, copy_
-from .weights import Excursion
+from .weights import WeightKeeper
 from .workers import Replicas
+
+FUSED = (SGD, Adam, AdamW)  # exactly these: a subclass may step in its own way
+
+
+def put_steps_on_device(base: Optimizer, params: Sequence[Tensor]) -> None:
+    """Moves the counts that Adam keeps on the host, unless told otherwise, to where fused kernels read them."""
+    for p in params:
+        step = base.state.get(p, {}).get("step")
+        if isinstance(step, Tensor) and step.device != p.device:
+            base.state[p]["step"] = step.to(p.device, torch.float32)
+
+
+def step_unless(base: Optimizer, refused: Tensor) -> None:
+    """One step of a fused optimizer, which leaves everything alone where the flag, 0.0 or 1.0, is set."""
+    base.found_inf = refused  # type: ignore[attr-defined]
+    try:
+        base.step()
+    finally:
+        del base.found_inf  # type: ignore[attr-defined]
+
+
+_grad = attrgetter("grad")
+MARK = "_left_at_version"  # on a gradient: how often it had been written to when a step ended
+
+
+def note_remains(base: Optimizer) -> None:
+    """Marks what stands in `p.grad` as the remains of a step: a closure may overwrite it."""
+    grad: Any
+    for grad in _gradients(base):
+        grad._left_at_version = grad._version
+
+
+def refuse_accumulated(base: Optimizer) -> None:
+    """Raises if `p.grad` holds anything that no step left there."""
+    grads = _gradients(base)
+    if all(getattr(g, MARK, None) == g._version for g in grads):
+        return
+    if any(bool(torch.count_nonzero(g.coalesce().values() if g.is_sparse else g)) for g in grads):
+        raise RuntimeError(
+            "p.grad holds gradients that the last step did not leave there, and step(closure) would lose them: a "
+            "sharpness-aware step runs every micro-batch in every pass. To accumulate, write\n"
+            "    for turn in opt.passes():\n        for x, y in micro_batches:\n"
+            "            turn.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
+            "or call opt.zero_grad() first, if they are not wanted."
+        )
+
+
+def _gradients(base: Optimizer) -> list[Tensor]:
+    params = [p for group in base.param_groups for p in group["params"]]
+    return [g for p, g in zip(params, map(_grad, params), strict=True) if g is not None and p.requires_grad]
+
 
 PREFIX = "steppe."  # of our keys in the base optimizer's state and groups
 STEP = PREFIX + "step"
@@ -25,18 +77,18 @@ class OptimizerSite:
     """One step's view of the base optimizer: nothing that a plan does here lasts until `commit`."""
 
     def __init__(
-        self, base: Optimizer, space: Space, excursion: Excursion, replicas: Replicas, seed: int, mask: Tensor | None
+        self, base: Optimizer, space: Space, keeper: WeightKeeper, replicas: Replicas, seed: int, mask: Tensor | None
     ):
         self.space, self.mask, self.seed = space, mask, seed
         self.step: int = base.param_groups[0][STEP]
         self._remembered: dict[str, Vector] = {}
         self.settings: dict[str, Any] = {}
         self.average_, self.mean, self.alone = replicas.average_, replicas.mean, replicas.alone
-        self._base, self._excursion = base, excursion
+        self._base, self._keeper = base, keeper
 
     @property
     def weights(self) -> Vector:
-        return self._excursion.weights
+        return self._keeper.weights
 
     def option(self, name: str) -> Any:
         """A group option: its one value, or one a chunk where the groups differ."""
