@@ -15,10 +15,10 @@ import pytest
 
 import steppe
 from steppe.cli import main
-from steppe.cli.output import Output, print_output, to_json
 from steppe.cli.data import BUILT_IN, YOUR_OWN
 from steppe.cli.doctor import NEEDED, OPTIONAL
 from steppe.cli.methods import ABOUT, passes
+from steppe.cli.output import Output, print_output, to_json
 from steppe.data.catalogue import CATALOGUE, CORRUPTED
 from steppe.data.named import DATASETS, OWN
 from steppe.nn import MODELS, build
@@ -181,7 +181,9 @@ def test_data_is_fetched_from_a_mirror_and_a_wrong_file_is_not_kept(
 
 
 def test_json_has_no_numbers_that_json_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
-    print_output(Output({"a": float("nan"), "b": (1, float("inf")), "c": Path("x"), "d": None, "e": True}), as_json=True)
+    print_output(
+        Output({"a": float("nan"), "b": (1, float("inf")), "c": Path("x"), "d": None, "e": True}), as_json=True
+    )
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1, None], "c": "x", "d": None, "e": True}
     assert json.loads(to_json({1: {2.5}})) == {"1": [2.5]}
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import steppe
-from steppe.cli.output import Output, add_row, print_output, table
 from steppe.cli.entry import main
 from steppe.cli.measure import COLUMNS, Found, _write
+from steppe.cli.output import Output, add_row, print_output, table
 from steppe.data.check import Found as FoundData
 from steppe.measures import Estimate, Results
 from steppe.studies.export import export_table

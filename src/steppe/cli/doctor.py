@@ -13,7 +13,7 @@ from .options import Command
 from .output import Output, add_row, table
 
 NEEDED = (
-    "torch", "numpy", "filelock", "jinja2", "jsonargparse", "pebble", "pillow", "plotly", "pyyaml", "rich",
+    "torch", "numpy", "docstring-parser", "filelock", "jinja2", "jsonargparse", "pebble", "pillow", "plotly", "pyyaml", "rich",
     "safetensors", "scikit-learn", "scipy",
 )  # fmt: skip
 OPTIONAL = {  # distribution: what it is for

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from .._util.names import unknown
 from .._util.types import alternatives, choices, words
-from .._util.untrusted import from_yaml, loader
+from .._util.untrusted import from_yaml, loader, refuse_yaml_within
 from .errors import UsageError
 from .output import Output
 
@@ -27,7 +27,6 @@ FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
 NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust")  # options about how a command runs, not about what
 MAX_BYTES = 1 << 20  # of an options file
-YAML = "steppe-yaml"  # the name under which jsonargparse knows the YAML reader below
 # The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
 # and imports it.
 MAPPING = dict[str, dict | list | bool | int | float | str | None]  # type: ignore[type-arg]
@@ -224,10 +223,8 @@ def _bracketed(value: str, of_texts: bool) -> str:
 def _parser(
     command: Command, options: Mapping[str, Option], file: str | None, in_file: Mapping[str, Any]
 ) -> ArgumentParser:
-    from jsonargparse import ActionYesNo, ArgumentParser, get_loader, set_loader
+    from jsonargparse import ActionYesNo, ArgumentParser
 
-    read = get_loader("yaml")  # reads 1e-3 as a number, which YAML 1.1 does not
-    set_loader(YAML, lambda text: from_yaml(text, "a value", read), exceptions=(ValueError,))
     positional = [
         f"[{o.metavar}{' ...' if o.metadata['nargs'] == '*' else ''}]" for o in options.values() if not o.flag
     ]
@@ -236,7 +233,6 @@ def _parser(
         description=command.summary,
         epilog="examples:\n" + "\n".join(f"  {line}" for line in command.examples),
         formatter_class=RawDescriptionHelpFormatter,
-        parser_mode=YAML,
         exit_on_error=False,
         allow_abbrev=False,
     )
@@ -314,7 +310,8 @@ def read_mapping(file: str) -> dict[Any, Any]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text: options are written in YAML") from error
     try:
-        mapping = from_yaml(text, file, get_loader("yaml"))
+        mapping = from_yaml(text, file, get_loader("yaml"))  # reads 1e-3 as a number, which YAML 1.1 does not
+        refuse_yaml_within(mapping, file)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if mapping is None:
