@@ -13,8 +13,8 @@ from .options import Command
 from .output import Output, add_row, table
 
 NEEDED = (
-    "torch", "numpy", "docstring-parser", "filelock", "jinja2", "jsonargparse", "pebble", "pillow", "plotly", "pyyaml", "rich",
-    "safetensors", "scikit-learn", "scipy",
+    "torch", "numpy", "filelock", "docstring-parser", "jinja2", "jsonargparse", "pebble", "pillow", "plotly", "pyyaml",
+    "rich", "safetensors", "scikit-learn", "scipy",
 )  # fmt: skip
 OPTIONAL = {  # distribution: what it is for
     "pyarrow": "records of a study as .parquet",

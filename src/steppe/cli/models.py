@@ -11,7 +11,7 @@ from .options import Command
 from .output import Output, add_row, table
 
 if TYPE_CHECKING:
-    from ..nn.named import Architecture
+    from ..nn.registry import Architecture
 
 IMAGES, CLASSES = (3, 32, 32), 10  # the shapes of CIFAR-10, for which sizes are told
 
@@ -26,7 +26,7 @@ class Which:
 
 def run(which: Which) -> Output:
     """All reference models in a table, or one."""
-    from ..nn.named import MODELS
+    from ..nn.registry import MODELS
 
     if which.model is not None and which.model not in MODELS:
         raise UsageError(unknown("model", which.model, MODELS))
@@ -47,7 +47,7 @@ def described(name: str, architecture: Architecture) -> dict[str, Any]:
     """What a model is, takes and counts; no memory is taken for its weights."""
     import torch
 
-    from ..nn.named import build
+    from ..nn.registry import build
 
     with torch.device("meta"):
         model = build(name, IMAGES, CLASSES)

@@ -84,7 +84,7 @@ def trained_loss(config: Config, task: Task) -> Loss:
 
 def model_of(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
     """The model with its initial weights, which follow from the seed."""
-    from ..nn.named import build as build_model
+    from ..nn.registry import build as build_model
 
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed_of(config.seed, WEIGHTS))

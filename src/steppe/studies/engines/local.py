@@ -24,7 +24,7 @@ from .engine import PAUSE, Begun, Tries
 GRACE = 10.0  # seconds for a process whose driver is gone to write a checkpoint
 PATIENCE = 120.0  # seconds for a process to start and take its task
 # for processes that are forked from one that has it all: the first step of any optimizer imports dynamo, in two seconds
-PRELOADED = ["torch._dynamo", "steppe.training.entry", "steppe.measures.run", "steppe.data.named", "steppe.nn.named"]
+PRELOADED = ["torch._dynamo", "steppe.training.entry", "steppe.measures.run", "steppe.data.named", "steppe.nn.registry"]
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # files without which there is no CUDA; a look at them takes no torch
 
 
