@@ -16,7 +16,7 @@ import pytest
 import torch
 from training_runs import assert_same_end, config
 
-from steppe._util.files import written
+from steppe._util.files import atomic_write
 from steppe.training import Run, checkpoint, files, loop, open_run, train
 from steppe.training.checkpoint import PREVIOUS, WEIGHTS
 
@@ -67,7 +67,7 @@ def test_a_run_whose_folder_was_replaced_does_not_write_into_the_other(
         return taken(self)
 
     monkeypatch.setattr(loop.Training, "_set_out", replaced)
-    with pytest.raises(RuntimeError, match="another folder has come in its place"):
+    with pytest.raises(RuntimeError, match="replaced by another folder"):
         train(config(tmp_path / "run"))
     assert list((tmp_path / "run").iterdir()) == []
 
@@ -120,7 +120,7 @@ def test_a_draft_does_not_follow_one(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("years of work")
     (tmp_path / f".page.html.{os.getpid()}.tmp").symlink_to(outside)
-    with written(tmp_path / "page.html") as file:
+    with atomic_write(tmp_path / "page.html") as file:
         file.write(b"a page")
     assert outside.read_text() == "years of work"
     assert (tmp_path / "page.html").read_text() == "a page"

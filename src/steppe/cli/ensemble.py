@@ -109,7 +109,7 @@ def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Output:
 
 
 def _answer(reports: Sequence[Report], told: Told, root: Path) -> Output:
-    from .._util.files import written
+    from .._util.files import atomic_write
     from ..ensembles.tradeoff import figure, slopes, write_html
 
     data: dict[str, Any] = {"out": str(root), "finished": True, "ensembles": [r.to_dict() for r in reports]}
@@ -126,7 +126,7 @@ def _answer(reports: Sequence[Report], told: Told, root: Path) -> Output:
             for name, e in fitted.items()
         ]
         lines.append(f"{page}: the plot")
-    with written(root / NUMBERS) as file:
+    with atomic_write(root / NUMBERS) as file:
         file.write(to_json(data).encode())
     return Output(data, lines)
 

@@ -84,7 +84,7 @@ def _between(objective: Objective, look: Look, on: On) -> Way:
 
 
 def _write(drawn: Slice | Way, look: Look) -> None:
-    from .._util.files import written
+    from .._util.files import atomic_write
     from ..measures.drawing import write_html
 
     place = Path(look.out)
@@ -94,7 +94,7 @@ def _write(drawn: Slice | Way, look: Look) -> None:
     elif place.suffix == ".npz":
         drawn.save(place)
     else:
-        with written(place) as file:
+        with atomic_write(place) as file:
             file.write(drawn.to_json().encode())
 
 

@@ -153,14 +153,14 @@ def _table(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def _write(path: Path, found: Found) -> None:
-    from .._util.files import written
+    from .._util.files import atomic_write
 
     if path.suffix == ".json":
         text = to_json({"results": found.rows, "failures": found.failures})
     else:
         text = csv_text(COLUMNS, (row | row["cost"] for row in found.rows))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._util.checkpoint_files import load_into, read
+from .._util.checkpoints import load_into, read_checkpoint
 from ..data.declared import CHOICES, declared
 from ..training.config import Config
 from ..training.known import refuse_unknown
@@ -110,7 +110,7 @@ def subject(where: str, on: On) -> Subject:
     from ..training.runs import open_run
 
     config, path = config_of(where, on), Path(where)
-    state = read(path) if path.is_file() else {}
+    state = read_checkpoint(path) if path.is_file() else {}
     splits = data_of(config)
     standard = None if on.standardise is None else standard_of(on.standardise, config, splits)
     if path.is_dir():

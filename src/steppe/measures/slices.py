@@ -14,7 +14,7 @@ from zipfile import is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
-from .._util.files import written
+from .._util.files import atomic_write
 from .._util.untrusted import from_json
 from ..data.npy import arrays
 from .estimate import Cost
@@ -76,7 +76,7 @@ class Slice:
         """Writes a NumPy .npz file, whole or not at all."""
         about = json.dumps(self.about())
         axes = {f"axis{k}": axis for k, axis in enumerate(self.axes)}
-        with written(path) as file:
+        with atomic_write(path) as file:
             np.savez(file, about=np.array(about), losses=self.losses, filled=self.filled, **cast(Any, axes))
 
     @staticmethod

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._util import user_code as imported
-from .._util.checkpoint_files import SUFFIXES
+from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.declared import CHOICES
 from .cell import Cell, digest, groups_of

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._util.locks import Held, held, is_held
+from .._util.files import FolderLocked, is_locked, lock_folder
 from ..training.stopping import Wish, listening
 from .cell import Cell, Disagreement, Outcome, Task, cells, kept
 from .finding import Finding, admitted, finding, of_plan
@@ -189,7 +189,7 @@ def _engine(study: Study) -> Engine:
 
 def being_run(study: Study) -> bool:
     """Whether a process is running the study; cells that a store calls running are open where none is."""
-    return is_held(study.folder, NAME)
+    return is_locked(study.folder, NAME)
 
 
 @contextmanager
@@ -198,7 +198,9 @@ def claimed(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(held(folder, NAME, patience=1.0))  # somebody may just be looking whether it is held
-        except Held as who:
+            stack.enter_context(
+                lock_folder(folder, NAME, patience=1.0)
+            )  # somebody may just be looking whether it is held
+        except FolderLocked as who:
             raise RuntimeError(f"the study in {folder} is being run by {who}: wait for it, or stop it") from None
         yield

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from .._util.locks import refuse_link
+from .._util.files import refuse_link
 from .rows import COLUMN, COLUMNS, add_digests, changed
 
 APPLICATION = 0x53544550  # "STEP" in SQLite's header: whose file this is

@@ -122,7 +122,7 @@ def _run(task: Task, config: Config) -> Found:
 
 def _checkpoint(task: Task, config: Config) -> Found:
     """A model that somebody else has trained."""
-    from .._util.checkpoint_files import load_into, read
+    from .._util.checkpoints import load_into, read_checkpoint
     from ..training import open_run
     from ..training.problem import data_of, model_of, standard_of, task_of
 
@@ -133,7 +133,7 @@ def _checkpoint(task: Task, config: Config) -> Found:
     splits = data_of(config)
     problem = task_of(splits, standard_of(str(task.cell.standardise), config, splits))
     model = model_of(config, problem.shape, problem.outputs)
-    load_into(model, read(path), path)
+    load_into(model, read_checkpoint(path), path)
     return model, splits, problem, [], {"parameters": float(sum(p.numel() for p in model.parameters()))}
 
 

@@ -81,9 +81,9 @@ def _page(result: Result, name: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    from .._util.files import written
+    from .._util.files import atomic_write
 
-    with written(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .._util.locks import refuse_link
+from .._util.files import refuse_link
 
 TEMPORARY = ".tmp"  # ends the name of a file that is being written
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has none

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from .._util.digests import DIGEST, digest
-from .._util.locks import Held, held
+from .._util.files import FolderLocked, lock_folder
 from .._util.names import unknown
 from .._util.types import fits, words
 from .._util.untrusted import yaml_in
@@ -45,8 +45,8 @@ def claimed(path: Path) -> Iterator[Callable[[], None]]:
     _refuse_other_folders(path)
     with ExitStack() as stack:
         try:
-            mine = stack.enter_context(held(path, NAME))
-        except Held as who:
+            mine = stack.enter_context(lock_folder(path, NAME))
+        except FolderLocked as who:
             raise RuntimeError(
                 f"{path} is being trained in by {who}: wait for it, stop it, or choose another folder with out"
             ) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .._util.csv_text import csv_text
-from .._util.locks import refuse_link
+from .._util.files import refuse_link
 from .._util.names import unknown
 from .._util.user_code import imported, is_factory
 from . import files

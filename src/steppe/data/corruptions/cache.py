@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..._util.files import written
+from ..._util.files import atomic_write
 
 LIBRARIES = ("numpy", "scipy", "torch", "pillow")  # another release may draw or round otherwise
 DIGEST = sha256().digest_size
@@ -73,6 +73,6 @@ def _write(path: Path, images: Tensor) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     body = BytesIO()
     np.save(body, images.numpy(), allow_pickle=False)
-    with written(path) as file:
+    with atomic_write(path) as file:
         file.write(body.getbuffer())
         file.write(sha256(body.getbuffer()).digest())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
-from ..._util.files import written
+from ..._util.files import atomic_write
 from ..store import Store
 from .contents import Content, content
 
@@ -29,7 +29,7 @@ def write(store: Path, out: Path) -> Path:
     with Store.reading(store) as opened:
         text = html(content(opened))
     out.parent.mkdir(parents=True, exist_ok=True)
-    with written(out) as file:
+    with atomic_write(out) as file:
         file.write(text.encode())
     return out
 
