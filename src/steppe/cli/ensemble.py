@@ -8,8 +8,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..ensembles.named import STRATEGIES, strategy
-from ..ensembles.settings import Ensemble
+from ..ensembles.strategies import STRATEGIES, Ensemble, strategy
 from ..training.config import Config
 from ..training.known import refuse_unknown
 from .errors import STOPPED, usage_errors

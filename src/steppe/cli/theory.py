@@ -28,7 +28,7 @@ class Which:
 
 def run(which: Which) -> Output:
     """One study, done and written; or all of them in a table."""
-    from ..theory.named import NAMED, find
+    from ..theory.registry import NAMED, find
     from ..theory.result import Settings, check_place, save
 
     if which.name is None:

@@ -8,8 +8,7 @@ from typing import Any
 from torch import cat, equal, nn
 
 from ..data.dataset import Dataset
-from ..ensembles.prediction import logits
-from ..ensembles.scores import scored
+from ..ensembles.scores import logits, scored
 from ..measures.curvature.density import spectral_density
 from ..measures.curvature.operator import Curvature
 from ..measures.directions import random_plane
