@@ -32,7 +32,7 @@ from steppe.data.augment import augmentation
 from steppe.data.dataset import Dataset
 from steppe.data.feed import Feed
 from steppe.data.pixels import Standard
-from steppe.nn.named import build
+from steppe.nn.registry import build
 
 Batch = tuple[Tensor, Tensor]
 BAR = 3.0  # percent

@@ -26,7 +26,7 @@ from steppe.data.catalogue import CATALOGUE
 from steppe.data.dataset import Dataset
 from steppe.data.feed import Feed
 from steppe.data.pixels import Standard
-from steppe.nn.named import build
+from steppe.nn.registry import build
 
 STEPS, BATCH = 800, 128  # of training: about 5 s at width 64 on an H200, and 3 s at width 16
 ROWS = 12_800  # of the synthetic task

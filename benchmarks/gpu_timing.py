@@ -17,7 +17,7 @@ import torch
 from feeding import timed
 from measures import quartiles
 
-from steppe._util.files import written
+from steppe._util.files import atomic_write
 
 Work = Callable[[], object]
 LEAST = 3  # rounds, however long they take
@@ -260,7 +260,7 @@ class Page:
             return
         rest = [] if self.ended else [*self._bars(), "The run did not come to its end: what would follow is missing."]
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        with written(self.file) as file:
+        with atomic_write(self.file) as file:
             file.write(("\n".join([*self.lines, *rest]) + "\n").encode())
 
 

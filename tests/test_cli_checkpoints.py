@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from steppe._util.checkpoint_files import load_into, read
+from steppe._util.checkpoints import load_into, read_checkpoint
 
 State = dict[str, Tensor]
 
@@ -49,7 +49,7 @@ WRAPPED: Mapping[str, Callable[[State], Any]] = {
 
 
 def loaded(path: Path, model: nn.Module) -> State:
-    load_into(model, read(path), path)
+    load_into(model, read_checkpoint(path), path)
     return model.state_dict()
 
 
@@ -97,7 +97,7 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path, protocol: A
     else:
         torch.save(evil, path, _use_new_zipfile_serialization=protocol == "torch")
     with pytest.raises(ValueError, match="evil"):
-        read(path)
+        read_checkpoint(path)
     assert not trace.exists()
     pickle.loads(pickle.dumps(Code(trace)))  # it would have left its trace
     assert trace.exists()
@@ -107,14 +107,14 @@ def test_a_pickle_by_the_name_of_safetensors_is_refused(tmp_path: Path) -> None:
     path, trace = tmp_path / "evil.safetensors", tmp_path / "trace"
     path.write_bytes(pickle.dumps(Code(trace)))
     with pytest.raises(ValueError, match=r"is no \.safetensors file"):
-        read(path)
+        read_checkpoint(path)
     assert not trace.exists()
 
 
 def test_a_whole_model_is_refused_with_a_way_out(tmp_path: Path) -> None:
     torch.save(net(), tmp_path / "whole.pt")
     with pytest.raises(ValueError, match=r"save the weights alone: torch\.save\(model\.state_dict\(\)"):
-        read(tmp_path / "whole.pt")
+        read_checkpoint(tmp_path / "whole.pt")
 
 
 @pytest.mark.parametrize(
@@ -130,15 +130,15 @@ def test_a_whole_model_is_refused_with_a_way_out(tmp_path: Path) -> None:
 def test_other_things_are_told_apart(tmp_path: Path, content: Any, said: str) -> None:
     torch.save(content, tmp_path / "odd.pt")
     with pytest.raises(ValueError, match=said):
-        read(tmp_path / "odd.pt")
+        read_checkpoint(tmp_path / "odd.pt")
 
 
 def test_files_that_are_none_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
-        read(tmp_path / "none.pt")
+        read_checkpoint(tmp_path / "none.pt")
     (tmp_path / "code.py").write_text("1")
     with pytest.raises(ValueError, match=r"ends in \.safetensors"):
-        read(tmp_path / "code.py")
+        read_checkpoint(tmp_path / "code.py")
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -160,7 +160,7 @@ def test_damage_is_an_error_with_a_name_and_never_anything_else(tmp_path: Path, 
     path.write_bytes(content)
     found: State = {}
     with suppress(ValueError):  # and nothing else
-        found = read(path)
+        found = read_checkpoint(path)
     assert all(isinstance(t, Tensor) for t in found.values())  # a flipped bit in a number is a number
 
 

@@ -19,7 +19,7 @@ sys.addaudithook(lambda event, args: found.append(args[0]) if event == "import" 
 from steppe.cli.entry import command, main
 
 name = sys.argv[1]
-takes_file = any(o.name == "config" for o in command(name).options())
+takes_file = "config" in command(name).options()
 evil = [
     {"class_path": "evil.C"},
     {"class_path": "evil.C", "init_args": {"x": 1}},
@@ -30,12 +30,12 @@ evil = [
     "evil.C",
     {"rho": "evil.C"},
 ]
-dry = ["--dry-run"] if any(o.name == "dry_run" for o in command(name).options()) else []
+dry = ["--dry-run"] if "dry_run" in command(name).options() else []
 calls = 0
-for option, value in itertools.product(command(name).options(), evil):
-    if option.number is not None or option.name in ("json", "debug", "config", "dry_run", "out"):
+for option, value in itertools.product(command(name).options().values(), evil):
+    if option.flag is None or option.name in ("json", "debug", "config", "dry_run", "out"):
         continue
-    if option.shape is not dict and value not in (evil[0], evil[-2]):  # one mapping and one text say as much of these
+    if not option.is_a(dict) and value not in (evil[0], evil[-2]):  # one mapping and one text say as much of these
         continue
     words = [name.split(), dry, [f"{option.flag}={json.dumps(value)}"]]
     asked = [sum(words, [])]
@@ -55,7 +55,7 @@ assert calls > 5
 assert not found, found
 """
 TAKING_VALUES = [
-    name for name in COMMANDS if any(o.shape is dict or o.name == "config" for o in command(name).options())
+    name for name in COMMANDS if any(o.is_a(dict) or o.name == "config" for o in command(name).options().values())
 ]
 
 

@@ -15,10 +15,10 @@ import pytest
 
 import steppe
 from steppe.cli import main
-from steppe.cli.answer import Answer, plain, tell
 from steppe.cli.data import BUILT_IN, YOUR_OWN
 from steppe.cli.doctor import NEEDED, OPTIONAL
 from steppe.cli.methods import ABOUT, passes
+from steppe.cli.output import Output, print_output, to_json
 from steppe.data.catalogue import CATALOGUE, CORRUPTED
 from steppe.data.registry import DATASETS, OWN
 from steppe.nn import MODELS, build
@@ -187,17 +187,19 @@ def test_data_is_fetched_from_a_mirror_and_a_wrong_file_is_not_kept(
 
 
 def test_json_has_no_numbers_that_json_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
-    tell(Answer({"a": float("nan"), "b": (1, float("inf")), "c": Path("x"), "d": None, "e": True}), as_json=True)
+    print_output(
+        Output({"a": float("nan"), "b": (1, float("inf")), "c": Path("x"), "d": None, "e": True}), as_json=True
+    )
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1, None], "c": "x", "d": None, "e": True}
-    assert plain({1: {2.5}}) == {"1": [2.5]}
+    assert json.loads(to_json({1: {2.5}})) == {"1": [2.5]}
 
 
 def test_tables_are_not_cut_in_a_pipe_and_names_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    from steppe.cli.answer import add, table
+    from steppe.cli.output import add_row, table
 
     shown = table("run", "value", right=("value",))
-    add(shown, "[bold]" + "x" * 100, 1.5)
-    tell(Answer(None, [shown, "[red]text"]), as_json=False)
+    add_row(shown, "[bold]" + "x" * 100, 1.5)
+    print_output(Output(None, [shown, "[red]text"]), as_json=False)
     out = capsys.readouterr().out
     assert "[bold]" + "x" * 100 in out
     assert "[red]text" in out

@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from steppe.cli import main
 from steppe.cli.landscape import Look
 from steppe.cli.subjects import On
-from steppe.ensembles.settings import Ensemble
+from steppe.ensembles.strategies import Ensemble
 from steppe.nn import build
 from steppe.studies.plan import Study, digits
 from steppe.studies.run import run

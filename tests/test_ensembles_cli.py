@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, linear, relu
 import steppe.ensembles.train
 from steppe.cli import main
 from steppe.cli.entry import command
-from steppe.cli.parsing import parse
+from steppe.cli.options import parse
 from steppe.data.corruptions import corrupted
 from steppe.data.registry import load
 from steppe.measures import Objective, fisher_traces

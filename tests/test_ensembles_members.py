@@ -234,7 +234,7 @@ def test_an_ensemble_that_was_trained_stacked_opens_and_goes_on(whole: Trained, 
 
 
 def test_ways_that_there_are_not() -> None:
-    with pytest.raises(ValueError, match=r"how is 'stacked', which was removed: take 'sequence'.* or 'processes'"):
+    with pytest.raises(ValueError, match=r"how is 'stacked', which was removed: use 'sequence'.* or 'processes'"):
         Ensemble(how="stacked")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"how is 'sequenc', and has to be one of sequence, processes"):
         Ensemble(how="sequenc")  # type: ignore[arg-type]
@@ -321,7 +321,7 @@ def test_scores_that_were_lost_are_asked_for(folder: Path) -> None:
     trained(folder, settings={"exchange_at": 1}, epochs=2)
     for name in ("scores-1.npy", "sharp-1.npy"):
         (folder / "member-1" / name).unlink()
-    with pytest.raises(FileNotFoundError, match=r"scores-1\.npy is not there, and the run is at"):
+    with pytest.raises(FileNotFoundError, match=r"scores-1\.npy is missing, and the run is at"):
         trained(folder, settings={"exchange_at": 1}, epochs=2)
 
 

@@ -49,7 +49,7 @@ def by_sets(scores: np.ndarray, k: int, named: str, rest: str) -> list[set[int]]
 def test_sets_are_those_of_the_procedure(scores: np.ndarray, percent: int, named: Any, rest: Any) -> None:
     k = percent * scores.shape[1] // 100
     if not k:
-        with pytest.raises(ValueError, match="1 row at least"):
+        with pytest.raises(ValueError, match="at least 1 row"):
             sharp_sets(scores, percent / 100, named, rest)
         return
     found = sharp_sets(scores, percent / 100, named, rest)
@@ -101,12 +101,12 @@ def test_random_scores_and_three_members_make_three_quarters_of_the_rows_sharp()
 @pytest.mark.parametrize(
     ("scores", "options", "said"),
     [
-        (np.ones((1, 4)), {}, "at least two members"),
-        (np.ones(4), {}, "at least two members"),
+        (np.ones((1, 4)), {}, "at least two"),
+        (np.ones(4), {}, "at least two"),
         (np.array([[1, np.nan], [1, 2.0]]), {}, "1 scores .* member 0 at training row 1"),
         (np.array([[1, 2], [np.inf, 2.0]]), {}, "member 1 at training row 0"),
         (np.ones((2, 4)), {"share": 0.2}, "0 rows"),
-        (np.ones((2, 4)), {"share": 1.5}, "1 at most"),
+        (np.ones((2, 4)), {"share": 1.5}, "at most all"),
         (np.ones((2, 4)), {"named": "sharp"}, "Did you mean 'sharpest'"),
         (np.ones((2, 4)), {"rest": "own"}, "Did you mean 'own-share'"),
     ],

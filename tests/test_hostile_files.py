@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from training_runs import config
 
-from steppe._util.checkpoint_files import read
+from steppe._util.checkpoints import read_checkpoint
 from steppe._util.digests import DIGEST, DIGESTS, digest, with_digests
 from steppe.cli.entry import main
 from steppe.ensembles.members import open_ensemble
@@ -50,7 +50,7 @@ def test_a_checkpoint_that_inflates_is_refused_before_it_is_read(tmp_path: Path)
             archive.writestr(entry.filename, whole.read(entry))
     assert (tmp_path / "small.pt").stat().st_size < 300_000
     with pytest.raises(ValueError, match=r"small\.pt .*declares 268,\d{3},\d{3} bytes"):
-        read(tmp_path / "small.pt")
+        read_checkpoint(tmp_path / "small.pt")
 
 
 @pytest.mark.parametrize("record", ["data.pkl", "data/0", "byteorder"])
@@ -60,7 +60,7 @@ def test_torch_save_does_not_compress_and_we_do_not_inflate(tmp_path: Path, reco
         archive.writestr(name, body, kind)
 
     with pytest.raises(ValueError, match=r"a\.pt .*(compressed|inflate)"):
-        read(checkpoint(tmp_path / "a.pt", rewrite=squeezed))
+        read_checkpoint(checkpoint(tmp_path / "a.pt", rewrite=squeezed))
 
 
 def test_records_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
@@ -77,18 +77,18 @@ def test_records_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
                 archive.filelist.append(other)
 
     with pytest.raises(ValueError, match=r"a\.pt .*declares 4,\d{3},\d{3} bytes"):
-        read(checkpoint(tmp_path / "a.pt", rewrite=many))
+        read_checkpoint(checkpoint(tmp_path / "a.pt", rewrite=many))
 
 
 def test_a_flipped_bit_of_a_checkpoint_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     torch.save({"weight": torch.full((1000,), 7.0)}, path)
-    assert torch.equal(read(path)["weight"], torch.full((1000,), 7.0))
+    assert torch.equal(read_checkpoint(path)["weight"], torch.full((1000,), 7.0))
     body = bytearray(path.read_bytes())
     body[body.index(torch.full((4,), 7.0).numpy().tobytes()) + 2000] ^= 1
     path.write_bytes(body)
     with pytest.raises(ValueError, match=r"a\.pt .*damaged.*CRC"):
-        read(path)
+        read_checkpoint(path)
 
 
 # YAML

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import steppe
-from steppe.cli.answer import Answer, add, table, tell
 from steppe.cli.entry import main
 from steppe.cli.measure import COLUMNS, Found, _write
+from steppe.cli.output import Output, add_row, print_output, table
 from steppe.data.check import Found as FoundData
 from steppe.measures import Estimate, Results
 from steppe.studies.export import export_table
@@ -84,8 +84,8 @@ def test_arrays_by_hostile_names(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_answers_tables_and_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     shown = table("run", f"within {EVIL}", right=(f"within {EVIL}",))
-    add(shown, EVIL, f"[red]{EVIL}[/red]")
-    tell(Answer({EVIL: EVIL}, [shown, f"about {EVIL}"], [f"trouble with {EVIL}"]), as_json=False)
+    add_row(shown, EVIL, f"[red]{EVIL}[/red]")
+    print_output(Output({EVIL: EVIL}, [shown, f"about {EVIL}"], [f"trouble with {EVIL}"]), as_json=False)
     estimate = Estimate(1.0, 0.1, 8, "unbiased", note=EVIL)
     print(Results({EVIL: estimate}, {EVIL + "2": EVIL}))
     told = capsys.readouterr()
@@ -95,7 +95,7 @@ def test_answers_tables_and_warnings(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_json_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
-    tell(Answer({EVIL: EVIL}), as_json=True)
+    print_output(Output({EVIL: EVIL}), as_json=True)
     told = capsys.readouterr().out
     assert clean(told)
     assert json.loads(told) == {EVIL: EVIL}
@@ -112,7 +112,7 @@ def test_progress_and_warnings(capsys: pytest.CaptureFixture[str], monkeypatch: 
         update(EVIL, "done")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        monkeypatch.setattr("steppe.cli.entry._run", lambda *_: warnings.warn(EVIL, stacklevel=1) or 0)
+        monkeypatch.setattr("steppe.cli.entry.print_output", lambda *_: warnings.warn(EVIL, stacklevel=1))
         main(["methods"])
     told = capsys.readouterr().err
     assert told.count("owned") == 2

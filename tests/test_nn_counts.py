@@ -12,9 +12,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from steppe.nn import MODELS, build
-from steppe.nn.convolutions import convolution, stem_for
+from steppe.nn.layers import Mean, convolution, sequence, stem_for
 from steppe.nn.pyramidnet import KINDS, pyramid, pyramidnet
-from steppe.nn.sequence import Mean, sequence
 from steppe.nn.wide_resnet import wide_resnet
 
 CIFAR, IMAGENET = (3, 32, 32), (3, 224, 224)

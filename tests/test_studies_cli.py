@@ -20,7 +20,7 @@ from filelock import FileLock
 from studies_cells import BASE
 
 from steppe.cli import main
-from steppe.cli.study import Which, study_of
+from steppe.cli.study_options import Which, study_of
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_numbers_are_whole_in_a_narrow_terminal(tmp_path: Path, width: int) -> N
     from rich.console import Console
     from studies_cells import tiny
 
-    from steppe.cli.study_answer import answer
+    from steppe.cli.study import output_of
     from steppe.studies.cell import cells
     from steppe.studies.run import look
     from steppe.studies.statistics.findings import finding
@@ -199,7 +199,7 @@ def test_numbers_are_whole_in_a_narrow_terminal(tmp_path: Path, width: int) -> N
             store.record(cell.key, targets={"test_error": i * i % 7 / 10}, measures={name: {"value": i * i * i % 11}})
     found = finding(study, *look(study))
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(answer(study, found).shown[0])
+    console.print(output_of(study, found).shown[0])
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
     [held] = found.held

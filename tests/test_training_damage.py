@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from training_runs import assert_same_end, config
 
-from steppe._util import checkpoint_files as handed_in
+from steppe._util.checkpoints import read_checkpoint
 from steppe.training import Run, open_run, train
 from steppe.training.checkpoint import PREVIOUS, WEIGHTS, loaded
 from steppe.training.schedule import Position
@@ -90,7 +90,7 @@ def test_a_damaged_tensor_is_told_by_its_name(whole: Run, tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=rf"{WEIGHTS} .*the tensor '{last}'"):
         open_run(tmp_path).weights()
     with pytest.raises(ValueError, match=rf"{WEIGHTS} .*the tensor '{last}'"):
-        handed_in.read(tmp_path / WEIGHTS)  # the file by itself, as `steppe measure` takes it
+        read_checkpoint(tmp_path / WEIGHTS)  # the file by itself, as `steppe measure` takes it
 
 
 def _end(path: Path, name: str) -> int:

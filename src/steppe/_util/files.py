@@ -29,7 +29,7 @@ def replace(path: Path, content: bytes | memoryview) -> None:
 
 
 @contextmanager
-def written(path: str | os.PathLike[str]) -> Iterator[BytesIO]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[BytesIO]:
     """Collect content in memory and write the file atomically when the block ends without an error."""
     content = BytesIO()
     yield content

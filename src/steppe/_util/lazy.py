@@ -1,7 +1,7 @@
-"""Names that a package offers, each imported when somebody first asks for it.
+"""Lazy exports: a package's public names, each imported on first use.
 
-`import torch` takes seconds, and `steppe --help` should not. What a package offers is written once, in the stub
-beside it, which type checkers and editors read too.
+`import torch` takes seconds, and `steppe --help` should not. The stub beside the package lists its names once, for
+type checkers and editors too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 
-def offered(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__getattr__` and `__dir__`, after the `from .module import name as name` lines of its stub."""
+def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's `__getattr__` and `__dir__`, from the `from .module import name as name` lines of its stub."""
     lines = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body
     homes = {a.name: line.module for line in lines if isinstance(line, ast.ImportFrom) for a in line.names}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .files import refuse_link, written
+from .files import refuse_link
 
 try:
     import fcntl
@@ -54,7 +54,7 @@ def held(folder: Path, name: str, patience: float = 0.0) -> Iterator[Callable[[]
                     f"{folder} is gone, or another folder has come in its place: nothing is written there"
                 )
 
-        with written(holder) as said:
+        with atomic_write(holder) as said:
             said.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         try:
             yield refuse_another

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .answer import Answer, add, table
-from .command import Command
-from .options import called, many
-from .trouble import FAILED, Misuse, asking
+from .errors import FAILED, UsageError, usage_errors
+from .options import Command
+from .output import Output, add_row, table
 
 BUILT_IN = {  # what comes with steppe or is made when asked for
     "digits": "scikit-learn's 8 x 8 images",
@@ -28,11 +27,11 @@ YOUR_OWN = {
 class Get:
     """What `steppe data get` takes."""
 
-    names: list[str] = field(default_factory=list, metadata=many("NAME"))
+    names: list[str] = field(default_factory=list, metadata={"metavar": "NAME", "nargs": "*"})
     """data sets to download, from their official addresses"""
     data_root: str = "data"
     """the folder under which data sets lie"""
-    mirror: str | None = field(default=None, metadata=called("ADDRESS"))
+    mirror: str | None = field(default=None, metadata={"metavar": "ADDRESS"})
     """another address, or a folder, that has the same files"""
 
 
@@ -40,7 +39,7 @@ class Get:
 class Check:
     """What `steppe data check` takes."""
 
-    paths: list[str] = field(default_factory=list, metadata=many("PATH"))
+    paths: list[str] = field(default_factory=list, metadata={"metavar": "PATH", "nargs": "*"})
     """folders and files to look at"""
 
 
@@ -52,13 +51,13 @@ class Listed:
     """the folder under which data sets lie"""
 
 
-def get(asked: Get) -> Answer:
+def get(asked: Get) -> Output:
     """Downloads, checks and unpacks; what was begun goes on where it stopped."""
     from ..data.catalogue import CATALOGUE, CORRUPTED, files
 
     if not asked.names:
-        raise Misuse(f"say what to get: {', '.join([*CATALOGUE, *CORRUPTED])}")
-    with asking():
+        raise UsageError(f"say what to get: {', '.join([*CATALOGUE, *CORRUPTED])}")
+    with usage_errors():
         for name in asked.names:
             files(name)
     from ..data.download import get as download
@@ -66,20 +65,20 @@ def get(asked: Get) -> Answer:
     found = []
     for name in asked.names:
         found.append({"name": name, "root": str(download(name, asked.data_root, mirror=asked.mirror))})
-    return Answer(found, [f"{row['name']} is under {row['root']}" for row in found])
+    return Output(found, [f"{row['name']} is under {row['root']}" for row in found])
 
 
-def check(asked: Check) -> Answer:
+def check(asked: Check) -> Output:
     """Says what every path is, or what is wrong with it."""
     from ..data.check import check as look
 
     if not asked.paths:
-        raise Misuse("say which folder or file to look at")
+        raise UsageError("say which folder or file to look at")
     reports = [look(path) for path in asked.paths]
-    return Answer([r.to_dict() for r in reports], reports, code=0 if all(r.ok for r in reports) else FAILED)
+    return Output([r.to_dict() for r in reports], reports, code=0 if all(r.ok for r in reports) else FAILED)
 
 
-def listed(asked: Listed) -> Answer:
+def listed(asked: Listed) -> Output:
     """Names that `--data` takes, and where the published ones lie."""
     from ..data.catalogue import CATALOGUE, CORRUPTED
 
@@ -88,7 +87,7 @@ def listed(asked: Listed) -> Answer:
     rows: list[dict[str, Any]] = []
     for name, text in BUILT_IN.items():
         rows.append({"name": name, "is": text, "found": "built in"})
-        add(shown, name, text, "", "", "", "", "built in")
+        add_row(shown, name, text, "", "", "", "", "built in")
     for name, one in CATALOGUE.items():
         rows.append(
             {"name": name, "is": one.title, "rows": one.rows, "shape": one.shape, "classes": one.classes}
@@ -96,14 +95,14 @@ def listed(asked: Listed) -> Answer:
         )
         sizes = f"{one.rows[0]} + {one.rows[1]}"
         shape = " x ".join(map(str, one.shape))
-        add(shown, name, one.title, sizes, shape, one.classes, f"{one.size / 1e6:,.0f} MB", here.get(name, ""))
+        add_row(shown, name, one.title, sizes, shape, one.classes, f"{one.size / 1e6:,.0f} MB", here.get(name, ""))
     for name, file in CORRUPTED.items():
         rows.append({"name": name, "is": "corrupted test rows", "bytes": file.size, "found": here.get(name)})
-        add(shown, name, "corrupted test rows", "", "", "", f"{file.size / 1e6:,.0f} MB", here.get(name, ""))
+        add_row(shown, name, "corrupted test rows", "", "", "", f"{file.size / 1e6:,.0f} MB", here.get(name, ""))
     for name, text in YOUR_OWN.items():
         rows.append({"name": name, "is": text, "found": None})
-        add(shown, name, text, "", "", "", "", "")
-    return Answer(rows, [shown, "steppe data get NAME downloads one into --data-root."])
+        add_row(shown, name, text, "", "", "", "", "")
+    return Output(rows, [shown, "steppe data get NAME downloads one into --data-root."])
 
 
 def found_under(root: str) -> list[dict[str, str]]:

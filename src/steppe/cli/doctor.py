@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from .answer import Answer, add, table
-from .command import Command
+from .options import Command
+from .output import Output, add_row, table
 
 NEEDED = (
-    "torch", "numpy", "filelock", "jinja2", "jsonargparse", "pebble", "pillow", "plotly", "pyyaml", "rich",
-    "safetensors", "scikit-learn", "scipy",
+    "torch", "numpy", "filelock", "docstring-parser", "jinja2", "jsonargparse", "pebble", "pillow", "plotly", "pyyaml",
+    "rich", "safetensors", "scikit-learn", "scipy",
 )  # fmt: skip
 OPTIONAL = {  # distribution: what it is for
     "pyarrow": "records of a study as .parquet",
@@ -31,7 +31,7 @@ class Where:
     """the folder under which data sets lie"""
 
 
-def run(where: Where) -> Answer:
+def run(where: Where) -> Output:
     """Versions, devices, optional packages and data sets."""
     versions: dict[str, str | None] = {"python": platform.python_version(), "steppe": _own()}
     versions |= {name: _version(name) for name in (*NEEDED, *OPTIONAL)}
@@ -50,20 +50,20 @@ def run(where: Where) -> Answer:
         "data_root": os.path.abspath(where.data_root),
         "data": sets,
     }
-    return Answer(data, _shown(data), code=1 if missing else 0)
+    return Output(data, _shown(data), code=1 if missing else 0)
 
 
 def _shown(data: dict[str, Any]) -> Sequence[Any]:
     versions = table("package", "version", "what it is for")
     for name, version in data["versions"].items():
-        add(versions, name, version or "missing", OPTIONAL.get(name, "") if version else _remedy(name))
+        add_row(versions, name, version or "missing", OPTIONAL.get(name, "") if version else _remedy(name))
     devices = table("device", "what it is")
     for device in data["devices"]:
-        add(devices, device["name"], device["is"])
+        add_row(devices, device["name"], device["is"])
     if data["data"]:
         sets: Any = table("data set", "found in")
         for row in data["data"]:
-            add(sets, row["name"], row["found"])
+            add_row(sets, row["name"], row["found"])
     else:
         sets = f"No data sets under {data['data_root']}: `steppe data list` has those that can be had."
     return [data["system"], "", versions, "", devices, "", f"Data sets under {data['data_root']}", sets]

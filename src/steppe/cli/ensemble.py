@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..ensembles.named import STRATEGIES, strategy
-from ..ensembles.settings import Ensemble
+from ..ensembles.strategies import STRATEGIES, Ensemble, strategy
 from ..training.config import Config
 from ..training.validate import refuse_unknown
-from .answer import Answer, add, plain, table
-from .command import Command, File, Origins
-from .options import called
+from .errors import STOPPED, usage_errors
+from .options import Command, File, Sources
+from .output import Output, add_row, table, to_json
 from .train import How
-from .trouble import STOPPED, asking
 
 if TYPE_CHECKING:
     from ..ensembles.summary import Report
@@ -32,13 +29,13 @@ class Told:
 
     radii: list[float] = field(default_factory=list)
     """train one ensemble a radius, and draw sharpness against diversity over them"""
-    sharpness: str = field(default="adaptive_worst_l2@0.5", metadata=called("MEASURE"))
+    sharpness: str = field(default="adaptive_worst_l2@0.5", metadata={"metavar": "MEASURE"})
     """how sharp members are, on training rows: a measure by name"""
     diversity: Literal["der", "variance", "kl", "disagreement"] = "der"  # SharpBalance paper, section 4.2
     """what the plot has as diversity"""
     average: Literal["logits", "probabilities"] = "logits"  # SharpBalance paper, section 2
     """of what the ensemble takes the mean over members"""
-    plot: str | None = field(default=None, metadata=called("FILE"))
+    plot: str | None = field(default=None, metadata={"metavar": "FILE"})
     """the page with the plot; with --radii by default tradeoff.html in the folder of the ensembles"""
 
     def __post_init__(self) -> None:
@@ -46,13 +43,13 @@ class Told:
             raise ValueError(f"radii is {self.radii}, and has to be a list of radii, 0 or more")
 
 
-def run(ensemble: Ensemble, told: Told, config: Config, how: How, file: File, origins: Origins) -> Answer:
+def run(ensemble: Ensemble, told: Told, config: Config, how: How, file: File, sources: Sources) -> Output:
     """Trains every ensemble that was asked for, and tells of all of them in one table."""
     from ..measures.registry import resolve_measures
 
-    with asking():
+    with usage_errors():
         resolve_measures([told.sharpness])
-        plans = list(_plans(ensemble, told, config, origins))
+        plans = list(_plans(ensemble, told, config, sources))
     if how.dry_run:
         return _dry(plans)
     if told.radii or told.plot:
@@ -68,7 +65,7 @@ def run(ensemble: Ensemble, told: Told, config: Config, how: How, file: File, or
         except Stopped as stop:
             code = STOPPED if "SIGINT" in str(stop) else stop.exit_code
             done = {"out": str(_root(config)), "finished": False, "ensembles": [r.to_dict() for r in reports]}
-            return Answer(done, trouble=[f"steppe ensemble: {stop}"], code=code)
+            return Output(done, errors=[f"steppe ensemble: {stop}"], code=code)
         reports.append(report(trained, told.average, told.sharpness))
     return _answer(reports, told, _root(config))
 
@@ -80,7 +77,7 @@ def _root(config: Config) -> Path:
     return folder_of(replace(config, method="ensemble"))
 
 
-def _plans(ensemble: Ensemble, told: Told, config: Config, origins: Origins) -> Iterator[tuple[Config, Ensemble]]:
+def _plans(ensemble: Ensemble, told: Told, config: Config, sources: Sources) -> Iterator[tuple[Config, Ensemble]]:
     """Every ensemble that is asked for, in a folder that says what it is."""
     from ..ensembles.members import members_of
 
@@ -91,11 +88,11 @@ def _plans(ensemble: Ensemble, told: Told, config: Config, origins: Origins) -> 
             inside = name + (f",rho={rho:g}" if told.radii else "")
             made = replace(config, rho=rho, out=str(_root(config) / inside)), replace(ensemble, strategy=name)
             for member in members_of(*made):
-                refuse_unknown(member, origins.spelled)
+                refuse_unknown(member, sources.spelled)
             yield made
 
 
-def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Answer:
+def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Output:
     from ..ensembles.members import exchanges, members_of
 
     rows: list[dict[str, Any]] = []
@@ -106,12 +103,12 @@ def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Answer:
             row = {"out": m.out, "method": m.method, "rho": m.rho, "seed": m.seed, "exchanges_after": after}
             rows.append({"strategy": ensemble.strategy, **row})
             rho = "its own" if m.rho is None and m.method != "none" else "" if m.rho is None else m.rho
-            add(shown, m.out, m.method, rho, m.seed, ", ".join(f"epoch {e}" for e in after))
-    return Answer({"members": rows}, [shown, f"{len(rows)} members; nothing was trained or written"])
+            add_row(shown, m.out, m.method, rho, m.seed, ", ".join(f"epoch {e}" for e in after))
+    return Output({"members": rows}, [shown, f"{len(rows)} members; nothing was trained or written"])
 
 
-def _answer(reports: Sequence[Report], told: Told, root: Path) -> Answer:
-    from .._util.files import written
+def _answer(reports: Sequence[Report], told: Told, root: Path) -> Output:
+    from .._util.files import atomic_write
     from ..ensembles.tradeoff import figure, slopes, write_html
 
     data: dict[str, Any] = {"out": str(root), "finished": True, "ensembles": [r.to_dict() for r in reports]}
@@ -128,9 +125,9 @@ def _answer(reports: Sequence[Report], told: Told, root: Path) -> Answer:
             for name, e in fitted.items()
         ]
         lines.append(f"{page}: the plot")
-    with written(root / NUMBERS) as file:
-        file.write(json.dumps(plain(data), indent=1, allow_nan=False).encode())
-    return Answer(data, lines)
+    with atomic_write(root / NUMBERS) as file:
+        file.write(to_json(data).encode())
+    return Output(data, lines)
 
 
 COLUMNS = {  # of the table, with the scores that they show and how
@@ -149,7 +146,7 @@ def _ensembles(reports: Sequence[Report]) -> Any:
     shown = table("ensemble", *COLUMNS, "sharpness", right=(*COLUMNS, "sharpness"), fold=("ensemble",))
     for r in reports:
         cells = [_cell(r.scores.get(name), scale, form) for name, scale, form in COLUMNS.values()]
-        add(shown, r.path.name, *cells, _number(r.sharpness, ".3g"))
+        add_row(shown, r.path.name, *cells, _number(r.sharpness, ".3g"))
     return shown
 
 
@@ -159,7 +156,7 @@ def _members(reports: Sequence[Report], sharpness: str) -> Any:
     for r in reports:
         for m in r.members:
             cells = (f"{100 * m['accuracy']:.2f}", f"{m['nll']:.4f}", f"{100 * m['calibration_error']:.2f}")
-            add(shown, m["run"], *cells, _number(m["sharpness"], ".4g"))
+            add_row(shown, m["run"], *cells, _number(m["sharpness"], ".4g"))
     return shown
 
 
@@ -169,7 +166,7 @@ def _severities(reports: Sequence[Report]) -> Any:
     for r in reports:
         for severity, scores in r.severities.items():
             cells = [_cell(scores.get(COLUMNS[h][0]), *COLUMNS[h][1:]) for h in heads]
-            add(shown, r.path.name, severity, *cells)
+            add_row(shown, r.path.name, severity, *cells)
     return shown
 
 
@@ -190,7 +187,7 @@ COMMANDS = {
     "ensemble": Command(
         "ensemble",
         "Train the members of an ensemble, and tell how good, how different and how sharp they are.",
-        (Ensemble, Told, Config, How, File, Origins),
+        (Ensemble, Told, Config, How, File, Sources),
         run,
         [
             "steppe ensemble --data digits --members 3 --strategy sharpbalance --rho 0.2 --out runs/three",

@@ -1,22 +1,20 @@
-"""From the command line to a command, and from its answer or its trouble to stdout, stderr and an exit code."""
+"""Entry point: finds the command, parses its options, runs it, and prints its output or its error."""
 
 from __future__ import annotations
 
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 
 from .._util.names import unknown
 from .._util.terminal import complain, say
-from .answer import tell
-from .command import Command, Common
-from .pages import front
-from .parsing import Asked, parse
-from .trouble import FAILED, MISUSED, Misuse, asking, debugging, told
+from .errors import FAILED, MISUSED, UsageError, debugging, report_error, usage_errors
+from .options import Command, Common, parse
+from .output import print_output
 
-COMMANDS: Mapping[str, str] = {  # in the order of the page, with the module that has each
+COMMANDS: Mapping[str, str] = {  # in the order of the help page, with the module of each
     "train": "train",
     "measure": "measure",
     "landscape": "landscape",
@@ -26,7 +24,7 @@ COMMANDS: Mapping[str, str] = {  # in the order of the page, with the module tha
     "study status": "study",
     "study report": "study",
     "study add-measure": "study",
-    "report serve": "report",
+    "report serve": "study",
     "data get": "data",
     "data check": "data",
     "data list": "data",
@@ -37,75 +35,76 @@ COMMANDS: Mapping[str, str] = {  # in the order of the page, with the module tha
 GROUPS: Mapping[str, str] = {
     "report": "The report of a study.",
     "study": "Studies: does sharpness predict generalisation in a pool of runs?",
-    "data": "Data sets: get them, check them, list them.",
+    "data": "Data sets: download, check and list them.",
 }
 ABOUT = "steppe trains models towards flat minima and measures how flat they are."
 
 
 def command(name: str) -> Command:
-    """The command of that name; importing its module takes no torch."""
-    made: Command = import_module(f".{COMMANDS[name]}", __package__).COMMANDS[name]
-    return made
+    """The command of that name; its module does not import torch."""
+    found: Command = import_module(f".{COMMANDS[name]}", __package__).COMMANDS[name]
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs what was typed, and returns the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    with warnings.catch_warnings(), debugging("--debug" in words):
-        return _main(words)
+    """Runs a command line (by default `sys.argv`) and returns the exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    with warnings.catch_warnings(), debugging("--debug" in argv):
+        return _main(argv)
 
 
-def _main(words: list[str]) -> int:
+def _main(argv: Sequence[str]) -> int:
     name = "steppe"
     try:
-        found = _found(words)
-        if isinstance(found, str):
-            say(found, end="")
+        selected = _select(argv)
+        if isinstance(selected, str):
+            say(selected, end="")
             return 0
-        name = f"steppe {found.name}"
-        warnings.showwarning = lambda said, *_: complain(f"{name}: warning: {said}")
-        asked = parse(found, words[len(found.name.split()) :])
-        if isinstance(asked, str):
-            say(asked, end="")
+        name = f"steppe {selected.name}"
+        warnings.showwarning = lambda text, *_: complain(f"{name}: warning: {text}")
+        parsed = parse(selected, argv[len(selected.name.split()) :])
+        if isinstance(parsed, str):
+            say(parsed, end="")
             return 0
-        return _run(found, asked)
-    except BrokenPipeError:  # the reader, such as head, has gone: nobody is left to tell
+        with usage_errors():
+            settings = [parsed.of(group) for group in selected.settings]
+        output = selected.run(*settings)
+        if os.environ.get("RANK", "0") == "0":  # one of several processes prints
+            print_output(output, parsed.of(Common).json)
+        return output.code
+    except BrokenPipeError:  # the reader of stdout, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (Exception, KeyboardInterrupt) as error:
-        code = told(error, name)
+        code = report_error(error, name)
         if code == MISUSED:
-            complain(f"{name} --help shows what there is.")
+            complain(f"{name} --help lists the options." if name != "steppe" else "steppe --help lists the commands.")
         return code
 
 
-def _run(found: Command, asked: Asked) -> int:
-    common: Common = asked.of(Common)
-    with asking():
-        settings = [asked.of(group) for group in found.settings]
-    answer = found.run(*settings)
-    if os.environ.get("RANK", "0") == "0":  # of several processes one speaks
-        tell(answer, common.json)
-    return answer.code
-
-
-def _found(words: Sequence[str]) -> Command | str:
-    """The command that the words begin with, or the page of help that they ask for."""
-    first = words[0] if words else "--help"
+def _select(argv: Sequence[str]) -> Command | str:
+    """The command that the first words name, or the help page or version that they ask for."""
+    first = argv[0] if argv else "--help"
     if first in ("-h", "--help", "help"):
-        return front("steppe", ABOUT, [(n, command(n).does) for n in COMMANDS])
+        return _page("steppe", ABOUT, [(n, command(n).summary) for n in COMMANDS])
     if first in ("--version", "version"):
         from .. import __version__
 
         return f"steppe {__version__}\n"
     if first not in GROUPS:
         if first not in COMMANDS:
-            raise Misuse(unknown("command", first, dict.fromkeys(n.split()[0] for n in COMMANDS)))
+            raise UsageError(unknown("command", first, dict.fromkeys(n.split()[0] for n in COMMANDS)))
         return command(first)
-    second = words[1] if len(words) > 1 else "--help"
+    second = argv[1] if len(argv) > 1 else "--help"
     inside = {n.removeprefix(f"{first} "): n for n in COMMANDS if n.startswith(f"{first} ")}
     if second in ("-h", "--help"):
-        return front(f"steppe {first}", GROUPS[first], [(n, command(whole).does) for n, whole in inside.items()])
+        return _page(f"steppe {first}", GROUPS[first], [(n, command(whole).summary) for n, whole in inside.items()])
     if second not in inside:
-        raise Misuse(unknown(f"command of `steppe {first}`", second, inside))
+        raise UsageError(unknown(f"command of `steppe {first}`", second, inside))
     return command(inside[second])
+
+
+def _page(name: str, about: str, commands: Iterable[tuple[str, str]]) -> str:
+    """The help page of steppe, or of a group of commands."""
+    rows = [f"  {command:<18} {summary}" for command, summary in commands]
+    return "\n".join([f"usage: {name} COMMAND [options]", "", about, "", *rows, "", f"{name} COMMAND --help\n"])

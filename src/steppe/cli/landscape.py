@@ -7,11 +7,10 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .answer import Answer
-from .command import Command, File
-from .options import called, many
+from .errors import STOPPED, UsageError, usage_errors
+from .options import Command, File
+from .output import Output
 from .subjects import On, config_of, subject
-from .trouble import STOPPED, Misuse, asking
 
 if TYPE_CHECKING:
     from ..measures.landscape import Slice
@@ -25,9 +24,9 @@ FORMATS = (".html", ".json", ".npz")
 class Look:
     """What is looked at, along what, and where the picture goes."""
 
-    what: list[str] = field(default_factory=list, metadata=many("RUN|CHECKPOINT"))
+    what: list[str] = field(default_factory=list, metadata={"metavar": "RUN|CHECKPOINT", "nargs": "*"})
     """one, to look around it; two, for the straight line between them"""
-    out: str = field(default="landscape.html", metadata=called("FILE"))
+    out: str = field(default="landscape.html", metadata={"metavar": "FILE"})
     """a page (.html), or the numbers (.json, .npz)"""
     axes: int = 2
     """around one: 1 for a line, 2 for a plane"""
@@ -49,15 +48,15 @@ class Look:
             raise ValueError(f"points is {self.points}, and has to be 2 or more")
 
 
-def run(look: Look, on: On, file: File) -> Answer:
+def run(look: Look, on: On, file: File) -> Output:
     """Evaluates the loss point by point, and writes what it has also when it is stopped."""
     if len(look.what) not in (1, 2):
-        raise Misuse(f"a landscape is of one run or checkpoint, or between two, not of {len(look.what)}")
+        raise UsageError(f"a landscape is of one run or checkpoint, or between two, not of {len(look.what)}")
     if Path(look.out).suffix not in FORMATS:
-        raise Misuse(f"--out takes a file that ends in {', '.join(FORMATS)}, not {look.out!r}")
+        raise UsageError(f"--out takes a file that ends in {', '.join(FORMATS)}, not {look.out!r}")
     from ..training.validate import known_device
 
-    with asking():
+    with usage_errors():
         known_device(on.device)
     for where in look.what:
         config_of(where, on)  # refuses what is not there before anything takes time
@@ -85,7 +84,7 @@ def _between(objective: Objective, look: Look, on: On) -> Way:
 
 
 def _write(drawn: Slice | Way, look: Look) -> None:
-    from .._util.files import written
+    from .._util.files import atomic_write
     from ..measures.plotting import write_html
 
     place = Path(look.out)
@@ -95,11 +94,11 @@ def _write(drawn: Slice | Way, look: Look) -> None:
     elif place.suffix == ".npz":
         drawn.save(place)
     else:
-        with written(place) as file:
+        with atomic_write(place) as file:
             file.write(drawn.to_json().encode())
 
 
-def _answer(drawn: Slice | Way, look: Look) -> Answer:
+def _answer(drawn: Slice | Way, look: Look) -> Output:
     from ..measures.paths import Path as Way
     from ..measures.plotting import caption
 
@@ -110,7 +109,7 @@ def _answer(drawn: Slice | Way, look: Look) -> Answer:
         barrier = drawn.barrier()
         data |= {"barrier": barrier.value, "top": drawn.top}
         lines.append(f"barrier {barrier}")
-    return Answer(data, lines, code=0 if drawn.complete else STOPPED)
+    return Output(data, lines, code=0 if drawn.complete else STOPPED)
 
 
 COMMANDS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from .._util.csv_text import csv_text
 from ..training.config import Config
-from .answer import Answer, add, plain, table
-from .command import Command, File
-from .options import called, many
+from .errors import FAILED, STOPPED, UsageError, message, print_traceback, usage_errors
+from .options import Command, File
+from .output import Output, add_row, table, to_json
 from .subjects import On, config_of, subject
-from .trouble import FAILED, STOPPED, Misuse, asking, message, trace
 
 if TYPE_CHECKING:
     from ..measures.run import Results
@@ -41,11 +39,11 @@ COLUMNS = (
 class What:
     """What is measured, and where the numbers go."""
 
-    what: list[str] = field(default_factory=list, metadata=many("RUN|CHECKPOINT"))
+    what: list[str] = field(default_factory=list, metadata={"metavar": "RUN|CHECKPOINT", "nargs": "*"})
     """folders of runs, or files of weights: .safetensors, or .pt and .pth with nothing but weights in them"""
     measures: list[str] = field(default_factory=lambda: USUAL.split(","))
     """by name, at a radius of your own as in worst_linf@0.002; docs/measures.md has all"""
-    out: str | None = field(default=None, metadata=called("FILE"))
+    out: str | None = field(default=None, metadata={"metavar": "FILE"})
     """also write the numbers to a .json or .csv file"""
     dry_run: bool = False
     """say what would be measured, and stop"""
@@ -69,7 +67,7 @@ class Found:
             self.stopped |= why == "not measured: stopped"
 
     def fail(self, run: str, error: Exception) -> None:
-        trace(error)
+        print_traceback(error)
         self.failures.append({"run": run, "measure": "", "why": message(error)})
 
     def told(self) -> list[str]:
@@ -81,17 +79,17 @@ class Found:
         return [*skipped, *failed]
 
 
-def run(what: What, on: On, file: File) -> Answer:
+def run(what: What, on: On, file: File) -> Output:
     """Measures one subject after the other; what fails is told at the end, beside the others' numbers."""
     from ..measures.registry import resolve_measures
     from ..measures.run import measure_objective
     from ..training.validate import known_device
 
     if not what.what:
-        raise Misuse("say what to measure: folders of runs, or a checkpoint with --model and --data")
+        raise UsageError("say what to measure: folders of runs, or a checkpoint with --model and --data")
     if what.out is not None and Path(what.out).suffix not in (".json", ".csv"):
-        raise Misuse(f"--out takes a file that ends in .json or .csv, not {what.out!r}")
-    with asking():
+        raise UsageError(f"--out takes a file that ends in .json or .csv, not {what.out!r}")
+    with usage_errors():
         plan = resolve_measures(what.measures)
         known_device(on.device)
     configs, found = _configs(what, on)
@@ -123,19 +121,19 @@ def _configs(what: What, on: On) -> tuple[dict[str, Config], Found]:
             continue
         try:
             configs[where] = config_of(where, on)
-        except Misuse:
+        except UsageError:
             raise
         except (OSError, ValueError) as error:
             found.fail(where, error)
     return configs, found
 
 
-def _answer(what: What, found: Found) -> Answer:
+def _answer(what: What, found: Found) -> Output:
     if what.out is not None:
         _write(Path(what.out), found)
     data = {"results": found.rows, "failures": found.failures}
     code = STOPPED if found.stopped else FAILED if found.failures else 0
-    return Answer(data, [_table(found.rows)] if found.rows else [], found.told(), code)
+    return Output(data, [_table(found.rows)] if found.rows else [], found.told(), code)
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Any:
@@ -149,33 +147,33 @@ def _table(rows: Sequence[dict[str, Any]]) -> Any:
         kind = ", ".join([row["kind"], *filter(None, [row["note"]]), *([] if row["complete"] else ["stopped early"])])
         cost, again = Cost(**row["cost"]), row["run"] == before
         cells = (row["measure"], f"{row['value']:.5g}", error, row["n"], kind, cost, f"{cost.seconds:.2f} s")
-        add(shown, "" if again else row["run"], *cells)
+        add_row(shown, "" if again else row["run"], *cells)
         before = row["run"]
     return shown
 
 
 def _write(path: Path, found: Found) -> None:
-    from .._util.files import written
+    from .._util.files import atomic_write
 
     if path.suffix == ".json":
-        text = json.dumps(plain({"results": found.rows, "failures": found.failures}), indent=2, allow_nan=False)
+        text = to_json({"results": found.rows, "failures": found.failures})
     else:
         text = csv_text(COLUMNS, (row | row["cost"] for row in found.rows))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())
 
 
-def _dry(what: What, on: On, configs: Mapping[str, Config], found: Found) -> Answer:
+def _dry(what: What, on: On, configs: Mapping[str, Config], found: Found) -> Output:
     plans = [{"run": where, "data": c.data, "model": c.model, "method": c.method} for where, c in configs.items()]
     shown = table("run", "data", "model")
     for row in plans:
-        add(shown, row["run"], row["data"], row["model"])
+        add_row(shown, row["run"], row["data"], row["model"])
     data = {"runs": plans, "measures": what.measures, "rows": on.rows, "batch": on.batch, "split": on.split}
     data |= {"failures": found.failures}
     where = f"{on.rows} {on.split} rows, or as many as there are, in batches of {on.batch}"
     words = f"{', '.join(what.measures)} on {where}; nothing was measured"
-    return Answer(data, [shown, words], found.told(), FAILED if found.failures else 0)
+    return Output(data, [shown, words], found.told(), FAILED if found.failures else 0)
 
 
 COMMANDS = {

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .answer import Answer, add, table
-from .command import Command
-from .options import one
-from .trouble import asking
+from .errors import usage_errors
+from .options import Command
+from .output import Output, add_row, table
 
 if TYPE_CHECKING:
     from ..core.probe import Method
@@ -53,11 +52,11 @@ STEPS = 1000  # over which the passes of a step are counted: more than any perio
 class Which:
     """What `steppe methods` takes."""
 
-    method: str | None = field(default=None, metadata=one("METHOD"))
+    method: str | None = field(default=None, metadata={"metavar": "METHOD", "nargs": "?"})
     """one method, in detail"""
 
 
-def run(which: Which) -> Answer:
+def run(which: Which) -> Output:
     """All methods in a table, or one with its parameters and where their defaults come from."""
     from ..methods.registry import METHODS, method
 
@@ -66,16 +65,16 @@ def run(which: Which) -> Answer:
         shown = table("method", "passes", "parameters", "what it does", "paper", fold=("parameters", "what it does"))
         for name, row in rows.items():
             given = " ".join(f"{p['name']}={p['default']}" for p in row["parameters"])
-            add(shown, name, row["passes"], given, row["does"], row["paper"])
-        return Answer(list(rows.values()), [shown, "Passes are those of a step at default options."])
-    with asking():
+            add_row(shown, name, row["passes"], given, row["does"], row["paper"])
+        return Output(list(rows.values()), [shown, "Passes are those of a step at default options."])
+    with usage_errors():
         made = method(which.method)
     row = described(which.method, METHODS[which.method], made)
     lines = [f"{row['name']}: {row['does']}", f"paper: {row['paper'] or 'none'}", f"passes a step: {row['passes']}"]
     params = table("parameter", "default", "source and meaning", fold=("source and meaning",))
     for p in row["parameters"]:
-        add(params, p["name"], p["default"], p["source"])
-    return Answer(row, ["\n".join([*lines, f"{row['class']}: {row['definition']}", ""]), params])
+        add_row(params, p["name"], p["default"], p["source"])
+    return Output(row, ["\n".join([*lines, f"{row['class']}: {row['definition']}", ""]), params])
 
 
 def described(name: str, factory: Callable[..., Method], made: Method) -> dict[str, Any]:

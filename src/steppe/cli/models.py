@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .._util.names import unknown
-from .answer import Answer, add, table
-from .command import Command
-from .options import one
-from .trouble import Misuse
+from .errors import UsageError
+from .options import Command
+from .output import Output, add_row, table
 
 if TYPE_CHECKING:
-    from ..nn.named import Architecture
+    from ..nn.registry import Architecture
 
 IMAGES, CLASSES = (3, 32, 32), 10  # the shapes of CIFAR-10, for which sizes are told
 
@@ -21,34 +20,34 @@ IMAGES, CLASSES = (3, 32, 32), 10  # the shapes of CIFAR-10, for which sizes are
 class Which:
     """What `steppe models` takes."""
 
-    model: str | None = field(default=None, metadata=one("MODEL"))
+    model: str | None = field(default=None, metadata={"metavar": "MODEL", "nargs": "?"})
     """one model, in detail"""
 
 
-def run(which: Which) -> Answer:
+def run(which: Which) -> Output:
     """All reference models in a table, or one."""
-    from ..nn.named import MODELS
+    from ..nn.registry import MODELS
 
     if which.model is not None and which.model not in MODELS:
-        raise Misuse(unknown("model", which.model, MODELS))
+        raise UsageError(unknown("model", which.model, MODELS))
     names = list(MODELS) if which.model is None else [which.model]
     rows = [described(name, MODELS[name]) for name in names]
     shown = table("model", "parameters", "what it is", "options", right=("parameters",), fold=("what it is", "options"))
     for row in rows:
         options = " ".join(f"{k}={v}" for k, v in row["options"].items())
-        add(shown, row["name"], f"{row['parameters']:,}", row["is"], options)
+        add_row(shown, row["name"], f"{row['parameters']:,}", row["is"], options)
     foot = (
         "Parameters are for 3 x 32 x 32 images and 10 classes. `--model-options.width 16` sets an option; a model of "
         "your own is --model package.module:factory."
     )
-    return Answer(rows if which.model is None else rows[0], [shown, foot])
+    return Output(rows if which.model is None else rows[0], [shown, foot])
 
 
 def described(name: str, architecture: Architecture) -> dict[str, Any]:
     """What a model is, takes and counts; no memory is taken for its weights."""
     import torch
 
-    from ..nn.named import build
+    from ..nn.registry import build
 
     with torch.device("meta"):
         model = build(name, IMAGES, CLASSES)

@@ -1,119 +1,325 @@
-"""The options of a command, read off a dataclass: its fields are the flags, the texts below them the help."""
+"""Options of a command: the fields of dataclasses as jsonargparse arguments, set by flags or by one YAML file.
+
+A field's docstring is its help text. Its metadata goes to `add_argument`: `metavar`, and `nargs` for an argument
+without a flag.
+"""
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
-from textwrap import dedent
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+import json
+import re
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-WORDS: Mapping[Any, tuple[str, str]] = {  # how a type is called in help and in messages
-    int: ("N", "a whole number"),
-    float: ("NUMBER", "a number"),
-    str: ("TEXT", "a text"),
-    bool: ("", "true or false"),
-    dict: ("MAPPING", 'a mapping such as {"width": 16}'),
-    list: ("A,B", "names with commas between"),
-}
+from .._util.names import unknown
+from .._util.types import alternatives, choices, words
+from .._util.untrusted import from_yaml, loader, refuse_yaml_within
+from .errors import UsageError
+from .output import Output
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser, Namespace
+
+FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the name of a file
+METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
+NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust")  # options about how a command runs, not about what
+MAX_BYTES = 1 << 20  # of an options file
+# The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
+# and imports it.
+MAPPING = dict[str, dict | list | bool | int | float | str | None]  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True)
+class Common:
+    """Options of every command."""
+
+    json: bool = False
+    """print JSON on stdout and nothing else"""
+    debug: bool = False
+    """show the traceback of an error; so does STEPPE_DEBUG=1"""
+
+
+@dataclass(frozen=True)
+class File:
+    """The option of commands that also read their options from a file."""
+
+    config: str | None = field(default=None, metadata={"metavar": "FILE"})
+    """a YAML file of options, with `data_root: data` for `--data-root data`; flags override the file"""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where each option comes from. It adds no option itself: a command that needs this lists it in its settings."""
+
+    of: Mapping[str, str]  # by option: FLAG, DEFAULT or the name of a file
+
+    def spelled(self, name: str) -> str:
+        """An option as the user wrote it: as a flag, or as a key of a file."""
+        return flag_of(name) if self.of[name] in (FLAG, DEFAULT) else f"{self.of[name]}: {name}"
 
 
 @dataclass(frozen=True)
 class Option:
-    """One flag, or one argument without a flag, of a command."""
+    """One flag or positional argument of a command."""
 
-    name: str  # as a key of a file
+    name: str  # also the key in a file
     type: Any
     default: Any
-    text: str
-    number: Literal["?", "*"] | None = None  # an argument without a flag: one at most, or any number of them
-    word: str | None = None  # what stands for the value in the help
+    help: str
+    metadata: Mapping[str, Any]
 
     @property
-    def flag(self) -> str:
-        return flag_of(self.name)
-
-    @property
-    def shape(self) -> Any:
-        """The type without None and without what is in it: int, float, str, bool, dict, list or Literal."""
-        plain = [t for t in get_args(self.type) if t is not NoneType] if self.optional else [self.type]
-        return get_origin(plain[0]) or plain[0]
-
-    @property
-    def optional(self) -> bool:
-        return get_origin(self.type) in (Union, UnionType) and NoneType in get_args(self.type)
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        return get_args(self.type) if self.shape is Literal else ()
-
-    @property
-    def wanted(self) -> str:
-        """What values it takes, in words."""
-        if self.choices:
-            return f"one of {', '.join(self.choices)}"
-        words = WORDS[self.shape][1]
-        if self.shape is list and not self.of_texts:
-            words = f"{'whole ' if get_args(self.type)[0] is int else ''}numbers with commas between"
-        return f"{words} or null" if self.optional else words
-
-    @property
-    def of_texts(self) -> bool:
-        return self.shape is list and get_args(self.type)[0] is str
+    def flag(self) -> str | None:
+        """The flag, or None for a positional argument."""
+        return None if "nargs" in self.metadata else flag_of(self.name)
 
     @property
     def metavar(self) -> str:
-        if self.choices:
-            return "{" + ",".join(self.choices) + "}"
-        return self.word or ("N,N" if self.shape is list and not self.of_texts else WORDS[self.shape][0])
+        kinds = [get_origin(t) or t for t in alternatives(self.type)]
+        if Literal in kinds:
+            return "{" + ",".join(choices(self.type)) + "}"
+        return str(self.metadata.get("metavar") or METAVARS[kinds[0]])
+
+    def is_a(self, kind: type) -> bool:
+        """Whether the type is, or allows, values of this kind: bool, list or dict."""
+        return any((get_origin(t) or t) is kind for t in alternatives(self.type))
+
+
+@dataclass(frozen=True)
+class Command:
+    """A sub-command of `steppe`.
+
+    Parameters
+    ----------
+    name
+        The words after `steppe`.
+    summary
+        One line of help.
+    settings
+        Dataclasses whose fields are the options.
+    run
+        The function that runs the command. It takes one value of each of the settings.
+    examples
+        Command lines for the help page.
+
+    """
+
+    name: str
+    summary: str
+    settings: tuple[type, ...]
+    run: Callable[..., Output]
+    examples: Sequence[str] = ()
+
+    def options(self) -> dict[str, Option]:
+        """The options by name."""
+        from docstring_parser import parse_from_object
+
+        options = {}
+        for settings in (*self.settings, Common):
+            if settings is Sources:
+                continue
+            types = get_type_hints(settings)
+            helps = {p.arg_name: p.description for p in parse_from_object(settings).params}
+            for f in fields(settings):
+                default = f.default if f.default_factory is MISSING else f.default_factory()
+                text = " ".join((helps.get(f.name) or "").split())
+                options[f.name] = Option(f.name, types[f.name], default, text, f.metadata)
+        return options
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The values of a command's options, and where each comes from."""
+
+    values: Mapping[str, Any]
+    sources: Sources
+
+    def of(self, settings: type) -> Any:
+        """The options of one dataclass, as a value of it."""
+        if settings is Sources:
+            return self.sources
+        try:
+            return settings(**{f.name: self.values[f.name] for f in fields(settings)})
+        except ValueError as error:
+            name, space, rest = str(error).partition(" ")
+            if name not in self.values:
+                raise
+            raise UsageError(f"{self.sources.spelled(name)}{space}{rest}") from error
 
 
 def flag_of(name: str) -> str:
-    """The flag of an option that a file calls `name`."""
+    """The flag of an option."""
     return f"--{name.replace('_', '-')}"
 
 
-def one(word: str) -> dict[str, str]:
-    """Marks a field that is given without a flag, by its place, and may be left out."""
-    return {"number": "?", "word": word}
+def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
+    """The options that the command line and the file in `--config` set, or the help page if `--help` asks for it."""
+    options = command.options()
+    arguments = list(_arguments(options, argv))
+    file = next((word.partition("=")[2] for name, word in reversed(arguments) if name == "config"), None)
+    in_file = read_options(file, options) if file is not None else {}
+    parser = _parser(command, options, file, in_file)
+    if any(name == "help" for name, _ in arguments):
+        return str(parser.format_help())
+    if in_file:
+        parser.set_defaults(_checked(lambda: parser.parse_object(in_file, defaults=False), options, file))
+    flags = [word for name, word in arguments if name]
+    positional = [word for name, word in arguments if not name]
+    values = _checked(lambda: parser.parse_args([*flags, *(["--", *positional] if positional else [])]), options, None)
+    sources = dict.fromkeys(options, DEFAULT) | dict.fromkeys(in_file, str(file))
+    return Parsed(values, Sources(sources | {name: FLAG for name, _ in arguments if name}))
 
 
-def many(word: str) -> dict[str, str]:
-    """Marks a list that is given without a flag, by its place."""
-    return {"number": "*", "word": word}
+def _arguments(options: Mapping[str, Option], argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of an option's name and one word for the parser; the name of a positional argument is empty.
+
+    Adds to what argparse reads: underscores in flags, lists with commas, --switch=false, positional arguments between
+    flags, and the nearest flag to one that does not exist.
+    """
+    flags = {o.flag: o for o in options.values() if o.flag}
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            yield from (("", word) for word in rest)
+            return
+        if word in ("-h", "--help"):
+            yield "help", word
+            continue
+        if not word.startswith("-") or word == "-":
+            yield "", word
+            continue
+        flag, equals, value = word.partition("=")
+        head, dot, key = flag.partition(".")
+        head = head.replace("_", "-")
+        switch = flags.get(head.replace("--no-", "--", 1))
+        if head.startswith("--no-") and switch and switch.is_a(bool) and not equals:
+            yield switch.name, head
+            continue
+        option = flags.get(head.removesuffix("+"))  # --list+ VALUE of jsonargparse adds to a list
+        if option is None or (dot and not option.is_a(dict)) or (head.endswith("+") and not option.is_a(list)):
+            raise UsageError(unknown("option", flag, flags))
+        if option.is_a(bool):
+            if equals and value.lower() not in ("true", "false"):
+                raise UsageError(f"{head} takes no value, or =true or =false, not {value!r}")
+            yield option.name, head.replace("--", "--no-", 1) if value.lower() == "false" else head
+            continue
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise UsageError(f"{head} takes {words(option.type)}, and no value follows it")
+            value = rest.pop(0)
+        if option.is_a(list) and not value.startswith("["):
+            value = _bracketed(value, str in get_args(option.type))
+        yield option.name, f"{head}{dot}{key}={value}"
 
 
-def called(word: str) -> dict[str, str]:
-    """Marks a field whose value has a word of its own in the help."""
-    return {"word": word}
+def _bracketed(value: str, of_texts: bool) -> str:
+    return json.dumps([part.strip() for part in value.split(",") if part.strip()]) if of_texts else f"[{value}]"
 
 
-def options_of(settings: type) -> list[Option]:
-    """Every field of a dataclass as an option."""
-    types, texts = get_type_hints(settings), texts_of(settings)
-    return [
-        Option(
-            f.name,
-            types[f.name],
-            f.default if f.default_factory is MISSING else f.default_factory(),
-            texts[f.name],
-            f.metadata.get("number"),
-            f.metadata.get("word"),
-        )
-        for f in fields(settings)
+def _parser(
+    command: Command, options: Mapping[str, Option], file: str | None, in_file: Mapping[str, Any]
+) -> ArgumentParser:
+    from jsonargparse import ActionYesNo, ArgumentParser
+
+    positional = [
+        f"[{o.metavar}{' ...' if o.metadata['nargs'] == '*' else ''}]" for o in options.values() if not o.flag
     ]
+    parser = ArgumentParser(
+        usage=" ".join(["steppe", command.name, *positional, "[options]"]),
+        description=command.summary,
+        epilog="examples:\n" + "\n".join(f"  {line}" for line in command.examples),
+        formatter_class=RawDescriptionHelpFormatter,
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    for o in options.values():
+        text = (o.help + _default(o, file, in_file)).replace("%", "%%")
+        if not o.flag:
+            parser.add_argument(o.name, type=str, default=o.default, help=text, **o.metadata)
+        elif o.is_a(bool):
+            parser.add_argument(o.flag, action=ActionYesNo(no_prefix="no-"), default=o.default, help=text)
+        else:
+            kind = MAPPING if o.is_a(dict) else o.type
+            parser.add_argument(o.flag, type=kind, default=o.default, help=text, metavar=o.metavar)
+    return parser
 
 
-def texts_of(settings: type) -> dict[str, str]:
-    """The texts that stand below the fields of a dataclass."""
-    body = ast.parse(dedent(inspect.getsource(settings))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for line, below in zip(body.body, body.body[1:], strict=False):
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            said = below.value if isinstance(below, ast.Expr) else None
-            if isinstance(said, ast.Constant) and isinstance(said.value, str):
-                found[line.target.id] = " ".join(said.value.split())
-    return found
+def _default(option: Option, file: str | None, in_file: Mapping[str, Any]) -> str:
+    """The value without a flag, for the help page."""
+    value = in_file.get(option.name, option.default)
+    if option.name not in in_file and (value is None or value is False or value in ([], {})):
+        return ""
+    text = ", ".join(map(str, value)) if isinstance(value, list) else value
+    text = text if isinstance(text, str) else json.dumps(text, default=str)
+    return f" (from {file}: {text})" if option.name in in_file else f" (default: {text})"
+
+
+def _checked(parse: Callable[[], Namespace], options: Mapping[str, Option], file: str | None) -> dict[str, Any]:
+    """The parsed values by name. Errors of jsonargparse become errors that name the flag or the file's key."""
+    from jsonargparse import ArgumentError
+
+    try:
+        return dict(vars(parse()))
+    except ArgumentError as error:
+        place, message = f"{file}: " if file else "", str(error)
+        key = re.search(r'Parser key "([^".]+)', message)
+        value = re.search(r"(?:Got|Given) value: (.*)", message)
+        if key is None or value is None or key[1] not in options:
+            raise UsageError(place + message) from error
+        option = options[key[1]]
+        name = option.name if file else option.flag
+        if choices(option.type):
+            message = unknown(f"value of {name}", value[1], choices(option.type))
+        else:
+            message = f"{name} takes {words(option.type)}, not {value[1]!r}"
+        raise UsageError(place + message) from error
+
+
+def read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
+    """The options in a YAML file, or in a run's run.yaml, which has them under `config`."""
+    mapping = read_mapping(file)
+    if isinstance(mapping.get("config"), dict):
+        mapping = mapping["config"]
+    known = [o.name for o in options.values() if o.flag and o.name not in NOT_IN_FILES]
+    for key in mapping:
+        if str(key).replace("-", "_") not in known:
+            raise UsageError(f"{file}: " + unknown("option", str(key), known))
+    return {str(key).replace("-", "_"): value for key, value in mapping.items()}
+
+
+def read_mapping(file: str) -> dict[Any, Any]:
+    """The mapping in a YAML file: small, without aliases, each key once."""
+    import yaml
+    from jsonargparse import get_loader
+
+    path = Path(file)
+    if path.is_dir():
+        inside = path / "run.yaml"
+        hint = f" Did you mean {str(inside)!r}?" if inside.exists() else ""
+        raise UsageError(f"a YAML file is needed here, and {file!r} is a folder.{hint}")
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {file!r} to read options from (the working folder is {Path.cwd()})")
+    if path.stat().st_size > MAX_BYTES:
+        raise UsageError(f"{file} has {path.stat().st_size} bytes, and an options file has at most {MAX_BYTES}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8 text: options are written in YAML") from error
+    try:
+        mapping = from_yaml(text, file, get_loader("yaml"))  # reads 1e-3 as a number, which YAML 1.1 does not
+        refuse_yaml_within(mapping, file)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if mapping is None:
+        return {}
+    if not isinstance(mapping, dict):
+        raise UsageError(f"{file}: an options file has lines such as `lr: 0.1`, and this is a {type(mapping).__name__}")
+    keys = [key.value for key, _ in yaml.compose(text, Loader=loader()).value]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UsageError(f"{file}: {key!r} is there {keys.count(key)} times: keep one")
+    return mapping

@@ -1,25 +1,27 @@
-"""`steppe study`: a pool of runs is trained, measured and correlated, and told of in a table and on a page."""
+"""`steppe study` and `steppe report`: train a pool of runs, measure and correlate, print a table and write a page."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .answer import Answer, add, table
-from .command import Command
-from .options import called, many
-from .study_answer import answer, cells_table
-from .study_asked import How, Which, is_folder, known_of, study_of
-from .trouble import Misuse, asking
+from .._util.terminal import complain
+from .errors import FAILED, STOPPED, UsageError, usage_errors
+from .options import Command
+from .output import Output, add_row, table
+from .study_options import Engine, Which, store_of, study_and_results, study_of
 
 if TYPE_CHECKING:
     from ..studies.plan import Study
-    from ..studies.statistics.findings import Finding
+    from ..studies.statistics.findings import Comparison, Finding
 
 PAGE = "report.html"
+VERDICTS = {"supported": "yes", "not supported": "no", "contradicted": "contrary"}  # short forms for narrow columns
+TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h, as for runs: rerun the command to resume
 
 
 @dataclass(frozen=True)
@@ -27,115 +29,132 @@ class Dry:
     """Whether to run at all."""
 
     dry_run: bool = False
-    """say which cells would be computed, and stop"""
+    """list the cells that would be computed, and stop"""
 
 
 @dataclass(frozen=True)
 class Page:
     """Where the report goes."""
 
-    page: str | None = field(default=None, metadata=called("FILE"))
-    """the HTML file; by default report.html in the study's folder"""
-    export: str | None = field(default=None, metadata=called("FILE"))
-    """a .csv or .parquet file for what is known of every run, one row a run"""
+    page: str | None = field(default=None, metadata={"metavar": "FILE"})
+    """the HTML file; defaults to report.html in the study's folder"""
+    export: str | None = field(default=None, metadata={"metavar": "FILE"})
+    """a .csv or .parquet file with one row per run"""
 
 
 @dataclass(frozen=True)
 class More:
-    """Which measures are added to which study."""
+    """Which measures to add to which study."""
 
-    names: list[str] = field(default_factory=list, metadata=many("MEASURE"))
-    """measures by name, at a radius as in worst_linf@0.002; docs/measures.md has all"""
-    study: str | None = field(default=None, metadata=called("FILE"))
-    """a study's YAML file; without one, the digits study that comes with steppe"""
-    out: str | None = field(default=None, metadata=called("FOLDER"))
-    """the study's folder; by default what its file says, or studies/ and its name"""
-
-
-def run(which: Which, how: How, dry: Dry) -> Answer:
-    """Trains, measures, correlates and writes the report; what is there already stays."""
-    study = study_of(which, how)
-    if dry.dry_run:
-        return _dry(study, how)
-    return _run(study, how, ())
+    names: list[str] = field(default_factory=list, metadata={"metavar": "MEASURE", "nargs": "*"})
+    """measures by name, with a radius as in worst_linf@0.002; docs/measures.md lists them"""
+    study: str | None = field(default=None, metadata={"metavar": "FILE"})
+    """a study's YAML file; defaults to the built-in digits study"""
+    out: str | None = field(default=None, metadata={"metavar": "FOLDER"})
+    """the study's folder; defaults to the file's own, or studies/NAME"""
 
 
-def add_measure(more: More, how: How) -> Answer:
-    """Measures something more of all runs of a study."""
+@dataclass(frozen=True)
+class Server:
+    """Where the page is served."""
+
+    port: int = 8421
+    """on this machine only; 0 takes any free port"""
+
+
+def run(which: Which, engine: Engine, dry: Dry) -> Output:
+    """Trains, measures, correlates and writes the report; cells that are done are kept."""
+    study = study_of(which, engine)
+    return _dry(study, engine) if dry.dry_run else _run(study, engine, ())
+
+
+def add_measure(more: More, engine: Engine) -> Output:
+    """Adds measures to all runs of a study."""
     if not more.names:
-        raise Misuse("say which measures to add: steppe study add-measure trace worst_linf@0.002 --study study.yaml")
-    study = study_of(Which(more.study, more.out), how)
+        raise UsageError("name the measures to add: steppe study add-measure trace worst_linf@0.002 --study study.yaml")
+    study = study_of(Which(more.study, more.out), engine)
     from ..measures.registry import resolve_measures
 
-    with asking():
+    with usage_errors():
         resolve_measures(more.names)
     if not study.store.exists():
         raise FileNotFoundError(
-            f"there is no study here: {study.store} does not exist, and measures are added to a study that has been "
-            "run. `steppe study run` makes one; --study FILE or --out FOLDER name another"
+            f"there is no study here: {study.store} does not exist, and measures are added to a study that has run. "
+            "`steppe study run` makes one; --study FILE or --out FOLDER name another"
         )
-    return _run(study, how, more.names)
+    return _run(study, engine, more.names)
 
 
-def status(which: Which) -> Answer:
-    """How far a study is."""
+def status(which: Which) -> Output:
+    """How many cells of a study are done."""
     from ..studies.run import being_run
 
-    study, cells, found = known_of(which)
+    study, cells, results = study_and_results(which)
     alive = being_run(study)
-    runs = {r.key: r if alive or r.state != "running" else replace(r, state="open") for r in found.runs}
+    runs = {r.key: r if alive or r.state != "running" else replace(r, state="open") for r in results.runs}
     rows = [
         {"key": c.key, "name": c.name, "state": runs[c.key].state if c.key in runs else "open"}
         | ({"error": runs[c.key].error} if c.key in runs and runs[c.key].error else {})
         for c in cells
     ]
     counts = Counter(row["state"] for row in rows)
-    told = ", ".join(f"{n} {state}" for state in ("done", "running", "failed", "open") if (n := counts[state]))
-    shown: list[Any] = [f"{study.folder}: {len(rows)} cells: {told}"]
-    bad = [row for row in rows if row["state"] in ("failed", "running")]
-    if bad:
-        shown.append(cells_table(bad))
+    states = ", ".join(f"{n} {state}" for state in ("done", "running", "failed", "open") if (n := counts[state]))
+    shown: list[Any] = [f"{study.folder}: {len(rows)} cells: {states}"]
+    listed = table("cell", "state", "run", "error", fold=("error", "run"))
+    for row in rows:
+        if row["state"] in ("failed", "running"):
+            add_row(listed, row["key"], row["state"], row["name"], row.get("error", ""))
+    shown += [listed] if listed.row_count else []
     old = len(runs) - sum(c.key in runs for c in cells)
     shown += [f"{old} more in the store are not in the study as it is now"] if old else []
-    return Answer({"folder": study.folder, "counts": counts, "cells": rows, "not_in_study": old}, shown)
+    return Output({"folder": study.folder, "counts": counts, "cells": rows, "not_in_study": old}, shown)
 
 
-def report(which: Which, page: Page) -> Answer:
-    """Writes the report once more, and prints the table."""
+def report(which: Which, page: Page) -> Output:
+    """Writes the report again, and prints the table."""
     from ..studies.export import export_table
     from ..studies.run import renote
     from ..studies.statistics.findings import finding, of_plan
 
-    if not is_folder(which):
+    if not which.is_folder:
         renote(study_of(which))
-    study, cells, table = known_of(which)
-    found = finding(study, cells, table)
+    study, cells, results = study_and_results(which)
+    findings = finding(study, cells, results)
     if page.export is not None:
-        export_table(of_plan(study, cells, table), page.export)
-    return answer(study, replace(found, report=_page(study, page.page, found)))
+        export_table(of_plan(study, cells, results), page.export)
+    return output_of(study, replace(findings, report=_page(study, page.page, findings)))
 
 
-def _run(study: Study, how: How, also: Sequence[str]) -> Answer:
+def serve(which: Which, server: Server) -> Output:
+    """Serves the page of a study to browsers on this machine until Ctrl-C; it follows the study while it runs."""
+    from ..studies.report import serve as serve_page
+
+    store = store_of(which)
+    serve_page(store, server.port, ready=lambda address: complain(f"{address} (Ctrl-C ends it)"))
+    return Output({"folder": store.parent}, [])
+
+
+def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
     from ..studies.cell import cells, check_trust
     from ..studies.run import check_names
     from ..studies.run import run as run_study
 
-    with asking():
-        check_trust(study, planned := cells(study), how.trust)
+    with usage_errors():
+        check_trust(study, planned := cells(study), engine.trust)
         check_names(study, planned, also)
-    found = run_study(study, progress=how.progress, again=how.again, also=also, trust=how.trust)
-    if not found.stopped and found.done:
-        found = replace(found, report=_page(study, None, found))
-    return answer(study, found)
+    findings = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
+    if not findings.stopped and findings.done:
+        findings = replace(findings, report=_page(study, None, findings))
+    return output_of(study, findings)
 
 
-def _page(study: Study, out: str | None, found: Finding) -> Path:
+def _page(study: Study, out: str | None, findings: Finding) -> Path:
     from ..studies.report import write
 
-    return write(study.store, Path(out) if out is not None else study.folder / PAGE, found.held)
+    return write(study.store, Path(out) if out is not None else study.folder / PAGE, findings.held)
 
 
-def _dry(study: Study, how: How) -> Answer:
+def _dry(study: Study, engine: Engine) -> Output:
     from ..studies.cell import cells, check_trust
     from ..studies.pictures import open_pictures
     from ..studies.run import check_data, check_names, open_tasks
@@ -143,42 +162,80 @@ def _dry(study: Study, how: How) -> Answer:
     from ..studies.store import Store
     from ..studies.table import Table
 
-    planned, found, measures, notes = cells(study), Table([]), list(study.measures), {}
-    with asking():
-        check_trust(study, planned, how.trust)
+    planned, results, measures, notes = cells(study), Table([]), list(study.measures), {}
+    with usage_errors():
+        check_trust(study, planned, engine.trust)
         check_names(study, planned)
     if study.store.exists():
         from ..studies.run import measures_of
 
         with Store.reading(study.store) as store:
-            found, measures, notes = store.table(), measures_of(study, store), store.notes()
-    tasks = open_tasks(study, planned, found, measures, how.again)
+            results, measures, notes = store.table(), measures_of(study, store), store.notes()
+    tasks = open_tasks(study, planned, results, measures, engine.again)
     if study.engine.name != "ray":
         check_data([task.cell for task in tasks])
-    pictures = open_pictures(study, planned, admitted(study, of_plan(study, planned, found)), notes, how.again)
+    pictures = open_pictures(study, planned, admitted(study, of_plan(study, planned, results)), notes, engine.again)
     rows = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     shown = table("cell", "run", "measures", fold=("run", "measures"))
     for row in rows:
-        add(shown, row["key"], row["name"], ", ".join(row["measures"]))
-    drawn = f" and {len(pictures)} pictures made" if pictures and not tasks else ""  # of which runs, they will show
+        add_row(shown, row["key"], row["name"], ", ".join(row["measures"]))
+    drawn = f" and {len(pictures)} pictures made" if pictures and not tasks else ""  # open tasks decide which runs
     words = f"{len(tasks)} of {len(planned)} cells would be computed{drawn} in {study.folder}; nothing was"
-    return Answer({"folder": study.folder, "cells": rows, "planned": len(planned)}, [*([shown] * bool(rows)), words])
+    return Output({"folder": study.folder, "cells": rows, "planned": len(planned)}, [*([shown] * bool(rows)), words])
+
+
+def output_of(study: Study, findings: Finding) -> Output:
+    """The findings of a study as output: a table, sentences, failures."""
+    shown: list[Any] = [_correlations(study, findings.held), ""] if findings.held else []
+    shown += list(findings.words)
+    shown += [f"The page: {findings.report}"] if findings.report else []
+    errors = [f"steppe study: {name} failed: {error}" for name, error in findings.failures.items()]
+    code = FAILED if findings.failures else 0
+    if findings.stopped:
+        errors.append(f"steppe study: stopped ({findings.stopped}); rerun the command to resume in {findings.folder}")
+        code = STOPPED if "SIGINT" in findings.stopped else TRY_AGAIN
+    return Output(findings.to_dict(), shown, errors, code)
+
+
+def _correlations(study: Study, held: Sequence[Comparison]) -> Any:
+    """One part per target. Numbers stay whole in 80 columns: names fold first."""
+    grouped = any(h.correlation.within is not None for h in held)
+    within = f"within {', '.join(study.groups)}"
+    heads = ["measure", "tau", "95 % interval", "corrected p", *([within] if grouped else []), "strong", "weak"]
+    shown = table(*heads, right=("tau", "corrected p", within), fold=("measure", "corrected p", within))
+    shown.padding = (0, 1, 0, 0)
+    for target in dict.fromkeys(h.correlation.target for h in held):
+        rows = [h for h in held if h.correlation.target == target]
+        n = sorted({h.correlation.pooled.n for h in rows})
+        add_row(shown, f"{target} (n = {n[0] if len(n) == 1 else f'{n[0]} to {n[-1]}'})")
+        for h in rows:
+            c, tau = h.correlation, h.correlation.pooled
+            interval = f"{tau.low:+.2f} to {tau.high:+.2f}" if isfinite(tau.low) else "none"
+            p = f"{tau.adjusted:.2g}" if isfinite(tau.adjusted) else ""
+            cells = [f"  {c.measure}", f"{tau.tau:+.2f}", interval, p]
+            cells += [f"{c.within.tau:+.2f}" if c.within else ""] if grouped else []
+            add_row(shown, *cells, *(VERDICTS.get(v, v) for v in (h.strong.verdict, h.weak.verdict)))
+    return shown
 
 
 COMMANDS = {
     "study run": Command(
-        "study run", "Train a pool of runs, measure them, correlate, and write the report; the same command goes on.",
-        (Which, How, Dry), run, ["steppe study run", "steppe study run study.yaml --workers 4"],
+        "study run", "Train a pool of runs, measure, correlate, write the report; rerun the command to resume.",
+        (Which, Engine, Dry), run, ["steppe study run", "steppe study run study.yaml --workers 4"],
     ),
     "study status": Command(
-        "study status", "Say how far a study is.", (Which,), status, ["steppe study status study.yaml"]
+        "study status", "Show how many cells of a study are done.", (Which,), status, ["steppe study status study.yaml"]
     ),
     "study report": Command(
-        "study report", "Print what a study says so far, and write its page.", (Which, Page), report,
+        "study report", "Print the findings of a study so far, and write its page.", (Which, Page), report,
         ["steppe study report study.yaml --page report.html", "steppe study report study.yaml --export runs.csv"],
     ),
     "study add-measure": Command(
-        "study add-measure", "Measure something more of all runs of a study.", (More, How), add_measure,
+        "study add-measure", "Add measures to all runs of a study.", (More, Engine), add_measure,
         ["steppe study add-measure trace worst_linf@0.002 --study study.yaml"],
+    ),
+    "report serve": Command(
+        "report serve", "Serve a study's page on this machine, and follow the study while it runs.", (Which, Server),
+        serve, ["steppe report serve study.yaml --port 0"],
     ),
 }  # fmt: skip

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._util.checkpoint_files import load_into, read
+from .._util.checkpoints import load_into, read_checkpoint
 from ..data.registry import CHOICES, declared
 from ..training.config import Config
 from ..training.validate import refuse_unknown
-from .options import called, flag_of
-from .trouble import Misuse, asking
+from .errors import UsageError, usage_errors
+from .options import flag_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,21 +35,21 @@ class On:
     """of random directions and draws"""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
     """of the passes: float32, or tf32 or bf16, which round"""
-    device: str | None = field(default=None, metadata=called("DEVICE"))
+    device: str | None = field(default=None, metadata={"metavar": "DEVICE"})
     """by default a GPU where there is one"""
     weights: Literal["last", "ema", "swa"] = "last"
     """a run's last weights, or an average of those on its way"""
-    model: str | None = field(default=None, metadata=called("MODEL"))
+    model: str | None = field(default=None, metadata={"metavar": "MODEL"})
     """the model that a checkpoint belongs to, by name or `package.module:factory`; a run knows its own, and if that is
     code outside steppe it is imported only if it is named here too"""
     model_options: dict[str, Any] = field(default_factory=dict)
     """what else that model is built with"""
-    data: str | None = field(default=None, metadata=called("DATA"))
+    data: str | None = field(default=None, metadata={"metavar": "DATA"})
     """the data set of a checkpoint, or another one for runs"""
-    data_root: str | None = field(default=None, metadata=called("FOLDER"))
+    data_root: str | None = field(default=None, metadata={"metavar": "FOLDER"})
     """the folder under which data sets lie; by default a run's own, or data"""
 
-    standardise: str | None = field(default=None, metadata=called("HOW"))
+    standardise: str | None = field(default=None, metadata={"metavar": "HOW"})
     """how a checkpoint's inputs were standardised in training: a data set, by its training rows; MEANS/STDS of the
     channels, for pixels from 0 to 1; or none; a run knows its own"""
     trust: bool = False
@@ -96,9 +96,9 @@ def config_of(where: str, on: On) -> Config:
     missing = [f"--{name}" for name in ("model", "data", "standardise") if getattr(on, name) is None]
     if on.model is None or on.data is None or on.standardise is None:
         choices = f". --standardise takes {CHOICES}" if on.standardise is None else ""
-        raise Misuse(f"{where} is a checkpoint, and it does not say of what: give {' and '.join(missing)}{choices}")
+        raise UsageError(f"{where} is a checkpoint, and it does not say of what: give {' and '.join(missing)}{choices}")
     config = Config(data=on.data, model=on.model, model_options=on.model_options)
-    with asking():
+    with usage_errors():
         refuse_unknown(config, flag_of)
         declared(on.standardise)
     return config if on.data_root is None else replace(config, data_root=on.data_root)
@@ -110,7 +110,7 @@ def subject(where: str, on: On) -> Subject:
     from ..training.runs import open_run
 
     config, path = config_of(where, on), Path(where)
-    state = read(path) if path.is_file() else {}
+    state = read_checkpoint(path) if path.is_file() else {}
     splits = data_of(config)
     standard = None if on.standardise is None else standard_of(on.standardise, config, splits)
     if path.is_dir():

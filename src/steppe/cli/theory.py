@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .answer import Answer, add, table
-from .command import Command
-from .options import called, one
-from .trouble import Misuse, asking
+from .errors import UsageError, usage_errors
+from .options import Command
+from .output import Output, add_row, table
 
 
 @dataclass(frozen=True)
 class Which:
     """What `steppe theory` takes."""
 
-    name: str | None = field(default=None, metadata=one("NAME"))
+    name: str | None = field(default=None, metadata={"metavar": "NAME", "nargs": "?"})
     """a study; without one, they are listed"""
-    out: str | None = field(default=None, metadata=called("FILE|FOLDER"))
+    out: str | None = field(default=None, metadata={"metavar": "FILE|FOLDER"})
     """write the numbers (.json) and the picture (.html): into a folder, or as a file ending in one of the two says"""
     quick: bool = False
     """smaller sizes, for a first look"""
@@ -27,19 +26,19 @@ class Which:
     """sizes of the study's own, such as {"matrices": 10}"""
 
 
-def run(which: Which) -> Answer:
+def run(which: Which) -> Output:
     """One study, done and written; or all of them in a table."""
-    from ..theory.named import NAMED, find
+    from ..theory.registry import NAMED, find
     from ..theory.result import Settings, check_place, save
 
     if which.name is None:
         return _listed(NAMED)
-    with asking():
+    with usage_errors():
         find(which.name)
     if which.seed < 0:
-        raise Misuse(f"--seed is 0 or more, not {which.seed}")
+        raise UsageError(f"--seed is 0 or more, not {which.seed}")
     if which.out is not None:
-        with asking():
+        with usage_errors():
             check_place(which.out)
     from .._util.progress import ticking
 
@@ -48,15 +47,15 @@ def run(which: Which) -> Answer:
         result = find(which.name).load()(settings)
     files = [str(f) for f in save(result, which.name, which.out)] if which.out is not None else []
     data = {"name": which.name, "words": list(result.words), "files": files, **result.plain()}
-    return Answer(data, [*result.words, *files])
+    return Output(data, [*result.words, *files])
 
 
-def _listed(named: Any) -> Answer:
+def _listed(named: Any) -> Output:
     rows = [{"name": name, "shows": entry.about, "paper": entry.paper} for name, entry in named.items()]
     shown = table("study", "shows", "paper", fold=("shows",))
     for row in rows:
-        add(shown, *row.values())
-    return Answer(rows, [shown, "steppe theory NAME --out FOLDER writes its numbers and its picture."])
+        add_row(shown, *row.values())
+    return Output(rows, [shown, "steppe theory NAME --out FOLDER writes its numbers and its picture."])
 
 
 COMMANDS = {

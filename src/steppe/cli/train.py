@@ -1,4 +1,4 @@
-"""`steppe train`: one run in one folder, which goes on when the same command is given again."""
+"""`steppe train`: one training run in one folder; rerun the command to resume."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any
 
 from ..training.config import Config
 from ..training.validate import refuse_unknown
-from .answer import Answer, add, table
-from .command import Command, File, Origins
-from .trouble import STOPPED, asking
+from .errors import STOPPED, usage_errors
+from .options import Command, File, Sources
+from .output import Output, add_row, table
 
 
 @dataclass(frozen=True)
 class How:
-    """How a run is followed."""
+    """How progress is shown."""
 
     progress: bool | None = None
-    """bars on a terminal, elsewhere a line an epoch; by default bars, and nothing elsewhere"""
+    """bars on a terminal, one line per epoch elsewhere; defaults to bars, and to nothing elsewhere"""
     dry_run: bool = False
-    """say what would be trained and written, and stop"""
+    """show what would be trained and written, and stop"""
 
 
-def run(config: Config, how: How, file: File, origins: Origins) -> Answer:
-    """Trains, or says what training would be."""
-    with asking():
-        refuse_unknown(config, origins.spelled)
+def run(config: Config, how: How, file: File, sources: Sources) -> Output:
+    """Trains, or shows what training would be."""
+    with usage_errors():
+        refuse_unknown(config, sources.spelled)
     if how.dry_run:
-        return dry(config, origins)
+        return dry(config, sources)
     from ..training import Stopped, train
     from ..training.progress import summary
 
@@ -35,13 +35,13 @@ def run(config: Config, how: How, file: File, origins: Origins) -> Answer:
         done = train(config, how.progress)
     except Stopped as stop:
         code = STOPPED if "SIGINT" in str(stop) else stop.exit_code
-        return Answer({"out": str(stop.path), "finished": False}, trouble=[f"steppe train: {stop}"], code=code)
+        return Output({"out": str(stop.path), "finished": False}, errors=[f"steppe train: {stop}"], code=code)
     data = {"out": str(done.path), "finished": done.finished, "epochs": len(done.records), "last": done.result}
-    return Answer(data, [f"{done.path}: {len(done.records)} epochs, {summary(done.result)}"])
+    return Output(data, [f"{done.path}: {len(done.records)} epochs, {summary(done.result)}"])
 
 
-def dry(config: Config, origins: Origins) -> Answer:
-    """Everything that a run would begin with; nothing is written."""
+def dry(config: Config, sources: Sources) -> Output:
+    """Everything that a run would start with; writes nothing."""
     import torch
 
     from ..core.process_group import Workers
@@ -55,10 +55,10 @@ def dry(config: Config, origins: Origins) -> Answer:
     path, splits = folder_of(config), data_of(config)
     training = Training(config, path, splits, task_of(splits), Workers(), torch.device("cpu"))
     opt, course = training.state.opt, training.course
-    resolved = {name: {"value": value, "from": origins.of[name]} for name, value in asdict(config).items()}
+    resolved = {name: {"value": value, "from": sources.of[name]} for name, value in asdict(config).items()}
     if config.rho is None and "rho" in opt.param_groups[0]:
         resolved["rho"] = {"value": opt.param_groups[0]["rho"], "from": f"{config.method}'s own default"}
-    resolved["out"] = {"value": str(path), "from": origins.of["out"]}
+    resolved["out"] = {"value": str(path), "from": sources.of["out"]}
     done = resume_point(path, read_run_yaml(path), config) if path.exists() else None
     plan: dict[str, Any] = {
         "parameters": sum(p.numel() for p in training.state.module.parameters()),
@@ -69,22 +69,20 @@ def dry(config: Config, origins: Origins) -> Answer:
         "would_write": [str(path / name) for name in (RUN, RECORDS, WEIGHTS, PREVIOUS, "state-*.safetensors")],
         "goes_on_from": None if done is None else "its end" if done.about.finished else str(done.about.position),
     }
-    return Answer({"config": resolved, **plan}, _shown(resolved, plan))
+    return Output({"config": resolved, **plan}, _shown(resolved, plan))
 
 
 def _shown(resolved: dict[str, Any], plan: dict[str, Any]) -> list[Any]:
     settings = table("setting", "value", "from", fold=("value",))
     for name, row in resolved.items():
-        add(settings, name, row["value"], row["from"])
+        add_row(settings, name, row["value"], row["from"])
     rows = ", ".join(f"{n:,} {part}" for part, n in plan["rows"].items())
+    resumes = [f"{resolved['out']['value']} has a run: it would resume from {plan['goes_on_from']}"]
     return [
         settings,
-        f"\n{plan['parameters']:,} parameters, {rows} rows, {plan['steps']:,} steps ({plan['steps_per_epoch']:,} an "
-        f"epoch), passes a step: {plan['passes_a_step']}",
-        *(
-            [f"{resolved['out']['value']} has a run: it would go on from {plan['goes_on_from']}"]
-            * bool(plan["goes_on_from"])
-        ),
+        f"\n{plan['parameters']:,} parameters, {rows} rows, {plan['steps']:,} steps ({plan['steps_per_epoch']:,} per "
+        f"epoch), passes per step: {plan['passes_a_step']}",
+        *(resumes if plan["goes_on_from"] else []),
         f"would write {', '.join(plan['would_write'])}; nothing was trained or written",
     ]
 
@@ -92,8 +90,8 @@ def _shown(resolved: dict[str, Any], plan: dict[str, Any]) -> list[Any]:
 COMMANDS = {
     "train": Command(
         "train",
-        "Train a model by one of the methods; the same command goes on with a run that was stopped.",
-        (Config, How, File, Origins),
+        "Train a model by one of the methods; rerun the command to resume a run that was stopped.",
+        (Config, How, File, Sources),
         run,
         [
             "steppe train --data digits --model mlp --method sam --rho 0.05 --epochs 30 --seed 0 --out runs/sam",

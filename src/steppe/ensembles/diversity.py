@@ -35,7 +35,7 @@ def over_pairs(matrix: Tensor) -> Tensor:
     """The mean over ordered pairs of different members."""
     n = len(matrix)
     if n < 2:
-        raise ValueError("diversity is between members, and there is one only")
+        raise ValueError("diversity is between members, and there is only one")
     return (matrix.sum() - matrix.diagonal().sum()) / (n * (n - 1))
 
 

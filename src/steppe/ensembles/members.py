@@ -1,13 +1,14 @@
-"""An ensemble's members: runs in folders of their own, which tell one another scores of the training rows."""
+"""Members of an ensemble: runs in their own folders that exchange scores of the training rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._util import arrays, files
 from .._util.names import unknown
@@ -20,18 +21,17 @@ from ..training.folder import FREE, Changed, described, description, folder_of, 
 from ..training.problem import data_of
 from ..training.runs import Run, open_run
 from ..training.schedule import Position
-from .named import Weights, strategy
-from .selection import sharp_sets
-from .settings import Ensemble
+from .strategies import End, Ensemble, Rest, Weights, strategy
 
 ABOUT = "ensemble.yaml"
-APART = 1000  # between the seeds of two ensembles, so that they share no member
-HOW = ("how", "processes")  # may change from one start to the next
+APART = 1000  # between the seeds of two ensembles: they share no member
+HOW = ("how", "processes")  # settings that may change between starts
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """An ensemble as found on disk: its settings and its members' runs, finished or not."""
+    """An ensemble on disk: its settings and its members' runs, finished or not."""
 
     path: Path
     config: Config
@@ -45,7 +45,7 @@ class Trained:
 
 
 def folder(config: Config, ensemble: Ensemble) -> Path:
-    """The folder of an ensemble: `out`, or a name that tells what is trained."""
+    """The folder of an ensemble: `out`, or a name made from its settings."""
     return folder_of(replace(config, method=ensemble.strategy))
 
 
@@ -73,7 +73,7 @@ def _epochs(config: Config) -> int:
 
 
 def keep(config: Config, ensemble: Ensemble) -> None:
-    """Writes ensemble.yaml, or refuses to go on with other settings than the folder's."""
+    """Writes ensemble.yaml; raises ValueError if the folder holds an ensemble with other settings."""
     path = folder(config, ensemble)
     now = {"ensemble": asdict(ensemble), "config": plain(config)}
     if (path / ABOUT).exists():
@@ -87,8 +87,8 @@ def keep(config: Config, ensemble: Ensemble) -> None:
         ]
         if differ:
             raise ValueError(
-                f"{path} holds an ensemble with other settings: {'; '.join(differ)}. Go on with the old values, or "
-                "give another out."
+                f"{path} holds an ensemble with other settings: {'; '.join(differ)}. Use the old values, or "
+                "another out."
             )
     path.mkdir(parents=True, exist_ok=True)
     files.replace(path / ABOUT, described(now))
@@ -99,32 +99,32 @@ def open_ensemble(path: Path | str, model: str | None = None, trust: bool = Fals
     path = Path(path)
     if not (path / ABOUT).exists():
         raise FileNotFoundError(f"{path} is no ensemble's folder: it has no {ABOUT}. `steppe ensemble` makes one")
-    said = _about(path)
-    ensemble = Ensemble(**said["ensemble"])
+    about = _about(path)
+    ensemble = Ensemble(**about["ensemble"])
     runs = [open_run(path / f"member-{i}", model, trust) for i in range(ensemble.members)]
-    return Trained(path, Config(**said["config"]), ensemble, runs)
+    return Trained(path, Config(**about["config"]), ensemble, runs)
 
 
 def _about(path: Path) -> dict[str, Any]:
     try:
-        said = description(path / ABOUT)
-        if said["ensemble"].get("how") == "stacked":  # removed since; like every way, it may change between two starts
-            said["ensemble"]["how"] = "sequence"
+        about = description(path / ABOUT)
+        if about["ensemble"].get("how") == "stacked":  # removed; `how` may change between starts
+            about["ensemble"]["how"] = "sequence"
         for part, known in (("ensemble", asdict(Ensemble())), ("config", asdict(Config()))):
-            strange = [k for k in said[part] if k not in known]
-            if strange:
-                raise KeyError(unknown("setting", strange[0], known))
+            unexpected = [k for k in about[part] if k not in known]
+            if unexpected:
+                raise KeyError(unknown("setting", unexpected[0], known))
     except Changed:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path / ABOUT} does not describe an ensemble: {error!r}. Bring it back, or start anew"
+            f"{path / ABOUT} does not describe an ensemble: {error!r}. Restore it, or start again in another folder"
         ) from error
-    return said
+    return about
 
 
-def tell_scores(config: Config, epoch: int) -> None:
-    """Writes how sharp every training row is for a member after so many epochs: its Fisher trace.
+def write_scores(config: Config, epoch: int) -> None:
+    """Writes the sharpness score of every training row for a member after an epoch: its Fisher trace.
 
     In evaluation mode, on rows without augmentation and with the labels trained on (Lu et al. 2024, section 4.3).
     """
@@ -135,8 +135,8 @@ def tell_scores(config: Config, epoch: int) -> None:
     run = open_run(path, config.model)
     if run.position != Position(epoch):
         raise FileNotFoundError(
-            f"{file} is not there, and the run is at {run.position}: what it would hold is of the weights after epoch "
-            f"{epoch}. Bring the file back, or start the ensemble in another folder"
+            f"{file} is missing, and the run is at {run.position}: the scores come from the weights after epoch "
+            f"{epoch}. Restore the file, or start the ensemble in another folder"
         )
     device = device_of(config.device)
     objective = objective_of(run.model().to(device), run.task, run.data().train.to(device), None)
@@ -154,6 +154,49 @@ def exchange(configs: Sequence[Config], ensemble: Ensemble, epoch: int) -> None:
 
 
 def exchanges(config: Config) -> list[int]:
-    """After which epochs a member waits for the others."""
+    """The epochs after which a member waits for the others."""
     schedule = Exchange.of(config.sharp_rows)
     return schedule.epochs(_epochs(config)) if schedule is not None else []
+
+
+def sharp_sets(scores: NDArray[Any], share: float = 0.5, named: End = "sharpest", rest: Rest = "normal") -> Flags:
+    """Which rows are sharpness-aware for which member: one row of flags per member, from one row of scores per member.
+
+    Every member names the k = int(share * rows) rows at one end of its scores; of equal scores the first rows come
+    first. Member i's set is the union of what the *other* members name (Lu et al. 2024, section 4.3). Rows that
+    nobody names are normal, as in the paper. In the released code they are dealt out in turn, the j-th of them to
+    member j mod M: there a member's set also has its own share (CIFAR-100, TinyImageNet) or all shares but its own
+    (CIFAR-10), and the rows named are the flattest.
+    """
+    for word, known in ((named, End), (rest, Rest)):
+        if word not in get_args(known):
+            raise ValueError(unknown("choice", word, get_args(known)))
+    members, rows = _checked(scores)
+    k = int(round(share * rows, 6))  # rounded, so that 0.29 of 100 are 29
+    if not 0 < share <= 1 or k < 1:
+        raise ValueError(f"a share of {share:g} of {rows} rows is {k} rows: use at least 1 row and at most all")
+    keys = -scores if named == "sharpest" else scores
+    listed = np.zeros((members, rows), dtype=np.bool_)
+    np.put_along_axis(listed, np.argsort(keys, axis=1, kind="stable")[:, :k], True, axis=1)
+    times = listed.sum(0)
+    sharp: Flags = times - listed > 0  # named by another
+    if rest != "normal":
+        nobodys = np.flatnonzero(times == 0)
+        owner = np.arange(len(nobodys)) % members
+        own = owner == np.arange(members)[:, None]
+        sharp[:, nobodys] = own if rest == "own-share" else ~own
+    return sharp
+
+
+def _checked(scores: NDArray[Any]) -> tuple[int, int]:
+    if scores.ndim != 2 or len(scores) < 2:
+        raise ValueError(
+            f"scores have one row per member, at least two, and one column per training row, not {scores.shape}"
+        )
+    bad = np.argwhere(~np.isfinite(scores))
+    if len(bad):
+        raise ValueError(
+            f"{len(bad)} scores are infinite or not a number, the first of member {bad[0][0]} at training row "
+            f"{bad[0][1]}: there is no order of them. Lower the learning rate or rho"
+        )
+    return scores.shape[0], scores.shape[1]

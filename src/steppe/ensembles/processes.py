@@ -19,8 +19,8 @@ from ..training.folder import RUN, folder_of
 from ..training.runs import open_run
 from ..training.schedule import Position
 from ..training.stopping import Stopped, Wish, listening
-from .members import tell_scores
-from .settings import Ensemble
+from .members import write_scores
+from .strategies import Ensemble
 
 TRIES = 3  # starts of a member whose process dies without having got further
 PAUSE = 0.2  # seconds between two looks at whether somebody wishes to stop
@@ -145,7 +145,7 @@ def _work(pipe: Connection, threads: int) -> None:
         try:
             train(config, False, until)
             if until is not None:
-                tell_scores(config, until)
+                write_scores(config, until)
         except Exception as error:
             trouble = str(error) or type(error).__name__
         pipe.send({"trouble": trouble})

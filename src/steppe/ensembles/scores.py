@@ -1,23 +1,54 @@
-"""How good members and their ensemble are, from what members say: every number with its error over members.
+"""Predictions of members and of their ensemble, and scores of both: every number with its error over members.
 
-Errors are the jackknife's: each member is left out in turn, and the spread of what the others give, (m - 1) / m times
-the sum of squares, is the squared error. It says how much another draw of members, as many of the same kind, would
-move a number on the same rows. For the mean of members' own numbers it is the textbook error of a mean.
+Errors are jackknife errors: leave out each member in turn; the squared error is (m - 1) / m times the sum of squared
+deviations of the results. It estimates how much another draw of as many members would change a number on the same
+rows. For a mean over members it is the standard error of the mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import nan
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..data.dataset import Dataset
+from ..data.feed import batches
 from ..measures.estimate import Estimate, Kind, NotFinite, summarise
+from ..training.evaluate import ROWS
+from ..training.problem import Task
 from . import diversity
-from .prediction import By, predicted
 
+By = Literal["logits", "probabilities"]
 BINS = 15  # Guo et al. 2017, section 5
+
+
+@torch.no_grad()
+def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
+    """Logits of every model on every row: (members, rows, classes), on the CPU; models run in evaluation mode."""
+    device = dataset.inputs.device
+    outputs = []
+    for model in models:
+        was_training = model.training
+        model.to(device).eval()
+        outputs.append(torch.cat([model(x).float().cpu() for x, _ in batches(dataset, ROWS, task.standard)]))
+        model.train(was_training)
+    return torch.stack(outputs)
+
+
+def predicted(logits: Tensor, by: By = "logits") -> Tensor:
+    """Log-probabilities of the ensemble.
+
+    Of the mean of the members' logits (Lu et al. 2024, section 2), or the logarithm of the mean of their
+    probabilities (Lakshminarayanan et al. 2017).
+    """
+    if by == "logits":
+        return logits.mean(0).log_softmax(-1)
+    if by != "probabilities":
+        raise ValueError(f'members are averaged by "logits" or by "probabilities", not by {by!r}')
+    return logits.log_softmax(-1).logsumexp(0) - torch.tensor(len(logits), dtype=logits.dtype).log()
 
 
 def accuracy(log_probabilities: Tensor, targets: Tensor) -> Tensor:
@@ -43,17 +74,18 @@ def calibration_error(log_probabilities: Tensor, targets: Tensor, bins: int = BI
 
 
 def improvement_rate(logits: Tensor, targets: Tensor, by: By = "logits") -> Tensor:
-    """The ensemble improvement rate (Theisen et al. 2023; Lu et al. 2024, Eq. 4): by how much of the members' mean
-    error the ensemble's error is smaller; not a number where no member is ever wrong.
+    """The ensemble improvement rate: (mean error of members - error of the ensemble) / mean error of members.
+
+    Theisen et al. 2023; Lu et al. 2024, Eq. 4. NaN if no member is ever wrong.
     """
     if len(logits) < 2:
-        raise ValueError("an ensemble improves over its members, and there is one only")
+        raise ValueError("an ensemble improves over its members, and there is only one")
     error = diversity.error(logits, targets)
     return (error - (1 - accuracy(predicted(logits, by), targets))) / error
 
 
 def over_members(logits: Tensor, statistic: Callable[[Tensor], Tensor], kind: Kind = "plug-in") -> Estimate:
-    """A statistic of all members with its jackknife error; not a number where it is undefined."""
+    """A statistic of all members with its jackknife error; NaN where it is undefined."""
     try:
         return summarise(logits, kind, lambda some: statistic(some).double())
     except NotFinite:
@@ -63,7 +95,7 @@ def over_members(logits: Tensor, statistic: Callable[[Tensor], Tensor], kind: Ki
 
 
 def scored(logits: Tensor, targets: Tensor, by: By = "logits") -> Mapping[str, Estimate]:
-    """Everything that is told of an ensemble on some rows, by name."""
+    """All scores of an ensemble on some rows, by name."""
     own = logits.log_softmax(-1)
 
     def of_members(score: Callable[[Tensor, Tensor], Tensor]) -> Estimate:
@@ -72,7 +104,7 @@ def scored(logits: Tensor, targets: Tensor, by: By = "logits") -> Mapping[str, E
     def of_ensemble(score: Callable[[Tensor, Tensor], Tensor]) -> Estimate:
         return over_members(logits, lambda some: score(predicted(some, by), targets))
 
-    found = {
+    scores = {
         "member_accuracy": of_members(accuracy),
         "accuracy": of_ensemble(accuracy),
         "member_nll": of_members(negative_log_likelihood),
@@ -81,8 +113,8 @@ def scored(logits: Tensor, targets: Tensor, by: By = "logits") -> Mapping[str, E
         "calibration_error": of_ensemble(calibration_error),
     }
     if len(logits) < 2:
-        return found
-    return found | {
+        return scores
+    return scores | {
         "eir": over_members(logits, lambda some: improvement_rate(some, targets, by)),
         "der": over_members(logits, lambda some: diversity.error_ratio(some, targets)),
         "disagreement": over_members(logits, diversity.disagreement, "unbiased"),

@@ -18,8 +18,7 @@ from ..measures.run import measure_objective
 from ..training.distributed import device_of
 from . import diversity
 from .members import Trained
-from .prediction import By, logits
-from .scores import accuracy, calibration_error, negative_log_likelihood, scored
+from .scores import By, accuracy, calibration_error, logits, negative_log_likelihood, scored
 
 SHARPNESS = "adaptive_worst_l2@0.5"  # SharpBalance paper, section 4.1 and appendix D.2
 

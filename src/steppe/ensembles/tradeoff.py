@@ -94,10 +94,10 @@ def figure(reports: Sequence[Report], diversity: str = "der", sharpness: str = "
 
 def write_html(fig: Any, path: str | os.PathLike[str]) -> None:
     """Writes a page with the picture and all that it needs, whole or not at all."""
-    from .._util.files import written
+    from .._util.files import atomic_write
 
     page: str = fig.to_html(include_plotlyjs=True, full_html=True, div_id="figure")
-    with written(path) as file:
+    with atomic_write(path) as file:
         file.write(page.replace("<head>", f"<head><title>{fig.layout.title.text}</title>", 1).encode())
 
 

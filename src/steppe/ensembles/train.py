@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from ..training.config import Config
 from ..training.entry import train
 from ..training.problem import data_of
-from .members import Trained, exchange, exchanges, folder, keep, members_of, open_ensemble, tell_scores
+from .members import Trained, exchange, exchanges, folder, keep, members_of, open_ensemble, write_scores
 from .processes import in_processes
-from .settings import Ensemble, How
+from .strategies import Ensemble, How
 
 Reach = Callable[[Sequence[Config], int | None], None]
 """Trains all members to the end of an epoch and has them write scores, or to the end of their runs."""
@@ -43,7 +43,7 @@ def in_sequence(ensemble: Ensemble, progress: bool | None) -> Iterator[Reach]:
         for config in configs:
             train(config, progress, until)
             if until is not None:
-                tell_scores(config, until)
+                write_scores(config, until)
 
     yield reach
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .._util.files import written
+from .._util.files import atomic_write
 from .._util.progress import Tick, ticking
 from .._util.untrusted import from_json
 from ..core.vector import Vector
@@ -96,7 +96,7 @@ class Slice:
         """Write a NumPy .npz file atomically."""
         about = json.dumps(self.about())
         axes = {f"axis{k}": axis for k, axis in enumerate(self.axes)}
-        with written(path) as file:
+        with atomic_write(path) as file:
             np.savez(file, about=np.array(about), losses=self.losses, filled=self.filled, **cast(Any, axes))
 
     @staticmethod

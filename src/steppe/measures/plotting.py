@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._util.files import written
+from .._util.files import atomic_write
 from .landscape import Array, Slice
 from .paths import Path
 
@@ -64,7 +64,7 @@ def write_html(drawn: Slice | Path, path: str | os.PathLike[str], view: View = "
     """Write a figure as a self-contained HTML page, atomically."""
     fig = figure(drawn, view)
     page = fig.to_html(include_plotlyjs=True, full_html=True, div_id="figure")
-    with written(path) as file:
+    with atomic_write(path) as file:
         file.write(page.replace("<head>", f"<head><title>{fig.layout.title.text}</title>", 1).encode())
 
 

@@ -1,3 +1,3 @@
-from .named import MODELS as MODELS
-from .named import Architecture as Architecture
-from .named import build as build
+from .registry import MODELS as MODELS
+from .registry import Architecture as Architecture
+from .registry import build as build

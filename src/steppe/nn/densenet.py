@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .convolutions import convolution, he_, stem_for
-from .sequence import Mean, sequence
-from .shapes import image
+from .layers import Mean, convolution, he_, image, sequence, stem_for
 
 
 class DenseLayer(nn.Module):

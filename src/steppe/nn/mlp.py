@@ -7,7 +7,7 @@ from math import prod
 
 from torch import nn
 
-from .sequence import sequence
+from .layers import sequence
 
 
 def mlp(shape: tuple[int, ...], outputs: int, width: int = 128, depth: int = 6) -> nn.Module:

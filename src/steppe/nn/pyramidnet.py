@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, pad
 
 from .._util.names import unknown
-from .convolutions import convolution, he_
-from .sequence import Mean, sequence
-from .shapes import image, units
+from .layers import Mean, convolution, he_, image, sequence, units
 
 
 @dataclass(frozen=True)

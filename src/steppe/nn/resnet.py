@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from .convolutions import convolution, he_, stem_for
-from .sequence import Mean, sequence
-from .shapes import image, units
+from .layers import Mean, convolution, he_, image, sequence, stem_for, units
 
 Shortcut = Callable[[int, int, int], nn.Module]
 """from channels in, channels out and stride to what carries the input around a block"""

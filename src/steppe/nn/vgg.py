@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from .convolutions import he_
-from .sequence import Mean, sequence
-from .shapes import image
+from .layers import Mean, he_, image, sequence
 
 CONVOLUTIONS = (2, 2, 4, 4, 4)  # Table 1, column E: 3x3 convolutions before each max-pool
 WIDTHS = (1, 2, 4, 8, 8)  # their channels, in units of the first

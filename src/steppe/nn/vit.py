@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .sequence import Mean, sequence
-from .shapes import image
+from .layers import Mean, image, sequence
 
 
 class Patches(nn.Module):

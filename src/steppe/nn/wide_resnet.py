@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from .convolutions import convolution, he_
-from .sequence import Mean, sequence
-from .shapes import image, units
+from .layers import Mean, convolution, he_, image, sequence, units
 
 
 class WideBlock(nn.Module):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .._util import user_code
-from .._util.checkpoint_files import SUFFIXES
+from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
 from ..training.config import Config

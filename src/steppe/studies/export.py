@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .._util.csv_text import csv_text
-from .._util.files import written
+from .._util.files import atomic_write
 from .._util.names import unknown
 from .table import Run, Table
 
@@ -48,7 +48,7 @@ def export_table(table: Table, path: str | os.PathLike[str], shape: Shape = "run
     columns = list(dict.fromkeys(name for row in rows for name in row))
     place.parent.mkdir(parents=True, exist_ok=True)
     content = WRITERS[place.suffix](columns, rows)
-    with written(place) as file:
+    with atomic_write(place) as file:
         file.write(content)
     return place
 

@@ -117,8 +117,7 @@ def _ensemble(keys: Sequence[str], members: Sequence[Member]) -> Any:
     """The scores of an ensemble on the test rows."""
     from torch import cat, equal
 
-    from ..ensembles.prediction import logits
-    from ..ensembles.scores import scored
+    from ..ensembles.scores import logits, scored
     from .report.notes import ensemble_note
 
     rows = members[0][1]

@@ -137,7 +137,7 @@ def _run(task: Task, config: Config) -> Trained:
 
 def _checkpoint(task: Task, config: Config) -> Trained:
     """Read a checkpoint of the pool."""
-    from .._util.checkpoint_files import load_into, read
+    from .._util.checkpoints import load_into, read
     from ..training import open_run
     from ..training.problem import data_of, model_of, standard_of, task_of
 

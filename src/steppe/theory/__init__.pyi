@@ -1,11 +1,11 @@
-from .named import NAMED as NAMED
-from .named import Entry as Entry
-from .named import find as find
-from .named import run as run
 from .quadratic import Summit as Summit
 from .quadratic import ascent as ascent
 from .quadratic import summit as summit
 from .quadratic import unrolled as unrolled
+from .registry import NAMED as NAMED
+from .registry import Entry as Entry
+from .registry import find as find
+from .registry import run as run
 from .result import Result as Result
 from .result import Settings as Settings
 from .result import save as save

@@ -1,20 +1,23 @@
-"""Figures 1b, 2, 8, 9 and 10 of SharpBalance (Lu et al. 2024) again: what the theorems say beside what is simulated.
+"""Figures 1b, 2, 8, 9 and 10 of SharpBalance (Lu et al. 2024) reproduced: theorems beside simulations.
 
-The text tells the sizes, the ranges of rho and of k, and the ascent's step; step sizes, the radius of sharpness and the
-scales of weights are only in the pictures, so those here are ours.
+The paper's text gives the sizes, the ranges of rho and of k, and the step of the ascent. Step sizes, the radius of
+sharpness and the scales of weights are only in its pictures, so the values here are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .comparison import Case, Row, climb, data, gap, part_bounds, point, row, sam_bounds
+from . import sharpbalance as sb
 from .panels import BLUE, GREEN, GREY, ORANGE, VERMILLION, Panel, dots, line, picture
 from .result import Result, Settings
-from .simulation import Protocol, draw
+from .simulation import Measured, Protocol, draw
+
+Row = dict[str, Any]
+Case = tuple[float, float, int]  # eta, rho, k
 
 QUICK: dict[str, Any] = {"matrices": 8, "starts": 10, "rows": 600, "columns": 30, "test_rows": 200}
 POINTS = 9  # along a curve
@@ -180,3 +183,69 @@ def _simulated(rows: Sequence[Row]) -> dict[str, Any]:
         for axis, name in (("x", "sharpness"), ("y", "diversity"))
     }
     return dots("simulated", [r["sharpness"] for r in rows], [r["diversity"] for r in rows], BLUE, **errors)
+
+
+def sam_bounds(protocol: Protocol, case: Case) -> Row:
+    """Bounds of Theorem 1, as printed with leading moments and corrected with exact ones, and the limit itself."""
+    t = protocol.training(*case)
+    leading, exact = t.phi.limit, t.phi.exact
+    return {
+        "diversity_printed": sb.diversity(t, leading),
+        "diversity_exact": sb.diversity(t, exact),
+        "upper_printed": sb.upper(t, leading),
+        "upper": sb.upper(t, exact),
+        "lower_printed": sb.lower(t, leading, sb.gap_printed(t, leading)),
+        "lower_corrected": sb.lower(t, leading, sb.gap_corrected(t, leading)),
+        "lower": sb.lower(t, exact, sb.gap_tight(t, exact)),
+        "limit": sb.sharpness_limit(t),
+    }
+
+
+def part_bounds(protocol: Protocol, case: Case) -> Row:
+    """Bounds of Theorem 2, as printed and corrected, and the bound for single members."""
+    t, parts = protocol.training(*case), protocol.parts
+    leading, exact = t.part(parts).phi.limit, t.part(parts).phi.exact
+    return {
+        "diversity_printed": sb.diversity_in_parts(t, parts, leading),
+        "diversity_exact": sb.diversity_in_parts(t, parts, exact),
+        "upper_printed": sb.upper_in_parts(t, parts, leading, printed=True),
+        "upper": sb.upper_in_parts(t, parts, exact),
+        "upper_alone": sb.upper_alone(t, parts, exact),
+    }
+
+
+def point(measure: Callable[[float, float, int], Measured], case: Case, bounds: Row) -> Row:
+    """Measured values at one step size, radius and number of steps, beside the predicted ones."""
+    return row(measure(*case), eta=case[0], rho=case[1], k=case[2], **bounds)
+
+
+def row(m: Measured, **more: Any) -> Row:
+    """The means over matrices, with the standard errors of the first two."""
+    values: Row = {name: float(np.mean(getattr(m, name))) for name in vars(m)}
+    for name in ("diversity", "sharpness"):
+        x = getattr(m, name)
+        values[f"{name}_error"] = float(np.std(x, ddof=1) / len(x) ** 0.5)
+    return {**more, **values}
+
+
+def gap(measured: str, rows: Sequence[Row], *bounds: str) -> str:
+    """Relative distance of predictions from the simulation, and the largest distance in standard errors."""
+    texts = []
+    for bound in bounds:
+        share = [(r[bound] - r[measured]) / r[measured] for r in rows]
+        errors = max(((r[bound] - r[measured]) / r[f"{measured}_error"] for r in rows), key=abs)
+        texts.append(
+            f"{bound.replace('_', ' ')} {min(share):+.2%} to {max(share):+.2%} ({errors:+.1f} standard errors)"
+        )
+    return f"From the simulated {measured}: {', '.join(texts)}."
+
+
+def climb(rows: Sequence[Row]) -> str:
+    """Relative distance of projected ascent below the closed form."""
+    worst = max(1 - r["climbed"] / r["sharpness"] for r in rows)
+    return f"Projected ascent ends at most {worst:.1e} of the sharpness below the summit."
+
+
+def data(protocol: Protocol, settings: Settings, **more: Any) -> dict[str, Any]:
+    """Rows with the protocol and the seed."""
+    return {"protocol": vars(protocol), "seed": settings.seed, **more}

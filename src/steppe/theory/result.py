@@ -1,4 +1,4 @@
-"""What a study of theory takes and gives: settings in, numbers, a picture and sentences out, written to files."""
+"""Settings and results of a study of theory: numbers, a figure and sentences, and how they are written."""
 
 from __future__ import annotations
 
@@ -18,40 +18,53 @@ Sizes = TypeVar("Sizes")
 
 @dataclass(frozen=True)
 class Settings:
-    """What every study takes: a seed, whether to be quick, its own sizes by name, and who hears of progress."""
+    """Settings of every study.
+
+    Parameters
+    ----------
+    seed
+        Seed of all random numbers.
+    quick
+        Use smaller sizes.
+    sizes
+        Sizes of the study by name; they override the default and the quick ones.
+    tick
+        Called with the number of points done and their total.
+
+    """
 
     seed: int = 0
     quick: bool = False
     sizes: Mapping[str, Any] = field(default_factory=dict)
     tick: Callable[[int, int], object] = lambda done, total: None
 
-    def of(self, usual: Sizes, **quick: Any) -> Sizes:
-        """A study's own sizes, a dataclass: the usual ones, the quick ones if asked for, and what was said by name."""
-        known = {f.name: getattr(usual, f.name) for f in fields(usual)}  # type: ignore[arg-type]
+    def of(self, default: Sizes, **quick: Any) -> Sizes:
+        """The sizes of a study, a dataclass: the default ones, overridden by the quick ones and by `sizes`."""
+        known = {f.name: getattr(default, f.name) for f in fields(default)}  # type: ignore[arg-type]
         for name, value in self.sizes.items():
             if name not in known:
                 raise ValueError(unknown("size of this study", name, known))
             if not _fits(value, known[name]):
                 raise ValueError(f"the size {name} is a value such as {known[name]!r}, not {value!r}")
-        return replace(usual, **{**(quick if self.quick else {}), **self.sizes})  # type: ignore[type-var]
+        return replace(default, **{**(quick if self.quick else {}), **self.sizes})  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
 class Result:
-    """Numbers as values of JSON, a picture as plotly takes it (a dict or a figure), and what is seen, in sentences."""
+    """Numbers as JSON values, a figure for plotly (a dict or a figure), and sentences about what it shows."""
 
     data: Mapping[str, Any]
     figure: Any
     words: Sequence[str]
 
     def plain(self) -> dict[str, Any]:
-        """The numbers in types that JSON has: arrays as lists, those that are not finite as null."""
-        made: dict[str, Any] = json_safe(self.data)
-        return made
+        """The numbers as JSON values: arrays as lists, numbers that are not finite as null."""
+        values: dict[str, Any] = json_safe(self.data)
+        return values
 
 
 def save(result: Result, name: str, out: str | os.PathLike[str]) -> list[Path]:
-    """Writes the numbers (.json) and a page with the picture (.html) into a folder, or both named as one of the two."""
+    """Writes the numbers (.json) and a page with the figure (.html), into a folder or beside a file of that name."""
     place = check_place(out)
     stem = place.with_suffix("") if place.suffix in SUFFIXES and not place.is_dir() else place / name
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +77,7 @@ def save(result: Result, name: str, out: str | os.PathLike[str]) -> list[Path]:
 
 
 def check_place(out: str | os.PathLike[str]) -> Path:
-    """Where a study may be written: a folder, or a file that ends in .html or .json; raises for another."""
+    """The path of a folder, or of a file that ends in .html or .json; raises ValueError for any other."""
     place = Path(out)
     if place.suffix not in ("", *SUFFIXES) and not place.is_dir():
         raise ValueError(f"a study is written to a folder, or to a file ending in .html or .json, not to {str(out)!r}")
@@ -81,18 +94,18 @@ def _page(result: Result, name: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    from .._util.files import written
+    from .._util.files import atomic_write
 
-    with written(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode())
 
 
-def _fits(value: Any, usual: Any) -> bool:
-    """Whether a value is of the kind of the usual one; whole numbers are numbers, and one number is a list of one."""
-    if isinstance(usual, bool) or usual is None:
-        return isinstance(value, bool) or usual is None
-    if isinstance(usual, (tuple, list)):
-        return isinstance(value, (tuple, list)) and all(_fits(v, usual[0]) for v in value) and len(value) > 0
-    if isinstance(usual, float):
+def _fits(value: Any, default: Any) -> bool:
+    """Whether a value has the type of the default; an int also counts as a float."""
+    if isinstance(default, bool) or default is None:
+        return isinstance(value, bool) or default is None
+    if isinstance(default, (tuple, list)):
+        return isinstance(value, (tuple, list)) and all(_fits(v, default[0]) for v in value) and len(value) > 0
+    if isinstance(default, float):
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, type(usual)) and not isinstance(value, bool)
+    return isinstance(value, type(default)) and not isinstance(value, bool)

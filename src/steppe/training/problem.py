@@ -83,7 +83,7 @@ def trained_loss(config: Config, task: Task) -> Loss:
 
 def model_of(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Build the model; the seed determines its initial weights."""
-    from ..nn.named import build as build_model
+    from ..nn.registry import build as build_model
 
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed_of(config.seed, WEIGHTS))

@@ -29,7 +29,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
     from ..data.corruptions import NAMES
     from ..data.registry import DATASETS, OWN
     from ..measures.registry import resolve_measures
-    from ..nn.named import refuse_options
+    from ..nn.registry import refuse_options
     from .records import LOGGERS
 
     if not config.data.startswith(("folder:", "npz:")):

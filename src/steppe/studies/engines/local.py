@@ -24,7 +24,13 @@ from .engine import PAUSE, Begun, Tries
 GRACE = 10.0  # seconds for a worker whose driver ended to write a checkpoint
 PATIENCE = 120.0  # seconds for a worker to start its task
 # imported once by the fork server: the first step of any optimizer imports dynamo, which takes two seconds
-PRELOADED = ["torch._dynamo", "steppe.training.entry", "steppe.measures.run", "steppe.data.registry", "steppe.nn.named"]
+PRELOADED = [
+    "torch._dynamo",
+    "steppe.training.entry",
+    "steppe.measures.run",
+    "steppe.data.registry",
+    "steppe.nn.registry",
+]
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # without these files there is no CUDA; checking them needs no torch
 
 

@@ -1,5 +1,5 @@
 """The report of a study: one self-contained HTML file, or a local server that follows a running study."""
 
-from ..._util.lazy import offered
+from ..._util.lazy import lazy_exports
 
-__getattr__, __dir__ = offered(__name__, __file__)
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
-from ..._util.files import written
+from ..._util.files import atomic_write
 from ..statistics.findings import Comparison
 from ..store import Store
 from .contents import Content, content
@@ -47,7 +47,7 @@ def write(store: Path, out: Path, results: Sequence[Comparison] | None = None) -
     with Store.reading(store) as opened:
         text = html(content(opened, results))
     out.parent.mkdir(parents=True, exist_ok=True)
-    with written(out) as file:
+    with atomic_write(out) as file:
         file.write(text.encode())
     return out
 

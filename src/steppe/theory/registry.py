@@ -1,4 +1,4 @@
-"""Studies of theory by name: each is a function of settings that gives numbers, a picture and sentences."""
+"""Studies of theory by name: each is a function from settings to numbers, a figure and sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Study = Callable[[Settings], Result]
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a study lies, and what it shows in one line."""
+    """The module and function of a study, one line about it, and its paper."""
 
     module: str  # of this package
     function: str
@@ -22,8 +22,8 @@ class Entry:
     paper: str
 
     def load(self) -> Study:
-        found: Study = getattr(import_module(f".{self.module}", __package__), self.function)
-        return found
+        study: Study = getattr(import_module(f".{self.module}", __package__), self.function)
+        return study
 
 
 SHARPBALANCE, UNIVERSAL, MODERN = "Lu et al. 2024", "Tahmasebi et al. 2024", "Andriushchenko et al. 2023"
@@ -60,12 +60,12 @@ NAMED: Mapping[str, Entry] = {
 
 
 def find(name: str) -> Entry:
-    """The study of that name, or an error with the nearest ones."""
+    """The study of that name; raises ValueError with the nearest names."""
     if name not in NAMED:
         raise ValueError(unknown("study", name, NAMED))
     return NAMED[name]
 
 
 def run(name: str, settings: Settings | None = None) -> Result:
-    """Does a study by its name."""
+    """Runs a study by its name."""
     return find(name).load()(settings or Settings())

@@ -1,4 +1,4 @@
-"""Models by name, and users' own by where they are written."""
+"""Models by name: the reference models, and users' own as `package.module:factory`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .._util.names import unknown
 from .._util.user_code import is_factory
 from .densenet import densenet121
 from .diagonal import diagonal
-from .elsewhere import called_with, made_elsewhere
 from .mlp import mlp
 from .pyramidnet import pyramidnet
 from .resnet import cifar_resnet, resnet18
+from .user_models import factory_call, user_model
 from .vgg import vgg19
 from .vit import simple_vit, vit_small
 from .wide_resnet import wide_resnet
@@ -25,18 +25,31 @@ from .wide_resnet import wide_resnet
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model by name: what makes it from a row's shape and a number of outputs, and what the name stands for."""
+    """A reference model.
+
+    Parameters
+    ----------
+    make
+        Builds the model from the shape of a row, the number of outputs, and options.
+    about
+        One line for `steppe models`.
+    settled
+        Options that the name fixes, such as the depth of "resnet20".
+    preset
+        Options whose default differs from that of `make`.
+
+    """
 
     make: Callable[..., nn.Module]
     about: str
-    settled: Mapping[str, Any] = field(default_factory=dict)  # what the name says already, and nobody chooses
-    preset: Mapping[str, Any] = field(default_factory=dict)  # what can be chosen, with another default than make's
+    settled: Mapping[str, Any] = field(default_factory=dict)
+    preset: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def options(self) -> dict[str, Any]:
-        """What else can be chosen, with its default."""
-        chosen = {name: p.default for name, p in signature(self.make).parameters.items() if p.default is not p.empty}
-        return {name: self.preset.get(name, value) for name, value in chosen.items() if name not in self.settled}
+        """The options, with their defaults."""
+        defaults = {name: p.default for name, p in signature(self.make).parameters.items() if p.default is not p.empty}
+        return {name: self.preset.get(name, value) for name, value in defaults.items() if name not in self.settled}
 
 
 def _cifar_resnet(depth: int) -> Architecture:
@@ -75,21 +88,39 @@ MODELS: dict[str, Architecture] = {
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
-    """The model of that name, or of a user's `package.module:factory`, for rows of a shape and so many outputs."""
+    """Builds a model by its name.
+
+    Parameters
+    ----------
+    name
+        A name in `MODELS`, or `package.module:factory` for a user's own model.
+    shape
+        The shape of one row of data, such as (3, 32, 32).
+    outputs
+        The number of outputs.
+    **options
+        Options of the model, such as `width=16`.
+
+    Raises
+    ------
+    ValueError
+        If the name or an option does not exist, or a value is of the wrong type.
+
+    """
     shape = tuple(shape)
     if not shape or min(shape) < 1 or outputs < 1:
-        raise ValueError(f"a model needs rows with something in them and at least one output; got {shape}, {outputs}")
+        raise ValueError(f"a model needs rows that are not empty and at least one output; got {shape}, {outputs}")
     if is_factory(name):
-        return made_elsewhere(name, shape, outputs, options)
+        return user_model(name, shape, outputs, options)
     refuse_options(name, options)
     architecture = MODELS[name]
     return architecture.make(shape, outputs, **architecture.settled, **{**architecture.preset, **options})
 
 
 def refuse_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raises unless there is a model of that name that takes these options; a user's own is imported, and not made."""
+    """Raises if no model of that name takes these options. Imports a user's own factory without calling it."""
     if ":" in name:
-        called_with(name, {"shape": (), "outputs": 1}, options)
+        factory_call(name, {"shape": (), "outputs": 1}, options)
         return
     if name not in MODELS:
         raise ValueError(unknown("model", name, MODELS) + " Your own is package.module:factory.")
@@ -103,14 +134,14 @@ def refuse_options(name: str, options: Mapping[str, Any]) -> None:
 
 def _kind(default: Any) -> str:
     if isinstance(default, str):
-        return "a word"
+        return "a string"
     if isinstance(default, tuple):
         return "a list of whole numbers above zero"
     return "a number above zero" if isinstance(default, float) else "a whole number above zero"
 
 
 def _alike(value: Any, default: Any) -> bool:
-    """Whether a value is of its default's kind, so that a slip is met here and not in the depths of torch."""
+    """Whether a value has the type of the default: a wrong one raises here and not deep inside torch."""
     if isinstance(default, str):
         return isinstance(value, str)
     if isinstance(default, tuple):

@@ -225,7 +225,7 @@ def test_a_factory_that_cannot_be_had_is_explained(mine: Path) -> None:
     fails(["mine:needy cannot be called without classes, hidden"], "mine:needy", (2,), 5)
     fails(["without classes:"], "mine:needy", (2,), 5, hidden=1)
     fails(["mine:positional cannot be called without shape, outputs"], "mine:positional", (2,), 5)
-    fails(["made a str", "torch.nn.Module"], "mine:wrong", (2,), 5)
+    fails(["returned a str", "torch.nn.Module"], "mine:wrong", (2,), 5)
     fails(["is a model already"], "mine:made", (2,), 5)
     fails(["no factory 'five'"], "mine:number.five", (2,), 5)
     fails(["is a int", "function or a class"], "mine:number", (2,), 5)

@@ -1,0 +1,76 @@
+"""Output of a command: JSON for programs, tables and sentences for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .._util.json import json_safe
+from .._util.terminal import cell, complain, console, say
+
+PIPE_WIDTH = 160  # columns without a terminal: enough for one line per row of a table
+
+
+@dataclass(frozen=True)
+class Output:
+    """Result of a command.
+
+    Parameters
+    ----------
+    data
+        The result as JSON values, for --json.
+    shown
+        The result as texts and tables.
+    errors
+        Lines for stderr.
+    code
+        The exit code.
+
+    """
+
+    data: Any
+    shown: Sequence[Any] = ()
+    errors: Sequence[str] = ()
+    code: int = 0
+
+
+def print_output(output: Output, as_json: bool) -> None:
+    """Prints the result on stdout and the errors on stderr."""
+    if as_json:
+        say(to_json(output.data))
+    elif output.shown:
+        screen = console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+        for item in output.shown:
+            if hasattr(item, "__rich_console__"):
+                screen.print(item)
+            else:
+                say(item)
+    sys.stdout.flush()
+    for line in output.errors:
+        complain(line)
+
+
+def table(*heads: str, right: Sequence[str] = (), fold: Sequence[str] = ()) -> Any:
+    """An empty table; columns in `right` are aligned right, and cells of columns in `fold` may take several lines."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for head in heads:
+        made.add_column(
+            cell(head), justify="right" if head in right else "left", no_wrap=head not in fold, overflow="fold"
+        )
+    return made
+
+
+def add_row(to: Any, *cells: object) -> None:
+    """Adds a row to a table."""
+    to.add_row(*map(cell, cells))
+
+
+def to_json(data: Any) -> str:
+    """Values as JSON text: paths and other types as texts, numbers that are not finite as null."""
+    return json.dumps(json_safe(data, str), indent=2, allow_nan=False)

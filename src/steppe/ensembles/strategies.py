@@ -1,0 +1,150 @@
+"""Settings of an ensemble, and strategies by name: how its members' configurations differ. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Literal, get_type_hints
+
+from .._util.names import unknown
+from .._util.types import fits, words
+from ..training.config import Config
+from ..training.exchange import Exchange
+
+End = Literal["sharpest", "flattest"]
+Rest = Literal["normal", "own-share", "other-shares"]
+How = Literal["sequence", "processes"]
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Settings of an ensemble: its members, how they differ, what they exchange, and how they are trained."""
+
+    members: int = 3  # SharpBalance paper, section 4.4
+    """number of runs; member i has the seed 1000 seed + i"""
+    strategy: str = "sharpbalance"
+    """deep, deep+sam, sam+, sharpbalance or eoa; several with commas between train one ensemble each"""
+    member_radii: list[float] = field(default_factory=lambda: [0.05, 0.1, 0.2])  # SharpBalance paper, appendix F.4
+    """sam+: one radius per member"""
+    exchange_at: int | None = None  # SharpBalance paper, Table 1: 100 of 200
+    """sharpbalance: epochs with all rows sharpness-aware before scores are exchanged (T_d); defaults to half"""
+    exchange_every: int | None = None
+    """sharpbalance: epochs between later exchanges; defaults to a single exchange"""
+    share: float = 0.5  # SharpBalance's released scripts; its paper's grid is 0.2 to 0.6
+    """sharpbalance: the fraction of the rows that every member reports to the others (k %)"""
+    named: End = "sharpest"
+    """sharpbalance: which end of the scores it reports; the released code has flattest"""
+    rest: Rest = "normal"
+    """sharpbalance: rows that no member reports: normal takes plain steps on them; the others deal them out, and a
+    member takes sharpness-aware steps on its own share or on all but its own, as in the released code"""
+    how: How = "sequence"
+    """members one after the other, or in several processes"""
+    processes: int | None = None
+    """how many, with --how processes; defaults to one per member, at most one per core"""
+
+    def __post_init__(self) -> None:
+        if str(self.how) == "stacked":
+            raise ValueError("how is 'stacked', which was removed: use 'sequence' (faster on a GPU) or 'processes'")
+        for name, kind in get_type_hints(Ensemble).items():
+            if not fits(getattr(self, name), kind):
+                raise ValueError(f"{name} is {getattr(self, name)!r}, and has to be {words(kind)}")
+        for name in ("members", "exchange_at", "exchange_every", "processes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value!r}, and has to be 1 or more")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is {self.share!r}, and has to be more than 0 and at most 1")
+        if not all(0 <= radius < inf for radius in self.member_radii):
+            raise ValueError(f"member_radii is {self.member_radii}, and has to be a list of radii, 0 or more")
+
+
+Weights = Literal["last", "ema", "swa"]
+Changes = Callable[[Config, Ensemble, int, int], dict[str, Any]]  # for member i in a run of that many epochs
+
+START = 0.75  # fraction of a run after which weights are averaged: Izmailov et al. 2018, section 4.1
+
+
+def _deep(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[str, Any]:
+    return {"method": "none", "rho": None, "method_options": {}}
+
+
+def _flat(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[str, Any]:
+    return {}
+
+
+def _own_radius(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[str, Any]:
+    if len(ensemble.member_radii) != ensemble.members:
+        raise ValueError(
+            f"sam+ needs one radius per member, and there are {ensemble.members} members and "
+            f"{len(ensemble.member_radii)} member_radii: give one radius per member"
+        )
+    return {"rho": ensemble.member_radii[i]}
+
+
+def _balanced(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[str, Any]:
+    if ensemble.members < 2:
+        raise ValueError("sharpbalance takes a member's sharp rows from the other members: use 2 members or more")
+    if config.method == "none":
+        raise ValueError("sharpbalance needs a method for the sharp rows, and the method is none: use sam or another")
+    at = max(1, epochs // 2) if ensemble.exchange_at is None else ensemble.exchange_at
+    if at >= epochs:
+        raise ValueError(
+            f"members exchange scores after epoch {at}, and the run has {epochs}: no epoch would use them. Set "
+            "exchange_at below the number of epochs"
+        )
+    return {"sharp_rows": str(Exchange(at, ensemble.exchange_every))}
+
+
+def _averaged(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[str, Any]:
+    swa = START if config.swa is None and config.ema is None else config.swa
+    return {**_deep(config, ensemble, i, epochs), "swa": swa, "swa_every": "step"}
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way to make members differ.
+
+    Parameters
+    ----------
+    about
+        What it does, in one line.
+    source
+        The paper.
+    changes
+        The settings that it changes in a member's configuration.
+    averages
+        Whether averages of the weights predict, and not the last weights.
+
+    """
+
+    about: str
+    source: str
+    changes: Changes
+    averages: bool = False
+
+    def weights(self, config: Config) -> Weights:
+        """Which of a member's weights predict."""
+        if not self.averages:
+            return "last"
+        return "swa" if config.swa is not None else "ema"
+
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "deep": Strategy("members differ by their seeds, without a method", "Lakshminarayanan et al. 2017", _deep),
+    "deep+sam": Strategy("members differ by their seeds, with the method", "Lu et al. 2024, section 4.4", _flat),
+    "sam+": Strategy("every member has a radius of its own", "Lu et al. 2024, appendix F.4", _own_radius),
+    "sharpbalance": Strategy(
+        "the method on the rows that are sharp for the other members, plain steps on the rest",
+        "Lu et al. 2024, section 4.3",
+        _balanced,
+    ),
+    "eoa": Strategy("averages of the weights of members without a method", "Arpit et al. 2022", _averaged, True),
+}
+
+
+def strategy(name: str) -> Strategy:
+    """The strategy of that name; raises ValueError with the nearest names."""
+    if name not in STRATEGIES:
+        raise ValueError(unknown("strategy", name, STRATEGIES))
+    return STRATEGIES[name]

@@ -1,0 +1,92 @@
+"""Parts that several networks share: named sequences, convolutions, stems, first weights, and checks of shapes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from .._util.names import unknown
+
+SMALL_IMAGES = "mlp, resnet18, resnet32, wrn40-2 and simple-vit take images as small as 8 x 8"
+
+
+def sequence(**layers: nn.Module) -> nn.Sequential:
+    """Layers applied in the order written, each under its name."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+class Mean(nn.Module):
+    """The mean over some dimensions: of a feature map over its pixels, of tokens over their positions."""
+
+    def __init__(self, *dimensions: int) -> None:
+        super().__init__()
+        self.dimensions = dimensions
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(self.dimensions)
+
+
+def convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
+    """A convolution without bias, for use before a norm; padded so that only the stride changes height and width."""
+    return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+
+
+def stem_for(images: str, small: nn.Module, channels: int, width: int) -> nn.Module:
+    """The first layers by the size of images.
+
+    "small" (CIFAR) gives `small` itself; "large" (ImageNet) gives a 7x7 convolution and a max-pool, which leave a
+    sixteenth of the pixels (He et al. 2016, Table 1).
+    """
+    if images == "small":
+        return small
+    if images != "large":
+        raise ValueError(unknown("stem", images, ("small", "large")))
+    return sequence(
+        conv=convolution(channels, width, size=7, stride=2),
+        norm=nn.BatchNorm2d(width),
+        relu=nn.ReLU(),
+        pool=nn.MaxPool2d(3, stride=2, padding=1),
+    )
+
+
+def he_(model: nn.Module) -> nn.Module:
+    """Initialises convolutions as He et al. 2015, from N(0, 2 / fan-out), and biases with zero.
+
+    Norms start as the identity. The classifier keeps torch's uniform weights, as in the released code of most of these
+    networks.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+    return model
+
+
+def image(shape: tuple[int, ...], model: str, at_least: int = 1) -> tuple[int, int, int]:
+    """Channels, height and width of a row; raises if the row is no image, or one too small for the model."""
+    if len(shape) != 3:
+        raise ValueError(
+            f"{model} works on images (channels, height, width), but a row here has the shape {shape}. "
+            "Use mlp, which takes rows of any shape, or give the data as images."
+        )
+    channels, height, width = shape
+    if min(height, width) < at_least:
+        raise ValueError(
+            f"{model} needs images of at least {at_least} x {at_least} pixels, but these are {height} x {width}. "
+            f"Enlarge them, or use another model: {SMALL_IMAGES}."
+        )
+    return channels, height, width
+
+
+def units(depth: int, model: str, layers: int, others: int) -> int:
+    """Blocks per stage in a network of this depth: three equal stages of blocks of `layers` layers, and `others`."""
+    blocks, rest = divmod(depth - others, 3 * layers)
+    if rest or blocks < 1:
+        fitting = ", ".join(str(3 * layers * n + others) for n in (1, 2, 3))
+        raise ValueError(
+            f"{model} has {others} layers and three equal stages of blocks of {layers} layers: a depth of {depth} "
+            f"does not divide into them. Use one of {fitting}, ..."
+        )
+    return blocks
