@@ -16,7 +16,7 @@ import pytest
 import torch
 from training_runs import assert_same_end, config
 
-from steppe._util.files import written
+from steppe._util.files import atomic_write
 from steppe.training import Run, checkpoint, loop, open_run, train
 from steppe.training.checkpoint import PREVIOUS, WEIGHTS
 
@@ -111,7 +111,7 @@ def test_a_draft_does_not_follow_one(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("years of work")
     (tmp_path / f".page.html.{os.getpid()}.tmp").symlink_to(outside)
-    with written(tmp_path / "page.html") as file:
+    with atomic_write(tmp_path / "page.html") as file:
         file.write(b"a page")
     assert outside.read_text() == "years of work"
     assert (tmp_path / "page.html").read_text() == "a page"

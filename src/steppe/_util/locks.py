@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .files import refuse_link
+from .files import atomic_write, refuse_link
 
 try:
     import fcntl

@@ -137,7 +137,7 @@ def _run(task: Task, config: Config) -> Trained:
 
 def _checkpoint(task: Task, config: Config) -> Trained:
     """Read a checkpoint of the pool."""
-    from .._util.checkpoints import load_into, read
+    from .._util.checkpoints import load_into, read_checkpoint
     from ..training import open_run
     from ..training.problem import data_of, model_of, standard_of, task_of
 
@@ -149,7 +149,7 @@ def _checkpoint(task: Task, config: Config) -> Trained:
     splits = data_of(config)
     problem = task_of(splits, standard_of(str(task.cell.standardise), config, splits))
     model = model_of(config, problem.shape, problem.outputs)
-    load_into(model, read(path), path)
+    load_into(model, read_checkpoint(path), path)
     return Trained(model, splits, problem, [], {"parameters": float(sum(p.numel() for p in model.parameters()))})
 
 
