@@ -267,14 +267,14 @@ def test_a_value_that_no_message_is_made_for_is_still_told(tmp_path: Path) -> No
         (["data", "lst"], "no command of `steppe data` 'lst'. Did you mean 'list'"),
         (["--json"], "no command '--json'"),
         (["measure", "--rows", "0", "x"], "--rows is 0, and has to be 1 or more"),
-        (["measure"], "say what to measure"),
+        (["measure"], "name what to measure"),
         (["landscape"], "not of 0"),
         (["landscape", "a", "b", "c"], "not of 3"),
         (["landscape", "a", "--out", "x.png"], ".html, .json, .npz"),
         (["landscape", "a", "--axes", "3"], "--axes is 3, and has to be 1 for a line"),
-        (["data", "get"], "say what to get"),
+        (["data", "get"], "name the data sets"),
         (["data", "get", "cifar"], "Did you mean 'cifar10'"),
-        (["data", "check"], "say which folder"),
+        (["data", "check"], "name the folders"),
     ],
 )
 def test_wrong_commands_are_answered(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,7 +143,7 @@ def test_a_folder_in_which_no_run_has_begun_is_skipped(capsys: pytest.CaptureFix
     for dry in ([], ["--dry-run"]):
         assert main(["measure", "runs/a", "runs/b", "--measures", "loss", "--json", *dry]) == 0
         told = capsys.readouterr()
-        assert "runs/b was skipped: no run has begun in it" in told.err
+        assert "runs/b was skipped: no run has started in it" in told.err
         assert "runs/a" in told.out
     assert main(["measure", "runs/b", "--measures", "loss"]) == 1
     assert "runs/b holds no run yet" in capsys.readouterr().err

@@ -128,8 +128,8 @@ class Scripted:
     [
         (["", ""], None),
         ([None, "", None, ""], None),
-        (["too steep", ""], "too steep. What the other members have reached is kept"),
-        ([None, "", None, None], "exit code -9, 3 times at the same place"),
+        (["too steep", ""], "too steep. The progress of the other members is kept"),
+        ([None, "", None, None], "exit code -9, 3 times at the same position"),
     ],
 )
 def test_members_are_started_again_and_troubles_told_at_the_end(

@@ -1,1 +1,1 @@
-"""What several parts of the package need and none of them is about."""
+"""Helpers that several packages share."""

@@ -1,4 +1,4 @@
-"""Tables as CSV that a spreadsheet can open: no cell begins a formula."""
+"""CSV text that is safe to open in a spreadsheet: no cell starts a formula."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # how one begins; wide signs too, in East Asian settings
+FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # first characters of a formula, in full width too
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """The columns of some rows, with a line of names above; what a row does not have is left empty."""
+    """The columns of some rows below a header; missing values are empty."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(map(_harmless, columns))
@@ -20,7 +20,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _harmless(value: Any) -> Any:
-    """Texts that would begin a formula get an apostrophe before them; numbers, spelled out too, stay numbers."""
+    """Prefixes a text that would start a formula with an apostrophe; numbers stay, also as text."""
     if not isinstance(value, str) or not value.startswith(FORMULA):
         return value
     try:

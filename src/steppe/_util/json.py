@@ -1,4 +1,4 @@
-"""Values in types that JSON has."""
+"""Values as JSON types."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def json_safe(x: Any, other: Callable[[Any], Any] = lambda x: x) -> Any:
     Parameters
     ----------
     x
-        Mappings, lists, tuples, sets, arrays, texts and numbers in one another. Keys become texts, arrays lists, and
-        numbers that are not finite None: JSON has none.
+        Nested mappings, lists, tuples, sets, arrays, strings and numbers. Keys become strings, arrays become lists, and
+        numbers that are not finite become None: JSON has no such numbers.
     other
-        What becomes of values of any other type. By default they stay, and `json.dumps` raises.
+        Converts values of any other type. By default they stay, and `json.dumps` raises.
 
     """
     if hasattr(x, "tolist"):  # an array, or one number of an array
@@ -24,7 +24,7 @@ def json_safe(x: Any, other: Callable[[Any], Any] = lambda x: x) -> Any:
     if isinstance(x, Mapping):
         return {str(k): json_safe(v, other) for k, v in x.items()}
     if isinstance(x, (set, frozenset)):
-        x = sorted(x, key=str)  # the same text every time
+        x = sorted(x, key=str)  # for a reproducible order
     if isinstance(x, (list, tuple)):
         return [json_safe(v, other) for v in x]
     if isinstance(x, float):

@@ -1,4 +1,4 @@
-"""What to say when somebody asks for a name that is not there."""
+"""Error messages for unknown names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """A message that says what was asked, and what there is of that kind, the nearest first."""
+    """A message with the unknown name, the nearest known ones, and all known ones."""
     names = sorted(known)
     near = get_close_matches(name, names, n=3, cutoff=0.4)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

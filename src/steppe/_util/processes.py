@@ -11,15 +11,14 @@ from time import sleep
 
 
 def end_with_parent(grace: float = inf) -> None:
-    """Has this process get SIGTERM when its parent is gone.
+    """Sends SIGTERM to this process when its parent ends.
 
-    Otherwise it would go on for nobody and keep what it holds: folders, a GPU. Training answers SIGTERM with a
-    checkpoint and ends.
+    Otherwise it would keep running, with its locks and its GPU. On SIGTERM training writes a checkpoint and ends.
 
     Parameters
     ----------
     grace
-        Seconds after which the process is ended if it still runs; by default it never is.
+        Seconds after which the process exits if it still runs; by default it waits forever.
 
     """
     threading.Thread(target=_wait_and_end, args=[grace], daemon=True).start()

@@ -1,4 +1,4 @@
-"""Everything that is printed: names and keys come from files, and a terminal obeys some of their characters."""
+"""All printing: control characters in names from files are escaped, because a terminal would act on them."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ if TYPE_CHECKING:
 
 
 def line(text: object) -> str:
-    """A text on one line, with everything escaped that is not printed as itself: control codes, turned text, breaks."""
-    said = str(text)
-    if said.isprintable():
-        return said
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in said)
+    """A text on one line, with unprintable characters escaped: control codes, line breaks, direction marks."""
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def say(text: object, *, error: bool = False, end: str = "\n") -> None:
     """Prints lines on stdout, or on stderr."""
-    said = "\n".join(map(line, str(text).expandtabs().split("\n")))
-    print(said, file=sys.stderr if error else sys.stdout, end=end, flush=error)
+    lines = "\n".join(map(line, str(text).expandtabs().split("\n")))
+    print(lines, file=sys.stderr if error else sys.stdout, end=end, flush=error)
 
 
 def complain(text: object) -> None:
-    """Prints what is wrong on stderr; only its first line stands at the margin, whatever names in it say."""
+    """Prints an error on stderr; indents all lines but the first, so that names cannot fake a message."""
     say(str(text).replace("\n", "\n  "), error=True)
 
 
 def cell(text: object) -> Text:
-    """A cell of a table, as text and not as markup: names may have brackets."""
+    """A cell of a table as plain text, not as markup: names may contain brackets."""
     from rich.text import Text
 
     return Text(line(text))
 
 
 def console(**options: Any) -> Console:
-    """Where tables and bars are drawn; what goes into them passes `line` or `cell` first."""
+    """A rich console for tables and bars; pass their texts through `line` or `cell` first."""
     from rich.console import Console
 
     return Console(**options)

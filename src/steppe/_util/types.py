@@ -1,4 +1,4 @@
-"""Values held against type hints, and hints in words: what options of runs and of methods are checked by."""
+"""Checks of values against type hints, and type hints in words, for options of runs and methods."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def choices(kind: Any) -> tuple[str, ...]:
 
 
 def words(kind: Any) -> str:
-    """What values a type has, such as `a number or null (None)`."""
-    said = []
+    """The values of a type in words, such as `a number or null (None)`."""
+    texts = []
     for one in alternatives(kind):
         shape = get_origin(one) or one
-        said.append(f"one of {', '.join(get_args(one))}" if shape is Literal else _word(shape))
-    return " or ".join(said)
+        texts.append(f"one of {', '.join(get_args(one))}" if shape is Literal else _word(shape))
+    return " or ".join(texts)
 
 
 def _word(shape: Any) -> str:
@@ -42,7 +42,7 @@ def _word(shape: Any) -> str:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a type: True is no number, a whole number is a number, and a path is a text."""
+    """Whether a value has a type: a bool is no number, an int is also a float, and a path is also a string."""
     return any(_fits(value, one) for one in alternatives(kind))
 
 

@@ -1,4 +1,4 @@
-"""YAML and JSON that somebody else may have written: small, shallow and plain, or one error with the file's name."""
+"""Limits on YAML and JSON from others: small, shallow and without aliases, or one error with the file's name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 LARGEST = 1 << 22  # bytes of a YAML file: run.yaml names all classes, of which there may be 100 000
-DEEPEST = 64  # containers in one another: recursive functions read them. The state of optimizers takes about 20
+DEEPEST = 64  # nested containers: the readers recurse. The state of optimizers has about 20 levels
 LONGEST = 10_000  # characters of a YAML scalar: YAML 1.1 reads 1:1:1... as one number, in quadratic time
 
 
 def yaml_in(path: Path) -> Any:
-    """What a YAML file holds."""
+    """Reads a YAML file."""
     size = path.stat().st_size
     if size > LARGEST:
         raise ValueError(f"{path} has {size:,} bytes, and at most {LARGEST:,} are read")
@@ -25,9 +25,9 @@ def yaml_in(path: Path) -> Any:
 
 
 def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = None) -> Any:
-    """What a YAML text holds, as `load` (by default PyYAML's safe loader) reads it, after a look at its shape.
+    """Reads a YAML text with `load` (by default PyYAML's safe loader) after a check of its size and depth.
 
-    Aliases are refused: nine lines of them stand for a billion values.
+    Aliases raise an error: nine lines of them expand to a billion values.
     """
     import yaml
 
@@ -43,7 +43,7 @@ def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = 
 
 
 def refuse_yaml_within(value: Any, where: Path | str) -> None:
-    """Refuses texts in what YAML held that would be refused as YAML themselves: jsonargparse reads some once more."""
+    """Raises for strings that hold such YAML themselves: jsonargparse parses some strings again."""
     import yaml
 
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -52,7 +52,7 @@ def refuse_yaml_within(value: Any, where: Path | str) -> None:
         try:
             _refuse_shape(value)
         except yaml.YAMLError:
-            pass  # a text like any other
+            pass  # a string that is no YAML
         except ValueError as error:
             raise ValueError(f"{where} holds YAML within a text, {value:.40}...: {error}") from error
 
@@ -64,7 +64,7 @@ def _refuse_shape(text: str) -> None:
     for event in yaml.parse(text, Loader=loader()):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth and isinstance(event, yaml.AliasEvent):
-            raise ValueError("it has aliases (*name), which can unfold without end: write values out")
+            raise ValueError("it has aliases (*name), which can expand without limit: write the values out")
         if depth > DEEPEST:
             raise ValueError(f"it nests deeper than {DEEPEST} levels")
         if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST:
@@ -72,14 +72,14 @@ def _refuse_shape(text: str) -> None:
 
 
 def loader() -> Any:
-    """PyYAML's safe loader, in C where PyYAML was built with it: ten times as fast."""
+    """PyYAML's safe loader, in C if available: ten times as fast."""
     import yaml
 
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def from_json(text: str | bytes, where: Path | str) -> Any:
-    """What a JSON text holds."""
+    """Reads a JSON text."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

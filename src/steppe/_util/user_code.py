@@ -1,4 +1,4 @@
-"""What users wrote and name by `package.module:factory`, found as `python -m` would find it, if it is they who do."""
+"""Users' own code, named `package.module:factory` and imported as `python -m` imports it, if the user names it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .names import unknown
 
 @contextmanager
 def working_folder_first() -> Iterator[None]:
-    """A block in which modules of the working folder are found before all others."""
+    """Puts the working folder first on the import path in this block."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -25,25 +25,25 @@ def working_folder_first() -> Iterator[None]:
 
 
 def is_factory(name: object) -> bool:
-    """Whether a name is `package.module:factory`, for code outside steppe, and not one of ours."""
+    """Whether a name is `package.module:factory`, for code outside steppe."""
     return ":" in str(name)
 
 
 def refuse_untrusted(file: Path, model: object, named: str | None, trust: bool) -> None:
-    """Raise if a file names a factory as its model that its reader has not named too.
+    """Raises if a file names a factory as its model that the user has not named too.
 
-    To import a module, and to call what is in it, is to run code. A file that somebody hands in must not choose it.
+    Importing a module runs its code, and a file from somebody else must not choose that code.
 
     Parameters
     ----------
     file
         The file that names the model.
     model
-        What it names.
+        The model that it names.
     named
         The model that the command line, the study's file or the caller names.
     trust
-        Whether the reader lets such files name any factory.
+        Whether the user lets files name any factory.
 
     """
     if is_factory(model) and model != named and not trust:
@@ -56,7 +56,7 @@ def refuse_untrusted(file: Path, model: object, named: str | None, trust: bool) 
 
 
 def imported(place: str, what: str) -> Any:
-    """The thing that `package.module:name` names, which is to make `what`."""
+    """Imports the object that `package.module:name` names; it makes a `what`."""
     module_name, _, path = place.partition(":")
     if not all(part.isidentifier() for part in f"{module_name}.{path}".split(".")):
         raise ValueError(f"a {what} of your own is written package.module:factory, and {place!r} is not of that form")

@@ -1,4 +1,4 @@
-"""`steppe data`: get published data sets, check what lies in a folder, list what there is."""
+"""`steppe data`: download published data sets, check folders and files, list what is available."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import FAILED, UsageError, usage_errors
 from .options import Command
 from .output import Output, add_row, table
 
-BUILT_IN = {  # what comes with steppe or is made when asked for
+BUILT_IN = {  # part of steppe, or generated
     "digits": "scikit-learn's 8 x 8 images",
     "spirals": "two spirals in the plane",
     "teacher-student": "regression on a random network",
@@ -18,71 +18,71 @@ BUILT_IN = {  # what comes with steppe or is made when asked for
 }
 YOUR_OWN = {
     "folder:PATH": "class folders of pictures",
-    "folder:PATH@SIZE": "the same, brought to one size",
+    "folder:PATH@SIZE": "the same, resized to one size",
     "npz:PATH": "arrays in a NumPy file",
 }
 
 
 @dataclass(frozen=True)
 class Get:
-    """What `steppe data get` takes."""
+    """Options of `steppe data get`."""
 
     names: list[str] = field(default_factory=list, metadata={"metavar": "NAME", "nargs": "*"})
     """data sets to download, from their official addresses"""
     data_root: str = "data"
-    """the folder under which data sets lie"""
+    """the folder that holds data sets"""
     mirror: str | None = field(default=None, metadata={"metavar": "ADDRESS"})
-    """another address, or a folder, that has the same files"""
+    """another address, or a folder, with the same files"""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What `steppe data check` takes."""
+    """Options of `steppe data check`."""
 
     paths: list[str] = field(default_factory=list, metadata={"metavar": "PATH", "nargs": "*"})
-    """folders and files to look at"""
+    """folders and files to check"""
 
 
 @dataclass(frozen=True)
-class Listed:
-    """What `steppe data list` takes."""
+class List:
+    """Options of `steppe data list`."""
 
     data_root: str = "data"
-    """the folder under which data sets lie"""
+    """the folder that holds data sets"""
 
 
-def get(asked: Get) -> Output:
-    """Downloads, checks and unpacks; what was begun goes on where it stopped."""
+def get(options: Get) -> Output:
+    """Downloads, checks and unpacks; resumes partial downloads."""
     from ..data.catalogue import CATALOGUE, CORRUPTED, files
 
-    if not asked.names:
-        raise UsageError(f"say what to get: {', '.join([*CATALOGUE, *CORRUPTED])}")
+    if not options.names:
+        raise UsageError(f"name the data sets to get: {', '.join([*CATALOGUE, *CORRUPTED])}")
     with usage_errors():
-        for name in asked.names:
+        for name in options.names:
             files(name)
     from ..data.download import get as download
 
-    found = []
-    for name in asked.names:
-        found.append({"name": name, "root": str(download(name, asked.data_root, mirror=asked.mirror))})
-    return Output(found, [f"{row['name']} is under {row['root']}" for row in found])
+    downloaded = []
+    for name in options.names:
+        downloaded.append({"name": name, "root": str(download(name, options.data_root, mirror=options.mirror))})
+    return Output(downloaded, [f"{row['name']} is in {row['root']}" for row in downloaded])
 
 
-def check(asked: Check) -> Output:
-    """Says what every path is, or what is wrong with it."""
+def check(options: Check) -> Output:
+    """Describes every path, or reports what is wrong with it."""
     from ..data.check import check as look
 
-    if not asked.paths:
-        raise UsageError("say which folder or file to look at")
-    reports = [look(path) for path in asked.paths]
+    if not options.paths:
+        raise UsageError("name the folders or files to check")
+    reports = [look(path) for path in options.paths]
     return Output([r.to_dict() for r in reports], reports, code=0 if all(r.ok for r in reports) else FAILED)
 
 
-def listed(asked: Listed) -> Output:
-    """Names that `--data` takes, and where the published ones lie."""
+def list_all(options: List) -> Output:
+    """Names that `--data` takes, and where the published data sets are."""
     from ..data.catalogue import CATALOGUE, CORRUPTED
 
-    here = {row["name"]: row["found"] for row in found_under(asked.data_root)}
+    here = {row["name"]: row["found"] for row in found_under(options.data_root)}
     shown = table("name", "is", "rows", "shape", "classes", "download", "found in", right=("classes",))
     rows: list[dict[str, Any]] = []
     for name, text in BUILT_IN.items():
@@ -106,7 +106,7 @@ def listed(asked: Listed) -> Output:
 
 
 def found_under(root: str) -> list[dict[str, str]]:
-    """The published data sets whose files are under a root."""
+    """The published data sets that are in a folder."""
     from ..data.catalogue import CATALOGUE, CORRUPTED
 
     found = []
@@ -123,14 +123,14 @@ def found_under(root: str) -> list[dict[str, str]]:
 
 COMMANDS = {
     "data get": Command(
-        "data get", "Download data sets and check that they came whole.", (Get,), get, ["steppe data get cifar10"]
+        "data get", "Download data sets and check their digests.", (Get,), get, ["steppe data get cifar10"]
     ),
     "data check": Command(
-        "data check", "Say what a folder or a file of data is, or what is wrong with it.", (Check,), check,
+        "data check", "Describe a folder or file of data, or report what is wrong with it.", (Check,), check,
         ["steppe data check data/cifar-10-batches-bin"],
     ),
     "data list": Command(
-        "data list", "List the data sets that --data takes, and which are here.", (Listed,), listed,
+        "data list", "List the data sets that --data takes, and where they are.", (List,), list_all,
         ["steppe data list"],
     ),
 }  # fmt: skip

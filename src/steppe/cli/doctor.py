@@ -1,4 +1,4 @@
-"""`steppe doctor`: what is installed, what torch can use, which data sets are here, and what is missing for what."""
+"""`steppe doctor`: installed versions, devices, data sets, and missing packages with what needs them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ OPTIONAL = {  # distribution: what it is for
 
 @dataclass(frozen=True)
 class Where:
-    """What `steppe doctor` takes."""
+    """Options of `steppe doctor`."""
 
     data_root: str = "data"
-    """the folder under which data sets lie"""
+    """the folder that holds data sets"""
 
 
 def run(where: Where) -> Output:
@@ -65,7 +65,7 @@ def _shown(data: dict[str, Any]) -> Sequence[Any]:
         for row in data["data"]:
             add_row(sets, row["name"], row["found"])
     else:
-        sets = f"No data sets under {data['data_root']}: `steppe data list` has those that can be had."
+        sets = f"No data sets under {data['data_root']}: `steppe data list` lists those that can be downloaded."
     return [data["system"], "", versions, "", devices, "", f"Data sets under {data['data_root']}", sets]
 
 
@@ -88,23 +88,27 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> tuple[list[dict[str, str]], int | None]:
-    """What torch can compute on, and its threads; nothing where torch itself does not come up."""
+    """The devices of torch and its number of threads."""
     try:
         import torch
-    except Exception as error:  # a broken install is what this command is for
+    except Exception as error:  # this command also diagnoses broken installs
         return [{"name": "none", "is": f"torch cannot be imported: {error}"}], None
     threads = torch.get_num_threads()
-    found = [{"name": "cpu", "is": f"{platform.machine()}, {os.cpu_count()} cores, {threads} threads in torch"}]
+    devices = [{"name": "cpu", "is": f"{platform.machine()}, {os.cpu_count()} cores, {threads} threads in torch"}]
     for k in range(torch.cuda.device_count()):
         is_, memory = torch.cuda.get_device_name(k), torch.cuda.get_device_properties(k).total_memory
-        found.append({"name": f"cuda:{k}", "is": f"{is_}, {memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"})
+        devices.append({"name": f"cuda:{k}", "is": f"{is_}, {memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"})
     if torch.backends.mps.is_available():
-        found.append({"name": "mps", "is": "Apple's GPU"})
-    return found, threads
+        devices.append({"name": "mps", "is": "Apple's GPU"})
+    return devices, threads
 
 
 COMMANDS = {
     "doctor": Command(
-        "doctor", "Show versions, devices, data sets, and what is missing for what.", (Where,), run, ["steppe doctor"]
+        "doctor",
+        "Show versions, devices, data sets, and missing packages.",
+        (Where,),
+        run,
+        ["steppe doctor"],
     )
 }

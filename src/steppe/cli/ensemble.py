@@ -1,4 +1,4 @@
-"""`steppe ensemble`: members trained together or apart, what their ensemble is worth, and the trade-off over radii."""
+"""`steppe ensemble`: trains ensembles, scores them, and draws sharpness against diversity over radii."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ NUMBERS, PAGE = "ensembles.json", "tradeoff.html"
 
 
 @dataclass(frozen=True)
-class Told:
-    """What is trained over, and what is told at the end."""
+class Scoring:
+    """Radii to train over, and scores to report."""
 
     radii: list[float] = field(default_factory=list)
-    """train one ensemble a radius, and draw sharpness against diversity over them"""
+    """train one ensemble per radius, and draw sharpness against diversity over them"""
     sharpness: str = field(default="adaptive_worst_l2@0.5", metadata={"metavar": "MEASURE"})
-    """how sharp members are, on training rows: a measure by name"""
+    """the measure of the members' sharpness on training rows, by name"""
     diversity: Literal["der", "variance", "kl", "disagreement"] = "der"  # SharpBalance paper, section 4.2
-    """what the plot has as diversity"""
+    """the diversity in the plot"""
     average: Literal["logits", "probabilities"] = "logits"  # SharpBalance paper, section 2
-    """of what the ensemble takes the mean over members"""
+    """what the ensemble averages over members"""
     plot: str | None = field(default=None, metadata={"metavar": "FILE"})
-    """the page with the plot; with --radii by default tradeoff.html in the folder of the ensembles"""
+    """the page with the plot; with --radii it defaults to tradeoff.html in the folder of the ensembles"""
 
     def __post_init__(self) -> None:
         if not all(0 <= radius < inf for radius in self.radii):
             raise ValueError(f"radii is {self.radii}, and has to be a list of radii, 0 or more")
 
 
-def run(ensemble: Ensemble, told: Told, config: Config, how: How, file: File, sources: Sources) -> Output:
-    """Trains every ensemble that was asked for, and tells of all of them in one table."""
+def run(ensemble: Ensemble, scoring: Scoring, config: Config, how: How, file: File, sources: Sources) -> Output:
+    """Trains every ensemble, and shows all of them in one table."""
     from ..measures.registry import resolve_measures
 
     with usage_errors():
-        resolve_measures([told.sharpness])
-        plans = list(_plans(ensemble, told, config, sources))
+        resolve_measures([scoring.sharpness])
+        plans = list(_plans(ensemble, scoring, config, sources))
     if how.dry_run:
         return _dry(plans)
-    if told.radii or told.plot:
-        import plotly.graph_objects  # noqa: F401  asked for before anything takes time
+    if scoring.radii or scoring.plot:
+        import plotly.graph_objects  # noqa: F401  a missing plotly raises before training
     from ..ensembles.summary import report
     from ..ensembles.train import train_ensemble
     from ..training import Stopped
@@ -66,26 +66,26 @@ def run(ensemble: Ensemble, told: Told, config: Config, how: How, file: File, so
             code = STOPPED if "SIGINT" in str(stop) else stop.exit_code
             done = {"out": str(_root(config)), "finished": False, "ensembles": [r.to_dict() for r in reports]}
             return Output(done, errors=[f"steppe ensemble: {stop}"], code=code)
-        reports.append(report(trained, told.average, told.sharpness))
-    return _answer(reports, told, _root(config))
+        reports.append(report(trained, scoring.average, scoring.sharpness))
+    return _output(reports, scoring, _root(config))
 
 
 def _root(config: Config) -> Path:
-    """The folder under which the ensembles of one command lie."""
+    """The folder of the ensembles of one command."""
     from ..training.folder import folder_of
 
     return folder_of(replace(config, method="ensemble"))
 
 
-def _plans(ensemble: Ensemble, told: Told, config: Config, sources: Sources) -> Iterator[tuple[Config, Ensemble]]:
-    """Every ensemble that is asked for, in a folder that says what it is."""
+def _plans(ensemble: Ensemble, scoring: Scoring, config: Config, sources: Sources) -> Iterator[tuple[Config, Ensemble]]:
+    """The settings of every ensemble, each in a folder named after its strategy and radius."""
     from ..ensembles.members import members_of
 
     for name in dict.fromkeys(n.strip() for n in ensemble.strategy.split(",")):
         strategy(name)
-        radii: Sequence[float | None] = told.radii or [config.rho]
+        radii: Sequence[float | None] = scoring.radii or [config.rho]
         for rho in radii:
-            inside = name + (f",rho={rho:g}" if told.radii else "")
+            inside = name + (f",rho={rho:g}" if scoring.radii else "")
             made = replace(config, rho=rho, out=str(_root(config) / inside)), replace(ensemble, strategy=name)
             for member in members_of(*made):
                 refuse_unknown(member, sources.spelled)
@@ -107,21 +107,21 @@ def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Output:
     return Output({"members": rows}, [shown, f"{len(rows)} members; nothing was trained or written"])
 
 
-def _answer(reports: Sequence[Report], told: Told, root: Path) -> Output:
+def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
     from .._util.files import atomic_write
     from ..ensembles.tradeoff import figure, slopes, write_html
 
     data: dict[str, Any] = {"out": str(root), "finished": True, "ensembles": [r.to_dict() for r in reports]}
-    lines: list[Any] = [_ensembles(reports), _members(reports, told.sharpness)]
+    lines: list[Any] = [_ensembles(reports), _members(reports, scoring.sharpness)]
     lines += [_severities(reports)] if any(r.severities for r in reports) else []
-    if told.radii or told.plot:
-        page = Path(told.plot) if told.plot else root / PAGE
+    if scoring.radii or scoring.plot:
+        page = Path(scoring.plot) if scoring.plot else root / PAGE
         page.parent.mkdir(parents=True, exist_ok=True)
-        write_html(figure(reports, told.diversity, told.sharpness), page)
-        fitted = slopes(reports, told.diversity)
+        write_html(figure(reports, scoring.diversity, scoring.sharpness), page)
+        fitted = slopes(reports, scoring.diversity)
         data |= {"plot": str(page), "slopes": {n: {"value": e.value, "stderr": e.stderr} for n, e in fitted.items()}}
         lines += [
-            f"{name}: log {told.diversity} over log sharpness has slope {_number(e, '.3g')} ({e.n} ensembles)"
+            f"{name}: log {scoring.diversity} over log sharpness has slope {_number(e, '.3g')} ({e.n} ensembles)"
             for name, e in fitted.items()
         ]
         lines.append(f"{page}: the plot")
@@ -130,7 +130,7 @@ def _answer(reports: Sequence[Report], told: Told, root: Path) -> Output:
     return Output(data, lines)
 
 
-COLUMNS = {  # of the table, with the scores that they show and how
+COLUMNS = {  # of the table: score, scale and format
     "members %": ("member_accuracy", 100, ".2f"),
     "ensemble %": ("accuracy", 100, ".2f"),
     "EIR": ("eir", 1, ".3f"),
@@ -175,7 +175,7 @@ def _cell(e: Estimate | None, scale: float, form: str) -> str:
 
 
 def _number(e: Estimate, form: str) -> str:
-    """A number with its error, if it has both."""
+    """A number with its error, if both are finite."""
     if not isfinite(e.value):
         return "-"
     return f"{e.value + 0.0 if round(e.value, 9) else 0.0:{form}}" + (
@@ -186,8 +186,8 @@ def _number(e: Estimate, form: str) -> str:
 COMMANDS = {
     "ensemble": Command(
         "ensemble",
-        "Train the members of an ensemble, and tell how good, how different and how sharp they are.",
-        (Ensemble, Told, Config, How, File, Sources),
+        "Train the members of an ensemble, and report their accuracy, diversity and sharpness.",
+        (Ensemble, Scoring, Config, How, File, Sources),
         run,
         [
             "steppe ensemble --data digits --members 3 --strategy sharpbalance --rho 0.2 --out runs/three",

@@ -1,4 +1,4 @@
-"""`steppe landscape`: the loss on a line or in a plane through a model's weights, or on the way between two."""
+"""`steppe landscape`: the loss on a line or plane through a model's weights, or on the line between two models."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ FORMATS = (".html", ".json", ".npz")
 
 @dataclass(frozen=True)
 class Look:
-    """What is looked at, along what, and where the picture goes."""
+    """What to draw, along which directions, and where to write it."""
 
     what: list[str] = field(default_factory=list, metadata={"metavar": "RUN|CHECKPOINT", "nargs": "*"})
-    """one, to look around it; two, for the straight line between them"""
+    """one, for the loss around it; two, for the straight line between them"""
     out: str = field(default="landscape.html", metadata={"metavar": "FILE"})
     """a page (.html), or the numbers (.json, .npz)"""
     axes: int = 2
     """around one: 1 for a line, 2 for a plane"""
     directions: Literal["random", "eigenvectors"] = "random"
-    """random ones in the scale of the filters, or those of greatest curvature"""
+    """random directions scaled by filter norms, or the eigenvectors of largest curvature"""
     span: float = 1.0  # Li et al. 2018
-    """how far to go along each direction; a random one is as long as the weights"""
+    """distance along each direction; a random one is as long as the weights"""
     points: int | None = None
-    """along each axis; by default 51 on a line, 21 in a plane and between two"""
+    """points per axis; defaults to 51 on a line, 21 in a plane and between two"""
     view: Literal["contour", "surface"] = "contour"
-    """how a plane is drawn"""
+    """how to draw a plane"""
 
     def __post_init__(self) -> None:
         if self.axes not in (1, 2):
@@ -49,7 +49,7 @@ class Look:
 
 
 def run(look: Look, on: On, file: File) -> Output:
-    """Evaluates the loss point by point, and writes what it has also when it is stopped."""
+    """Evaluates the loss point by point; writes the points so far if it is stopped."""
     if len(look.what) not in (1, 2):
         raise UsageError(f"a landscape is of one run or checkpoint, or between two, not of {len(look.what)}")
     if Path(look.out).suffix not in FORMATS:
@@ -59,11 +59,11 @@ def run(look: Look, on: On, file: File) -> Output:
     with usage_errors():
         known_device(on.device)
     for where in look.what:
-        config_of(where, on)  # refuses what is not there before anything takes time
+        config_of(where, on)  # raises for missing files before anything takes time
     objective = subject(look.what[0], on).objective(on)
     drawn = _between(objective, look, on) if len(look.what) == 2 else _around(objective, look, on)
     _write(drawn, look)
-    return _answer(drawn, look)
+    return _output(drawn, look)
 
 
 def _around(objective: Objective, look: Look, on: On) -> Slice:
@@ -98,7 +98,7 @@ def _write(drawn: Slice | Way, look: Look) -> None:
             file.write(drawn.to_json().encode())
 
 
-def _answer(drawn: Slice | Way, look: Look) -> Output:
+def _output(drawn: Slice | Way, look: Look) -> Output:
     from ..measures.paths import Path as Way
     from ..measures.plotting import caption
 

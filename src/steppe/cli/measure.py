@@ -1,4 +1,4 @@
-"""`steppe measure`: measures of flatness of runs and checkpoints, in one table."""
+"""`steppe measure`: flatness measures of runs and checkpoints, in one table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .subjects import On, config_of, subject
 if TYPE_CHECKING:
     from ..measures.run import Results
 
-USUAL = "loss,grad_norm,lambda_max,trace,frobenius_squared,adaptive_worst_linf"
+DEFAULT_MEASURES = "loss,grad_norm,lambda_max,trace,frobenius_squared,adaptive_worst_linf"
 COLUMNS = (
     "run",
     "measure",
@@ -37,21 +37,21 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class What:
-    """What is measured, and where the numbers go."""
+    """What to measure, and where to write the numbers."""
 
     what: list[str] = field(default_factory=list, metadata={"metavar": "RUN|CHECKPOINT", "nargs": "*"})
-    """folders of runs, or files of weights: .safetensors, or .pt and .pth with nothing but weights in them"""
-    measures: list[str] = field(default_factory=lambda: USUAL.split(","))
-    """by name, at a radius of your own as in worst_linf@0.002; docs/measures.md has all"""
+    """folders of runs, or files of weights: .safetensors, or .pt and .pth with nothing but weights"""
+    measures: list[str] = field(default_factory=lambda: DEFAULT_MEASURES.split(","))
+    """measures by name, with a radius as in worst_linf@0.002; docs/measures.md lists them"""
     out: str | None = field(default=None, metadata={"metavar": "FILE"})
     """also write the numbers to a .json or .csv file"""
     dry_run: bool = False
-    """say what would be measured, and stop"""
+    """show what would be measured, and stop"""
 
 
 @dataclass
 class Found:
-    """Numbers so far, and what failed."""
+    """Numbers so far, and failures."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     failures: list[dict[str, str]] = field(default_factory=list)
@@ -70,23 +70,23 @@ class Found:
         print_traceback(error)
         self.failures.append({"run": run, "measure": "", "why": message(error)})
 
-    def told(self) -> list[str]:
-        """What was skipped and every failure in a line, with the name of the run once."""
+    def error_lines(self) -> list[str]:
+        """One line per skipped folder and per failure, with the name of the run once."""
         rows = [(f["run"], f["measure"], f["why"]) for f in self.failures]
         places = ["" if why.startswith(run) else f"{run} {name}".strip() + ": " for run, name, why in rows]
-        skipped = [f"steppe measure: {run} was skipped: no run has begun in it" for run in self.skipped]
+        skipped = [f"steppe measure: {run} was skipped: no run has started in it" for run in self.skipped]
         failed = [f"steppe measure: {place}{why}" for place, (_, _, why) in zip(places, rows, strict=True)]
         return [*skipped, *failed]
 
 
 def run(what: What, on: On, file: File) -> Output:
-    """Measures one subject after the other; what fails is told at the end, beside the others' numbers."""
+    """Measures one subject after the other; failures are listed at the end, after the numbers of the others."""
     from ..measures.registry import resolve_measures
     from ..measures.run import measure_objective
     from ..training.validate import known_device
 
     if not what.what:
-        raise UsageError("say what to measure: folders of runs, or a checkpoint with --model and --data")
+        raise UsageError("name what to measure: folders of runs, or a checkpoint with --model and --data")
     if what.out is not None and Path(what.out).suffix not in (".json", ".csv"):
         raise UsageError(f"--out takes a file that ends in .json or .csv, not {what.out!r}")
     with usage_errors():
@@ -104,11 +104,11 @@ def run(what: What, on: On, file: File) -> Output:
             found.fail(where, error)
         if found.stopped:
             break
-    return _answer(what, found)
+    return _output(what, found)
 
 
 def _configs(what: What, on: On) -> tuple[dict[str, Config], Found]:
-    """What all that is to be measured was trained with, looked up before the first of them takes time."""
+    """The configurations of all subjects, read before the first measurement starts."""
     configs, found = {}, Found()
     from ..training.folder import is_empty
 
@@ -128,12 +128,12 @@ def _configs(what: What, on: On) -> tuple[dict[str, Config], Found]:
     return configs, found
 
 
-def _answer(what: What, found: Found) -> Output:
+def _output(what: What, found: Found) -> Output:
     if what.out is not None:
         _write(Path(what.out), found)
     data = {"results": found.rows, "failures": found.failures}
     code = STOPPED if found.stopped else FAILED if found.failures else 0
-    return Output(data, [_table(found.rows)] if found.rows else [], found.told(), code)
+    return Output(data, [_table(found.rows)] if found.rows else [], found.error_lines(), code)
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Any:
@@ -173,7 +173,7 @@ def _dry(what: What, on: On, configs: Mapping[str, Config], found: Found) -> Out
     data |= {"failures": found.failures}
     where = f"{on.rows} {on.split} rows, or as many as there are, in batches of {on.batch}"
     words = f"{', '.join(what.measures)} on {where}; nothing was measured"
-    return Output(data, [shown, words], found.told(), FAILED if found.failures else 0)
+    return Output(data, [shown, words], found.error_lines(), FAILED if found.failures else 0)
 
 
 COMMANDS = {

@@ -1,4 +1,4 @@
-"""`steppe methods`: every method with what it does, what it costs, what it takes and where it is from."""
+"""`steppe methods`: every method with its cost, its parameters and its paper."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FORET, TAHMASEBI, NGUYEN = "Foret et al. 2021", "Tahmasebi et al. 2024", "Nguyen et al. 2024"
 NAGANUMA, MI = "Naganuma et al. 2024", "Mi et al. 2022"
 
-ABOUT: Mapping[str, tuple[str, str]] = {  # what it does, and the paper; README's table has the same words
+ABOUT: Mapping[str, tuple[str, str]] = {  # what it does, and the paper; the same words as in README's table
     "none": ("nothing: the base optimizer itself", ""),
     "sam": (
         "the gradient at the top of a ball, for any p-norm; several ascent steps, un-normalised, weight decay in the "
@@ -45,19 +45,19 @@ ABOUT: Mapping[str, tuple[str, str]] = {  # what it does, and the paper; README'
     "msam": ("the gradient ahead of the momentum", "Becker et al. 2024"),
     "m-sam": ("SAM on each part of the batch, or on each worker", FORET),
 }
-STEPS = 1000  # over which the passes of a step are counted: more than any period among the defaults
+STEPS = 1000  # steps over which passes are counted: more than any default period
 
 
 @dataclass(frozen=True)
 class Which:
-    """What `steppe methods` takes."""
+    """Options of `steppe methods`."""
 
     method: str | None = field(default=None, metadata={"metavar": "METHOD", "nargs": "?"})
     """one method, in detail"""
 
 
 def run(which: Which) -> Output:
-    """All methods in a table, or one with its parameters and where their defaults come from."""
+    """All methods in a table, or one with its parameters and the sources of their defaults."""
     from ..methods.registry import METHODS, method
 
     if which.method is None:
@@ -66,11 +66,11 @@ def run(which: Which) -> Output:
         for name, row in rows.items():
             given = " ".join(f"{p['name']}={p['default']}" for p in row["parameters"])
             add_row(shown, name, row["passes"], given, row["does"], row["paper"])
-        return Output(list(rows.values()), [shown, "Passes are those of a step at default options."])
+        return Output(list(rows.values()), [shown, "Passes per step, at default options."])
     with usage_errors():
         made = method(which.method)
     row = described(which.method, METHODS[which.method], made)
-    lines = [f"{row['name']}: {row['does']}", f"paper: {row['paper'] or 'none'}", f"passes a step: {row['passes']}"]
+    lines = [f"{row['name']}: {row['does']}", f"paper: {row['paper'] or 'none'}", f"passes per step: {row['passes']}"]
     params = table("parameter", "default", "source and meaning", fold=("source and meaning",))
     for p in row["parameters"]:
         add_row(params, p["name"], p["default"], p["source"])
@@ -78,14 +78,14 @@ def run(which: Which) -> Output:
 
 
 def described(name: str, factory: Callable[..., Method], made: Method) -> dict[str, Any]:
-    """Everything that the code knows of a method."""
+    """The description of a method, read from its code."""
     does, paper = ABOUT[name]
     ours, sources = inspect.signature(factory).parameters.values(), comments(factory)
     usual = {p.name: p.default for p in inspect.signature(type(made)).parameters.values()}
     for parameter, source in comments(type(made)).items():
         if any(
             p.name == parameter and p.default == usual[parameter] for p in ours
-        ):  # else it speaks of another default
+        ):  # otherwise the comment is about another default
             sources.setdefault(parameter, source)
     parameters = [{"name": p.name, "default": typed(p.default), "source": sources.get(p.name, "")} for p in ours]
     pages = [inspect.getdoc(type(made)) or "", inspect.getdoc(factory) or ""]
@@ -98,14 +98,14 @@ def described(name: str, factory: Callable[..., Method], made: Method) -> dict[s
 
 
 def typed(default: Any) -> Any:
-    """A default as one would type it."""
+    """A default as a user types it."""
     from ..core.triple import TRIPLES
 
     return next((name for name, triple in TRIPLES.items() if triple is default), default)
 
 
 def passes(made: Method) -> str:
-    """The probes of a step in words: a number, and what the first step or every k-th one has instead."""
+    """The number of passes per step, and that of the first or of every k-th step if it differs."""
     costs = [made.cost(step) for step in range(STEPS)]
     odd = [step for step, cost in enumerate(costs) if cost != costs[1]]
     if not odd:
@@ -123,7 +123,7 @@ def comments(where: object) -> dict[str, str]:
 COMMANDS = {
     "methods": Command(
         "methods",
-        "List the methods: what they do, cost, take, and where they are from.",
+        "List the methods with their cost, parameters and papers.",
         (Which,),
         run,
         ["steppe methods", "steppe methods frob-sam", "steppe methods --json"],

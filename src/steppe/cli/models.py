@@ -13,12 +13,12 @@ from .output import Output, add_row, table
 if TYPE_CHECKING:
     from ..nn.registry import Architecture
 
-IMAGES, CLASSES = (3, 32, 32), 10  # the shapes of CIFAR-10, for which sizes are told
+IMAGES, CLASSES = (3, 32, 32), 10  # CIFAR-10, for the numbers of parameters
 
 
 @dataclass(frozen=True)
 class Which:
-    """What `steppe models` takes."""
+    """Options of `steppe models`."""
 
     model: str | None = field(default=None, metadata={"metavar": "MODEL", "nargs": "?"})
     """one model, in detail"""
@@ -44,7 +44,7 @@ def run(which: Which) -> Output:
 
 
 def described(name: str, architecture: Architecture) -> dict[str, Any]:
-    """What a model is, takes and counts; no memory is taken for its weights."""
+    """A model with its options and its number of parameters; built on the meta device, without memory for weights."""
     import torch
 
     from ..nn.registry import build

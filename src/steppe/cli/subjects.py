@@ -1,4 +1,4 @@
-"""What is measured: a run's model on its data, or a checkpoint in a model that is named beside it."""
+"""Subjects of a measurement: the model of a run on its data, or a checkpoint with a model named by flags."""
 
 from __future__ import annotations
 
@@ -23,37 +23,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class On:
-    """On which rows a loss is looked at, and what model a checkpoint belongs to."""
+    """The rows of the loss, and the model of a checkpoint."""
 
     split: Literal["train", "test"] = "train"
-    """the rows that the loss is taken on, without augmentation"""
+    """the rows of the loss, without augmentation"""
     rows: int = 1024
-    """how many of them: always the same ones, picked at random"""
+    """how many of them: a fixed random subset"""
     batch: int = 256  # A modern look, section 4: m = 256
-    """rows a batch; it is the m of m-sharpness"""
+    """rows per batch; the m of m-sharpness"""
     seed: int = 0
-    """of random directions and draws"""
+    """seed of random directions and draws"""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    """of the passes: float32, or tf32 or bf16, which round"""
+    """of the passes; tf32 and bf16 round"""
     device: str | None = field(default=None, metadata={"metavar": "DEVICE"})
-    """by default a GPU where there is one"""
+    """defaults to a GPU if there is one"""
     weights: Literal["last", "ema", "swa"] = "last"
-    """a run's last weights, or an average of those on its way"""
+    """a run's last weights, or an average over its steps"""
     model: str | None = field(default=None, metadata={"metavar": "MODEL"})
-    """the model that a checkpoint belongs to, by name or `package.module:factory`; a run knows its own, and if that is
-    code outside steppe it is imported only if it is named here too"""
+    """the model of a checkpoint, by name or `package.module:factory`; a run records its own, and code outside steppe is
+    imported only if it is named here too"""
     model_options: dict[str, Any] = field(default_factory=dict)
-    """what else that model is built with"""
+    """options of that model"""
     data: str | None = field(default=None, metadata={"metavar": "DATA"})
     """the data set of a checkpoint, or another one for runs"""
     data_root: str | None = field(default=None, metadata={"metavar": "FOLDER"})
-    """the folder under which data sets lie; by default a run's own, or data"""
-
+    """the folder that holds data sets; defaults to the run's own, or data"""
     standardise: str | None = field(default=None, metadata={"metavar": "HOW"})
-    """how a checkpoint's inputs were standardised in training: a data set, by its training rows; MEANS/STDS of the
-    channels, for pixels from 0 to 1; or none; a run knows its own"""
+    """how a checkpoint's inputs were standardised in training: by a data set's training rows, by MEANS/STDS of the
+    channels for pixels from 0 to 1, or none; a run records its own"""
     trust: bool = False
-    """import whatever code folders of runs name as their model"""
+    """import any code that folders of runs name as their model"""
 
     def __post_init__(self) -> None:
         for name in ("rows", "batch"):
@@ -63,7 +62,7 @@ class On:
 
 @dataclass(frozen=True)
 class Subject:
-    """A trained model with the data and the loss to look at it by."""
+    """A trained model with its data and its loss."""
 
     name: str
     model: nn.Module
@@ -77,26 +76,28 @@ class Subject:
 
         device = device_of(on.device)
         dataset = (self.splits.train if on.split == "train" else self.splits.test).to(device)
-        asked = objective_of(self.model.to(device), self.task, dataset, on.rows)
-        return replace(asked, m=on.batch, precision=on.precision)
+        objective = objective_of(self.model.to(device), self.task, dataset, on.rows)
+        return replace(objective, m=on.batch, precision=on.precision)
 
 
 def config_of(where: str, on: On) -> Config:
-    """The configuration of a run, or one that says of a checkpoint what was said on the command line."""
+    """The configuration of a run, or one made from the flags for a checkpoint."""
     path = Path(where)
     if path.is_dir():
         from ..training.runs import open_run
 
-        given = {k: v for k in ("data", "data_root") if (v := getattr(on, k)) is not None}
+        changes = {k: v for k in ("data", "data_root") if (v := getattr(on, k)) is not None}
         run = open_run(path, on.model, on.trust)
         run.refuse_untrusted()
-        return replace(run.config, **given)
+        return replace(run.config, **changes)
     if not path.exists():
         raise FileNotFoundError(f"there is no run or checkpoint {where!r}")
     missing = [f"--{name}" for name in ("model", "data", "standardise") if getattr(on, name) is None]
     if on.model is None or on.data is None or on.standardise is None:
         choices = f". --standardise takes {CHOICES}" if on.standardise is None else ""
-        raise UsageError(f"{where} is a checkpoint, and it does not say of what: give {' and '.join(missing)}{choices}")
+        raise UsageError(
+            f"{where} is a checkpoint, which does not record its model or data: give {' and '.join(missing)}{choices}"
+        )
     config = Config(data=on.data, model=on.model, model_options=on.model_options)
     with usage_errors():
         refuse_unknown(config, flag_of)
@@ -105,7 +106,7 @@ def config_of(where: str, on: On) -> Config:
 
 
 def subject(where: str, on: On) -> Subject:
-    """A run or a checkpoint, with its weights in the model and its data read."""
+    """Loads a run or a checkpoint: the model with its weights, and the data."""
     from ..training.problem import data_of, model_of, standard_of, task_of
     from ..training.runs import open_run
 
@@ -118,7 +119,7 @@ def subject(where: str, on: On) -> Subject:
         if standard not in (None, run.task.standard):
             raise ValueError(
                 f"{where} is a run that was trained with {run.task.standard}, and --standardise {on.standardise} is "
-                f"{standard}: leave it out for runs, which know their own"
+                f"{standard}: leave it out for runs, which record their own"
             )
         return Subject(where, run.model(on.weights), splits, run.task)
     task = task_of(splits, standard)

@@ -1,4 +1,4 @@
-"""`steppe theory`: closed forms beside simulations, each study by its name: numbers, a picture, and sentences."""
+"""`steppe theory`: closed forms beside simulations, by name: numbers, a figure and sentences."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from .output import Output, add_row, table
 
 @dataclass(frozen=True)
 class Which:
-    """What `steppe theory` takes."""
+    """Options of `steppe theory`."""
 
     name: str | None = field(default=None, metadata={"metavar": "NAME", "nargs": "?"})
-    """a study; without one, they are listed"""
+    """a study; without one, lists them"""
     out: str | None = field(default=None, metadata={"metavar": "FILE|FOLDER"})
-    """write the numbers (.json) and the picture (.html): into a folder, or as a file ending in one of the two says"""
+    """write the numbers (.json) and the figure (.html) into a folder, or beside a file of that name"""
     quick: bool = False
-    """smaller sizes, for a first look"""
+    """use smaller sizes"""
     seed: int = 0
-    """of everything that is drawn"""
+    """seed of all random numbers"""
     sizes: dict[str, Any] = field(default_factory=dict)
-    """sizes of the study's own, such as {"matrices": 10}"""
+    """sizes of the study, such as {"matrices": 10}"""
 
 
 def run(which: Which) -> Output:
-    """One study, done and written; or all of them in a table."""
+    """Runs one study and writes it, or lists all in a table."""
     from ..theory.registry import NAMED, find
     from ..theory.result import Settings, check_place, save
 
@@ -55,13 +55,13 @@ def _listed(named: Any) -> Output:
     shown = table("study", "shows", "paper", fold=("shows",))
     for row in rows:
         add_row(shown, *row.values())
-    return Output(rows, [shown, "steppe theory NAME --out FOLDER writes its numbers and its picture."])
+    return Output(rows, [shown, "steppe theory NAME --out FOLDER writes its numbers and its figure."])
 
 
 COMMANDS = {
     "theory": Command(
         "theory",
-        "Show closed forms beside simulations: the figures of papers again, and checks of what they print.",
+        "Show closed forms beside simulations: reproduced figures of papers, and checks of their formulas.",
         (Which,),
         run,
         [

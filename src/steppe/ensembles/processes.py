@@ -1,4 +1,4 @@
-"""Members in processes of their own: one that is killed costs its member's part since the last checkpoint."""
+"""Members in their own processes: if one is killed, its member resumes from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ..training.stopping import Stopped, Wish, listening
 from .members import write_scores
 from .strategies import Ensemble
 
-TRIES = 3  # starts of a member whose process dies without having got further
-PAUSE = 0.2  # seconds between two looks at whether somebody wishes to stop
+TRIES = 3  # starts of a member whose process dies without progress
+PAUSE = 0.2  # seconds between two checks for a signal to stop
 
 
 @contextmanager
 def in_processes(ensemble: Ensemble, progress: bool | None) -> Iterator[Callable[[Sequence[Config], int | None], None]]:
-    """Several members at once, in processes that are started anew and stay until the ensemble is trained."""
+    """Several members at once, in spawned processes that live until the ensemble is trained."""
     cores = os.cpu_count() or 1
     count = min(ensemble.processes or cores, ensemble.members)
     idle: list[Worker] = []
@@ -62,14 +62,14 @@ class Worker:
         self.process.start()
         there.close()
 
-    def answer(self) -> dict[str, str] | None:
-        """What it says of its task; None if it died."""
+    def result(self) -> dict[str, str] | None:
+        """The result of its task; None if the process died."""
         try:
-            said: dict[str, str] = self.pipe.recv()
+            result: dict[str, str] = self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
             return None
-        return said
+        return result
 
     def dismiss(self) -> None:
         self.pipe.close()
@@ -78,45 +78,45 @@ class Worker:
 
 def _reach(waiting: deque[_Task], count: int, idle: list[Worker], threads: int, wish: Wish) -> None:
     busy: dict[Connection, tuple[Worker, _Task]] = {}
-    troubles: list[str] = []
+    errors: list[str] = []
     paths = [folder_of(t.config) for t in waiting]
-    told = False
+    terminated = False
     try:
         while waiting or busy:
             while waiting and len(busy) < count and not wish.why:
                 worker, task = idle.pop() if idle else Worker(threads), waiting.popleft()
                 worker.pipe.send((task.config, task.until))
                 busy[worker.pipe] = worker, task
-            if wish.why and not told:
-                told = True
+            if wish.why and not terminated:
+                terminated = True
                 waiting.clear()
                 for worker, _ in busy.values():
                     worker.process.terminate()
             ready: Any = wait(list(busy), PAUSE)
             for pipe in ready:
                 worker, task = busy.pop(pipe)
-                said = worker.answer()
-                if said is not None:
+                result = worker.result()
+                if result is not None:
                     idle.append(worker)
-                    troubles += [said["trouble"]] if said["trouble"] and not wish.why else []
+                    errors += [result["error"]] if result["error"] and not wish.why else []
                 elif not wish.why:
-                    troubles += _again(task, worker, waiting)
+                    errors += _again(task, worker, waiting)
     finally:
         for worker, _ in busy.values():
             worker.process.kill()
     if wish.why:
         raise Stopped(paths[0].parent, min(_place(p) for p in paths), wish.why)
-    if troubles:
-        raise RuntimeError("; ".join(troubles) + ". What the other members have reached is kept.")
+    if errors:
+        raise RuntimeError("; ".join(errors) + ". The progress of the other members is kept.")
 
 
 def _place(path: Path) -> Position:
-    """How far a member is, begun or not."""
+    """The position of a member's run, started or not."""
     return open_run(path).position if (path / RUN).exists() else Position()
 
 
 def _again(task: _Task, worker: Worker, waiting: deque[_Task]) -> list[str]:
-    """Gives a task to another process, unless it has died again and again at the same place."""
+    """Gives a task to another process, unless its process died several times at the same position."""
     path = folder_of(task.config)
     now = _place(path)
     task.deaths = 1 if now != task.got else task.deaths + 1
@@ -124,16 +124,16 @@ def _again(task: _Task, worker: Worker, waiting: deque[_Task]) -> list[str]:
     if task.deaths < TRIES:
         waiting.append(task)
         return []
-    return [f"{path}: its process ended with exit code {worker.process.exitcode}, {TRIES} times at the same place"]
+    return [f"{path}: its process ended with exit code {worker.process.exitcode}, {TRIES} times at the same position"]
 
 
 def _work(pipe: Connection, threads: int) -> None:
-    """What a process does: members, one after the other, until nobody sends more."""
+    """The body of a process: trains one member after the other until the pipe closes."""
     import torch
 
     from ..training.entry import train
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one tells the others
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent stops the others
     end_with_parent()
     torch.set_num_threads(min(threads, torch.get_num_threads()))
     while True:
@@ -141,11 +141,11 @@ def _work(pipe: Connection, threads: int) -> None:
             config, until = pipe.recv()
         except EOFError:
             return
-        trouble = ""
+        message = ""
         try:
             train(config, False, until)
             if until is not None:
                 write_scores(config, until)
         except Exception as error:
-            trouble = str(error) or type(error).__name__
-        pipe.send({"trouble": trouble})
+            message = str(error) or type(error).__name__
+        pipe.send({"error": message})

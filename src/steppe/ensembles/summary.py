@@ -1,4 +1,4 @@
-"""What is told of a trained ensemble: how good, how different and how sharp its members are."""
+"""Report of a trained ensemble: accuracy, diversity and sharpness of its members."""
 
 from __future__ import annotations
 
@@ -25,50 +25,71 @@ SHARPNESS = "adaptive_worst_l2@0.5"  # SharpBalance paper, section 4.1 and appen
 
 @dataclass(frozen=True)
 class Report:
-    """Numbers of an ensemble on the test rows, and of its sharpness on training rows."""
+    """Scores of an ensemble on the test rows, and its sharpness on training rows.
+
+    Parameters
+    ----------
+    path
+        The folder of the ensemble.
+    strategy
+        The name of its strategy.
+    rho
+        The radius, if one was set.
+    members
+        Accuracy, nll, calibration error and sharpness of every member.
+    scores
+        The scores by name.
+    sharpness
+        The mean over members, with its error over members.
+    matrices
+        The diversity of every pair of members, by name.
+    severities
+        The scores under corruptions, by severity.
+
+    """
 
     path: Path
     strategy: str
     rho: float | None
-    members: Sequence[Mapping[str, Any]]  # each with its own accuracy, nll, calibration error and sharpness
+    members: Sequence[Mapping[str, Any]]
     scores: Mapping[str, Estimate]
-    sharpness: Estimate  # the mean over members, with its error over members
-    matrices: Mapping[str, list[list[float]]]  # of pairs of members
-    severities: Mapping[int, Mapping[str, Estimate]] = field(default_factory=dict)  # scores under corruptions
+    sharpness: Estimate
+    matrices: Mapping[str, list[list[float]]]
+    severities: Mapping[int, Mapping[str, Estimate]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in types that JSON has, but for numbers that are not finite."""
+        """All values as JSON types, except that numbers may be NaN or infinite."""
         return {
             "path": str(self.path),
             "strategy": self.strategy,
             "rho": self.rho,
-            "members": [{**m, "sharpness": told(m["sharpness"])} for m in self.members],
-            "scores": {name: told(e) for name, e in self.scores.items()},
-            "sharpness": told(self.sharpness),
+            "members": [{**m, "sharpness": without_cost(m["sharpness"])} for m in self.members],
+            "scores": {name: without_cost(e) for name, e in self.scores.items()},
+            "sharpness": without_cost(self.sharpness),
             "matrices": self.matrices,
             "severities": {
-                str(severity): {name: told(e) for name, e in found.items()}
-                for severity, found in self.severities.items()
+                str(severity): {name: without_cost(e) for name, e in scores.items()}
+                for severity, scores in self.severities.items()
             },
         }
 
 
-def told(e: Estimate) -> dict[str, Any]:
-    """An estimate without what it cost."""
+def without_cost(e: Estimate) -> dict[str, Any]:
+    """An estimate without its cost."""
     return {k: v for k, v in asdict(e).items() if k not in ("cost", "complete")}
 
 
 def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> Report:
-    """Tests an ensemble whose members are all trained, as its configuration says, and measures how sharp they are."""
-    behind = [str(run.path) for run in trained.runs if not run.finished]
-    if behind:
-        raise ValueError(f"{', '.join(behind)} is not trained to its end: give the command that trains it again")
+    """Tests a trained ensemble as its configuration says, and measures the sharpness of its members."""
+    unfinished = [str(run.path) for run in trained.runs if not run.finished]
+    if unfinished:
+        raise ValueError(f"{', '.join(unfinished)} is not trained to its end: rerun the command that trains it")
     config, device = trained.config, device_of(trained.config.device)
     models = [run.model(trained.weights).to(device) for run in trained.runs]
     test = trained.runs[0].data().test.to(device)
-    said, targets = _said(trained, models, test)
-    own = said.log_softmax(-1)
-    how_sharp = [_sharpness(trained, i, models[i], sharpness) for i in range(len(models))]
+    outputs, targets = _predictions(trained, models, test)
+    own = outputs.log_softmax(-1)
+    sharpnesses = [_sharpness(trained, i, models[i], sharpness) for i in range(len(models))]
     members = [
         {
             "run": str(run.path),
@@ -78,39 +99,39 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
             "calibration_error": float(calibration_error(one, targets)),
             "sharpness": sharp,
         }
-        for run, one, sharp in zip(trained.runs, own, how_sharp, strict=True)
+        for run, one, sharp in zip(trained.runs, own, sharpnesses, strict=True)
     ]
     return Report(
         trained.path,
         trained.ensemble.strategy,
         config.rho,
         members,
-        scored(said, targets, by),
-        _mean(how_sharp),
-        {name: matrix(said).tolist() for name, matrix in diversity.MATRICES.items()},
+        scored(outputs, targets, by),
+        _mean(sharpnesses),
+        {name: matrix(outputs).tolist() for name, matrix in diversity.MATRICES.items()},
         _under_corruptions(trained, models, test, by),
     )
 
 
-def _said(trained: Trained, models: Sequence[nn.Module], rows: Dataset) -> tuple[Tensor, Tensor]:
+def _predictions(trained: Trained, models: Sequence[nn.Module], rows: Dataset) -> tuple[Tensor, Tensor]:
     return logits(models, rows, trained.runs[0].task), rows.targets.cpu()
 
 
 def _sharpness(trained: Trained, i: int, model: nn.Module, name: str) -> Estimate:
-    """A member's sharpness on the rows that all members are measured on."""
+    """The sharpness of a member; all members are measured on the same rows."""
     run = trained.runs[i]
     objective = run.objective(trained.weights, model=model)
-    found = measure_objective(objective, resolve_measures([name]), run.config.seed, progress=False)
-    if name in found.failures:
-        return Estimate(nan, nan, 1, "plug-in", note=found.failures[name])
-    return found.estimates[name]
+    results = measure_objective(objective, resolve_measures([name]), run.config.seed, progress=False)
+    if name in results.failures:
+        return Estimate(nan, nan, 1, "plug-in", note=results.failures[name])
+    return results.estimates[name]
 
 
-def _mean(found: Sequence[Estimate]) -> Estimate:
-    values = torch.tensor([e.value for e in found], dtype=torch.float64)
+def _mean(estimates: Sequence[Estimate]) -> Estimate:
+    values = torch.tensor([e.value for e in estimates], dtype=torch.float64)
     if not bool(values.isfinite().all()):
-        return Estimate(nan, nan, len(found), "plug-in", note=next(e.note for e in found if e.value != e.value))
-    return summarise(values, found[0].kind)
+        return Estimate(nan, nan, len(estimates), "plug-in", note=next(e.note for e in estimates if e.value != e.value))
+    return summarise(values, estimates[0].kind)
 
 
 def _under_corruptions(
@@ -124,9 +145,9 @@ def _under_corruptions(
         return {}
     names = corruptions.NAMES if "all" in config.corruptions else config.corruptions
     cache, host = Path(config.data_root) / "corrupted", test.to("cpu")
-    found = {}
+    scores = {}
     for severity in config.severities:
         damaged = (corruptions.corrupted(host, name, severity, cache=cache).to(test.inputs.device) for name in names)
-        said, targets = zip(*(_said(trained, models, rows) for rows in damaged), strict=True)
-        found[severity] = scored(torch.cat(said, 1), torch.cat(targets), by)
-    return found
+        outputs, targets = zip(*(_predictions(trained, models, rows) for rows in damaged), strict=True)
+        scores[severity] = scored(torch.cat(outputs, 1), torch.cat(targets), by)
+    return scores

@@ -1,4 +1,4 @@
-"""Sharpness against diversity over radii (Lu et al. 2024, Figures 4 and 11): a fitted slope and a picture."""
+"""Sharpness against diversity over radii (Lu et al. 2024, Figures 4 and 11): a fitted slope and a figure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from ..measures.estimate import Estimate
 from .summary import Report
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")  # Okabe and Ito: told apart by any eyes
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")  # Okabe and Ito: safe for colour-blind readers
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
-PLACES = ("top right", "bottom right", "top left", "bottom left")  # of labels, so that two series do not meet
+PLACES = ("top right", "bottom right", "top left", "bottom left")  # of labels: those of two series do not overlap
 GREY = "#5F6368"
 DIVERSITIES: Mapping[str, str] = {
     "der": "disagreement error ratio (Eq. 2)",
@@ -25,7 +25,7 @@ DIVERSITIES: Mapping[str, str] = {
 def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
     """The slope of log y over log x by least squares, with its standard error (points - 2 degrees of freedom).
 
-    Points that have no logarithm are left out; not a number where fewer than two different x are left.
+    Points without a logarithm are left out; NaN if fewer than two different x remain.
     """
     pairs = [(log(a), log(b)) for a, b in zip(x, y, strict=True) if 0 < a < inf and 0 < b < inf]
     n = len(pairs)
@@ -49,7 +49,7 @@ def slopes(reports: Sequence[Report], diversity: str = "der") -> dict[str, Estim
 
 
 def figure(reports: Sequence[Report], diversity: str = "der", sharpness: str = "sharpness") -> Any:
-    """A plotly figure: a point an ensemble, with its radius, its errors over members, and a line a strategy."""
+    """A plotly figure: one point per ensemble with its radius and its errors over members, one line per strategy."""
     try:
         import plotly.graph_objects as go
     except ImportError as e:
@@ -93,7 +93,7 @@ def figure(reports: Sequence[Report], diversity: str = "der", sharpness: str = "
 
 
 def write_html(fig: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a page with the picture and all that it needs, whole or not at all."""
+    """Writes a self-contained page with the figure."""
     from .._util.files import atomic_write
 
     page: str = fig.to_html(include_plotlyjs=True, full_html=True, div_id="figure")

@@ -1,4 +1,4 @@
-"""Training an ensemble: members go on together from one exchange of scores to the next."""
+"""Training of an ensemble: all members train from one exchange of scores to the next."""
 
 from __future__ import annotations
 
@@ -18,14 +18,24 @@ Way = Callable[[Ensemble, bool | None], AbstractContextManager[Reach]]
 
 
 def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: bool | None = None) -> Trained:
-    """Trains all members, each in a folder of its own under the ensemble's, and returns them.
+    """Trains all members, each in its own folder under the ensemble's.
 
-    Whatever of them is there already is taken up: after a kill the same call goes on, and ends bitwise the same.
+    Call it again to resume: the result is bit-identical.
+
+    Parameters
+    ----------
+    config
+        The configuration from which those of the members are made.
+    ensemble
+        The settings of the ensemble.
+    progress
+        Whether to show progress; by default only on a terminal.
+
     """
     ensemble = ensemble or Ensemble()
     configs = members_of(config, ensemble)
     if not data_of(config).train.classes:
-        raise ValueError(f"{config.data} has numbers to predict: ensembles are of classifiers")
+        raise ValueError(f"{config.data} is a regression problem: ensembles are of classifiers")
     keep(config, ensemble)
     with WAYS[ensemble.how](ensemble, progress) as reach:
         for epoch in exchanges(configs[0]):
