@@ -167,6 +167,6 @@ def test_a_half_written_run_yaml_is_one_clear_error(capsys: pytest.CaptureFixtur
         for words in (["measure", "runs/a", "--measures", "loss"], ["landscape", "runs/a"], ["train", *SMALL.split()]):
             assert main([*words, *(["--out", "runs/a"] if words[0] == "train" else [])]) == 1, key
             told = capsys.readouterr()
-            assert f"runs/a/run.yaml{': config:' if key == 'lr' else ' is not whole:'} {key} is" in told.err
+            assert f"runs/a/run.yaml{': config:' if key == 'lr' else ' is incomplete:'} {key} is" in told.err
             assert "unexpected" not in told.err
             assert len(told.err.splitlines()) == 1

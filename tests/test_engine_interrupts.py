@@ -573,7 +573,7 @@ def test_twice_in_the_training_loop(tmp_path: Path) -> None:
     settings = config(tmp_path, method="sam")
     splits = data_of(settings)
     training = Training(settings, tmp_path, splits, task_of(splits), Workers(), torch.device("cpu"))
-    rows = next(iter(training.supply.epoch(0, 0)))
+    rows = next(iter(training.batches.epoch(0, 0)))
     before = copied(training.trainee.model.state_dict())
 
     def twice(at: int | None) -> Lines:

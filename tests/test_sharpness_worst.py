@@ -250,7 +250,7 @@ def test_a_given_scale_belongs_to_the_ball_and_not_to_whoever_made_it():
 
 @pytest.mark.parametrize("scales", [[torch.ones(3)], [torch.ones(2), torch.ones(3)], [torch.ones(3, 1), torch.ones(2)]])
 def test_a_given_scale_of_other_shapes_is_refused(scales):
-    with pytest.raises(ValueError, match="one tensor a parameter"):
+    with pytest.raises(ValueError, match="one tensor per parameter"):
         WorstCase(Ball(0.1, Given(scales))).estimate(surface(waves(0, 5), random_vector(5)))
 
 

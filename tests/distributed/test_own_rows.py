@@ -61,7 +61,7 @@ def test_workers_choose_among_their_own_rows(pair: Pair, name: str, wrapper: str
 
 def test_the_readme_names_the_methods_that_choose_rows_on_each_worker() -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    line = text.split("- **Distributed**")[1].split("\n- **")[0]
+    line = text.split("- **Distributed training**")[1].split("\n- **")[0]
     assert set(re.findall(r"`([a-z-]+)`", line)) & set(steppe.METHODS) == set(OWN_ROWS)
 
 
