@@ -180,26 +180,6 @@ def test_dropout_is_that_of_eager_steps(same_noise):
     alike(both("sam", net=Net(0.5), same_noise=same_noise), exactly=True)
 
 
-def test_an_outer_autocast_is_an_inner_one_where_steps_are_captured():
-    """torch keeps cast weights until the outermost autocast ends: a captured pass must not read those of another."""
-
-    def inner(model, x, y):
-        with torch.autocast(DEVICE, torch.bfloat16):
-            return loss_fn(model, x, y)
-
-    net, ends = Net(0.0), []
-    for outside in (False, True):
-        model, opt = made("sam", net=copy.deepcopy(net), options={"rho": 0.5})
-        take = captured_by(opt, model, loss_fn if outside else inner)
-        with torch.autocast(DEVICE, torch.bfloat16, enabled=outside):
-            for x, y in batches(8):
-                take(x, y)
-        assert take.why is None
-        ends.append(list(model.state_dict().values()))
-    for a, b in zip(*ends, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
-
-
 @on_a_gpu
 def test_nothing_waits_for_the_gpu():
     model, opt = made("sam", record=True)
