@@ -111,9 +111,9 @@ class Scripted:
             if said is None:
                 self._there.close()
                 return
-            self._there.send({"trouble": said})
+            self._there.send({"error": said})
 
-    def answer(self) -> Any:
+    def result(self) -> Any:
         try:
             return self.pipe.recv()
         except EOFError:

@@ -151,7 +151,7 @@ def test_what_is_not_there(file: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "there is no engine 'rya'. Did you mean 'ray'" in err
     code, _, err = told(capsys, "add-measure", "--study", str(file))
     assert code == 2
-    assert "say which measures to add" in err
+    assert "name the measures to add" in err
     code, _, err = told(capsys, "add-measure", "trce", "--study", str(file))
     assert code == 2
     assert "Did you mean 'trace'" in err
@@ -274,7 +274,7 @@ def test_folders_that_are_none_or_not_enough(file: Path, capsys: pytest.CaptureF
         assert "--config" not in err
     code, _, err = told(capsys, "run", "empty")
     assert code == 2
-    assert "empty is a folder, and what is computed stands in a study's YAML file" in err
+    assert "empty is a folder, and this command computes: give the study's YAML file" in err
     assert main(["report", "serve", "empty"]) == 1
     assert "there is no study in empty" in capsys.readouterr().err
 
