@@ -574,7 +574,7 @@ def test_twice_in_the_training_loop(tmp_path: Path) -> None:
     splits = data_of(settings)
     training = Training(settings, tmp_path, splits, task_of(splits), Workers(), torch.device("cpu"))
     rows = next(iter(training.batches.epoch(0, 0)))
-    before = copied(training.trainee.model.state_dict())
+    before = copied(training.state.model.state_dict())
 
     def twice(at: int | None) -> Lines:
         lines, passes = Lines(at, armed=False), 0
@@ -586,11 +586,11 @@ def test_twice_in_the_training_loop(tmp_path: Path) -> None:
                 lines.armed = True
                 signal.raise_signal(signal.SIGINT)
 
-        hook = training.trainee.model.register_forward_hook(interrupt)
+        hook = training.state.model.register_forward_hook(interrupt)
         lines.interrupt(lambda: training._passes(rows))
         hook.remove()
         return lines
 
     for i in ends(twice(None).seen):
         lines = twice(i)
-        assert same(copied(training.trainee.model.state_dict()), before), lines.seen[-1]
+        assert same(copied(training.state.model.state_dict()), before), lines.seen[-1]

@@ -374,7 +374,7 @@ def test_state_dicts_that_do_not_fit_are_refused_by_name():
         matched(model, {"epoch": 3, "net": good})
     with pytest.raises(ValueError, match="and 5 more"):
         matched(mlp_problem(1).model, {})
-    with pytest.raises(TypeError, match="not by a Linear"):
+    with pytest.raises(TypeError, match="not a Linear"):
         matched(model, nn.Linear(2, 3))
     with pytest.raises(ValueError, match="missing: w"):
         path(line(well, 0.0), {})
