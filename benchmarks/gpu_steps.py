@@ -278,8 +278,8 @@ def _overhead(page: Page, width: int, batch: int, paired: dict[str, Paired]) -> 
     rows = [(name, surely(pair.ratios), len(pair.own)) for name, pair in paired.items()]
     page.table(f"Width {width}, batch {batch}: eager steps / their ideal, two passes", ("step", "ratio", "n"), rows)
     page.say(
-        "By default the base has torch's foreach kernels, as in the ideal. A fused base is compared with the ideal of a",
-        "fused base.",
+        "By default the base has torch's foreach kernels, as in the ideal. A fused base is compared with the ideal of",
+        "a fused base.",
         "",
     )
 
