@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from registry import ENTRIES, Entry, Run, obeying, same
+from registry import ENTRIES, Entry, Run, copied, obeying, same
 from torch import Tensor, nn
+
+import steppe
 
 STEPS = 4
 Meddle = Callable[[int, Tensor], Tensor]
@@ -156,6 +158,29 @@ def test_a_failure_after_the_last_pass_leaves_no_trace(entry: Entry, where: str)
     run.step(1)
     twin.step(1)
     same(run.everything(), twin.everything())
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("name", ["none", "sam", "gsam", "m-sam"])
+def test_sparse_gradients_are_unscaled_too(name: str, maximize: bool) -> None:
+    """Of an embedding, whose rows the base optimizer gets as a sparse tensor."""
+    ends = []
+    for scale in (None, 2.0**16):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(7, 3, sparse=True), nn.Flatten(), nn.Linear(6, 2))
+        base = torch.optim.SGD(model.parameters(), lr=0.1, maximize=maximize)
+        opt = steppe.build(name, base, model=model, scaler=None if scale is None else scaler(scale))
+        rows = torch.tensor([[0, 1], [2, 5], [4, 3]])  # each once: sums of several would round in another order
+        for _ in range(2):
+            for turn in opt.passes():
+                loss = model(turn.rows(rows)).square().mean()
+                turn.backward(-loss if maximize else loss)
+            opt.step()
+            assert model[0].weight.grad.is_sparse
+            if opt.scaler is not None:
+                opt.scaler.update()
+        ends.append(copied(model.state_dict()))
+    same(*ends)
 
 
 @obeying()

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from ..core.probe import Method
 from .base import STEP, OptimizerSite, note_remains, refuse_accumulated
 from .buffers import RunningStatistics, warn_of_unreachable_statistics
-from .finite import Applying, FiniteCheck, HostCheck, Planned, unplanned
+from .finite import DeviceGuard, FiniteCheck, HostCheck, Planned, unplanned
 from .interrupts import interrupts_deferred
 from .misuse import NO_HALVES, WAITING, refuse_base, refuse_method
 from .report import Report
@@ -121,8 +121,8 @@ class SharpnessAware(Optimizer):
         self._looked = False
         self._overflow = torch.zeros(())  # read by the scaler, see scaling.py
         if self.scaler is not None:
-            let_ask(self.scaler, self.param_groups[0]["params"][0].device)
-        self.applying: Applying | None = None  # in place of the engine's own ways to apply a step
+            let_ask(self.scaler, next(p.device for g in self.param_groups for p in g["params"]))
+        self.applying: DeviceGuard | None = None  # set while a step is captured
         self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
         super().__setstate__({})  # installs the hooks, touches no state
         self._set_default_options()
@@ -307,7 +307,7 @@ class SharpnessAware(Optimizer):
         planned = self._planned
         if planned is None:
             return self._apply_unplanned()
-        apply: Applying = self.applying or HostCheck("skip" if planned.overflow else self.on_nonfinite)
+        apply = self.applying or HostCheck("skip" if planned.overflow else self.on_nonfinite)
         params = planned.site.space.params
         before = list(map(_version, params))
         with interrupts_deferred():

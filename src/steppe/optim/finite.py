@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,15 +53,6 @@ class Planned:
         self.site.commit()
 
 
-class Applying(Protocol):
-    """Has the base optimizer take a planned step, unless that would do harm; a step that is refused leaves no trace."""
-
-    def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None: ...
-    def undo_(self, values: Tensor, before: Tensor) -> None:
-        """Puts back what the last step changed elsewhere, if it was refused."""
-        ...
-
-
 def unplanned(method: str) -> RuntimeError:
     """What is said of a step that no pass has been run for."""
     return RuntimeError(
@@ -103,9 +94,6 @@ class HostCheck:
     """Applies a finite step; raises for any other, or skips it."""
 
     on_nonfinite: str | None
-
-    def undo_(self, values: Tensor, before: Tensor) -> None:
-        """A refused step raises, or shows in the number of steps taken."""
 
     def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
         if planned.finite:

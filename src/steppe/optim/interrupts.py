@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _signal as signal  # type: ignore[import-not-found]  # `signal` makes enums of handlers: 4 % of a small step
+import _signal as signal  # type: ignore[import-not-found]  # `signal` turns handlers into enums: 8 us, not 0.6
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

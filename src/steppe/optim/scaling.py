@@ -32,7 +32,7 @@ def let_ask(scaler: Any, device: torch.device) -> None:
 
 
 def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
-    if getattr(optimizer, "scaler", None) is self:
+    if hasattr(optimizer, "found_inf_") and optimizer.scaler is self:
         found: Tensor = optimizer.found_inf_()
         return {found.device: found}
     return type(self)._unscale_grads_(self, optimizer, *args)  # type: ignore[no-any-return]

@@ -180,7 +180,8 @@ class Gradients:
                 p.grad = kept
                 continue
             if i in self._looked_up:
-                if not (untouched and p.grad is not None and p.grad.is_sparse):
+                # the sparse gradient that the pass left still has the scaler's factor: only its dense copy was unscaled
+                if not (untouched and self._unit is None and p.grad is not None and p.grad.is_sparse):
                     p.grad = self._sparse(i, g)
             elif p.grad is not g:
                 p.grad = shard_like(p, g)
