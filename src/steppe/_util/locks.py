@@ -1,7 +1,7 @@
-"""A folder for one process alone, until it lets go or ends.
+"""Locks of folders: one process at a time, until it releases the lock or ends.
 
-A lock file is held and, where the system can, the folder itself: a lock file that somebody deletes lets a second
-process in. (Windows and some network disks lock no folders: there the file is all there is.)
+The lock is a file and, where the system can, the folder itself: without the second, deleting the file would let another
+process in. Windows and some network disks cannot lock folders: there the file is the only lock.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ except ImportError:  # pragma: no cover
 PAUSE = 0.05  # seconds between two tries
 
 
-class Held(RuntimeError):
+class FolderLocked(RuntimeError):
     """Another process, or another part of this one, has the folder; its message says which."""
 
 
 @contextmanager
-def held(folder: Path, name: str, patience: float = 0.0) -> Iterator[Callable[[], None]]:
-    """Holds a folder by its lock `name.lock`, or raises `Held` with the name of who does.
+def lock_folder(folder: Path, name: str, patience: float = 0.0) -> Iterator[Callable[[], None]]:
+    """Locks a folder by the file `name.lock`, or raises `FolderLocked` with the name of the process that has it.
 
-    Gives a function that raises once another folder is in the place of the one that is held.
+    Yields a function that raises if another folder has replaced the locked one.
     """
     lock, holder = folder / f"{name}.lock", folder / f"{name}.holder"
     refuse_link(lock)
@@ -45,7 +45,7 @@ def held(folder: Path, name: str, patience: float = 0.0) -> Iterator[Callable[[]
             stack.enter_context(_locked(folder, patience))
         except Timeout:
             who = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
-            raise Held(who) from None
+            raise FolderLocked(who) from None
         held_one = _identity(folder)
 
         def refuse_another() -> None:
@@ -64,7 +64,7 @@ def held(folder: Path, name: str, patience: float = 0.0) -> Iterator[Callable[[]
                     holder.unlink(missing_ok=True)
 
 
-def is_held(folder: Path, name: str) -> bool:
+def is_locked(folder: Path, name: str) -> bool:
     """Whether anybody holds a folder by that lock."""
     if not folder.exists():
         return False

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core.graph_inputs import GraphInputs
 from ..core.probe import pattern_of
-from ..optim.base import STEP, note_remains
+from ..optim.base import STEP, mark_left_gradients
 from ..optim.engine import SharpnessAware
 from ..optim.finite import DeviceGuard
 from ..optim.interrupts import interrupts_deferred
@@ -173,7 +173,7 @@ class Captured:
         if known is not self._shown or not known.shown:
             self._shown = known
             known.show()
-            note_remains(opt.base)
+            mark_left_gradients(opt.base)
         opt._last = known.report
         self._device_options.leave(self._guard.sets)
         return loss

@@ -41,7 +41,7 @@ _grad = attrgetter("grad")
 MARK = "_left_at_version"  # on a gradient: how often it had been written to when a step ended
 
 
-def note_remains(base: Optimizer) -> None:
+def mark_left_gradients(base: Optimizer) -> None:
     """Marks what stands in `p.grad` as the remains of a step: a closure may overwrite it."""
     grad: Any
     for grad in _gradients(base):

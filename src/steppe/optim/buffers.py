@@ -101,7 +101,7 @@ class RunningStatistics:
         return self._now().tensors
 
     def memory(self) -> Any:
-        """What holds the memory that passes save statistics in: a recording of them must not outlive it."""
+        """The buffers that passes write: a captured graph keeps them alive, because it writes there at every replay."""
         return self._known, self._rest
 
     def track_always(self) -> None:

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..core.probe import Method
-from .base import STEP, OptimizerSite, note_remains, refuse_accumulated
+from .base import STEP, OptimizerSite, mark_left_gradients, refuse_accumulated
 from .buffers import RunningStatistics, warn_of_unreachable_statistics
 from .finite import DeviceGuard, FiniteCheck, HostCheck, Planned, unplanned
 from .interrupts import interrupts_deferred
-from .misuse import NO_HALVES, WAITING, refuse_base, refuse_method
+from .misuse import NO_FIRST_STEP, PLAN_PENDING, refuse_base, refuse_method
 from .report import Report
 from .rng import Noise, SameNoise
-from .scaling import let_ask, report_overflow
+from .scaling import ask_optimizers, report_overflow
 from .step import Gradients, Pass, PlanRunner
 from .weights import ParamLayout, maximizes, refuse_complex
 
@@ -121,7 +121,7 @@ class SharpnessAware(Optimizer):
         self._looked = False
         self._overflow = torch.zeros(())  # read by the scaler, see scaling.py
         if self.scaler is not None:
-            let_ask(self.scaler, next(p.device for g in self.param_groups for p in g["params"]))
+            ask_optimizers(self.scaler, next(p.device for g in self.param_groups for p in g["params"]))
         self.applying: DeviceGuard | None = None  # set while a step is captured
         self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
         super().__setstate__({})  # installs the hooks, touches no state
@@ -130,7 +130,7 @@ class SharpnessAware(Optimizer):
     @property
     def first_step(self) -> NoReturn:
         """Not here: other SAM optimizers have two halves of a step, and this one has any number of passes."""
-        raise AttributeError(NO_HALVES)
+        raise AttributeError(NO_FIRST_STEP)
 
     second_step = first_step
 
@@ -254,7 +254,7 @@ class SharpnessAware(Optimizer):
                 planned = planned if earlier is None else planned.after(earlier)
                 if planned.overflow:
                     self._statistics.restore(planned.statistics)
-                note_remains(self.base)
+                mark_left_gradients(self.base)
                 planned.versions = planned.statistics.at.versions()
                 self._planned, self._last = planned, report or self._last
             except BaseException as error:
@@ -293,7 +293,7 @@ class SharpnessAware(Optimizer):
     def _refuse_closure(self) -> None:
         """A closure starts from cleared gradients: what waits in `p.grad`, or was accumulated there, would be lost."""
         if self._planned is not None:
-            raise RuntimeError(WAITING)
+            raise RuntimeError(PLAN_PENDING)
         refuse_accumulated(self.base)
 
     def _param_layout(self) -> ParamLayout:
@@ -322,7 +322,7 @@ class SharpnessAware(Optimizer):
                 raise
             finally:
                 self._planned = None
-                note_remains(self.base)
+                mark_left_gradients(self.base)
                 torch.clear_autocast_cache()  # an outer autocast keeps the cast weights of before the step
 
     def _apply_unplanned(self) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-NO_HALVES = (
+NO_FIRST_STEP = (
     "SharpnessAware has no first_step() and second_step(): a step may have any number of passes. Write\n"
     "    for turn in opt.passes():\n        turn.backward(loss_fn(model(x), y))\n    opt.step()\n"
     "or opt.step(closure)."
 )
 
-WAITING = (
+PLAN_PENDING = (
     "step(closure) was called while the gradient of passes() waits in p.grad: apply it by opt.step(), or drop it by "
     "opt.zero_grad()"
 )

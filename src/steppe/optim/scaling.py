@@ -24,7 +24,7 @@ class Unscaled(Protocol):
         ...
 
 
-def let_ask(scaler: Any, device: torch.device) -> None:
+def ask_optimizers(scaler: Any, device: torch.device) -> None:
     """Has a scaler ask optimizers that unscale for themselves, in `unscale_`, `step` and `update`."""
     scaler.scale(torch.ones((), device=device))  # makes its scale, which `scaler.step(opt, closure)` asks for first
     if not isinstance(vars(scaler).get("_unscale_grads_"), MethodType):

@@ -35,7 +35,7 @@ class Pass:
         self.losses: Tensor | None = None
         self.batch: int | None = None  # rows of the whole batch, where `rows` was asked
         self.ran = False
-        self.went_back = False  # by `backward`; a plain closure may have gone back too, unseen
+        self.ran_backward = False  # by `backward`; a plain closure may have gone back too, unseen
 
     @property
     def held_out(self) -> bool:
@@ -55,7 +55,7 @@ class Pass:
         self._note(loss, each)
         if self.probe.grad:
             (loss if self._scaler is None else self._scaler.scale(loss)).backward()
-            self.went_back = True
+            self.ran_backward = True
 
     def run(self, closure: Callable[..., Any], held: Callable[..., Any] | None) -> Any:
         """Answers the probe by a closure: a plain torch one, or one that takes this pass."""
@@ -141,7 +141,7 @@ class Gradients:
         for p, g in zip(self.space.params, self._kept, strict=True):
             p.grad = g
 
-    def collect(self, went_back: bool) -> Vector:
+    def collect(self, ran_backward: bool) -> Vector:
         """What the pass left, unscaled, with zeros where it left nothing; a pass that did go back may leave nothing."""
         found: list[Tensor | None] = list(map(_grad, self.space.params))
         tensors: list[Tensor] = [g for g in found if g is not None and not g.is_sparse]  # usually all of them
@@ -150,7 +150,7 @@ class Gradients:
             self._reached = [True] * len(found)
         else:
             tensors = [self._dense(i, g) for i, g in enumerate(found)]
-        if all(g is None for g in found) and not (went_back and any(self._reached)):
+        if all(g is None for g in found) and not (ran_backward and any(self._reached)):
             raise RuntimeError(
                 "no parameter of the optimizer has a gradient after this pass: call loss.backward() in the closure, or "
                 "turn.backward(loss), on a loss that depends on them, and leave requires_grad on"
@@ -286,7 +286,7 @@ class PlanRunner:
         torch.clear_autocast_cache()
 
     def _read(self, turn: Pass) -> Reading:
-        self._last = grad = self.gradients.collect(turn.went_back) if turn.probe.grad else None
+        self._last = grad = self.gradients.collect(turn.ran_backward) if turn.probe.grad else None
         loss, losses = turn.loss, turn.losses
         if self.check is not None:
             self.check.see(loss, grad)

@@ -17,7 +17,7 @@ from ..core.vector import Space, Vector, add_, copies, copy_
 from .workers import Replicas
 
 
-class MovePlan:
+class ChunkViews:
     """Which chunks move whole, and buffers with their views where the places of scattered ones are put together."""
 
     def __init__(self, space: Space):
@@ -60,7 +60,7 @@ class MovePlan:
 class WeightKeeper:
     """Holds the one exact copy of the weights that a step needs, from the first move on."""
 
-    def __init__(self, space: Space, stage: MovePlan):
+    def __init__(self, space: Space, stage: ChunkViews):
         self._space, self._stage, self._parameters = space, stage, space.locals()
         self._whole, self._scattered = stage.places(self._parameters)
         self._origin: Vector | None = None
@@ -123,7 +123,7 @@ class ParamLayout:
     """The space of the parameters that ask for a gradient, its stage, and the workers that share it."""
 
     space: Space
-    stage: MovePlan
+    stage: ChunkViews
     replicas: Replicas
     kinds: list[Any]
     places: list[Any]  # where the parameters were when they were looked at last
@@ -142,7 +142,7 @@ class ParamLayout:
         roles = roles_of(model, groups)
         group_of = [i for i, g in enumerate(groups) for p in g["params"] if p.requires_grad]
         space = Space(params, group_of, [roles[id(p)] for p in params])
-        return cls(space, MovePlan(space), replicas, _kinds(space), _places(params))
+        return cls(space, ChunkViews(space), replicas, _kinds(space), _places(params))
 
     def holds(self, groups: Groups) -> bool:
         """Whether these are still the parameters to train."""

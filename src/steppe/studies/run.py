@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._util.locks import Held, held, is_held
+from .._util.locks import FolderLocked, is_locked, lock_folder
 from ..training.config import Config
 from ..training.stopping import Wish, listening
 from .cell import Cell, Disagreement, Outcome, Task, as_stored, cells, check_trust
@@ -259,7 +259,7 @@ def _engine(study: Study) -> Engine:
 
 def being_run(study: Study) -> bool:
     """Whether a process is running the study; without one, cells that a store calls running are open."""
-    return is_held(study.folder, LOCK)
+    return is_locked(study.folder, LOCK)
 
 
 @contextmanager
@@ -268,7 +268,7 @@ def claimed(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(held(folder, LOCK, patience=1.0))  # `being_run` may hold the lock for a moment
-        except Held as holder:
+            stack.enter_context(lock_folder(folder, LOCK, patience=1.0))  # `being_run` may hold the lock for a moment
+        except FolderLocked as holder:
             raise RuntimeError(f"the study in {folder} is being run by {holder}: wait for it, or stop it") from None
         yield

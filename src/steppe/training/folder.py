@@ -22,7 +22,7 @@ import yaml
 from .. import __version__
 from .._util import files
 from .._util.digests import DIGEST, digest
-from .._util.locks import Held, held
+from .._util.locks import FolderLocked, lock_folder
 from .._util.names import unknown
 from .._util.types import fits, words
 from .._util.untrusted import yaml_in
@@ -67,8 +67,8 @@ def claimed(path: Path) -> Iterator[Callable[[], None]]:
     _refuse_other_folders(path)
     with ExitStack() as stack:
         try:
-            check_folder = stack.enter_context(held(path, NAME))
-        except Held as who:
+            check_folder = stack.enter_context(lock_folder(path, NAME))
+        except FolderLocked as who:
             raise RuntimeError(
                 f"{path} is being trained in by {who}: wait for it, stop it, or choose another folder with out"
             ) from None
