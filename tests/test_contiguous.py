@@ -32,9 +32,8 @@ def trained(model, name, steps=5):
 @pytest.mark.parametrize("name", ["sam", "asam", "frob-sam", "gsam", "looksam", "sa-sam", "rsam", "msam"])
 def test_training_is_bitwise_the_same(name):
     model = steppe.contiguous_(network())
-    opt, ours = trained(model, name)
-    assert opt._param_layout().stage.stacks
-    assert not opt._param_layout().stage.scattered
+    _, ours = trained(model, name)
+    assert len({p.untyped_storage().data_ptr() for p in model.parameters()}) < len(list(model.parameters()))
     assert all(torch.equal(a, b) for a, b in zip(ours, trained(network(), name)[1], strict=True))
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import steppe
 from steppe import Probe, capture
-from steppe.optim.buffers import _can_stop_tracking
+from steppe.optim.forward_state import _can_stop_tracking
 
 F64 = torch.float64
 SEVERAL = [e for e in ENTRIES if e.method().cost(1) > 1]  # passes

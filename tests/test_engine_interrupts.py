@@ -266,7 +266,7 @@ def test_in_the_very_first_step(by: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(registry, "Net", Counting)
     case = Case("sam", by, warm=0)
     lines = case.lines()
-    learning = [i for i in ends(lines) if lines[i][0].endswith(("buffers.py", "interrupts.py"))]
+    learning = [i for i in ends(lines) if lines[i][0].endswith(("forward_state.py", "interrupts.py"))]
     case.interrupt(sorted({*learning, *range(0, len(lines), 53)}))
 
 
@@ -332,7 +332,7 @@ def test_twice_in_a_row(first: str, by: str, monkeypatch: pytest.MonkeyPatch) ->
         return lines
 
     cleanup = twice(None).seen
-    assert {Path(file).name for file, _ in cleanup} >= {"engine.py", "step.py", "weights.py", "buffers.py"}
+    assert {Path(file).name for file, _ in cleanup} >= {"engine.py", "step.py", "weights.py", "forward_state.py"}
     for i in ends(cleanup)[:: 1 if (first, by) == ("forward", "closure") else 3]:
         lines = twice(i)
         assert case.goes_on(lines.seen[i]) == "before"

@@ -71,18 +71,10 @@ class Space:
         self._one_by_one = [c.members for c in self.chunks] == [(i,) for i in range(len(self.params))]
         self._meshes = {c.sharding for c in self.chunks if c.sharding}
         firsts = [self.params[c.members[0]] for c in self.chunks]
+        self.sharded = bool(self._meshes)  # over ranks
         self.devices = list(dict.fromkeys(p.device for p in firsts))
+        self.device = self.devices[0] if firsts else torch.device("cpu")  # where inner products are accumulated
         self.precision = torch.float64 if any(p.dtype is torch.float64 for p in firsts) else torch.float32
-
-    @property
-    def device(self) -> torch.device:
-        """The device on which inner products are accumulated."""
-        return self.devices[0]
-
-    @property
-    def sharded(self) -> bool:
-        """Whether some parameters are sharded over ranks."""
-        return bool(self._meshes)
 
     def locals(self) -> list[Tensor]:
         """The part of every parameter that this rank holds, sharing its memory."""
@@ -188,8 +180,12 @@ class Vector:
         elif isinstance(factor, Tensor):
             if factor.dtype is torch.float64 and self.space.precision is torch.float32:
                 factor = factor.float()  # the result is rounded anyway, and foreach is slow on mixed dtypes
-            for part, here in self._by_device(chunks, factor):
-                torch._foreach_mul_(part, here)
+            if len(self.space.devices) == 1 or factor.device.type == "cpu":
+                torch._foreach_mul_(chunks, factor)
+            else:
+                for device in self.space.devices:
+                    here = factor.to(device, non_blocking=True)
+                    torch._foreach_mul_([x for x in chunks if x.device == device], here)
         else:
             torch._foreach_mul_(chunks, factor)
         return self
@@ -272,11 +268,6 @@ class Vector:
         if not space.sharded:
             pairs = _joined(pairs)
         return space.total([_dot(x, y, space.precision) for x, y in pairs], torch.sum)
-
-    def _by_device(self, chunks: list[Tensor], number: Tensor) -> list[tuple[list[Tensor], Tensor]]:
-        if len(self.space.devices) == 1 or number.device.type == "cpu":
-            return [(chunks, number)]
-        return [([x for x in chunks if x.device == d], number.to(d, non_blocking=True)) for d in self.space.devices]
 
 
 def inverse(x: Tensor) -> Tensor:

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from ..core.graph_inputs import GraphInputs
 from ..core.probe import pattern_of
-from ..optim.base import STEP, mark_left_gradients
+from ..optim.base import STEP
 from ..optim.engine import SharpnessAware
 from ..optim.finite import DeviceGuard
 from ..optim.interrupts import interrupts_deferred
+from ..optim.step import mark_left_gradients
 from .device_options import DeviceOptions, fixed
 from .recording import Recording, StepRecorder
 
@@ -173,7 +174,7 @@ class Captured:
         if known is not self._shown or not known.shown:
             self._shown = known
             known.show()
-            mark_left_gradients(opt.base)
+            mark_left_gradients(opt._param_layout().space.params)
         opt._last = known.report
         self._device_options.leave(self._guard.sets)
         return loss

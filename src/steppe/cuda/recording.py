@@ -12,7 +12,7 @@ from ..core.graph_inputs import GraphInputs
 from ..core.vector import copy_
 from ..optim.base import STEP
 from ..optim.engine import SharpnessAware
-from ..optim.rng import SameNoise
+from ..optim.forward_state import SameNoise
 from .graphs import Recorder
 
 Take = Callable[[Sequence[Tensor]], Tensor]  # takes a step on some rows and returns its first loss

@@ -1,10 +1,9 @@
-"""What a step reads from and writes to the base optimizer: options, state, gradients and fused kernels."""
+"""What a step reads from and writes to the base optimizer: options, state and fused kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -13,15 +12,14 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ..core.draw import Draw
 from ..core.shards import local, shard_like
-from ..core.vector import Space, Vector, copy_
-from .weights import WeightKeeper
-from .workers import Replicas
+from ..core.vector import Vector, copy_
+from .weights import ParamLayout
 
-FUSED = (SGD, Adam, AdamW)  # exactly these: a subclass may step in its own way
+FUSED = (SGD, Adam, AdamW)  # exactly these classes: a subclass may override step
 
 
 def put_steps_on_device(base: Optimizer, params: Sequence[Tensor]) -> None:
-    """Moves the counts that Adam keeps on the host, unless told otherwise, to where fused kernels read them."""
+    """Moves Adam's step counts from the host, where it keeps them by default, to the device for fused kernels."""
     for p in params:
         step = base.state.get(p, {}).get("step")
         if isinstance(step, Tensor) and step.device != p.device:
@@ -29,43 +27,12 @@ def put_steps_on_device(base: Optimizer, params: Sequence[Tensor]) -> None:
 
 
 def step_unless(base: Optimizer, refused: Tensor) -> None:
-    """One step of a fused optimizer, which leaves everything alone where the flag, 0.0 or 1.0, is set."""
+    """One step of a fused optimizer, which changes nothing if the flag, 0.0 or 1.0, is set."""
     base.found_inf = refused  # type: ignore[attr-defined]
     try:
         base.step()
     finally:
         del base.found_inf  # type: ignore[attr-defined]
-
-
-_grad = attrgetter("grad")
-MARK = "_left_at_version"  # on a gradient: how often it had been written to when a step ended
-
-
-def mark_left_gradients(base: Optimizer) -> None:
-    """Marks what stands in `p.grad` as the remains of a step: a closure may overwrite it."""
-    grad: Any
-    for grad in _gradients(base):
-        grad._left_at_version = grad._version
-
-
-def refuse_accumulated(base: Optimizer) -> None:
-    """Raises if `p.grad` holds anything that no step left there."""
-    grads = _gradients(base)
-    if all(getattr(g, MARK, None) == g._version for g in grads):
-        return
-    if any(bool(torch.count_nonzero(g.coalesce().values() if g.is_sparse else g)) for g in grads):
-        raise RuntimeError(
-            "p.grad holds gradients that the last step did not leave there, and step(closure) would lose them: a "
-            "sharpness-aware step runs every micro-batch in every pass. To accumulate, write\n"
-            "    for turn in opt.passes():\n        for x, y in micro_batches:\n"
-            "            turn.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
-            "or call opt.zero_grad() first, if they are not wanted."
-        )
-
-
-def _gradients(base: Optimizer) -> list[Tensor]:
-    params = [p for group in base.param_groups for p in group["params"]]
-    return [g for p, g in zip(params, map(_grad, params), strict=True) if g is not None and p.requires_grad]
 
 
 PREFIX = "steppe."  # of our keys in the base optimizer's state and groups
@@ -74,28 +41,27 @@ BUFFERS = ("momentum_buffer", "exp_avg")  # where torch's optimizers keep their 
 
 
 class OptimizerSite:
-    """One step's view of the base optimizer: nothing that a plan does here lasts until `commit`."""
+    """One step's view of the base optimizer: nothing that a plan does here takes effect before `commit`."""
 
-    def __init__(
-        self, base: Optimizer, space: Space, keeper: WeightKeeper, replicas: Replicas, seed: int, mask: Tensor | None
-    ):
-        self.space, self.mask, self.seed = space, mask, seed
+    def __init__(self, base: Optimizer, layout: ParamLayout, seed: int, mask: Tensor | None):
+        self.space, self.mask, self.seed = layout.space, mask, seed
         self.step: int = base.param_groups[0][STEP]
-        self._remembered: dict[str, Vector] = {}
         self.settings: dict[str, Any] = {}
+        replicas = layout.replicas
         self.average_, self.mean, self.alone = replicas.average_, replicas.mean, replicas.alone
-        self._base, self._keeper = base, keeper
+        self._base, self._keeper = base, layout.keeper
+        self._remembered: dict[str, Vector] = {}
 
     @property
     def weights(self) -> Vector:
         return self._keeper.weights
 
     def option(self, name: str) -> Any:
-        """A group option: its one value, or one a chunk where the groups differ."""
-        groups = self._base.param_groups
-        values = [g[name] for g in groups]
-        if all(v is values[0] or (isinstance(v, float | int) and v == values[0]) for v in values):
-            return values[0]
+        """A group option: one value, or one per chunk if the groups differ."""
+        values = [g[name] for g in self._base.param_groups]
+        first = values[0]
+        if len(values) == 1 or all(v is first or (isinstance(v, float | int) and v == first) for v in values):
+            return first
         return [values[c.group] for c in self.space.chunks]
 
     def key(self, sample: int) -> tuple[int, ...]:
@@ -106,15 +72,15 @@ class OptimizerSite:
 
     def momentum(self) -> Vector | None:
         """The base optimizer's momentum, or None before its first step."""
-        found = (self._in_state(name, None) for name in BUFFERS)
-        return next((vector for vector in found if vector is not None), None)
+        vectors = (self._in_state(name, None) for name in BUFFERS)
+        return next((vector for vector in vectors if vector is not None), None)
 
     def recall(self, slot: str, missing: Vector | None = None) -> Vector | None:
-        """What was remembered at an earlier step; `missing`, or zeros, where a parameter is new since."""
+        """The vector that an earlier step kept in this slot; `missing` or 0 where a parameter is new since then."""
         return self._in_state(PREFIX + slot, missing)
 
     def remember(self, slot: str, vector: Vector) -> None:
-        """Keeps a vector for later steps, if this one is taken."""
+        """Keeps a vector for later steps, once this step is applied."""
         self._remembered[slot] = vector
 
     def _in_state(self, name: str, missing: Vector | None) -> Vector | None:
@@ -124,14 +90,8 @@ class OptimizerSite:
         gaps = missing.tensors if missing is not None else self.space.zeros().tensors
         return self.space.vector([gap if t is None else local(t) for t, gap in zip(kept, gaps, strict=True)])
 
-    @property
-    def begun(self) -> bool:
-        """Whether there is an older one of everything that the plan wants kept."""
-        slots = [PREFIX + slot for slot in self._remembered]
-        return not slots or all(slot in self._base.state.get(p, {}) for p in self.space.params for slot in slots)
-
     def refuse_where(self, flag: Tensor) -> None:
-        """Takes back what the plan wants kept where a flag on the device is not 0, without looking at it."""
+        """Keeps the vectors and options of the last step if a flag on the device is not 0, without synchronizing."""
         if not self._remembered and not self.settings:
             return
         flag = flag != 0
@@ -144,18 +104,18 @@ class OptimizerSite:
             self.settings[name] = torch.where(flag, self.option(name), value)
 
     def settings_applied(self) -> AbstractContextManager[None]:
-        """The groups with the options that the plan set, for good unless the block fails."""
+        """A context that sets the options of the plan in the groups, and puts the old ones back if it raises."""
         return self._settings_applied() if self.settings else nullcontext()
 
     @contextmanager
     def _settings_applied(self) -> Iterator[None]:
-        before = [{name: _kept(g[name]) for name in self.settings if name in g} for g in self._base.param_groups]
+        before = [{name: _copied(g[name]) for name in self.settings if name in g} for g in self._base.param_groups]
         try:
             for group in self._base.param_groups:
                 for name, value in self.settings.items():
                     if isinstance(there := group.get(name), Tensor):
-                        there.copy_(value)  # in its own memory, which a recorded step reads again
-                    else:  # a float option costs one wait for the device, a tensor in the group none
+                        there.copy_(value)  # in its own memory, which a captured step reads
+                    else:  # a float option costs one synchronization, a tensor in the group none
                         group[name] = float(value)
             yield
         except BaseException:
@@ -167,19 +127,19 @@ class OptimizerSite:
 
     @torch.no_grad()
     def commit(self, steps: int = 1) -> None:
-        """Keeps what the plan wants kept, after the base optimizer has made its own state."""
+        """Stores the plan's vectors, after the base optimizer has created its own state."""
         for slot, vector in self._remembered.items():
             old = [self._base.state.get(p, {}).get(PREFIX + slot) for p in self.space.params]
             if all(t is not None for t in old):
                 copy_([local(t) for t in old], vector.tensors)
                 continue
             for p, x in zip(self.space.params, vector.tensors, strict=True):
-                # Adam takes a parameter with any state for one that it has started on: leave those it skipped alone
+                # Adam initialises only parameters without any state: add none to those that it skipped
                 if p.grad is not None or self._base.state.get(p):
                     self._base.state[p][PREFIX + slot] = shard_like(p, x.clone())
         for group in self._base.param_groups:
             group[STEP] = self.step + steps
 
 
-def _kept(option: Any) -> Any:
+def _copied(option: Any) -> Any:
     return option.clone() if isinstance(option, Tensor) else option

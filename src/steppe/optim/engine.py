@@ -1,4 +1,4 @@
-"""The engine: a plan of probes, run as a torch optimizer."""
+"""The engine: runs a method's plan as a torch optimizer."""
 
 from __future__ import annotations
 
@@ -13,49 +13,48 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..core.probe import Method
-from .base import STEP, OptimizerSite, mark_left_gradients, refuse_accumulated
-from .buffers import RunningStatistics, warn_of_unreachable_statistics
+from .base import STEP, OptimizerSite
 from .finite import DeviceGuard, FiniteCheck, HostCheck, Planned, unplanned
+from .forward_state import ForwardState, Noise, RunningStatistics, SameNoise, warn_of_unreachable_statistics
 from .interrupts import interrupts_deferred
 from .misuse import NO_FIRST_STEP, PLAN_PENDING, refuse_base, refuse_method
 from .report import Report
-from .rng import Noise, SameNoise
 from .scaling import ask_optimizers, report_overflow
-from .step import Gradients, Pass, PlanRunner
+from .step import Gradients, Pass, PlanRunner, mark_left_gradients, refuse_accumulated
 from .weights import ParamLayout, maximizes, refuse_complex
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 
-# the options that a wrapper put into its base's groups, so that the next one can tell them from the user's
-_GIVEN: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
+# the defaults that an engine wrote into its base's groups: the next engine of that base replaces them
+_DEFAULTS: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
 
-_KNOWN: weakref.WeakSet[SharpnessAware] = weakref.WeakSet()
+_ENGINES: weakref.WeakSet[SharpnessAware] = weakref.WeakSet()
 
 R = TypeVar("R")
 _version = attrgetter("_version")
 
 
 class SharpnessAware(Optimizer):
-    """Computes `p.grad` by a method's plan and applies it by `base`, whose groups and state it shares.
+    """Computes `p.grad` by a method's plan and applies it with `base`, whose groups and state it shares.
 
     Parameters
     ----------
     base
-        Any first-order torch optimizer. With `maximize=True` the method looks for the worst case of minus the loss.
+        Any first-order torch optimizer. With `maximize=True` the method perturbs towards a smaller loss.
     method
         A sharpness-aware method such as `SAM(rho=0.05)`.
     model
-        Its running statistics move once per step, and its DDP or FSDP2 wrapper is followed.
+        The model, with its DDP or FSDP2 wrapper: its running statistics change once per step.
     scaler
-        A `torch.amp.GradScaler`: every pass is unscaled, and an overflow in any pass leaves no trace.
+        A `torch.amp.GradScaler`: every pass is unscaled, and a step with an overflow in any pass is skipped.
     seed
-        Of the random draws of methods that make them.
+        The seed of the method's random draws.
     on_nonfinite
-        What to do where a loss or gradient is not finite: "raise", "skip" the step, or None, which does not look.
+        What to do if a loss or gradient is not finite: "raise", "skip" the step, or None for no check.
     same_noise
-        All passes of a step see the same dropout masks, as in Foret et al.'s code.
+        Whether all passes of a step use the same dropout masks, as in Foret et al.'s code.
     record
-        Fill `last`.
+        Whether to fill `last` with diagnostics of each step.
 
     """
 
@@ -81,10 +80,10 @@ class SharpnessAware(Optimizer):
         self.base, self.method, self.model, self.scaler = base, method, model, scaler
         self.seed, self.on_nonfinite, self.same_noise, self.record = seed, on_nonfinite, same_noise, record
         for group in base.param_groups:
-            for name, value in _GIVEN.get(base, {}).items():
+            for name, value in _DEFAULTS.get(base, {}).items():
                 if group.get(name) == value:
                     del group[name]
-        _GIVEN[base] = dict(method.options())
+        _DEFAULTS[base] = dict(method.options())
         self._prepare()
 
     @property
@@ -106,8 +105,8 @@ class SharpnessAware(Optimizer):
         if "base" in state:
             self.__dict__.update(state)
             self._prepare()
-        else:  # torch's load_state_dict hands in groups and state: they are the base's
-            self._planned = None  # it was computed from another state
+        else:  # torch's load_state_dict passes groups and state, which are the base's
+            self._planned = None  # computed from another state
             self.base.__setstate__(state)
             self._set_default_options()
 
@@ -115,21 +114,21 @@ class SharpnessAware(Optimizer):
         self._layout: ParamLayout | None = None
         self._statistics = RunningStatistics(self.model)
         self._planned = None
-        _KNOWN.add(self)
+        _ENGINES.add(self)
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._last: Report | None = None
-        self._looked = False
+        self._statistics_checked = self.model is not None
         self._overflow = torch.zeros(())  # read by the scaler, see scaling.py
         if self.scaler is not None:
             ask_optimizers(self.scaler, next(p.device for g in self.param_groups for p in g["params"]))
         self.applying: DeviceGuard | None = None  # set while a step is captured
-        self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # in place of the global generators
+        self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # replaces the global generators
         super().__setstate__({})  # installs the hooks, touches no state
         self._set_default_options()
 
     @property
     def first_step(self) -> NoReturn:
-        """Not here: other SAM optimizers have two halves of a step, and this one has any number of passes."""
+        """Raises: a step has any number of passes, not two halves."""
         raise AttributeError(NO_FIRST_STEP)
 
     second_step = first_step
@@ -161,12 +160,24 @@ class SharpnessAware(Optimizer):
         held_out: Callable[..., Any] | None = None,
         mask: Tensor | None = None,
     ) -> Any:
-        """Runs every pass by the closure, applies the result and returns the first loss; without a closure, applies."""
+        """Runs all passes with the closure, applies the result and returns the first loss.
+
+        Parameters
+        ----------
+        closure
+            Computes the loss and its gradient, and returns the loss. None applies the gradient of `passes()`.
+        held_out
+            A closure for held-out data, for methods that use them.
+        mask
+            A bool tensor over the rows of the batch, for methods that treat some rows in another way.
+
+        """
         self._close_unfinished()
         if closure is None:
-            self._apply()
-            return None
-        self._refuse_closure()
+            return self._apply()
+        if self._planned is not None:
+            raise RuntimeError(PLAN_PENDING)
+        refuse_accumulated(self.param_groups)  # a closure clears gradients
         try:
             losses = self.run_passes(lambda turn: turn.run(closure, held_out), mask=mask)
             self._apply()
@@ -177,14 +188,14 @@ class SharpnessAware(Optimizer):
         return losses[0] if losses else None
 
     def run_passes(self, run: Callable[[Pass], R], *, mask: Tensor | None = None) -> list[R]:
-        """Runs every pass by a function; an exception leaves the weights where they were."""
+        """Calls `run` on every pass; an exception restores everything."""
         turns = self.passes(mask=mask)
         try:
             try:
                 return [run(turn) for turn in turns]
             finally:
                 turns.close()
-        finally:  # again, lest a Ctrl-C in the line above leaves an open generator to the traceback
+        finally:  # again, in case Ctrl-C hits the line above and the traceback keeps the generator open
             turns.close()
 
     def passes(self, *, accumulate: bool = False, mask: Tensor | None = None) -> Generator[Pass]:
@@ -193,7 +204,7 @@ class SharpnessAware(Optimizer):
         Parameters
         ----------
         accumulate
-            Add it to the gradient that is there, as a plain backward pass would.
+            Whether to add it to the gradient that is there, as a plain backward pass would.
         mask
             A bool tensor over the rows of the batch, for methods that treat some rows in another way.
 
@@ -204,14 +215,14 @@ class SharpnessAware(Optimizer):
         return running
 
     def _close_unfinished(self) -> None:
-        """Puts the weights back where somebody has left the loop and holds its iterator, as a traceback may."""
+        """Restores the weights if a loop over `passes()` was left and its iterator is still referenced."""
         if self._running is not None and (unfinished := self._running()) is not None:
             noise = Noise(list({p.device for g in self.param_groups for p in g["params"]}))
             unfinished.close()
-            noise.restart()  # that step's noise is long gone
+            noise.restart()  # closing set the generators back to that step
 
     def state_dict(self) -> dict[str, Any]:
-        """Of the base optimizer and the method; ends a loop over `passes()` that somebody has left half-way."""
+        """The state of the base optimizer and the method; closes an unfinished loop over `passes()` first."""
         self._close_unfinished()
         return super().state_dict()
 
@@ -219,91 +230,84 @@ class SharpnessAware(Optimizer):
         if not accumulate:
             self._discard()
         earlier = self._planned
-        stood = earlier is not None and earlier.stands
-        layout, maximize = self._param_layout(), maximizes(self.param_groups)
-        layout.replicas.refuse_join()
-        space, replicas, keeper = layout.space, layout.replicas, layout.keeper()
-        scaler = self._enabled_scaler()
+        was_current = earlier is not None and earlier.current
+        layout, maximize, scaler = self._param_layout(), maximizes(self.param_groups), self._enabled_scaler()
+        space, replicas = layout.space, layout.replicas
         unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None
         gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit, maximize=maximize)
         noise = (self.noise or Noise)(space.devices) if self.same_noise else None
-        site = OptimizerSite(self.base, space, keeper, replicas, self.seed, mask)
+        state = ForwardState(self._statistics, noise)
+        layout.keeper.begin()
+        site = OptimizerSite(self.base, layout, self.seed, mask)
         report = Report() if self.record else None
         check = FiniteCheck(space) if self.on_nonfinite is not None or scaler is not None else None
-        plan, look = self.method.plan(site), self.model is None and not self._looked
+        plan, keep_graph = self.method.plan(site), not self._statistics_checked
         runner = PlanRunner(
-            plan, keeper, gradients, self._statistics, replicas, noise, scaler, maximize, report, check, look
+            plan, layout.keeper, gradients, state, replicas, scaler, maximize, report, check, keep_graph
         )
         try:
             try:
                 self._planned = None
                 direction = yield from runner.passes()
                 runner.end()
-                if runner.graph is not None and runner.taken > 1:
-                    self._looked = True
+                if runner.graph is not None and runner.count > 1:
+                    self._statistics_checked = True
                     warn_of_unreachable_statistics(runner.graph)
                 if report is not None:
                     settings = {**self.param_groups[0], **site.settings}
                     report.lr, report.rho = settings.get("lr"), settings.get("rho")
                 with torch.no_grad():
-                    found = check.total(site.settings.values(), replicas) if check is not None else None
+                    total = check.total(site.settings.values(), replicas) if check is not None else None
                     gradients.deliver(direction)
-                planned = Planned(site, runner.before, gradients, found)
-                if scaler is not None:  # looks before anybody steps: a scaler that skips a step tells nobody
-                    planned.overflow, planned.found = not planned.finite, None
+                planned = Planned(site, state.saved, gradients, total)
+                if scaler is not None:  # checked here, because a scaler that skips a step does not call step()
+                    planned.overflow, planned.total = not planned.finite, None
                 planned = planned if earlier is None else planned.after(earlier)
                 if planned.overflow:
                     self._statistics.restore(planned.statistics)
-                mark_left_gradients(self.base)
-                planned.versions = planned.statistics.at.versions()
+                planned.versions = planned.statistics.buffers.versions()
                 self._planned, self._last = planned, report or self._last
             except BaseException as error:
-                self._abandon(runner, error, earlier, stood)
+                self._abandon(runner, error, earlier, was_current)
                 raise
-        except BaseException as error:  # again: an interrupt may have hit the lines above, and twice does no harm
-            self._abandon(runner, error, earlier, stood)
+        except BaseException as error:  # again: an interrupt may have hit the lines above
+            self._abandon(runner, error, earlier, was_current)
             raise
 
-    def _abandon(self, runner: PlanRunner, error: BaseException, earlier: Planned | None, stood: bool) -> None:
+    def _abandon(self, runner: PlanRunner, error: BaseException, earlier: Planned | None, was_current: bool) -> None:
         runner.abandon(error)
-        if earlier is not None and stood:
-            earlier.versions = earlier.statistics.at.versions()
+        if earlier is not None and was_current:
+            earlier.versions = earlier.statistics.buffers.versions()
         self._planned = earlier
 
     def found_inf_(self) -> Tensor:
-        """1.0 if the step that waits has overflowed: what the scaler skips a step for."""
+        """1.0 if the planned step has an overflow, for which the scaler skips it, else 0.0."""
         return self._overflow.fill_(float(self._planned is not None and self._planned.overflow))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears the gradients, and with them a plan that waits to be applied."""
+        """Clears the gradients, and discards a plan that was not applied."""
         self._discard()
-        super().zero_grad(set_to_none)
+        self.base.zero_grad(set_to_none)
 
     def _discard(self) -> None:
-        """Forgets a plan that was never applied: running statistics go back to before its passes."""
+        """Discards a plan that was not applied: running statistics return to before its passes."""
         if (planned := self._planned) is not None:
             with interrupts_deferred():
-                if planned.stands:
+                if planned.current:
                     self._statistics.restore(planned.statistics)
                 self._planned = None
 
     def _enabled_scaler(self) -> Any:
         return self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
 
-    def _refuse_closure(self) -> None:
-        """A closure starts from cleared gradients: what waits in `p.grad`, or was accumulated there, would be lost."""
-        if self._planned is not None:
-            raise RuntimeError(PLAN_PENDING)
-        refuse_accumulated(self.base)
-
     def _param_layout(self) -> ParamLayout:
-        if self._layout is None or not self._layout.holds(self.param_groups):
+        if self._layout is None or not self._layout.matches(self.param_groups):
             self._set_default_options()  # groups may have been added to the base
             self._layout = ParamLayout.of(self.model, self.param_groups)
         return self._layout
 
     def _apply(self) -> None:
-        """Steps the base optimizer on the planned gradient; a step that is refused or fails leaves no trace."""
+        """Steps the base optimizer on the planned gradient; a step that is skipped or raises changes nothing."""
         planned = self._planned
         if planned is None:
             return self._apply_unplanned()
@@ -322,8 +326,8 @@ class SharpnessAware(Optimizer):
                 raise
             finally:
                 self._planned = None
-                mark_left_gradients(self.base)
-                torch.clear_autocast_cache()  # an outer autocast keeps the cast weights of before the step
+                mark_left_gradients(params)
+                torch.clear_autocast_cache()  # an outer autocast keeps the cast weights from before the step
 
     def _apply_unplanned(self) -> None:
         if any(float(g.get("lr", 1)) for g in self.param_groups):
@@ -331,7 +335,7 @@ class SharpnessAware(Optimizer):
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
         layout = self._param_layout()
-        site = OptimizerSite(self.base, layout.space, layout.keeper(), layout.replicas, self.seed, None)
+        site = OptimizerSite(self.base, layout, self.seed, None)
         for slot in self.method.slots:
             site.remember(slot, layout.space.zeros())
         site.commit(steps=0)
@@ -339,6 +343,6 @@ class SharpnessAware(Optimizer):
 
 @atexit.register
 def _close_all() -> None:
-    """A loop that is open to the end would otherwise be closed when torch is half gone, which aborts the process."""
-    for opt in list(_KNOWN):
+    """Closes unfinished loops before the interpreter shuts torch down, which would abort the process."""
+    for opt in list(_ENGINES):
         opt._close_unfinished()

@@ -1,7 +1,8 @@
 """What happens to a step whose losses or gradients are not finite: it raises or is skipped, and leaves no trace.
 
-`FiniteCheck` collects the evidence while a plan runs. `HostCheck` looks at it once per eager step, which waits for the
-device. `DeviceGuard` refuses the step on the device itself, inside a captured step, and the host raises later.
+`FiniteCheck` collects losses and norms of gradients while a plan runs. `HostCheck` reads their sum once per eager step,
+which synchronizes with the device. `DeviceGuard` skips the step on the device, inside a captured step, and the host
+raises later.
 """
 
 from __future__ import annotations
@@ -16,45 +17,62 @@ from torch.optim import Optimizer
 
 from ..core.vector import Space, Vector
 from .base import STEP, OptimizerSite, step_unless
-from .buffers import RunningStatistics, Saved
+from .forward_state import RunningStatistics, Saved
 from .workers import Replicas
 
 
 @dataclass
 class Planned:
-    """A gradient that waits in `p.grad` to be applied."""
+    """A gradient in `p.grad` that is not applied yet.
+
+    Parameters
+    ----------
+    site
+        The step's view of the base optimizer.
+    statistics
+        The running statistics from before the step.
+    gradients
+        Kept alive: torch reads `p.grad` faster while another reference exists.
+    total
+        0 if every loss and gradient of the step is finite, else NaN; None without a check.
+    overflow
+        Whether the GradScaler skips this step.
+    versions
+        Versions of the running statistics after the passes.
+
+    """
 
     site: OptimizerSite
-    statistics: Saved  # as before the step
-    gradients: object  # held: reading `p.grad` is quicker while somebody has it
-    found: Tensor | None  # 0 if every loss and gradient of the step is finite; None: nobody looks
-    overflow: bool = False  # a gradient scaler skips this step
-    versions: list[int] = field(default_factory=list)  # of the statistics after the passes
+    statistics: Saved
+    gradients: object
+    total: Tensor | None
+    overflow: bool = False
+    versions: list[int] = field(default_factory=list)
 
     def after(self, earlier: Planned) -> Planned:
-        """The same, added to a gradient that waited already."""
-        found = None if self.found is None or earlier.found is None else self.found + earlier.found
-        return Planned(self.site, earlier.statistics, self.gradients, found, self.overflow or earlier.overflow)
+        """The same gradient, accumulated on an earlier one."""
+        total = None if self.total is None or earlier.total is None else self.total + earlier.total
+        return Planned(self.site, earlier.statistics, self.gradients, total, self.overflow or earlier.overflow)
 
     @property
-    def stands(self) -> bool:
-        """Whether nobody else has written the statistics since the passes."""
-        return self.statistics.at.versions() == self.versions
+    def current(self) -> bool:
+        """Whether the running statistics are those that the passes left."""
+        return self.statistics.buffers.versions() == self.versions
 
     @property
     def finite(self) -> bool:
-        """Whether nothing speaks against the step; waits for the device."""
-        return not self.overflow and (self.found is None or not self.found)  # NaN is true
+        """Whether the step may be applied; synchronizes with the device."""
+        return not self.overflow and (self.total is None or not self.total)  # NaN is true
 
     def apply(self, base: Optimizer) -> None:
-        """Steps the base optimizer and keeps what the plan wants kept."""
+        """Steps the base optimizer and stores the plan's vectors and options."""
         with self.site.settings_applied():
             base.step()
         self.site.commit()
 
 
 def unplanned(method: str) -> RuntimeError:
-    """What is said of a step that no pass has been run for."""
+    """The error for a step without passes."""
     return RuntimeError(
         f"{method} evaluates the loss several times a step. Either call opt.step(closure), "
         "or run `for turn in opt.passes(): turn.backward(loss)` before opt.step()."
@@ -73,20 +91,23 @@ class FiniteCheck:
         self._space = space
         self._numbers: list[Tensor] = []
 
-    def see(self, loss: Tensor | None, grad: Vector | None) -> None:
-        self._numbers += [] if loss is None else [loss]
-        self._numbers += [] if grad is None else [grad.norm()]
+    def add(self, loss: Tensor | None, grad: Vector | None) -> None:
+        """Adds a loss and a gradient."""
+        if loss is not None:
+            self._numbers.append(loss)
+        if grad is not None:
+            self._numbers.append(grad.norm())
 
     def total(self, settings: Iterable[Any], replicas: Replicas) -> Tensor:
         """0 if all numbers are finite on every worker, else NaN.
 
         Of the settings only NaN counts: SA-SAM's theta starts at infinity.
         """
-        space = self._space
+        device, precision = self._space.device, self._space.precision
         numbers = self._numbers + [torch.where(v.isinf(), 0, v) for v in settings if isinstance(v, Tensor)]
         # times 0 first: a sum of large finite numbers may overflow
-        total = torch.stack([x.to(space.device, space.precision) for x in numbers]).mul_(0).sum()
-        return replicas.mean(total) if replicas.known else total
+        total = torch.stack([x.to(device, precision) for x in numbers]).mul_(0).sum()
+        return replicas.mean(total) if replicas.reachable else total
 
 
 @dataclass(frozen=True)
@@ -105,54 +126,60 @@ class HostCheck:
 
 
 class DeviceGuard:
-    """Applies steps whose numbers are finite and counts the others; needs a fused base, which obeys `found_inf`.
+    """Applies finite steps on the device and counts the others; needs a fused base, which reads `found_inf`.
 
-    With `stop`, nothing moves any more after the first step that was refused, so that the error raised later finds
-    everything as it was before that step.
+    Parameters
+    ----------
+    device
+        The device of the weights.
+    stop
+        Whether all steps after the first non-finite one are skipped too, so that the error, raised later,
+        finds everything as it was before that step.
+
     """
 
     def __init__(self, device: torch.device, *, stop: bool):
         self._stop = stop
         self.sets: set[str] = set()  # the group options that steps have set
-        self.flag = torch.zeros((), device=device)  # 1.0 if a step is refused, else 0.0
-        self._watched = False  # whether it says so of the last step
-        self._refused = torch.zeros((), device=device)  # how many
-        self._seen = _host_number() if device.type == "cuda" else torch.zeros(())  # the same, read without waiting
+        self.flag = torch.zeros((), device=device)  # 1.0 if a step is skipped, else 0.0
+        self._watched = False  # whether the flag is of the last step
+        self._refused = torch.zeros((), device=device)  # how many steps were skipped
+        self._seen = _host_number() if device.type == "cuda" else torch.zeros(())  # the same, copied asynchronously
 
     @torch.no_grad()
     def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
-        site, found = planned.site, planned.found
+        site, total = planned.site, planned.total
         self.sets |= site.settings.keys()
-        self._watched = found is not None
-        if found is None:
+        self._watched = total is not None
+        if total is None:
             planned.apply(base)
             return
-        refused = found != 0
+        refused = total != 0
         self.flag.copy_(refused | (self.flag != 0) if self._stop else refused)
         site.refuse_where(self.flag)
         with site.settings_applied():
             step_unless(base, self.flag)
-        planned.statistics.at.set_where(self.flag, planned.statistics.values)
+        planned.statistics.buffers.set_where(self.flag, planned.statistics.values)
         self._refused.add_(self.flag)
         self._seen.copy_(self._refused, non_blocking=True)
         site.commit()
 
     def undo_(self, values: Tensor, before: Tensor) -> None:
-        """Puts back what the last step changed elsewhere, if it was refused."""
+        """Restores values that the last step changed elsewhere, if it was skipped."""
         if self._watched:
             values.copy_(torch.where(self.flag != 0, before, values))
 
     @property
     def seen(self) -> int:
-        """How many steps are known to have been refused; the device may be further."""
+        """How many skipped steps the host has seen so far; does not synchronize."""
         return int(self._seen)
 
     def counted(self) -> int:
-        """How many steps were refused; waits for the device."""
+        """How many steps were skipped; synchronizes with the device."""
         return int(self._refused)
 
     def check(self, groups: Sequence[dict[str, Any]], wait: bool) -> None:
-        """Raises if a step is known to have been refused, with everything as it was before that step."""
+        """Raises if a step was skipped, with everything as it was before that step."""
         refused = self.counted() if wait or self.seen else 0
         if refused:
             for number in (self.flag, self._refused, self._seen):
@@ -164,7 +191,7 @@ class DeviceGuard:
 
 
 def nonfinite(step: int, later: bool = False) -> FloatingPointError:
-    """The error for a step that was not taken, raised at once or at a later step."""
+    """The error for a step that was not applied, raised at once or at a later step."""
     delay = " (A captured step does not wait for the GPU, so this is raised later; settle() raises at once.)"
     return FloatingPointError(
         f"a loss or gradient of step {step} is not finite. Weights, statistics and optimizer state "
@@ -174,10 +201,7 @@ def nonfinite(step: int, later: bool = False) -> FloatingPointError:
 
 
 def _host_number() -> Tensor:
-    """A number that host and device reach, in memory that is never used for anything else.
-
-    A graph that still runs when its guard is gone writes there, and torch does not know of that.
-    """
+    """A pinned number in memory that is never freed: a graph may write there after its guard is gone."""
     if not _FREE:
         _PAGES.append(torch.zeros(SLOTS, pin_memory=True))
         _FREE.extend(_PAGES[-1].unbind())

@@ -1,9 +1,9 @@
-"""Runs the plan of one step: every probe becomes a pass of the caller, gradients go in and out of `p.grad`."""
+"""Runs the plan of one step: every probe becomes a pass of the training loop, gradients go in and out of `p.grad`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from ..core.probe import Plan, Probe, Reading
-from ..core.rows import Rows, held_out, select, whole
+from ..core.rows import held_out, select, whole
 from ..core.shards import local, shard_like
 from ..core.vector import Space, Vector, scale_
-from .buffers import RunningStatistics
 from .finite import FiniteCheck
+from .forward_state import ForwardState
 from .report import Report
-from .rng import SameNoise
 from .weights import WeightKeeper
 from .workers import Replicas
 
@@ -28,14 +27,15 @@ from .workers import Replicas
 class Pass:
     """What `passes()` yields: compute the loss on `rows(...)` of the batch, then call `backward` on it."""
 
-    def __init__(self, probe: Probe, scaler: Any = None, look: bool = False):
-        self.probe, self._scaler, self._look = probe, scaler, look
-        self.graph: Tensor | None = None  # a loss with its graph, for a look at what it went through
+    def __init__(self, probe: Probe, scaler: Any = None, keep_graph: bool = False):
+        self.probe, self._scaler, self._keep_graph = probe, scaler, keep_graph
+        self.graph: Tensor | None = None  # the loss with its graph, if it is kept
         self.loss: Tensor | None = None
         self.losses: Tensor | None = None
-        self.batch: int | None = None  # rows of the whole batch, where `rows` was asked
+        self.batch: int | None = None  # rows of the whole batch, if `rows` was called
         self.ran = False
-        self.ran_backward = False  # by `backward`; a plain closure may have gone back too, unseen
+        self.ran_backward = False  # by `backward`; a plain closure may have run one too
+        self._partial = probe.rows is not whole and probe.rows is not held_out
 
     @property
     def held_out(self) -> bool:
@@ -50,7 +50,7 @@ class Pass:
         return picked
 
     def backward(self, loss: Tensor) -> None:
-        """Adds the gradient of a loss; of its mean, if it holds one number a row."""
+        """Adds the gradient of a loss, or of its mean if it has one number per row."""
         each, loss = (loss.detach().flatten(), loss.mean()) if loss.ndim else (None, loss)
         self._note(loss, each)
         if self.probe.grad:
@@ -58,15 +58,15 @@ class Pass:
             self.ran_backward = True
 
     def run(self, closure: Callable[..., Any], held: Callable[..., Any] | None) -> Any:
-        """Answers the probe by a closure: a plain torch one, or one that takes this pass."""
+        """Runs a closure: a plain torch one, or one that takes this pass as its argument."""
         if self.held_out:
             if held is None:
-                raise RuntimeError("the method looks at held-out data too: opt.step(closure, held_out=closure_for_it)")
+                raise RuntimeError("the method uses held-out data too: opt.step(closure, held_out=closure_for_it)")
             closure = held
         takes_turn = _takes_the_pass(closure)
         if not takes_turn and (self._partial or not self.probe.grad):
             raise TypeError(
-                "the method looks at parts of the batch, so its closure takes the pass as argument:\n"
+                "the method uses parts of the batch, so its closure takes the pass as argument:\n"
                 "    def closure(turn):\n        a, b = turn.rows(x, y)\n"
                 "        loss = loss_fn(model(a), b)\n        turn.backward(loss)\n        return loss"
             )
@@ -76,11 +76,11 @@ class Pass:
             loss_of_all = torch.as_tensor(loss)
             self._note(loss_of_all.mean() if loss_of_all.ndim else loss_of_all, None)
         self.ran = True
-        # without its graph, which would otherwise live through the next pass
+        # detached: its graph would live through the next pass
         return loss.detach() if isinstance(loss, Tensor) else loss
 
     def finish(self) -> None:
-        """Refuses a pass that was not run as the method asked."""
+        """Raises if the pass did not run, or ran on other rows than the probe's."""
         if not self.ran:
             raise RuntimeError(
                 "a pass ended without a loss: call turn.backward(loss) in every `for turn in opt.passes()`"
@@ -88,13 +88,8 @@ class Pass:
         if self._partial and self.batch is None:
             raise RuntimeError("this pass is on some rows of the batch only: take them with x, y = turn.rows(x, y)")
 
-    @property
-    def _partial(self) -> bool:
-        rows: Rows = self.probe.rows
-        return rows is not whole and rows is not held_out
-
     def _note(self, loss: Tensor, each: Tensor | None) -> None:
-        self.graph, loss = loss if self._look else None, loss.detach()
+        self.graph, loss = loss if self._keep_graph else None, loss.detach()
         self.loss = loss if self.loss is None else self.loss + loss
         if each is not None:
             self.losses = each if self.losses is None else torch.cat([self.losses, each])
@@ -102,8 +97,8 @@ class Pass:
 
 
 def _takes_the_pass(f: Callable[..., Any]) -> bool:
-    """Whether a closure wants the pass: its first parameter has no default, or is called turn."""
-    if isinstance(f, FunctionType) and not vars(f):  # nearly always; asking for a signature takes ten times as long
+    """Whether a closure takes the pass: its first parameter has no default, or is called turn."""
+    if isinstance(f, FunctionType) and not vars(f):  # nearly always; inspect.signature takes ten times as long
         code, optional = f.__code__, len(f.__defaults__ or ())
         return code.co_argcount > optional or code.co_varnames[: code.co_argcount][:1] == ("turn",)
     try:
@@ -115,21 +110,57 @@ def _takes_the_pass(f: Callable[..., Any]) -> bool:
 
 
 _grad = attrgetter("grad")
+_version = attrgetter("_version")
+MARK = "_left_at_version"  # on a gradient: its version when a step ended
+
+
+def mark_left_gradients(params: Sequence[Tensor]) -> None:
+    """Marks the gradients in `p.grad` as those of a finished step: a closure may overwrite them."""
+    for grad in [g for g in map(_grad, params) if g is not None]:
+        setattr(grad, MARK, grad._version)
+
+
+def refuse_accumulated(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raises if `p.grad` holds gradients that no finished step left there."""
+    params = [p for g in groups for p in g["params"] if p.requires_grad]
+    grads: list[Tensor] = [g for g in map(_grad, params) if g is not None]
+    if [getattr(g, MARK, None) for g in grads] == list(map(_version, grads)):
+        return
+    if any(bool(torch.count_nonzero(g.coalesce().values() if g.is_sparse else g)) for g in grads):
+        raise RuntimeError(
+            "p.grad holds gradients that the last step did not leave there, and step(closure) would lose them: a "
+            "sharpness-aware step runs every micro-batch in every pass. To accumulate, write\n"
+            "    for turn in opt.passes():\n        for x, y in micro_batches:\n"
+            "            turn.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
+            "or call opt.zero_grad() first, if they are not wanted."
+        )
 
 
 class Gradients:
-    """The `p.grad` of all parameters of a space, and which of them any pass of the step has reached."""
+    """The `p.grad` of all parameters of a space during one step.
+
+    Parameters
+    ----------
+    space
+        The parameters.
+    keep
+        Whether the result is added to the gradients that are there at the start.
+    own
+        Whether to copy what a pass leaves, because the next backward pass may overwrite it.
+    unit
+        The factor by which a scaler multiplies losses, or None.
+    maximize
+        Whether plans receive the gradient of minus the loss.
+
+    """
 
     def __init__(self, space: Space, *, keep: bool, own: bool, unit: Tensor | None, maximize: bool = False):
         self.space = space
         self._kept = [p.grad for p in space.params] if keep else [None] * len(space.params)
-        self._keep = keep
-        self._own = own  # the next backward pass may write into what this one leaves
-        self._unit = unit  # what the loss was multiplied by
-        self._maximize = maximize  # plans see the gradient of minus the loss
-        self._reached = [False] * len(space.params)
+        self._keep, self._own, self._unit, self._maximize = keep, own, unit, maximize
+        self._reached = [False] * len(space.params)  # by any pass of the step
         self._last: Vector | None = None  # the last pass's gradient
-        self._whole = False  # whether `p.grad` is just that
+        self._whole = False  # whether `p.grad` is that gradient
         self._looked_up: dict[int, list[Tensor]] = {}  # rows of sparse gradients, by parameter
 
     def clear(self) -> None:
@@ -137,20 +168,21 @@ class Gradients:
             p.grad = None
 
     def undo(self) -> None:
-        """As before the step."""
+        """Puts back the gradients from before the step."""
         for p, g in zip(self.space.params, self._kept, strict=True):
             p.grad = g
 
     def collect(self, ran_backward: bool) -> Vector:
-        """What the pass left, unscaled, with zeros where it left nothing; a pass that did go back may leave nothing."""
-        found: list[Tensor | None] = list(map(_grad, self.space.params))
-        tensors: list[Tensor] = [g for g in found if g is not None and not g.is_sparse]  # usually all of them
-        whole = len(tensors) == len(found)
+        """The gradient of a pass, unscaled, with zeros for parameters that it did not reach."""
+        grads: list[Tensor | None] = list(map(_grad, self.space.params))
+        tensors: list[Tensor] = [g for g in grads if g is not None and not g.is_sparse]  # usually all of them
+        whole = len(tensors) == len(grads)
         if whole:
-            self._reached = [True] * len(found)
+            self._reached = [True] * len(grads)
         else:
-            tensors = [self._dense(i, g) for i, g in enumerate(found)]
-        if all(g is None for g in found) and not (ran_backward and any(self._reached)):
+            tensors = [self._dense(i, g) for i, g in enumerate(grads)]
+        # a later pass, on other rows, may reach no parameter although it ran a backward pass
+        if not whole and all(g is None for g in grads) and not (ran_backward and any(self._reached)):
             raise RuntimeError(
                 "no parameter of the optimizer has a gradient after this pass: call loss.backward() in the closure, or "
                 "turn.backward(loss), on a loss that depends on them, and leave requires_grad on"
@@ -162,12 +194,12 @@ class Gradients:
         if self._unit is not None or self._maximize:
             factor = -1.0 if self._maximize else 1.0
             scale_(tensors, factor if self._unit is None else factor / self._unit)
-        self._last = self.space.vector(tensors)
+        self._last = Vector(self.space, tensors=tensors)
         self._whole = whole and not (self._own or self._keep or self.space.sharded)
         return self._last
 
     def deliver(self, direction: Vector) -> None:
-        """Writes the direction, unscaled, into `p.grad`; a parameter that no pass reached keeps none."""
+        """Writes the direction, unscaled, into `p.grad`; a parameter that no pass reached has none."""
         tensors = direction.tensors
         if self._maximize:
             scale_(tensors, -1.0)
@@ -198,38 +230,35 @@ class Gradients:
         return g.to_dense()
 
     def _sparse(self, i: int, g: Tensor) -> Tensor:
-        """`g` at the rows that any pass looked up, as sparse optimizers want it."""
+        """`g` at the rows that any pass looked up, as sparse optimizers need it."""
         rows = torch.unique(torch.cat(self._looked_up[i], dim=1), dim=1)
         return torch.sparse_coo_tensor(rows, g[tuple(rows)], g.shape, is_coalesced=True, check_invariants=False)
 
 
 @dataclass
 class PlanRunner:
-    """One step's way through a plan; whatever happens, the weights come back bitwise."""
+    """Runs the plan of one step; whatever happens, `end` or `abandon` restores the weights bitwise."""
 
     plan: Plan
     keeper: WeightKeeper
     gradients: Gradients
-    statistics: RunningStatistics
+    state: ForwardState
     replicas: Replicas
-    noise: SameNoise | None
-    scaler: Any
-    maximize: bool
+    scaler: Any  # an enabled GradScaler, or None
+    maximize: bool  # the plan receives minus the loss
     report: Report | None
-    check: FiniteCheck | None  # sees every loss and gradient
-    look: bool  # the first loss's graph goes into `graph`
+    check: FiniteCheck | None
+    keep_graph: bool  # of the first loss, in `graph`
 
     def __post_init__(self) -> None:
-        self.graph: Tensor | None = None  # the first loss, for a look at what it went through
-        self.before = self.statistics.save()  # what a step that fails or is refused goes back to
-        self.taken = 0  # passes
+        self.graph: Tensor | None = None
+        self.count = 0  # passes that have run
         self._grad_enabled = torch.is_grad_enabled()
         self._abandoned = False
         self._last: Vector | None = None  # the last pass's gradient
 
     def passes(self) -> Generator[Pass, None, Vector]:
         """Yields a pass for every probe of the plan and returns its direction; `end` or `abandon` must follow."""
-        marks = self.statistics.marks()
         turn: Pass | None = None
         while True:
             with torch.no_grad():
@@ -237,51 +266,48 @@ class PlanRunner:
                     probe = self.plan.send(None if turn is None else self._read(turn))  # type: ignore[arg-type]
                 except StopIteration as done:
                     return self._checked(done.value)
-                if self.taken == 1:
-                    self.statistics.hold()
-                self._set_out(probe)
-            turn = Pass(probe, self.scaler, look=self.look and not self.taken)
-            with self.replicas.passing(probe.sync, probe.grad):
+                self.state.before_pass()
+                self._move(probe)
+            turn = Pass(probe, self.scaler, keep_graph=self.keep_graph and not self.count)
+            with self.replicas.run_pass(probe.sync, probe.grad):
                 yield turn
             turn.finish()
-            self.taken += 1
-            if self.taken == 1:
-                self.statistics.learn(marks)
+            self.state.after_pass()
+            if not self.count:
                 self.graph = turn.graph
-            if self.noise is not None:
-                self.noise.rewind()
-            self.statistics.again()
+            self.count += 1
 
     def end(self) -> None:
-        """Puts the weights back. May be interrupted and called again."""
-        self.statistics.let_go()
-        with torch.no_grad():
-            self.replicas.let_go()
-            self.keeper.end()
-        if self.noise is not None:
-            self.noise.resume()
-        torch.clear_autocast_cache()  # or the next forward pass under an outer autocast sees displaced weights
+        """Restores the weights. May be interrupted and called again."""
+        self.state.end()
+        self._restore_weights()
 
     def abandon(self, error: BaseException) -> None:
-        """Puts everything back as before the step. May be interrupted and called again."""
+        """Restores everything as before the step. May be interrupted and called again."""
         if self._abandoned:
             return
         self.replicas.recover()
-        self.statistics.restore(self.before)
+        self.state.undo()
         self.gradients.undo()
-        self.end()
-        if self.noise is not None:
-            self.noise.restart()
-        if not isinstance(error, GeneratorExit):  # which may come at any time and leaves no block half-way
+        self._restore_weights()
+        if not isinstance(error, GeneratorExit):  # which can come at any time and leaves no block unfinished
             torch.set_grad_enabled(self._grad_enabled)
         self._abandoned = True
 
-    def _set_out(self, probe: Probe) -> None:
+    def _restore_weights(self) -> None:
+        with torch.no_grad():
+            if self.replicas.sharded:
+                self.replicas.reshard()
+            self.keeper.end()
+        torch.clear_autocast_cache()  # or the next forward pass under an outer autocast sees displaced weights
+
+    def _move(self, probe: Probe) -> None:
         self.gradients.clear()
         if self.report is not None:
             self.report.moved(probe.at)
-        self.replicas.let_go()
-        self.keeper.go(probe.at)
+        if self.replicas.sharded:
+            self.replicas.reshard()
+        self.keeper.move_to(probe.at)
         # an outer autocast, even a disabled one, keeps the cast weights of the pass before
         torch.clear_autocast_cache()
 
@@ -289,20 +315,20 @@ class PlanRunner:
         self._last = grad = self.gradients.collect(turn.ran_backward) if turn.probe.grad else None
         loss, losses = turn.loss, turn.losses
         if self.check is not None:
-            self.check.see(loss, grad)
+            self.check.add(loss, grad)
         if self.maximize:
             loss, losses = -loss if loss is not None else None, -losses if losses is not None else None
-        reading = Reading(grad, loss, self.replicas.mean if turn.probe.sync else _itself, losses, turn.batch)
+        reading = Reading(grad, loss, self.replicas.mean if turn.probe.sync else _identity, losses, turn.batch)
         if self.report is not None:
             self.report.took(reading, turn.loss)
         return reading
 
     def _checked(self, direction: Vector) -> Vector:
-        """A direction that is not the last gradient itself may have overflowed on its own."""
+        """Checks a direction that is not the last gradient itself: it may have overflowed on its own."""
         if self.check is not None and not (direction is self._last and direction.intact):
-            self.check.see(None, direction)
+            self.check.add(None, direction)
         return direction
 
 
-def _itself(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import attrgetter, is_
 from typing import Any
 
@@ -17,101 +16,96 @@ from ..core.vector import Space, Vector, add_, copies, copy_
 from .workers import Replicas
 
 
-class ChunkViews:
-    """Which chunks move whole, and buffers with their views where the places of scattered ones are put together."""
+class WeightKeeper:
+    """Moves the parameters of a space, and holds the one exact copy of the weights while they are displaced.
+
+    A chunk moves in one operation if it is a single parameter or a stack of parameters that share memory. The other
+    stacked chunks are "scattered": they are assembled in a buffer and copied to their parameters.
+    """
 
     def __init__(self, space: Space):
-        here = space.locals()
-        members = [[here[i] for i in c.members] for c in space.chunks]
+        parameters = space.locals()
+        members = [[parameters[i] for i in c.members] for c in space.chunks]
         stacked = [k for k, c in enumerate(space.chunks) if c.stacked]
-        found = {k: stack_of(members[k]) for k in stacked if space.chunks[k].sharding is None}
-        self.stacks: dict[int, Tensor] = {k: s for k, s in found.items() if s is not None}
-        self.scattered = [k for k in stacked if k not in self.stacks]
-        self.whole = [k for k in range(len(space.chunks)) if k not in self.scattered]
-        self.members = [i for k in self.scattered for i in space.chunks[k].members]
-        self.buffers = [torch.empty_like(torch.stack(members[k])) for k in self.scattered]
-        self.views = [view for buffer in self.buffers for view in buffer.unbind(0)]
-        self._firsts = [space.chunks[k].members[0] for k in self.whole]
-        self._lasting = None if space.sharded else self._places(here)  # shards are handed out anew
-        self._settled = [space.params[i] for k in self.stacks for i in space.chunks[k].members]
-        self._addresses = [p.data_ptr() for p in self._settled]
+        shared = {k: stack_of(members[k]) for k in stacked if space.chunks[k].sharding is None}
+        self._space = space
+        self._stacks = {k: stack for k, stack in shared.items() if stack is not None}
+        self._scattered = [k for k in stacked if k not in self._stacks]
+        self._whole = [k for k in range(len(space.chunks)) if k not in self._scattered]
+        self._buffers = [torch.empty_like(torch.stack(members[k])) for k in self._scattered]
+        self._buffer_rows = [row for buffer in self._buffers for row in buffer.unbind(0)]
+        self._stack_members = [space.params[i] for k in self._stacks for i in space.chunks[k].members]
+        self._stack_addresses = [p.data_ptr() for p in self._stack_members]
+        self._locate(parameters)
+        self._origin: list[Tensor] | None = None
+        self._displaced = False
 
-    def keep(self, here: Vector) -> Vector:
-        """A copy of the weights; what is scattered is one already."""
-        chunks = here.chunks
-        fresh = copies([chunks[k] for k in self.whole])
-        kept = dict(enumerate(chunks)) | dict(zip(self.whole, fresh, strict=True))
-        return Vector(here.space, [kept[k] for k in range(len(kept))])
+    def _locate(self, parameters: list[Tensor]) -> None:
+        chunks = self._space.chunks
+        self._parameters = parameters
+        self._whole_places = [self._stacks.get(k, parameters[chunks[k].members[0]]) for k in self._whole]
+        self._scattered_places = [parameters[i] for k in self._scattered for i in chunks[k].members]
+        self._weights: Vector | None = None
 
-    def places(self, here: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """What moves whole and what is scattered, in the memory of the parameters that are here."""
-        return self._lasting or self._places(here)
-
-    def _places(self, here: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        pairs = zip(self.whole, self._firsts, strict=True)
-        whole = [self.stacks[k] if k in self.stacks else here[i] for k, i in pairs]
-        return whole, [here[i] for i in self.members]
-
-    def stands(self) -> bool:
-        """Whether the stacks are still the parameters' own memory."""
-        return [p.data_ptr() for p in self._settled] == self._addresses
-
-
-class WeightKeeper:
-    """Holds the one exact copy of the weights that a step needs, from the first move on."""
-
-    def __init__(self, space: Space, stage: ChunkViews):
-        self._space, self._stage, self._parameters = space, stage, space.locals()
-        self._whole, self._scattered = stage.places(self._parameters)
-        self._origin: Vector | None = None
-        self._away = False
-
-    @cached_property
-    def _here(self) -> Vector:
-        """The weights in the parameters' own memory, with copies of what is scattered."""
-        if not self._stage.scattered:
-            return Vector(self._space, list(self._whole))
-        chunks = dict(zip(self._stage.whole, self._whole, strict=True))
-        for k in self._stage.scattered:
-            chunks[k] = torch.stack([self._parameters[i] for i in self._space.chunks[k].members])
-        return Vector(self._space, [chunks[k] for k in range(len(chunks))])
+    def begin(self) -> None:
+        """Starts a step: the weights are what the parameters hold now."""
+        self._weights = None
+        if self._space.sharded:  # the local tensors of a DTensor are new objects every time
+            self._locate(self._space.locals())
 
     @property
     def weights(self) -> Vector:
-        """The unperturbed weights, wherever the parameters are now."""
-        return self._origin or self._here
+        """The unperturbed weights, also while the parameters are displaced; scattered chunks are copies."""
+        if self._weights is None:
+            chunks = self._chunks(self._whole_places) if self._origin is None else self._origin
+            self._weights = Vector(self._space, list(chunks))
+        return self._weights
 
-    def go(self, displacement: Vector | None) -> None:
-        """Puts the parameters at weights + displacement, whose memory it consumes."""
+    def move_to(self, displacement: Vector | None) -> None:
+        """Sets the parameters to weights + displacement, whose memory it consumes; None means the weights."""
         if displacement is None:
-            self.back()
+            self.restore()
             return
-        stage, moves = self._stage, displacement.chunks
+        moves = displacement.chunks
         if self._origin is None:
-            self._origin = stage.keep(self._here)
-        home = self._origin.chunks
-        if self._away:
-            copy_(self._whole, [home[k] for k in stage.whole])
-        self._away = True
-        for buffer, k in zip(stage.buffers, stage.scattered, strict=True):
-            torch.add(home[k], moves[k], out=buffer)
-        add_(self._whole, [moves[k] for k in stage.whole])
-        copy_(self._scattered, stage.views)
+            self._origin, self._weights = self._chunks(copies(self._whole_places)), None
+        elif self._displaced:
+            copy_(self._whole_places, [self._origin[k] for k in self._whole])
+        self._displaced = True
+        add_(self._whole_places, [moves[k] for k in self._whole])
+        if self._scattered:
+            for buffer, k in zip(self._buffers, self._scattered, strict=True):
+                torch.add(self._origin[k], moves[k], out=buffer)
+            copy_(self._scattered_places, self._buffer_rows)
         displacement.release()
 
-    def end(self) -> None:
-        """Puts every parameter back for good: the copy is given up."""
-        self.back()
-        self._origin = None
-
-    def back(self) -> None:
-        """Puts every parameter back, those without a gradient too."""
-        if not self._away or self._origin is None:
+    def restore(self) -> None:
+        """Sets every parameter back bitwise, those without a gradient too."""
+        if not self._displaced or self._origin is None:
             return
-        home, stage = self._origin.chunks, self._stage
-        copy_(stage.buffers, [home[k] for k in stage.scattered])
-        copy_(self._scattered + self._whole, stage.views + [home[k] for k in stage.whole])
-        self._away = False
+        origin = self._origin
+        if self._scattered:
+            copy_(self._buffers, [origin[k] for k in self._scattered])
+        copy_(self._scattered_places + self._whole_places, self._buffer_rows + [origin[k] for k in self._whole])
+        self._displaced = False
+
+    def end(self) -> None:
+        """Ends a step: restores the parameters and frees the copy."""
+        self.restore()
+        self._origin = self._weights = None
+
+    def in_place(self) -> bool:
+        """Whether the stacks are still the memory of their parameters."""
+        return [p.data_ptr() for p in self._stack_members] == self._stack_addresses
+
+    def _chunks(self, whole: list[Tensor]) -> list[Tensor]:
+        """All chunks in their order: `whole`, and copies of the scattered ones."""
+        if not self._scattered:
+            return whole
+        chunks = dict(zip(self._whole, whole, strict=True))
+        for k in self._scattered:
+            chunks[k] = torch.stack([self._parameters[i] for i in self._space.chunks[k].members])
+        return [chunks[k] for k in range(len(chunks))]
 
 
 _dtype = attrgetter("dtype")
@@ -120,16 +114,17 @@ Groups = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class ParamLayout:
-    """The space of the parameters that ask for a gradient, its stage, and the workers that share it."""
+    """The space of the parameters that require a gradient, their keeper, and the workers that share them."""
 
     space: Space
-    stage: ChunkViews
+    keeper: WeightKeeper
     replicas: Replicas
     kinds: list[Any]
-    places: list[Any]  # where the parameters were when they were looked at last
+    places: list[Any]  # addresses and dtypes of the parameters at the last check
 
     @classmethod
     def of(cls, model: nn.Module | None, groups: Groups) -> ParamLayout:
+        """The layout of the parameter groups; raises if nothing in them requires a gradient."""
         params = _trained(groups)
         if not params:
             raise ValueError(
@@ -138,14 +133,14 @@ class ParamLayout:
             )
         refuse_complex(params)
         replicas = Replicas(model, params)
-        replicas.let_go()  # gathered weights are other objects than the parameters that we know
+        replicas.reshard()  # gathered weights are other objects than the parameters
         roles = roles_of(model, groups)
         group_of = [i for i, g in enumerate(groups) for p in g["params"] if p.requires_grad]
         space = Space(params, group_of, [roles[id(p)] for p in params])
-        return cls(space, ChunkViews(space), replicas, _kinds(space), _places(params))
+        return cls(space, WeightKeeper(space), replicas, _kinds(space), _places(params))
 
-    def holds(self, groups: Groups) -> bool:
-        """Whether these are still the parameters to train."""
+    def matches(self, groups: Groups) -> bool:
+        """Whether the groups still hold these parameters, with the same devices, dtypes and shapes."""
         params = _trained(groups)
         if len(params) != len(self.space.params) or not all(map(is_, params, self.space.params)):
             return False
@@ -153,16 +148,14 @@ class ParamLayout:
         places = _places(params)
         if places == self.places:
             return True
-        if _kinds(self.space) != self.kinds or not self.stage.stands():
+        if _kinds(self.space) != self.kinds or not self.keeper.in_place():
             return False
         self.places[:] = places
         return True
 
-    def keeper(self) -> WeightKeeper:
-        return WeightKeeper(self.space, self.stage)
-
 
 def refuse_complex(params: Sequence[Tensor]) -> None:
+    """Raises for complex parameters."""
     if any(p.is_complex() for p in params):
         raise TypeError(
             "complex parameters have no sharpness-aware step here: steepest ascent is defined for real weights. "
@@ -171,11 +164,11 @@ def refuse_complex(params: Sequence[Tensor]) -> None:
 
 
 def maximizes(groups: Groups) -> bool:
-    """Whether the base climbs: then the loss that a plan sees is minus the caller's."""
-    found = {bool(g.get("maximize", False)) for g in groups}
-    if len(found) > 1:
+    """Whether the base optimizer maximizes the loss: a plan then receives minus the caller's loss."""
+    settings = {bool(g.get("maximize", False)) for g in groups}
+    if len(settings) > 1:
         raise ValueError("some parameter groups have maximize=True and some do not: they need one objective")
-    return found.pop()
+    return settings.pop()
 
 
 def _kinds(space: Space) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What the model's distributed wrapper asks of a step: when to average, and what memory is not ours."""
+"""Steps shared by several workers: when gradients are averaged, and whose memory they are in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,20 @@ from ..core.vector import Vector
 
 
 class Replicas:
-    """The workers that share a step: one process, DistributedDataParallel, or FSDP2 (`fully_shard`)."""
+    """The workers that share a step: one process, DistributedDataParallel, or FSDP2 (`fully_shard`).
+
+    Attributes
+    ----------
+    reachable
+        Whether there are other workers and their process group is known.
+    alone
+        Whether there are no other workers, reachable or not.
+    sharded
+        Whether FSDP2 shards the parameters.
+    recycles_gradients
+        Whether the next backward pass may overwrite the gradients of this one (DDP's bucket views).
+
+    """
 
     def __init__(self, model: nn.Module | None, params: Sequence[Tensor]):
         self._modules: list[Any] = list(model.modules()) if model is not None else []
@@ -28,56 +41,43 @@ class Replicas:
         self._groups: list[Any] = [meshes[0].get_group(d) for d in range(meshes[0].ndim)] if meshes else []
         if self._ddp is not None and dist.is_initialized():
             self._groups = [getattr(self._ddp, "process_group", None)]
-        self._sharded = bool(meshes)
+        self.sharded = bool(meshes)
         self._gathering = [m for m in self._modules if hasattr(m, "reshard")] if meshes else []
         running = dist.is_available() and dist.is_initialized()
-        self._unseen = running and self._ddp is None and not meshes
-        self._unknown = self._unseen and dist.get_world_size() > 1
+        unwrapped = running and self._ddp is None and not meshes
+        self._unknown = unwrapped and dist.get_world_size() > 1
+        self.reachable = bool(self._groups)
+        self.alone = not self._groups and not self._unknown
+        self.recycles_gradients = unwrapped or bool(getattr(self._ddp, "gradient_as_bucket_view", False))
 
-    @property
-    def known(self) -> bool:
-        """Whether there are other workers, and we can reach them."""
-        return bool(self._groups)
-
-    @property
-    def alone(self) -> bool:
-        """Whether there are no other workers, known or not."""
-        return not self._groups and not self._unknown
-
-    def refuse_join(self) -> None:
-        """Join stands in for a worker without data in DDP's own exchanges, and a step has others: means and checks."""
+    def run_pass(self, sync: bool, grad: bool) -> AbstractContextManager[Any]:
+        """The context of one forward and backward pass; without `sync`, gradients are not averaged over workers."""
         if getattr(getattr(self._ddp, "_join_config", None), "enable", False):
+            # Join replaces a worker without data in DDP's own all-reduces; a step has others: means and checks
             raise RuntimeError(
                 "a sharpness-aware step was asked for under torch's Join, which stands in for a worker without data in "
                 "plain steps only: give all workers the same number of batches (drop_last=True). torch leaves Join on "
                 "when its block ends: model.join(enable=False) turns it off"
             )
-
-    @property
-    def recycles_gradients(self) -> bool:
-        """Whether the next backward pass may write into the gradients of this one (DDP's bucket views)."""
-        return self._unseen or bool(getattr(self._ddp, "gradient_as_bucket_view", False))
-
-    def passing(self, sync: bool, grad: bool) -> AbstractContextManager[Any]:
-        """Surrounds one pass, its forward too: without `sync`, gradients stay this worker's own."""
-        if self._sharded and not grad and not self._gathering:
+        if self.sharded and not grad and not self._gathering:
             raise RuntimeError(
-                "a forward pass alone leaves FSDP2's weights gathered: pass model= so that they are let go"
+                "a forward pass without a backward pass leaves FSDP2's weights gathered: pass model=, so that they are "
+                "resharded"
             )
         if not grad:
-            return torch.no_grad()  # and DDP does not wait for a backward
+            return torch.no_grad()  # DDP then prepares no all-reduce
         if sync:
             return nullcontext()
-        if self._sharded:
+        if self.sharded:
             raise RuntimeError(
-                "the method wants each worker's own gradient, and FSDP2 keeps none: without its reduction a shard has "
+                "the method needs each worker's own gradient, and FSDP2 keeps none: without its reduction a shard has "
                 "no gradient. Use a method whose probes are averaged (sam instead of PerWorker), or DDP."
             )
         if self._unknown:
             raise self._unreachable("each worker's own gradient")
         if getattr(self._ddp, "static_graph", False) and not self._ddp._static_graph_delay_allreduce_enqueued:
             raise RuntimeError(
-                "the method wants each worker's own gradient, as SharpBalance with its mask and PerWorker do, and "
+                "the method needs each worker's own gradient, as SharpBalance with its mask and PerWorker do, and "
                 "DistributedDataParallel(static_graph=True) has to average the first gradient that it sees: wrap the "
                 "model without static_graph"
             )
@@ -94,7 +94,7 @@ class Replicas:
         return numbers
 
     def average_(self, vector: Vector) -> Vector:
-        """The mean of a vector that each worker computed for itself."""
+        """Averages a vector that each worker computed for itself, in place."""
         if self._unknown:
             raise self._unreachable("vectors averaged over workers")
         for group in self._groups if self._ddp is not None else ():
@@ -103,13 +103,13 @@ class Replicas:
                 dist.all_reduce(chunk, group=group)
         return vector
 
-    def let_go(self) -> None:
-        """Frees the weights that FSDP2 keeps gathered: their shards are about to move, or have moved."""
+    def reshard(self) -> None:
+        """Frees the weights that FSDP2 keeps gathered: call it before and after the shards move."""
         for module in self._gathering:
             module.reshard()
 
     def recover(self) -> None:
-        """After a pass that did not end: FSDP2 goes back to the start of an iteration."""
+        """After a pass that did not end: puts FSDP2 back to the start of an iteration."""
         if not self._gathering:
             return
         root = self._modules[0]
@@ -117,10 +117,10 @@ class Replicas:
             p.grad = None
         if hasattr(root, "reset_iter_state") and root._get_fsdp_state()._is_root:
             root.reset_iter_state()
-        self.let_go()
+        self.reshard()
 
     def _unreachable(self, what: str) -> RuntimeError:
         return RuntimeError(
-            f"the method needs {what}, torch.distributed is running, and nobody said how the model is wrapped: "
+            f"the method needs {what}, torch.distributed is running, and the wrapper of the model is not known: "
             "pass the wrapped model, SharpnessAware(..., model=ddp_model)."
         )
