@@ -129,8 +129,8 @@ def test_a_rehearsal_has_as_many_passes_as_the_method_declares(entry: Entry) -> 
 
 def test_an_order_of_rows_is_a_function_of_its_key_during_a_replay_too() -> None:
     inputs, key = GraphInputs(), (3, 4, 5)
-    with inputs.rehearsing():
+    with inputs.warming_up():
         order = from_host(lambda: torch.empty(20), lambda out, step: out.copy_(steppe.core.draw.permutation(20, *key)))
     before = order.clone()
-    inputs.replay(9)
+    inputs.fill(9)
     assert torch.equal(order, before)
