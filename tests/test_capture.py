@@ -174,6 +174,26 @@ def test_groups_with_radii_of_their_own():
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_groups_that_are_added_later():
+    ends = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        model = Net().to(DEVICE)
+        base = torch.optim.SGD([*model.conv.parameters(), *model.norm.parameters()], lr=0.05, momentum=0.9, fused=True)
+        model.out.requires_grad_(False)
+        opt = steppe.sam(base, model=model)
+        take = captured_by(opt, model) if captured else None
+        torch.manual_seed(7)
+        for i, (x, y) in enumerate(batches(14)):
+            if i == 6:
+                opt.add_param_group({"params": model.out.requires_grad_().parameters()})
+            take(x, y) if take else eager(model, opt, x, y)
+        ends.append([p.detach().clone() for p in model.parameters()])
+    assert take.graphs
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("same_noise", [True, False])
 def test_dropout_is_that_of_eager_steps(same_noise):
     alike(both("sam", net=Net(0.5), same_noise=same_noise), exactly=True)

@@ -322,6 +322,8 @@ class CapturedStep:
 
     def _drop_graphs(self) -> None:
         self._cache.clear()
+        if self._options is not None:
+            self._options.download()  # or scalars that steps left in the groups stay there
         self._grads_of = self._options = self._memory = None
 
     def _give_up(self, why: str) -> None:

@@ -18,7 +18,8 @@ class DeviceOptions:
     """Scheduled options of the parameter groups, as scalars on the device; groups with equal values share a scalar."""
 
     def __init__(self, groups: Groups, names: Sequence[str], device: torch.device):
-        self._groups, self._names = groups, [n for n in names if any(n in g for g in groups)]
+        self._groups, self._members = groups, list(groups)  # a group may be added to the list later
+        self._names = [n for n in names if any(n in g for g in groups)]
         self._indices = {name: _indices(groups, name) for name in self._names}
         self._scalars = {
             (name, index): torch.empty((), device=device)  # float32: fused optimizers support no other dtype
@@ -73,7 +74,7 @@ class DeviceOptions:
 
     def _entries(self) -> Iterator[tuple[str, dict[str, Any], int]]:
         for name in self._names:
-            for group, index in zip(self._groups, self._indices[name], strict=True):
+            for group, index in zip(self._members, self._indices[name], strict=True):
                 if index is not None:
                     yield name, group, index
 
