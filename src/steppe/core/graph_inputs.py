@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -16,7 +17,7 @@ Make = Callable[[], Tensor]
 Fill = Callable[[Tensor, int | None], object]
 """Writes the values of a step into a buffer: of the step with this number, or of the step that is running (None)."""
 
-_active: GraphInputs | None = None  # of the call that is warmed up or captured now
+_active: ContextVar[GraphInputs | None] = ContextVar("_active", default=None)  # of a call in warm-up or capture
 
 
 @dataclass
@@ -45,13 +46,12 @@ class GraphInputs:
 
     @contextmanager
     def _activated(self, captured: int | None) -> Iterator[None]:
-        global _active  # noqa: PLW0603
-        outer = _active
-        self._captured, _active = captured, self
+        self._captured = captured
+        token = _active.set(self)
         try:
             yield
         finally:
-            _active = outer
+            _active.reset(token)
 
     def fill(self, step: int) -> None:
         """Fills the buffers with the values of the step with this number."""
@@ -74,8 +74,9 @@ class GraphInputs:
 
 def from_host(make: Make, fill: Fill) -> Tensor:
     """A buffer from `make`, filled by `fill` now, or before every replay if the step is captured."""
-    if _active is not None:
-        return _active._buffer(make, fill)
+    inputs = _active.get()
+    if inputs is not None:
+        return inputs._buffer(make, fill)
     buffer = make()
     fill(buffer, None)
     return buffer
