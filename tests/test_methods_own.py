@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,3 +135,13 @@ def test_an_order_of_rows_is_a_function_of_its_key_during_a_replay_too() -> None
     before = order.clone()
     inputs.fill(9)
     assert torch.equal(order, before)
+
+
+def test_another_thread_does_not_use_the_inputs_of_a_capture() -> None:
+    inputs = GraphInputs()
+    with inputs.warming_up():
+        buffer = from_host(lambda: torch.empty(1), lambda out, step: out.fill_(1))
+    with inputs.capturing(), ThreadPoolExecutor(1) as pool:
+        other = pool.submit(from_host, lambda: torch.empty(1), lambda out, step: out.fill_(2)).result()
+        assert from_host(lambda: torch.empty(1), lambda out, step: out.fill_(3)) is buffer
+    assert (float(buffer), float(other)) == (1, 2)
