@@ -1,6 +1,6 @@
 """Captured steps are the eager ones: same weights, statistics, state and diagnostics.
 
-On a GPU by CUDA graphs; without one by a recorder that runs the same operations again in the same memory.
+On a GPU by CUDA graphs; without one by a recorder that replays the same operations in the same memory.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from again import Again
+from cpu_recorder import CpuRecorder
 from torch import nn
 from waits import waits
 
 import steppe
 from steppe import capture
-from steppe.cuda.capture import passes_of
-from steppe.cuda.captured import Captured
+from steppe.cuda.capture import CapturedStep, step_function
 from steppe.optim.base import STEP
 from steppe.optim.finite import DeviceGuard
 
@@ -26,11 +25,11 @@ CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 on_a_gpu = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 
-RECORDED = [
+CAPTURED = [
     "none", "sam", "asam", "sam-on", "gsam", "msam", "m-sam", "trace-sam", "frob-sam", "det-sam", "rsam",
     "agnostic-sam", "agnostic-sam-simple", "sa-sam", "sa-sgd", "ssam-d",
 ]  # fmt: skip
-READS_A_NUMBER = "adds a multiple that it reads, which waits for nothing on the CPU and cannot be recorded there"
+READS_A_NUMBER = "adds a multiple that it reads, which waits for nothing on the CPU and cannot be captured there"
 looksam = pytest.param("looksam", marks=pytest.mark.skipif(not CUDA, reason=READS_A_NUMBER))
 DRAWN_RHO = {"trace-sam", "frob-sam", "det-sam", "sa-sam", "sa-sgd"}  # rho or lr are float64 in the eager arithmetic
 
@@ -69,11 +68,11 @@ def captured_by(opt, model, loss=None):
     if CUDA:
         return capture(opt, loss or loss_fn, model, next(batches(1)))
 
-    def prepare():
+    def prepare(opt):
         for group in opt.param_groups:
             group["fused"] = True
 
-    return Captured(opt, passes_of(opt, loss or loss_fn, model), model, Again(), prepare)
+    return CapturedStep(opt, step_function(opt, loss or loss_fn, model), model, CpuRecorder(), prepare)
 
 
 def eager(model, opt, x, y):
@@ -100,7 +99,7 @@ def both(name: str, steps: int = 12, schedule=None, base=torch.optim.SGD, net=No
             losses.append(take(x, y) if take else eager(model, opt, x, y))
         if take:
             assert take.why is None
-            assert take._recordings
+            assert take.graphs
         state = [t for s in opt.state_dict()["state"].values() for t in s.values() if torch.is_tensor(t)]
         ends.append((torch.stack(losses), [*model.state_dict().values()], state, opt))
     return ends
@@ -123,7 +122,7 @@ def deterministic():
     torch.backends.cudnn.deterministic = False
 
 
-@pytest.mark.parametrize("name", [*RECORDED, looksam])
+@pytest.mark.parametrize("name", [*CAPTURED, looksam])
 def test_captured_steps_are_the_eager_steps(name):
     alike(both(name), exactly=name not in DRAWN_RHO)
 
@@ -134,7 +133,7 @@ def test_adam_too(base):
 
 
 @pytest.mark.parametrize("name", ["sam", looksam, "trace-sam"])
-def test_schedules_of_lr_and_rho_need_no_new_recording(name):
+def test_schedules_of_lr_and_rho_need_no_new_graph(name):
     def schedule(i, groups):
         for g in groups:
             g["lr"], g["rho"] = 0.05 / (1 + i), 0.02 + 0.01 * i
@@ -172,6 +171,26 @@ def test_groups_with_radii_of_their_own():
         return [p.detach().clone() for p in model.parameters()]
 
     for a, b in zip(split(False), split(True), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_groups_that_are_added_later():
+    ends = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        model = Net().to(DEVICE)
+        base = torch.optim.SGD([*model.conv.parameters(), *model.norm.parameters()], lr=0.05, momentum=0.9, fused=True)
+        model.out.requires_grad_(False)
+        opt = steppe.sam(base, model=model)
+        take = captured_by(opt, model) if captured else None
+        torch.manual_seed(7)
+        for i, (x, y) in enumerate(batches(14)):
+            if i == 6:
+                opt.add_param_group({"params": model.out.requires_grad_().parameters()})
+            take(x, y) if take else eager(model, opt, x, y)
+        ends.append([p.detach().clone() for p in model.parameters()])
+    assert take.graphs
+    for a, b in zip(*ends, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -242,7 +261,7 @@ def test_such_steps_are_skipped_on_request():
     assert all(p.isfinite().all() for p in model.parameters())
 
 
-def test_other_shapes_get_recordings_of_their_own():
+def test_other_shapes_get_graphs_of_their_own():
     def run(captured: bool):
         model, opt = made("sam")
         take = captured_by(opt, model) if captured else None
@@ -254,7 +273,7 @@ def test_other_shapes_get_recordings_of_their_own():
 
     a, b = run(False), run(True)
     assert all(torch.equal(p, q) for p, q in zip(a[0], b[0], strict=True))
-    assert len(b[1]._recordings) == 2
+    assert b[1].graphs == 2
 
 
 def test_a_loaded_state_is_what_goes_on():
@@ -308,12 +327,25 @@ def test_held_out_rows():
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
-def test_what_cannot_be_captured_is_run_as_it_is_and_says_why():
-    def curious(model, x, y):
-        loss = loss_fn(model, x, y)
-        assert loss.item() >= 0
-        return loss
+def curious(model, x, y):
+    """A loss that cannot be captured, because it reads a number."""
+    loss = loss_fn(model, x, y)
+    assert loss.item() >= 0
+    return loss
 
+
+def test_options_that_steps_set_are_numbers_after_a_failed_capture():
+    model, opt = made("sa-sam")
+    take = captured_by(opt, model, curious)
+    with pytest.warns(UserWarning, match="not captured and run as they are"):
+        for x, y in batches(4):
+            take(x, y)
+    kept = opt.state_dict()["param_groups"][0]
+    assert isinstance(kept["lr"], float)
+    assert isinstance(kept["theta"], float)
+
+
+def test_what_cannot_be_captured_is_run_as_it_is_and_says_why():
     model, opt = made("sam")
     take = captured_by(opt, model, curious)
     torch.manual_seed(7)
@@ -351,7 +383,7 @@ def test_without_a_gpu_steps_are_eager_and_say_why():
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
-def test_every_other_step_has_a_recording_of_its_own():
+def test_every_other_step_has_a_graph_of_its_own():
     sides = []
     for captured in (False, True):
         torch.manual_seed(0)
@@ -368,10 +400,10 @@ def test_every_other_step_has_a_recording_of_its_own():
         sides.append(seen)
     for a, b in zip(*sides, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=0)
-    assert len(take._recordings) == 2
+    assert take.graphs == 2
 
 
-def test_weights_and_statistics_that_are_others_now_are_not_those_of_a_recording():
+def test_weights_and_statistics_in_other_memory_get_a_new_graph():
     ends = []
     for captured in (False, True):
         model, opt = made("sam")
@@ -435,7 +467,7 @@ def test_batches_from_the_cpu():
     assert losses.isfinite().all()
 
 
-@pytest.mark.parametrize("taken", [2, 6])  # the refused one is the rehearsal, or is replayed
+@pytest.mark.parametrize("taken", [2, 6])  # the skipped step is the warm-up, or a replay
 def test_nothing_moves_after_a_refused_step_in_whatever_shape_the_next_batch_comes(taken, monkeypatch):
     """Even if nobody has heard of the refusal yet."""
     model, opt = made("sam")
@@ -472,7 +504,7 @@ def test_a_state_saved_without_capture_goes_on_with_it(base):
     for x, y in data[3:]:
         take(x, y)
     assert take.why is None
-    assert take._recordings
+    assert take.graphs
     torch.manual_seed(7)
     for x, y in data[3:]:
         eager(model, opt, x, y)
@@ -501,7 +533,7 @@ def test_gradients_that_were_put_away_are_there_again():
         opt.zero_grad()
         take(x, y)
         assert all(p.grad is not None for p in model.parameters())
-    assert take._recordings
+    assert take.graphs
 
 
 @dataclass(frozen=True)
@@ -548,7 +580,7 @@ def test_methods_of_your_own_are_captured_where_their_steps_are_alike(method, ca
             for x, y in batches(8):
                 take(x, y) if take else eager(model, opt, x, y)
         ends.append(list(model.parameters()))
-    assert bool(take._recordings) == captured
+    assert bool(take.graphs) == captured
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 

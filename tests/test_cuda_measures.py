@@ -152,8 +152,8 @@ def test_many_products_in_single_precision_repeat_and_are_those_of_single_vector
         for one, again, alone in zip(first, operator.products(vectors), map(operator.product, vectors), strict=True):
             assert all(map(torch.equal, one.tensors, again.tensors))
             assert float((one - alone).norm()) < 1e-4 * float(one.norm())
-    assert operator._batch_products._replays.why is None
-    assert operator._batch_products._replays._recordings
+    assert operator._batch_products._graphs.why is None
+    assert operator._batch_products._graphs.count
 
 
 # -- precision -------------------------------------------------------------------------------------------

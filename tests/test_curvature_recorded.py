@@ -1,4 +1,4 @@
-"""Products that are recorded and replayed: those of the graph that they were recorded from, for every direction."""
+"""Captured products: replays equal the products of the autograd graph that was captured, for every direction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from again import Again
+from cpu_recorder import CpuRecorder
 from curvature_problems import close, conv, directions, mlp, right
 from torch import Tensor
 
@@ -27,7 +27,7 @@ def rows(vectors: Any) -> Tensor:
 @pytest.mark.parametrize("make", [mlp, conv])  # several directions at once, and one after the other
 def test_replayed_products_are_those_of_the_kept_graph(make: Any, n: int, form: Form) -> None:
     objective: Objective = make()
-    expected, operator = Curvature(make(), form), Curvature(objective, form, recorder=Again())
+    expected, operator = Curvature(make(), form), Curvature(objective, form, recorder=CpuRecorder())
     for k in range(4):
         vectors = directions(objective, (k + 1) * n)[-n:]
         close(rows(operator.products(vectors)), rows(expected.products(vectors)))
@@ -37,7 +37,7 @@ def test_replayed_products_are_those_of_the_kept_graph(make: Any, n: int, form: 
 
 def test_a_replay_does_not_go_through_the_graph_again(monkeypatch: pytest.MonkeyPatch) -> None:
     objective = conv()
-    operator = Curvature(objective, recorder=Again())
+    operator = Curvature(objective, recorder=CpuRecorder())
     for v in directions(objective, 2):
         operator.product(v)
     monkeypatch.setattr(torch.autograd, "grad", None)
@@ -46,7 +46,7 @@ def test_a_replay_does_not_go_through_the_graph_again(monkeypatch: pytest.Monkey
 
 def test_the_gradient_comes_with_the_graph() -> None:
     objective = mlp()
-    operator = Curvature(objective, recorder=Again())
+    operator = Curvature(objective, recorder=CpuRecorder())
     slope = operator.gradient()
     close(slope.tensors, objective.gradient()[1].tensors)
     spent = objective.spent().gradients
@@ -61,7 +61,7 @@ def test_the_gradient_comes_with_the_graph() -> None:
 @pytest.mark.parametrize("n", [1, 3, 10])
 def test_where_no_graph_is_kept_one_is_built_for_all_directions(n: int, form: Form) -> None:
     objective = mlp()
-    operator = Curvature(objective, form, memory=0, recorder=Again())
+    operator = Curvature(objective, form, memory=0, recorder=CpuRecorder())
     vectors = directions(objective, n)
     close(rows(operator.products(vectors)), rows(Curvature(mlp(), form).products(vectors)))
     assert objective.spent().gradients == pytest.approx(2 if n == 10 else 1)
@@ -70,32 +70,32 @@ def test_where_no_graph_is_kept_one_is_built_for_all_directions(n: int, form: Fo
 def test_an_operator_made_later_sees_the_weights_as_they_are_then() -> None:
     objective = mlp()
     vectors = directions(objective, 3)
-    first = Curvature(objective, recorder=Again())
+    first = Curvature(objective, recorder=CpuRecorder())
     before = [first.product(v) for v in vectors]
     with torch.no_grad():
         for p in objective.model.parameters():
             p.mul_(1.5)
     there = Objective(objective.model, objective.loss_fn, objective.batches)
-    second = Curvature(there, recorder=Again())
+    second = Curvature(there, recorder=CpuRecorder())
     plain = Curvature(there)
     for v, old in zip(vectors, before, strict=True):
         close(second.product(v).tensors, plain.product(v).tensors)
         assert float((second.product(v) - old).norm()) > 1e-3 * float(old.norm())
 
 
-class Unwilling:
-    """Records nothing."""
+class FailingRecorder:
+    """Captures nothing."""
 
-    def aside(self) -> Any:
+    def on_stream(self) -> Any:
         return torch.no_grad()
 
-    def rehearsing(self) -> Any:
+    def warm_up(self) -> Any:
         raise RuntimeError("no such graph")
 
 
-def test_what_cannot_be_recorded_is_computed_all_the_same() -> None:
-    objective, unwilling = conv(), Unwilling()
-    operator = Curvature(objective, recorder=unwilling)  # type: ignore[arg-type]
+def test_products_that_cannot_be_captured_are_computed_eagerly() -> None:
+    objective = conv()
+    operator = Curvature(objective, recorder=FailingRecorder())  # type: ignore[arg-type]
     expected = Curvature(conv())
     for v in directions(objective, 3):
         close(operator.product(v).tensors, expected.product(v).tensors)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import registry
 import torch
-from again import Again
+from cpu_recorder import CpuRecorder
 from registry import ENTRIES, Net, Run, batch, copied, differences, torch_closure
 from torch import Tensor
 from torch.amp.grad_scaler import OptState
@@ -27,8 +27,7 @@ from training_runs import config
 
 import steppe
 from steppe.core.process_group import Workers
-from steppe.cuda.capture import passes_of
-from steppe.cuda.captured import Captured
+from steppe.cuda.capture import CapturedStep, step_function
 from steppe.training.loop import Training
 from steppe.training.problem import data_of, task_of
 
@@ -419,7 +418,7 @@ def test_the_engines_own_loops_close_what_a_traceback_keeps(how: str) -> None:
 
     with pytest.raises(KeyboardInterrupt) as caught:
         if how == "capture":
-            passes_of(opt, loss_fn, model)(batch(WARM), None)
+            step_function(opt, loss_fn, model)(batch(WARM), None)
         else:
             opt.run_passes(lambda turn: turn.backward(loss_fn(model, *batch(WARM))))
     assert caught.tb
@@ -526,9 +525,9 @@ def test_steps_in_another_thread() -> None:
     assert same(run.everything(), twin.everything())
 
 
-@pytest.mark.parametrize("number", range(1, 5), ids=["plain", "rehearsed", "recorded", "replayed"])
+@pytest.mark.parametrize("number", range(1, 5), ids=["eager", "warm-up", "capture", "replay"])
 def test_captured_steps(number: int) -> None:
-    """A step that is rehearsed, recorded or replayed is not taken or complete, and those after it go on."""
+    """An interrupted warm-up, capture or replay is complete or did not happen, and later steps work."""
 
     def loss_fn(model: Net, x: Tensor, y: Tensor) -> Tensor:
         return torch.nn.functional.cross_entropy(model(x), y)
@@ -536,12 +535,12 @@ def test_captured_steps(number: int) -> None:
     def state() -> Any:
         return copied((model.state_dict(), opt.state_dict()))
 
-    def until(n: int) -> Captured:
+    def until(n: int) -> CapturedStep:
         nonlocal model, opt
         torch.manual_seed(0)
         model = Net(dropout=0.0)
         opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), 0.1, fused=True), steppe.SAM(0.5), model=model)
-        take = Captured(opt, passes_of(opt, loss_fn, model), model, Again())
+        take = CapturedStep(opt, step_function(opt, loss_fn, model), model, CpuRecorder(), lambda opt: None)
         states[:] = [state()]
         for rows in batches[:n]:
             take(*rows)
@@ -552,11 +551,11 @@ def test_captured_steps(number: int) -> None:
     opt: Any
     model, opt, states = None, None, list[Any]()
     batches = [batch(i, torch.float32) for i in range(6)]
-    assert until(len(batches))._recordings
+    assert until(len(batches)).graphs
     expected, take = list(states), until(number)
     with Lines() as lines:
         take(*batches[number])
-    places = [i for i in ends(lines.seen) if lines.seen[i][0].endswith(("engine.py", "captured.py", "recording.py"))]
+    places = [i for i in ends(lines.seen) if lines.seen[i][0].endswith(("engine.py", "capture.py", "graphs.py"))]
     for i in places[:: 1 if number == 4 else 13]:
         take = until(number)
         where = Lines(i).interrupt(lambda: take(*batches[number]))

@@ -8,18 +8,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from again import Again
+from cpu_recorder import CpuRecorder
 from torch import nn
 from torch.nn.functional import cross_entropy
 from untouched import assert_untouched
 
-from steppe.cuda.graphed_calls import EAGER, GraphedCalls
+from steppe.cuda.graphs import GraphCache
 from steppe.measures import fisher, functional, ghost, passes
 from steppe.measures.fisher import FisherTrace, fisher_traces
 from steppe.measures.functional import measurement_mode
 from steppe.measures.objective import Objective
 
 ROWS = 4
+CALLS = 3  # a warm-up, a capture, a replay
 
 
 class Centred(nn.Module):
@@ -75,10 +76,10 @@ def objective(model: nn.Module, **options) -> Objective:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Objective:
     """An objective whose traces are replayed already."""
     monkeypatch.setattr(passes, "RECORDED", {"cpu", "cuda"})
-    asked = objective(network(), replays=GraphedCalls(Again()))
-    for _ in range(EAGER + 2):
+    asked = objective(network(), replays=GraphCache(CpuRecorder()))
+    for _ in range(CALLS):
         fisher_traces(asked)
-    assert len(asked.replays._recordings) == 1
+    assert asked.replays.count == 1
     assert asked.replays.why is None
     return asked
 
@@ -182,7 +183,7 @@ def test_a_change_of_the_model_is_seen(change, recorded):
     before = fisher_traces(recorded)
     change(recorded.model)
     with assert_untouched(recorded.model):
-        found = [fisher_traces(recorded, "ghost") for _ in range(EAGER + 2)]
+        found = [fisher_traces(recorded, "ghost") for _ in range(CALLS)]
     for traces in found:
         torch.testing.assert_close(traces, by_rows(recorded))
     assert torch.allclose(before, found[0]) == (change in ONLY_MODES)
@@ -199,10 +200,10 @@ def test_weights_that_stay_are_looked_at_as_they_lie(monkeypatch):
     monkeypatch.setattr(passes, "RECORDED", {"cpu", "cuda"})
     model = network()
     model[5].weight.requires_grad_(False)
-    asked = objective(model, replays=GraphedCalls(Again()))
+    asked = objective(model, replays=GraphCache(CpuRecorder()))
     for change in (in_eval_mode, transposed, transposed):
         change(model)
-        for _ in range(EAGER + 2):
+        for _ in range(CALLS):
             torch.testing.assert_close(fisher_traces(asked, "ghost"), by_rows(asked))
 
 
@@ -219,7 +220,7 @@ def test_hooks_that_come_and_go(register, recorded):
     """A function that is gone may leave its place in memory to the next one."""
     for factor in (2, 3, 4):
         handle = getattr(recorded.model[6], register)(HOOKS[register](factor))
-        for _ in range(EAGER + 2):
+        for _ in range(CALLS):
             torch.testing.assert_close(fisher_traces(recorded, "ghost"), by_rows(recorded))
         handle.remove()
         del handle
@@ -237,7 +238,7 @@ def test_another_function_of_the_same_model_is_another_recording(other, recorded
     """Although both are kept together."""
     asked = replace(recorded, **other)
     assert asked.replays is recorded.replays
-    for _ in range(EAGER + 2):
+    for _ in range(CALLS):
         torch.testing.assert_close(fisher_traces(asked, "ghost"), fisher_traces(asked, "rows"))
         torch.testing.assert_close(fisher_traces(recorded, "ghost"), by_rows(recorded))
 
@@ -263,7 +264,7 @@ def test_a_parameter_that_was_replaced_is_not_the_objectives(replays, request):
     asked = request.getfixturevalue("recorded") if replays else objective(network())
     expected = fisher_traces(asked, "rows")
     asked.model[5].weight = nn.Parameter(torch.randn(3, 3, dtype=torch.float64))
-    for _ in range(EAGER + 2):
+    for _ in range(CALLS):
         for way in ("ghost", "vmap", "rows", None):
             torch.testing.assert_close(fisher_traces(asked, way), expected)
 
@@ -320,8 +321,8 @@ def test_other_objectives_are_looked_at_for_themselves(counted):
 def test_a_model_that_mixes_rows_is_refused_every_time(replays, monkeypatch):
     if replays:
         monkeypatch.setattr(passes, "RECORDED", {"cpu", "cuda"})
-    asked = objective(network(mixes=True), replays=GraphedCalls(Again() if replays else None))
-    for _ in range(EAGER + 3):
+    asked = objective(network(mixes=True), replays=GraphCache(CpuRecorder() if replays else None))
+    for _ in range(CALLS + 1):
         with pytest.raises(ValueError, match=r"ghost gives row \d another gradient of"):
             fisher_traces(asked, "ghost")
         torch.testing.assert_close(fisher_traces(asked), by_rows(asked))

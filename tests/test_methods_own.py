@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,8 +130,18 @@ def test_a_rehearsal_has_as_many_passes_as_the_method_declares(entry: Entry) -> 
 
 def test_an_order_of_rows_is_a_function_of_its_key_during_a_replay_too() -> None:
     inputs, key = GraphInputs(), (3, 4, 5)
-    with inputs.rehearsing():
+    with inputs.warming_up():
         order = from_host(lambda: torch.empty(20), lambda out, step: out.copy_(steppe.core.draw.permutation(20, *key)))
     before = order.clone()
-    inputs.replay(9)
+    inputs.fill(9)
     assert torch.equal(order, before)
+
+
+def test_another_thread_does_not_use_the_inputs_of_a_capture() -> None:
+    inputs = GraphInputs()
+    with inputs.warming_up():
+        buffer = from_host(lambda: torch.empty(1), lambda out, step: out.fill_(1))
+    with inputs.capturing(), ThreadPoolExecutor(1) as pool:
+        other = pool.submit(from_host, lambda: torch.empty(1), lambda out, step: out.fill_(2)).result()
+        assert from_host(lambda: torch.empty(1), lambda out, step: out.fill_(3)) is buffer
+    assert (float(buffer), float(other)) == (1, 2)

@@ -1,4 +1,4 @@
-"""Functions of tensors that are replayed give what they would give if they were called."""
+"""A cache of CUDA graphs: replayed functions return what calls would return."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from again import Again, Operations
+from cpu_recorder import CpuRecorder
 from torch import nn
 
-from steppe.cuda.graphed_calls import CHANCES, EAGER, MOST, GraphedCalls
+from steppe.cuda.graphs import LIMIT, CudaRecorder, GraphCache
 from steppe.measures import Objective
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 
 
-def replays():
-    return GraphedCalls() if CUDA else GraphedCalls(Again())
+CALLS = 2  # of a function: its warm-up and its capture
+
+
+def new_recorder():
+    return CudaRecorder(torch.device(DEVICE)) if CUDA else CpuRecorder()
+
+
+def new_cache():
+    return GraphCache(None if CUDA else new_recorder())
 
 
 class Counted:
@@ -35,87 +42,81 @@ def pairs(n, rows=3):
 
 
 def test_replays_are_what_calls_would_be_and_leave_earlier_results_alone():
-    function, again = Counted(), replays()
+    function, cache = Counted(), new_cache()
     given = pairs(6)
-    found = [again("key", function, *pair) for pair in given]
-    assert function.calls == EAGER + 1  # the last one was recorded
+    found = [cache("key", function, *pair) for pair in given]
+    assert function.calls == CALLS
     for (x, y), (sines, doubles) in zip(given, found, strict=True):
         assert torch.equal(sines, (x @ y).sin())
         assert torch.equal(doubles, x * 2)
 
 
 def test_other_keys_and_shapes_are_other_functions():
-    again, given = replays(), pairs(5)
+    cache, given = new_cache(), pairs(5)
     for x, y in given:
-        assert torch.equal(again("sum", lambda a, b: [a + b], x, y)[0], x + y)
-        assert torch.equal(again("difference", lambda a, b: [a - b], x, y)[0], x - y)
+        assert torch.equal(cache("sum", lambda a, b: [a + b], x, y)[0], x + y)
+        assert torch.equal(cache("difference", lambda a, b: [a - b], x, y)[0], x - y)
     for x, y in pairs(5, rows=4):
-        assert torch.equal(again("sum", lambda a, b: [a + b], x, y)[0], x + y)
+        assert torch.equal(cache("sum", lambda a, b: [a + b], x, y)[0], x + y)
 
 
 def test_no_more_than_a_few_are_kept():
-    again, functions = replays(), [Counted() for _ in range(MOST + 1)]
+    cache, functions = new_cache(), [Counted() for _ in range(LIMIT + 1)]
     for x, y in pairs(6):
         for i, function in enumerate(functions):
-            again(i, function, x, y)
-    assert [f.calls for f in functions] == [EAGER + 1] * MOST + [6]
+            cache(i, function, x, y)
+    assert [f.calls for f in functions] == [CALLS] * LIMIT + [6]
 
 
-def test_what_cannot_be_recorded_is_called():
-    again, function = replays(), Counted()
+def test_functions_that_cannot_be_captured_are_called():
+    cache, function = new_cache(), Counted()
 
     def waits(x, y):
         assert x.sum().item() is not None  # a number is read
         return function(x, y)
 
     for x, y in pairs(5):
-        assert torch.equal(again("key", waits, x, y)[1], x * 2)
-    assert again.why is not None
-    assert "synchronizing" in again.why
+        assert torch.equal(cache("key", waits, x, y)[1], x * 2)
+    assert cache.why is not None
+    assert "synchronizing" in cache.why
     for x, y in pairs(5):  # others are
-        assert torch.equal(again("other", function, x, y)[1], x * 2)
-    assert len(again._recordings) == 1
-    assert function.calls <= 5 + CHANCES + EAGER + 1
+        assert torch.equal(cache("other", function, x, y)[1], x * 2)
+    assert cache.count == 1
+    assert function.calls == 5 + CALLS
 
 
-def test_what_waits_only_the_first_time_is_recorded():
-    again, seen = replays(), []
+def test_functions_that_synchronise_only_in_the_warm_up_are_captured():
+    cache, seen = new_cache(), []
 
     def lazy(x, y):
         if not seen:
             seen.append(x.sum().item())
         return [x + y]
 
-    @contextmanager
-    def rehearsing():
-        with Operations():
-            yield lambda: True
-
-    if not CUDA:
-        again._recorder.rehearsing = rehearsing  # numbers that are read are noticed there too
     for x, y in pairs(5):
-        assert torch.equal(again("key", lazy, x, y)[0], x + y)
-    assert again._recordings
+        assert torch.equal(cache("key", lazy, x, y)[0], x + y)
+    assert cache.count
 
 
-def test_what_the_host_does_not_hold_up_is_not_recorded():
-    again, function = replays(), Counted()
+def test_functions_are_not_captured_if_that_is_not_faster():
+    recorder, function = new_recorder(), Counted()
 
     @contextmanager
-    def rehearsing():
+    def warm_up():
         yield lambda: False
 
-    again._recorder_on(torch.device(DEVICE)).rehearsing = rehearsing
+    recorder.warm_up = warm_up
+    cache = GraphCache(recorder)
     for x, y in pairs(5):
-        assert torch.equal(again("key", function, x, y)[1], x * 2)
+        assert torch.equal(cache("key", function, x, y)[1], x * 2)
     assert function.calls == 5
-    assert not again._recordings
-    assert again.why is None
+    assert not cache.count
+    assert cache.why is None
 
 
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
-def test_long_kernels_are_not_recorded_and_many_short_ones_are():
-    long, short = GraphedCalls(), GraphedCalls()
+def test_long_kernels_are_not_captured_and_many_short_ones_are():
+    long, short = GraphCache(), GraphCache()
     big, small = torch.randn(8192, 8192, device=DEVICE), torch.randn(4, device=DEVICE)
 
     def many(x):
@@ -127,25 +128,25 @@ def test_long_kernels_are_not_recorded_and_many_short_ones_are():
     for _ in range(4):
         long("long", lambda x: [x @ x @ x], big)
         short("short", many, small)
-    assert not long._recordings
-    assert short._recordings
+    assert not long.count
+    assert short.count
 
 
 def test_errors_of_the_function_are_the_callers():
-    again = replays()
+    cache = new_cache()
 
     def fails(x):
         raise RuntimeError("no such loss")
 
     for _ in range(4):
         with pytest.raises(RuntimeError, match="no such loss"):
-            again("key", fails, torch.ones(1, device=DEVICE))
+            cache("key", fails, torch.ones(1, device=DEVICE))
 
 
-def test_without_a_gpu_nothing_is_recorded():
-    function, again = Counted(), GraphedCalls()
+def test_without_a_gpu_nothing_is_captured():
+    function, cache = Counted(), GraphCache()
     for x, y in pairs(5):
-        again("key", function, x.cpu(), y.cpu())
+        cache("key", function, x.cpu(), y.cpu())
     assert function.calls == 5
 
 
@@ -162,17 +163,17 @@ def test_an_objectives_passes_are_replayed_and_stay_what_they_were():
     before = torch.cuda.get_rng_state()
     for i in range(6):
         at = watched.draw(0, i).normal() * 0.1
-        fresh = Objective(model, loss, data)  # records nothing yet
+        fresh = Objective(model, loss, data)  # captures nothing yet
         value, slope = watched.gradient(at)
         expected, other = fresh.gradient(at)
         assert value == pytest.approx(expected, rel=1e-6)
         assert float((slope - other).norm()) <= 1e-5 * float(other.norm())
         assert watched.loss(at) == pytest.approx(expected, rel=1e-6)
-    assert watched.replays._recordings
+    assert watched.replays.count
     assert watched.replays.why is None
     assert torch.equal(before, torch.cuda.get_rng_state())
     with torch.no_grad():
-        model[0].weight.mul_(0.5)  # in place: the recording sees it
+        model[0].weight.mul_(0.5)  # in place: the replay reads it
     assert watched.loss() == pytest.approx(Objective(model, loss, data).loss(), rel=1e-6)
-    model[1].running_mean = torch.ones(4, device="cuda")  # elsewhere: another recording
+    model[1].running_mean = torch.ones(4, device="cuda")  # in other memory: another graph
     assert watched.loss() == pytest.approx(Objective(model, loss, data).loss(), rel=1e-6)

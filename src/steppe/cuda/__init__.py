@@ -1,1 +1,1 @@
-"""Everything that exists for a GPU alone: CUDA graphs and captured steps."""
+"""CUDA graphs: captured steps and captured functions."""

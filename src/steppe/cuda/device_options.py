@@ -1,4 +1,4 @@
-"""Learning rates and radii as numbers on the device, so that a recorded step obeys a schedule."""
+"""Learning rates and radii in device memory, so that a captured step follows their schedules."""
 
 from __future__ import annotations
 
@@ -15,101 +15,102 @@ Groups = list[dict[str, Any]]
 
 
 class DeviceOptions:
-    """The scheduled options of all groups; groups that have the same value share its memory."""
+    """Scheduled options of the parameter groups, as scalars on the device; groups with equal values share a scalar."""
 
     def __init__(self, groups: Groups, names: Sequence[str], device: torch.device):
-        self._groups, self._names = groups, [n for n in names if any(n in g for g in groups)]
-        self._shared = {name: _sharing(groups, name) for name in self._names}
-        self._tensors = {
-            (name, number): torch.empty((), device=device)  # float32: fused optimizers take no other
-            for name, numbers in self._shared.items()
-            for number in numbers
-            if number is not None
+        self._groups, self._members = groups, list(groups)  # a group may be added to the list later
+        self._names = [n for n in names if any(n in g for g in groups)]
+        self._indices = {name: _indices(groups, name) for name in self._names}
+        self._scalars = {
+            (name, index): torch.empty((), device=device)  # float32: fused optimizers support no other dtype
+            for name, indices in self._indices.items()
+            for index in indices
+            if index is not None
         }
-        self._shown: dict[tuple[str, int], float] = {}
+        self._written: dict[tuple[str, int], float] = {}  # the last value that the host wrote into a scalar
 
-    def fits(self, groups: Groups) -> bool:
-        """Whether the same groups still share the same values."""
-        return groups is self._groups and all(_sharing(groups, name) == s for name, s in self._shared.items())
+    def matches(self, groups: Groups) -> bool:
+        """Whether these are the same groups, and those that shared a value still do."""
+        return groups is self._groups and all(_indices(groups, name) == i for name, i in self._indices.items())
 
-    def turn(self) -> None:
-        """Sets the memory to what the groups say now; nothing waits for the device."""
-        for name, group, number in self._places():
-            if not self._is_memory(group[name]):
+    def upload(self) -> None:
+        """Writes the current options into the scalars; does not wait for the device."""
+        for name, group, index in self._entries():
+            if not self._on_device(group[name]):
                 value = float(group[name])
-                if self._shown.get((name, number)) != value:
-                    self._tensors[name, number].fill_(value)
-                    self._shown[name, number] = value
+                if self._written.get((name, index)) != value:
+                    self._scalars[name, index].fill_(value)
+                    self._written[name, index] = value
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """The groups hold the memory itself; afterwards what they held before."""
-        before = [(group, name, group[name]) for name, group, _ in self._places()]
+        """A context in which the groups hold the scalars instead of numbers."""
+        before = [(group, name, group[name]) for name, group, _ in self._entries()]
         try:
-            for name, group, number in self._places():
-                if not self._is_memory(group[name]):  # what is there already changes in its own memory
-                    group[name] = self._tensors[name, number]
+            for name, group, index in self._entries():
+                if not self._on_device(group[name]):  # a tensor on the device is changed in place
+                    group[name] = self._scalars[name, index]
             yield
         finally:
             for group, name, value in before:
                 group[name] = value
 
-    def leave(self, names: Collection[str]) -> None:
-        """Leaves the memory of some options in the groups: a step sets them itself."""
-        for name, group, number in self._places():
-            if name in names and not self._is_memory(group[name]):
-                group[name] = self._tensors[name, number]
-                self._shown.pop((name, number), None)
+    def leave_on_device(self, names: Collection[str]) -> None:
+        """Puts the scalars of some options into the groups: the options that steps set, whose values only they hold."""
+        for name, group, index in self._entries():
+            if name in names and not self._on_device(group[name]):
+                group[name] = self._scalars[name, index]
+                self._written.pop((name, index), None)
 
-    def read(self) -> None:
-        """Puts numbers in the place of the memory; this is where the device is waited for."""
-        for name, group, number in self._places():
-            if group[name] is self._tensors[name, number]:
+    def download(self) -> None:
+        """Replaces scalars that were left in the groups by numbers; waits for the device."""
+        for name, group, index in self._entries():
+            if group[name] is self._scalars[name, index]:
                 group[name] = float(group[name])
 
-    def _is_memory(self, value: Any) -> bool:
-        """Whether a group holds memory of the device already, ours or the user's."""
-        return any(value is t for t in self._tensors.values()) or _on_device(value)
+    def _on_device(self, value: Any) -> bool:
+        """Whether a group holds a scalar of ours, or a tensor of the user's on the device."""
+        return any(value is t for t in self._scalars.values()) or _is_device_tensor(value)
 
-    def _places(self) -> Iterator[tuple[str, dict[str, Any], int]]:
+    def _entries(self) -> Iterator[tuple[str, dict[str, Any], int]]:
         for name in self._names:
-            for group, number in zip(self._groups, self._shared[name], strict=True):
-                if number is not None:
-                    yield name, group, number
+            for group, index in zip(self._members, self._indices[name], strict=True):
+                if index is not None:
+                    yield name, group, index
 
 
-def fixed(groups: Groups, names: Sequence[str]) -> Hashable:
-    """Everything else that the groups say: where it changes, a recorded step no longer holds."""
-    moving = {*names, "params", STEP}
-    return tuple(tuple((k, _frozen(v)) for k, v in g.items() if k not in moving) for g in groups)
+def fixed_options(groups: Groups, names: Sequence[str]) -> Hashable:
+    """All options but the scheduled ones: a graph is valid for these values only."""
+    excluded = {*names, "params", STEP}
+    return tuple(tuple((k, _hashable(v)) for k, v in g.items() if k not in excluded) for g in groups)
 
 
-def _frozen(value: Any) -> Hashable:
+def _hashable(value: Any) -> Hashable:
     if isinstance(value, Tensor):
         return id(value)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _sharing(groups: Groups, name: str) -> list[int | None]:
-    """Which distinct value each group has, by number; None where it has none."""
+def _indices(groups: Groups, name: str) -> list[int | None]:
+    """Per group, the index of its value among the distinct values of an option; None if it is not a number."""
     values: list[Any] = []
-    numbers: list[int | None] = []
+    indices: list[int | None] = []
     for group in groups:
         value = group.get(name)
         if not isinstance(value, (int, float, Tensor)):
-            numbers.append(None)
+            indices.append(None)
             continue
-        found = next((i for i, v in enumerate(values) if v is value or _equal(v, value)), None)
-        if found is None:
-            found = len(values)
+        index = next((i for i, v in enumerate(values) if v is value or _equal(v, value)), None)
+        if index is None:
+            index = len(values)
             values.append(value)
-        numbers.append(found)
-    return numbers
+        indices.append(index)
+    return indices
 
 
 def _equal(a: Any, b: Any) -> bool:
-    return not _on_device(a) and not _on_device(b) and bool(a == b)
+    return not _is_device_tensor(a) and not _is_device_tensor(b) and bool(a == b)
 
 
-def _on_device(value: Any) -> bool:
+def _is_device_tensor(value: Any) -> bool:
     return isinstance(value, Tensor) and value.device.type != "cpu"

@@ -17,7 +17,7 @@ from ..core.probe import Method, Probe, Reading, follow
 from ..core.process_group import Workers
 from ..core.rows import select, whole
 from ..core.vector import Space, Vector, sums
-from ..cuda.graphed_calls import GraphedCalls
+from ..cuda.graphs import GraphCache
 from .batches import Batch, Weight, as_batches, batch_weight, rows_of, supervised, to_device
 from .checks import check_not_sharded, check_objective
 from .estimate import Cost, Meter
@@ -79,7 +79,7 @@ class Objective:
     first: int = 0
     stride: int = 1
     meter: Meter = field(default_factory=Meter, compare=False, repr=False)
-    replays: GraphedCalls = field(default_factory=GraphedCalls, compare=False, repr=False)
+    replays: GraphCache = field(default_factory=GraphCache, compare=False, repr=False)
     trusted: InitVar[bool] = False
     _checked: bool = field(default=False, init=False, compare=False, repr=False)
     # ways to per-row gradients, each with the key of the function for which it was checked

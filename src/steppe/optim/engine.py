@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from operator import attrgetter
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -116,13 +116,13 @@ class SharpnessAware(Optimizer):
         self._planned = None
         _ENGINES.add(self)
         self._running: weakref.ref[Generator[Pass]] | None = None
-        self._last: Report | None = None
+        self.report: Report | None = None  # what `last` returns
         self._statistics_checked = self.model is not None
         self._overflow = torch.zeros(())  # read by the scaler, see scaling.py
         if self.scaler is not None:
             ask_optimizers(self.scaler, next(p.device for g in self.param_groups for p in g["params"]))
-        self.applying: DeviceGuard | None = None  # set while a step is captured
-        self.noise: Callable[[Sequence[torch.device]], SameNoise] | None = None  # replaces the global generators
+        self.device_guard: DeviceGuard | None = None  # while a step is captured: applies it on the device
+        self.pass_noise: SameNoise | None = None  # while a step is captured: replaces the global generators
         super().__setstate__({})  # installs the hooks, touches no state
         self._set_default_options()
 
@@ -149,9 +149,13 @@ class SharpnessAware(Optimizer):
     @property
     def last(self) -> Report:
         """Losses, norms and cosine of the last step; `.read()` turns them into floats."""
-        if self._last is None:
+        if self.report is None:
             raise RuntimeError("nothing was recorded: build with SharpnessAware(..., record=True) and take a step")
-        return self._last
+        return self.report
+
+    def step_memory(self) -> tuple[ParamLayout, RunningStatistics]:
+        """The memory that steps read and write in place: a captured step holds it, and is valid while it stays."""
+        return self._param_layout(), self._statistics
 
     def step(
         self,
@@ -235,16 +239,14 @@ class SharpnessAware(Optimizer):
         space, replicas = layout.space, layout.replicas
         unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None
         gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit, maximize=maximize)
-        noise = (self.noise or Noise)(space.devices) if self.same_noise else None
+        noise = (self.pass_noise or Noise(space.devices)) if self.same_noise else None
         state = ForwardState(self._statistics, noise)
         layout.keeper.begin()
         site = OptimizerSite(self.base, layout, self.seed, mask)
         report = Report() if self.record else None
         check = FiniteCheck(space) if self.on_nonfinite is not None or scaler is not None else None
         plan, keep_graph = self.method.plan(site), not self._statistics_checked
-        runner = PlanRunner(
-            plan, layout.keeper, gradients, state, replicas, scaler, maximize, report, check, keep_graph
-        )
+        runner = PlanRunner(plan, layout, gradients, state, scaler, maximize, report, check, keep_graph)
         try:
             try:
                 self._planned = None
@@ -266,7 +268,7 @@ class SharpnessAware(Optimizer):
                 if planned.overflow:
                     self._statistics.restore(planned.statistics)
                 planned.versions = planned.statistics.buffers.versions()
-                self._planned, self._last = planned, report or self._last
+                self._planned, self.report = planned, report or self.report
             except BaseException as error:
                 self._abandon(runner, error, earlier, was_current)
                 raise
@@ -311,7 +313,7 @@ class SharpnessAware(Optimizer):
         planned = self._planned
         if planned is None:
             return self._apply_unplanned()
-        apply = self.applying or HostCheck("skip" if planned.overflow else self.on_nonfinite)
+        apply = self.device_guard or HostCheck("skip" if planned.overflow else self.on_nonfinite)
         params = planned.site.space.params
         before = list(map(_version, params))
         with interrupts_deferred():

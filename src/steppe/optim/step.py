@@ -20,8 +20,7 @@ from ..core.vector import Space, Vector, scale_
 from .finite import FiniteCheck
 from .forward_state import ForwardState
 from .report import Report
-from .weights import WeightKeeper
-from .workers import Replicas
+from .weights import ParamLayout
 
 
 class Pass:
@@ -240,10 +239,9 @@ class PlanRunner:
     """Runs the plan of one step; whatever happens, `end` or `abandon` restores the weights bitwise."""
 
     plan: Plan
-    keeper: WeightKeeper
+    layout: ParamLayout
     gradients: Gradients
     state: ForwardState
-    replicas: Replicas
     scaler: Any  # an enabled GradScaler, or None
     maximize: bool  # the plan receives minus the loss
     report: Report | None
@@ -251,6 +249,7 @@ class PlanRunner:
     keep_graph: bool  # of the first loss, in `graph`
 
     def __post_init__(self) -> None:
+        self.keeper, self.replicas = self.layout.keeper, self.layout.replicas
         self.graph: Tensor | None = None
         self.count = 0  # passes that have run
         self._grad_enabled = torch.is_grad_enabled()

@@ -13,8 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from ..core.draw import seed_of, seed_torch
 from ..core.process_group import Workers
-from ..cuda.capture import captured
-from ..cuda.captured import Captured
+from ..cuda.capture import CapturedStep
 from ..data.dataset import Splits
 from ..optim.base import STEP
 from ..optim.step import Pass
@@ -52,12 +51,12 @@ class Training:
         self.position, self._records = Position(), Kept()
         self._refused = 0  # steps that the device skipped, as of the last count
         self.check_folder: Callable[[], None] = lambda: None  # raises if another folder has replaced the run's
-        self._captured: Captured | None = None
+        self._captured: CapturedStep | None = None
 
     def capture(self) -> None:
         """Capture steps as CUDA graphs from now on, where they can be."""
         if self.device.type == "cuda" and self.config.capture and self.workers.count == 1:
-            self._captured = captured(self.state.opt, self._alone, self.state.module)
+            self._captured = CapturedStep(self.state.opt, self._alone, self.state.module)
 
     def _alone(self, rows: Sequence[Tensor], held_out: Sequence[Tensor] | None) -> Tensor:
         held = None if held_out is None else (held_out[0], held_out[1])
@@ -143,10 +142,10 @@ class Training:
         if self._number == number:  # the engine skipped a non-finite step
             state.sums.totals.copy_(before)
             state.skipped += 1
-        elif opt.applying is not None:  # the device skips them, without the host knowing
-            opt.applying.undo_(state.sums.totals, before)
+        elif opt.device_guard is not None:  # a captured step, which the device may skip
+            opt.device_guard.undo_(state.sums.totals, before)
 
-    def _replay(self, captured: Captured, batch: Batch) -> None:
+    def _replay(self, captured: CapturedStep, batch: Batch) -> None:
         """Replay a captured step; Python code, which counts passes, runs only during the capture."""
         passes = self.state.passes + self.state.opt.method.cost(self._number)
         captured(*batch.rows, held_out=batch.held_out)

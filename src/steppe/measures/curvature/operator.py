@@ -15,8 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from ...core.metric import Metric
 from ...core.vector import Space, Vector
-from ...cuda.graphed_calls import GraphedCalls
-from ...cuda.graphs import Recorder
+from ...cuda.graphs import GraphCache, Recorder
 from ..batches import Batch, to_device
 from ..estimate import check_finite
 from ..functional import measurement_mode
@@ -115,7 +114,7 @@ class BatchProducts:
         self.kept: dict[int, Local] = {}
         self._finite: set[int] = set()  # batches whose loss is known to be finite
         self._recorder = recorder
-        self._replays = GraphedCalls(recorder, most=MOST)
+        self._graphs = GraphCache(recorder, limit=MOST)
 
     def products(self, i: int, batch: Batch, vectors: Sequence[Vector]) -> Products:
         """The products of the i-th batch with several vectors."""
@@ -130,7 +129,7 @@ class BatchProducts:
             def apply(*direction: Tensor) -> list[Tensor]:
                 return local.apply(direction, stacked)
 
-            return list(self._replays((i, stacked), apply, *direction))
+            return list(self._graphs((i, stacked), apply, *direction))
 
         with measurement_mode(o.model, o.statistics):  # out here: generator states cannot be read during a capture
             return self._apply(replayed, vectors)
@@ -143,7 +142,7 @@ class BatchProducts:
         if i in self.kept:
             return self.kept[i]
         o = self.objective
-        with self._replays.aside(o.space.device):  # a backward pass runs on the stream of its forward pass
+        with self._graphs.on_stream(o.space.device):  # a backward pass runs on the stream of its forward pass
             local = self._built(to_device(batch, o.space.device))
             self._check_finite(i, local.loss)
         o.meter.gradients += o.sizes[i]

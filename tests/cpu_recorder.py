@@ -1,7 +1,7 @@
-"""A recorder of steps on the CPU: operations below autograd, run again in the memory that they used the first time.
+"""A recorder on the CPU, for tests without a GPU: it replays operations below autograd in the memory of the capture.
 
-As with a CUDA graph, Python runs only once: whatever it decided, computed or read is fixed, and only what stands in
-memory can change. That is what the tests of captured steps need, where there is no GPU.
+As with a CUDA graph, Python code runs only during the capture: its decisions and numbers are fixed, and only the
+contents of memory can change between replays.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def tensors(tree):
     return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor)]
 
 
-def looks_on_a_cpu_only():
-    """Whether a norm is being computed, which reads a number where that waits for nothing."""
+def in_a_norm():
+    """Whether a norm is being computed, which reads a number on the CPU only."""
     frame = sys._getframe()
     while frame is not None and frame.f_code is not Vector.norm.__code__:
         frame = frame.f_back
@@ -29,39 +29,39 @@ def looks_on_a_cpu_only():
 
 
 class Operations(TorchDispatchMode):
-    """What was done, in order, and what memory that was there before looked like before it was written to."""
+    """The operations in order, and the contents of older memory before they wrote to it."""
 
     def __init__(self):
         super().__init__()
-        self.done, self.before, self.made = [], {}, set()
+        self.calls, self.before, self.new = [], {}, set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func is torch.ops.aten._local_scalar_dense.default and not looks_on_a_cpu_only():
+        if func is torch.ops.aten._local_scalar_dense.default and not in_a_norm():
             raise RuntimeError("a synchronizing operation: a number was read")
-        said = zip(args, func._schema.arguments, strict=False)
-        written = [a for a, s in said if s.alias_info and s.alias_info.is_write]
-        if func is torch.ops.aten.native_batch_norm.default:  # moves its statistics and does not say so
+        declared = zip(args, func._schema.arguments, strict=False)
+        written = [a for a, d in declared if d.alias_info and d.alias_info.is_write]
+        if func is torch.ops.aten.native_batch_norm.default:  # its schema does not declare that it writes statistics
             written += args[3:5]
         for t in tensors(written):
             key = t.untyped_storage().data_ptr()
-            if key not in self.made and key not in self.before:
+            if key not in self.new and key not in self.before:
                 self.before[key] = (t.untyped_storage(), t.untyped_storage().clone())
         out = func(*args, **kwargs)
         fresh = [r.alias_info is None for r in func._schema.returns]
         results = list(out) if isinstance(out, (tuple, list)) and len(fresh) == len(out) else [out] * len(fresh)
         kept = [t for r, new in zip(results, fresh, strict=True) if new for t in tensors([r])]
-        self.made |= {t.untyped_storage().data_ptr() for t in kept}
-        if "empty" not in func.__name__:  # such memory is made once
-            self.done.append((func, args, kwargs, kept, fresh, out))
+        self.new |= {t.untyped_storage().data_ptr() for t in kept}
+        if "empty" not in func.__name__:  # allocated once, at the capture
+            self.calls.append((func, args, kwargs, kept, fresh, out))
         return out
 
     def undo(self):
         for storage, values in self.before.values():
             storage.copy_(values)
 
-    def again(self):
-        for entry in self.done:
+    def replay(self):
+        for entry in self.calls:
             if callable(entry):
                 entry()
                 continue
@@ -74,24 +74,26 @@ class Operations(TorchDispatchMode):
                     memory.detach().copy_(values)
 
 
-class Noise:
-    generators = ()
+class PassNoise:
+    """The same noise in every pass of a step, and new noise in every replay."""
 
-    def __init__(self, recorder):
-        self.recorder, self.start, self.after = recorder, None, None
+    def __init__(self, calls):
+        self._calls, self.start, self.after = calls, None, None
 
     def rewind(self):
-        self.note(self._rewind)
+        self._record(self._rewind)
 
     def resume(self):
-        if self.recorder.mode is not None:
-            self.note(self._resume)
+        self._record(self._resume)
 
     restart = resume
 
-    def note(self, host):
+    def restart_passes(self):
+        self.start, self.after = torch.get_rng_state(), None
+
+    def _record(self, host):
         host()
-        self.recorder.mode.done.append(host)
+        self._calls.append(host)
 
     def _rewind(self):
         if self.after is None:
@@ -102,38 +104,33 @@ class Noise:
         if self.after is not None:
             torch.set_rng_state(self.after)
 
-    def replay(self):
-        self.start, self.after = torch.get_rng_state(), None
 
-
-class Again:
-    """Records and replays on the CPU."""
-
-    def __init__(self):
-        self.mode, self._noise = None, None
+class CpuRecorder:
+    """Captures and replays on the CPU."""
 
     @contextmanager
-    def aside(self):
+    def on_stream(self):
         yield
 
     @contextmanager
-    def rehearsing(self):
+    def warm_up(self):
         yield lambda: True
 
-    def noise(self, passes):
-        self._noise = Noise(self)
-        return self._noise
-
-    def record(self, work, noise=()):
-        state = torch.get_rng_state()
-        if self._noise is not None:
-            self._noise.replay()
-        self.mode = mode = Operations()
+    def capture(self, work, passes=0):
+        state, operations = torch.get_rng_state(), Operations()
+        noise = PassNoise(operations.calls) if passes else None
+        if noise is not None:
+            noise.restart_passes()
         try:
-            with mode:
-                result = work()
+            with operations:
+                result = work(noise)
         finally:
-            self.mode, self._noise = None, None
-            mode.undo()
+            operations.undo()
             torch.set_rng_state(state)
-        return result, mode.again
+
+        def replay():
+            if noise is not None:
+                noise.restart_passes()
+            operations.replay()
+
+        return result, replay
