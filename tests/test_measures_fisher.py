@@ -22,7 +22,7 @@ from untouched import MAKERS, assert_untouched, make
 
 from steppe.measures import ghost_layers
 from steppe.measures.batches import row, rows_of
-from steppe.measures.estimate import NotFinite
+from steppe.measures.estimate import NotFinite, with_cost
 from steppe.measures.fisher import FisherTrace, fisher_traces
 from steppe.measures.ghost import ghost_squares
 from steppe.measures.objective import Objective
@@ -810,7 +810,7 @@ def test_the_estimate_is_the_mean_over_rows_with_its_error_and_cost():
     objective = images(residual())
     objective.check()
     before = objective.spent()
-    estimates = list(FisherTrace().running(objective, seed=3))
+    estimates = list(with_cost(FisherTrace().running(objective, seed=3), objective))
     rows = naive(objective)
     for found, n in zip(estimates, (4, 7, 8), strict=True):
         part = rows[:n]
@@ -886,7 +886,7 @@ def test_workers_agree_with_one_process_although_some_have_more_batches(count, m
         share = whole.batches[rank::count]
         mine = Objective(deepcopy(whole.model), cross_entropy, share, group=member, trusted=True)
         vars(mine)["rows"] = whole.rows  # threads cannot meet inside a cached_property, which is locked until 3.12
-        found[rank] = (list(FisherTrace("rows").running(mine)), fisher_traces(mine, "rows"))
+        found[rank] = (list(with_cost(FisherTrace("rows").running(mine), mine)), fisher_traces(mine, "rows"))
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(count)]
     for thread in threads:

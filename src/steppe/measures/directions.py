@@ -12,7 +12,7 @@ from torch import Tensor
 from .._util.checkpoints import State, matched
 from ..core.vector import Chunk, Vector
 from .curvature.operator import Curvature
-from .curvature.sweep import Sweep
+from .curvature.spectrum import Sweep
 from .objective import Objective
 
 

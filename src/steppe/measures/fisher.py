@@ -18,10 +18,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .batches import Batch, batch_weight, row, rows_of, to_device
 from .checks import check_depends_on_parameters
 from .estimate import Estimate, Measure, weighted
-from .functional import measurement_mode, twice_differentiable
+from .functional import function_key, measurement_mode, twice_differentiable
 from .ghost import first_line, ghost_squares
 from .ghost_layers import squares, wide
-from .passes import function_key
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -75,7 +74,6 @@ class FisherTrace(Measure):
     chunk: int | None = None
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        start = objective.spent()
         workers, batches = objective.workers, _by_batch(objective, self.way, self.chunk)
         # a worker may hold one batch more than others, and all of them must take part in every all_gather
         rounds = max(int(most) for _, (most,) in workers.all_gather([(workers.rank, [len(objective.batches)])]))
@@ -91,7 +89,7 @@ class FisherTrace(Measure):
             gathered += workers.all_gather(mine)
             rows = torch.tensor([x for _, pairs in sorted(gathered) for x in pairs], dtype=torch.float64).view(-1, 2)
             if rows[:, 1].any():
-                yield weighted(rows[:, 0], rows[:, 1], "unbiased", cost=objective.spent() - start, note=note)
+                yield weighted(rows[:, 0], rows[:, 1], "unbiased", note=note)
 
 
 def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Iterator[tuple[Way, Tensor, Tensor]]:

@@ -18,9 +18,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..core.modules import is_compiled
 from .batches import Batch, rows_of
-from .functional import call_with_weights
+from .functional import call_with_weights, replay
 from .ghost_layers import LAYER_RULES, LayerRule, wide
-from .passes import replay
 
 if TYPE_CHECKING:
     from .objective import Objective

@@ -19,10 +19,9 @@ from ..core.rows import select, whole
 from ..core.vector import Space, Vector, sums
 from ..cuda.graphed_calls import GraphedCalls
 from .batches import Batch, Weight, as_batches, batch_weight, rows_of, supervised, to_device
-from .checks import check_not_sharded, check_objective
+from .checks import check_depends_on_parameters, check_not_sharded, check_objective
 from .estimate import Cost, Meter
-from .functional import Statistics, call_with_weights, unwrap
-from .passes import one_pass
+from .functional import Statistics, call_with_weights, replay, unwrap, writable
 from .precision import Precision
 
 
@@ -216,12 +215,30 @@ class Objective:
         return [p.detach() for p in self.params.values()]
 
     def _pass(self, weights: Sequence[Tensor], batch: Batch, probe: Probe) -> tuple[Tensor, list[Tensor], int]:
+        """The loss of a batch (or one per row), the gradient of its mean, empty unless requested, and the rows."""
         batch = to_device(batch, self.space.device)
         if probe.rows is not whole:
             if len(self.batches) > 1:
                 raise ValueError(f"a probe of some rows needs an objective of one batch, not {len(self.batches)}")
             batch, _ = select(probe.rows, batch)
-        return *one_pass(self, weights, batch, gradient=probe.grad), rows_of(batch)
+
+        def work(weights: Sequence[Tensor], batch: Batch) -> list[Tensor]:
+            leaves = [w.detach().requires_grad_(probe.grad) for w in weights]
+
+            def task(model: nn.Module) -> list[Tensor]:
+                losses = self.loss_fn(*self.forward(model, batch))
+                if not probe.grad:
+                    return [losses]
+                check_depends_on_parameters(self, losses)
+                grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True)
+                check_depends_on_parameters(self, losses, grads)
+                return [losses.detach(), *writable(grads, leaves)]
+
+            with torch.set_grad_enabled(probe.grad):
+                return self.evaluate(leaves, task)  # type: ignore[no-any-return]
+
+        losses, *grads = replay(self, ("pass", probe.grad), work, weights, batch)
+        return losses, grads, rows_of(batch)
 
     def evaluate(self, weights: Sequence[Tensor], task: Callable[[nn.Module], Any]) -> Any:
         """`task(model)` with these weights in place of the moving parameters."""

@@ -10,13 +10,23 @@ from ..core.ball import Ball
 from ..core.metric import Elementwise, Metric
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, gaussian
 from .curvature.forms import gauss_newton
-from .curvature.spectral import Eigenvalue, FrobeniusSquared, LogDeterminant, Trace
+from .curvature.measures import Eigenvalue, FrobeniusSquared, LogDeterminant, RelativeFlatness, Trace
 from .estimate import Measure
 from .fisher import FisherTrace
-from .limits import AverageLimit, CurvatureLimit, GradientNorm, Loss, SlopeLimit
-from .relative_flatness import RelativeFlatness
-from .sharpness import AverageCase, OneStep, OnNormalisedLogits, PerBatch, WorstCase, box
+from .sharpness import (
+    AverageCase,
+    AverageLimit,
+    CurvatureLimit,
+    GradientNorm,
+    Loss,
+    OneStep,
+    OnNormalisedLogits,
+    PerBatch,
+    SlopeLimit,
+    box,
+)
 from .universal import ZerothOrder
+from .worst_case import WorstCase
 
 MAGNITUDE = Elementwise(0.0, everywhere=True)  # c = |w| for every weight, as the paper defines adaptive sharpness
 

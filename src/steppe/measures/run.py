@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from .._util.json import json_safe
 from .._util.progress import bar, is_shown
 from .._util.terminal import cell, console, line, say
+from .curvature.measures import Eigenvalue, SpectralMeasure
 from .curvature.operator import Curvature
-from .curvature.spectral import Eigenvalue, SpectralMeasure, Spectrum, with_cost
-from .estimate import Cost, Estimate, Measure
+from .curvature.spectrum import Spectrum
+from .estimate import Cost, Estimate, Measure, with_cost
 from .functional import measurement_mode
 from .objective import Objective
 from .registry import resolve_measures
@@ -171,7 +172,7 @@ def _follow(name: str, running: Iterator[Estimate], estimates: dict[str, Estimat
 
 def _running(one: Measure, objective: Objective, seed: int, spectra: dict[Any, Spectrum]) -> Iterator[Estimate]:
     if not isinstance(one, SpectralMeasure):
-        return one.running(objective, seed)
+        return with_cost(one.running(objective, seed), objective)
     key = (one.form, one.metric, one.by)
     if key not in spectra:
         spectra[key] = one.by(Curvature(objective, one.form, one.metric), seed)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..core.draw import Draw
 from ..core.triple import Triple, identity
 from .curvature.operator import Curvature
-from .estimate import Cost, Estimate, Kind, Measure, NotFinite, report_points, summarise
+from .estimate import Estimate, Kind, Measure, NotFinite, report_points, summarise
 from .objective import Objective
 
 BLOCK = 10  # draws per call for Hessian products
@@ -40,7 +40,6 @@ class ZerothOrder(Measure):
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         if not self.rho > 0:
             raise ValueError(f"differences of losses need a radius rho > 0, not {self.rho}")
-        before = objective.spent()
         base, grad = objective.gradient()
         psis: list[Tensor] = []
         due = set(report_points(self.n))
@@ -54,7 +53,7 @@ class ZerothOrder(Measure):
                 row.append((loss - base) / self.rho**2)
             psis.append(self.triple.psis(torch.tensor([row], dtype=torch.float64)))
             if len(psis) in due:
-                yield _estimate(self.triple, psis, objective.spent() - before)
+                yield _estimate(self.triple, psis)
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ class SecondOrder(Measure):
     n: int = 100
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        before = objective.spent()
         curvature = Curvature(objective)
         grad = curvature.gradient()
         psis: list[Tensor] = []  # one tensor per block
@@ -91,15 +89,15 @@ class SecondOrder(Measure):
             rows = torch.tensor(forms, dtype=torch.float64).view(len(block), len(self.triple.laws))
             psis.append(self.triple.psis(rows))
             if block.stop in due:
-                yield _estimate(self.triple, psis, objective.spent() - before)
+                yield _estimate(self.triple, psis)
 
 
-def _estimate(triple: Triple, psis: list[Tensor], cost: Cost) -> Estimate:
+def _estimate(triple: Triple, psis: list[Tensor]) -> Estimate:
     """Triples in logs are estimated as logarithms: for networks the value itself overflows."""
     kind: Kind = "unbiased" if triple.phi is identity and not triple.logs else "plug-in"
     note = "logarithm" if triple.logs else ""
     without_each = triple.links_without_each
-    return summarise(torch.cat(psis), kind, triple.link, without_each=without_each, cost=cost, note=note)
+    return summarise(torch.cat(psis), kind, triple.link, without_each=without_each, note=note)
 
 
 def exponential_integrals(eigenvalues: Tensor, sigmas: Sequence[float]) -> Tensor:

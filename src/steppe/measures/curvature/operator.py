@@ -19,9 +19,8 @@ from ...cuda.graphed_calls import GraphedCalls
 from ...cuda.graphs import Recorder
 from ..batches import Batch, to_device
 from ..estimate import check_finite
-from ..functional import measurement_mode
+from ..functional import is_captured, measurement_mode, replay
 from ..objective import Objective
-from ..passes import is_recorded, replay
 from .forms import Apply, Form, Local, hessian
 
 Products = list[list[Tensor]]  # one tensor per parameter for every vector
@@ -198,7 +197,7 @@ class BatchProducts:
 
     @property
     def _records(self) -> bool:
-        return self._recorder is not None or is_recorded(self.objective.space.device)
+        return self._recorder is not None or is_captured(self.objective.space.device)
 
     @cached_property
     def _vectorises(self) -> bool:

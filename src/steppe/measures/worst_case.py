@@ -1,18 +1,26 @@
-"""Search rules for the highest loss in a ball, in coordinates gamma in which the ball has radius 1 and no metric.
+"""Worst-case sharpness: searches for the highest loss in a ball.
 
-A rule starts at a point of the unit ball with its loss and gradient, evaluates others at one forward-backward pass
-each, and yields every point that it evaluates.
+Searches use coordinates gamma in which the ball has radius 1 and no metric. A rule starts at a point of the unit ball
+with its loss and gradient, evaluates others at one forward-backward pass each, and yields every one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf, isfinite
+from typing import Any, Protocol
 
-from ..core.ball import Ball
+import torch
+
+from ..core.ball import Ball, stretch_
 from ..core.metric import Surroundings
+from ..core.probe import Probe
 from ..core.vector import Vector
+from .estimate import Estimate, Measure, NotFinite
+from .functional import measurement_mode
+from .objective import Objective
 
 
 @dataclass(frozen=True)
@@ -151,6 +159,117 @@ class ProjectedAscent:
         for _ in range(steps):
             here = problem.evaluate(problem.project(here.gamma.clone().add_(problem.uphill(here.slope), self.step)))
             yield here
+
+
+HEADSTART = 1  # steps of the second ascent before it is compared with the first after as many evaluations
+
+
+@dataclass(frozen=True)
+class Summit:
+    """The highest point of a search.
+
+    Parameters
+    ----------
+    rise
+        The loss there minus the loss at the weights.
+    gamma
+        The point, in coordinates in which the ball has radius 1 and no metric.
+    scale
+        Maps these coordinates to displacements.
+    looks
+        Points evaluated, the centre included.
+
+    """
+
+    rise: float
+    gamma: Vector
+    scale: Any
+    looks: int
+
+    @cached_property
+    def at(self) -> Vector:
+        """The displacement of the weights."""
+        at: Vector = self.gamma * self.scale
+        return at
+
+
+@dataclass(frozen=True)
+class WorstCase(Measure):
+    """max of L(w + d) - L(w) over a ball; the highest point of a search is a lower bound.
+
+    The first ascent starts at the weights, or at a random point of the boundary if the gradient is zero there. The
+    second starts opposite to where the first ended, if the loss is higher there than at the weights, and stops when it
+    falls behind the first. Further ones start at random points. A step costs one forward-backward pass.
+
+    Parameters
+    ----------
+    ball
+        The radius, metric and norm.
+    steps
+        At most, per ascent (20: A modern look, section 3.3).
+    starts
+        The number of ascents.
+    climb
+        `PowerAscent()`, `AutoPGD()` or `ProjectedAscent()`.
+
+    """
+
+    ball: Ball = field(default_factory=Ball)
+    steps: int = 20
+    starts: int = 2
+    climb: AscentRule = field(default_factory=PowerAscent)
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        for summit in self.search(objective, seed):
+            yield Estimate(summit.rise, 0.0, 1, "lower bound")
+
+    def highest(self, objective: Objective, seed: int = 0) -> Summit:
+        """The worst point, with its displacement."""
+        with measurement_mode(objective.model, objective.statistics):
+            *_, last = self.search(objective, seed)
+        return last
+
+    def search(self, objective: Objective, seed: int = 0) -> Iterator[Summit]:
+        """Yield higher and higher points."""
+        if self.starts < 1 or self.steps < 1:
+            raise ValueError(f"a search needs starts >= 1 and steps >= 1, not {self.starts} and {self.steps}")
+        ones, scales = objective.space.zeros().map(torch.ones_like), self.ball.scales(objective)
+        scale = stretch_(ones, scales) if len(scales) > 1 else scales[0]  # displacement = scale * gamma
+        looks = 0
+
+        def evaluate(gamma: Vector) -> Point:
+            nonlocal looks
+            looks += 1
+            reading = objective.read(Probe(gamma * scale))
+            if not isfinite(loss := float(reading.loss)):
+                where = f"inside the ball of radius {self.ball.rho}, after {looks} points: measure in a smaller ball"
+                where = where if looks > 1 else "at the weights themselves: look for the rows that it comes from"
+                raise NotFinite(f"the loss is {loss} {where}, or in float64")
+            return Point(gamma, loss, reading.grad.mul_(scale))
+
+        # 1 where weights can move, 0 where the scale is 0: a random start must differ from the centre
+        free = (objective.space.zeros().map(torch.ones_like) * scale).map(lambda x: (x != 0).to(x))
+        centre = best = evaluate(objective.space.zeros())
+        problem = AscentProblem(self.ball.unit, centre.loss, evaluate, objective)
+        first: list[float] = []  # losses along the first ascent
+        for i in range(self.starts):
+            start = centre
+            if i == 1:
+                start = evaluate(best.gamma * -1.0)
+            elif i or not float(centre.slope.norm(inf)):  # no gradient to follow
+                noise = objective.draw(seed, objective.number, i).normal()
+                start = evaluate(problem.uphill(noise.mul_(free)))
+            best = max(best, start, key=_loss)
+            if i == 1 and start.loss <= centre.loss:
+                yield Summit(best.loss - centre.loss, best.gamma, scale, looks)
+                continue
+            for k, point in enumerate(self.climb(start, problem, self.steps)):
+                best = max(best, point, key=_loss)
+                yield Summit(best.loss - centre.loss, best.gamma, scale, looks)
+                if i == 0:
+                    first.append(point.loss)
+                elif i == 1 and k >= HEADSTART and point.loss < first[min(k + 1, len(first) - 1)]:
+                    break
 
 
 def checkpoints(steps: int) -> set[int]:
