@@ -545,7 +545,7 @@ def test_what_ghost_norms_cannot_know_goes_another_way(maker, way, culprit):
             with pytest.raises(ValueError, match=culprit):
                 fisher_traces(objective, "ghost")
         if way == "rows":
-            with pytest.raises(ValueError, match=r'does not run under vmap.*Ask for way="rows"'):
+            with pytest.raises(ValueError, match=r'does not run under vmap.*Pass way="rows"'):
                 fisher_traces(objective, "vmap")
 
 

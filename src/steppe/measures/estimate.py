@@ -126,7 +126,7 @@ class NotFinite(ArithmeticError):
 def check_finite(loss: float, where: str = "at the weights themselves") -> None:
     """Raise NotFinite if a loss is infinite or not a number; its derivatives may be finite all the same."""
     if not isfinite(loss):
-        raise NotFinite(f"the loss {where} is {loss}: look for the rows that it comes from, or measure in float64")
+        raise NotFinite(f"the loss {where} is {loss}: find the rows that cause it, or measure in float64")
 
 
 class Measure(Protocol):

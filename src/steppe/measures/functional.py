@@ -210,7 +210,7 @@ def replay(o: Objective, key: Hashable, work: Work, tensors: Sequence[Tensor], b
     def flat_work(*inputs: Tensor) -> list[Tensor]:
         return work(inputs[:n], tree_unflatten(list(inputs[n:]), spec))
 
-    with measurement_mode(o.model, o.statistics):  # out here: generator states cannot be read during a capture
+    with measurement_mode(o.model, o.statistics):  # not inside: generator states cannot be read during a capture
         return o.replays((key, str(spec), function, memory), flat_work, *tensors, *leaves)
 
 

@@ -114,7 +114,7 @@ class Objective:
     @cached_property
     def space(self) -> Space:
         roles = roles_of(self.model, [])
-        return Space(self.here(), roles=[roles[id(p)] for p in self.params.values()])
+        return Space(self.weight_tensors(), roles=[roles[id(p)] for p in self.params.values()])
 
     @property
     def weights(self) -> Vector:
@@ -134,7 +134,7 @@ class Objective:
         """The rows of all batches of all workers."""
         rows = int(self.workers.all_reduce(torch.tensor(float(sum(self.sizes)), dtype=torch.float64)))
         if not rows:
-            raise ValueError("there is nothing to measure on: data has no batches")
+            raise ValueError("data has no batches: there is nothing to measure on")
         return rows
 
     @cached_property
@@ -147,7 +147,7 @@ class Objective:
         """The share of every batch that this worker holds in the mean over all workers' batches."""
         total = float(self.workers.all_reduce(torch.tensor(sum(self.batch_weights), dtype=torch.float64)))
         if not total and self.rows:
-            raise ValueError("there is nothing to measure on: weight= is 0 for every batch")
+            raise ValueError("weight= is 0 for every batch: there is nothing to measure on")
         return [weight / total for weight in self.batch_weights]
 
     def spent(self) -> Cost:
@@ -190,7 +190,7 @@ class Objective:
         """Evaluate a probe: the loss, and the gradient if requested, at displaced weights."""
         self.check()
         with torch.no_grad():
-            weights = sums(self.here(), probe.at.tensors) if probe.at is not None else self.here()
+            weights = sums(self.weight_tensors(), probe.at.tensors) if probe.at is not None else self.weight_tensors()
         total = torch.zeros((), dtype=torch.float64, device=self.space.device)
         grad: Vector | None = None
         each: list[Tensor] = []
@@ -210,7 +210,7 @@ class Objective:
         row_losses = torch.cat(each) if each else None
         return Reading(grad, self.workers.all_reduce(total), lambda x: x, row_losses, sum(self.sizes))
 
-    def here(self) -> list[Tensor]:
+    def weight_tensors(self) -> list[Tensor]:
         """The moving parameters, detached; they share memory with the model."""
         return [p.detach() for p in self.params.values()]
 

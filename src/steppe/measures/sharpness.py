@@ -74,7 +74,14 @@ class AverageCase(Measure):
 
 @dataclass(frozen=True)
 class OneStep(Measure):
-    """L(w + d) - L(w) at SAM's d, the point of the ball furthest along the gradient (Foret et al. 2021, eq. 2)."""
+    """L(w + d) - L(w) at SAM's d, the point of the ball furthest along the gradient (Foret et al. 2021, eq. 2).
+
+    Parameters
+    ----------
+    ball
+        The radius, metric and norm.
+
+    """
 
     ball: Ball = field(default_factory=Ball)
 
@@ -82,7 +89,7 @@ class OneStep(Measure):
         base, grad = objective.gradient()
         loss = objective.loss(self.ball.steepest_(grad, objective))
         if not isfinite(loss):
-            raise NotFinite(f"the loss is {loss} one step of radius {self.ball.rho} away: take a smaller one")
+            raise NotFinite(f"the loss is {loss} one step of radius {self.ball.rho} away: use a smaller radius")
         yield exact(loss - base)
 
 
@@ -132,7 +139,14 @@ def _mean_of(rows: Sequence[tuple[int, list[float]]]) -> Estimate:
 
 @dataclass(frozen=True)
 class NormalisedLogits:
-    """A loss of logits that are divided by their standard deviation over the classes (A modern look, eq. 5)."""
+    """A loss of logits that are divided by their standard deviation over the classes (A modern look, eq. 5).
+
+    Parameters
+    ----------
+    loss_fn
+        The loss of the divided logits and the target.
+
+    """
 
     loss_fn: Callable[[Any, Any], Tensor]
 
@@ -142,7 +156,14 @@ class NormalisedLogits:
 
 @dataclass(frozen=True)
 class OnNormalisedLogits(Measure):
-    """A measure of the loss of normalised logits, which does not depend on the scale of the last layer."""
+    """A measure of the loss of normalised logits, which does not depend on the scale of the last layer.
+
+    Parameters
+    ----------
+    measure
+        Of the objective with `NormalisedLogits`.
+
+    """
 
     measure: Measure
 
@@ -230,7 +251,14 @@ class AverageLimit(Measure):
 
 @dataclass(frozen=True)
 class GradientNorm(Measure):
-    """The l_p norm of the gradient of the mean loss."""
+    """The l_p norm of the gradient of the mean loss.
+
+    Parameters
+    ----------
+    p
+        The norm.
+
+    """
 
     p: float = 2.0
 

@@ -101,7 +101,16 @@ def _estimate(triple: Triple, psis: list[Tensor]) -> Estimate:
 
 
 def exponential_integrals(eigenvalues: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """E exp(sigma v' H v / 2) over Gaussian v for every sigma: the product of (1 - sigma lambda_i)^(-1/2), eq. 45."""
+    """E exp(sigma v' H v / 2) over Gaussian v for every sigma: the product of (1 - sigma lambda_i)^(-1/2), eq. 45.
+
+    Parameters
+    ----------
+    eigenvalues
+        Of the Hessian H.
+    sigmas
+        Numbers with sigma lambda < 1 for every eigenvalue.
+
+    """
     factors = 1 - torch.as_tensor(sigmas, dtype=torch.float64)[:, None] * eigenvalues.double()
     if bool((factors <= 0).any()):
         raise ValueError(
@@ -116,6 +125,12 @@ def spectrum_from_exponentials(integrals: Tensor, sigmas: Sequence[float]) -> Te
 
     integral^-2 is the polynomial (1 - sigma lambda_1) ... (1 - sigma lambda_d) at sigma. Its d values and p(0) = 1
     determine its coefficients, which are those of the characteristic polynomial; the roots are the eigenvalues.
+
+    Parameters
+    ----------
+    integrals, sigmas
+        The integrals, and the sigma of each.
+
     """
     import numpy as np
 
@@ -131,7 +146,14 @@ def spectrum_from_exponentials(integrals: Tensor, sigmas: Sequence[float]) -> Te
 
 
 def hessian_from_point_masses(form: Callable[[Tensor], float], d: int) -> Tensor:
-    """A symmetric matrix from its form v -> v' H v at the d (d + 1) / 2 points e_i and e_i + e_j (Theorem 7)."""
+    """A symmetric matrix from its form v -> v' H v at the d (d + 1) / 2 points e_i and e_i + e_j (Theorem 7).
+
+    Parameters
+    ----------
+    form, d
+        The quadratic form, and its dimension.
+
+    """
     units = torch.eye(d, dtype=torch.float64)
     diagonal = torch.tensor([form(e) for e in units], dtype=torch.float64)
     matrix = torch.diag(diagonal)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -54,15 +54,13 @@ DESCENTS = 2  # steps that decrease the loss before a power ascent switches to s
 SHORT = 0.5  # first step of these, in radii
 
 
-class AscentRule(Protocol):
-    """Yields the points that it evaluates from a start, in at most `steps` steps."""
-
-    def __call__(self, start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]: ...
+# (start, problem, steps): yields the points that it evaluates from a start, in at most `steps` steps
+AscentRule = Callable[[Point, AscentProblem, int], Iterator[Point]]
 
 
 @dataclass(frozen=True)
 class PowerAscent:
-    """Goes to the boundary point furthest along the gradient, repeatedly (Journee et al. 2010, Algorithm 1).
+    """Moves to the boundary point furthest along the gradient, repeatedly (Journee et al. 2010, Algorithm 1).
 
     Where the loss is convex, as around a minimum, every such step increases it; there is no step size. Where full steps
     decrease the loss, Auto-PGD continues from the best point.
@@ -80,24 +78,24 @@ class PowerAscent:
     rtol: float = 1e-3
 
     def __call__(self, start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]:
-        here = best = start
+        point = best = start
         descents = 0
         for k in range(steps):
-            before = here
-            gamma = problem.uphill(here.slope)
+            before = point
+            gamma = problem.uphill(point.slope)
             if 1 <= k <= self.averaged:
-                gamma.mul_(0.75).add_(here.gamma, 0.25)  # a convex combination stays in the ball
-            here = problem.evaluate(gamma)
-            yield here
-            gain, enough = here.loss - before.loss, self.rtol * (before.loss - problem.base)
+                gamma.mul_(0.75).add_(point.gamma, 0.25)  # a convex combination stays in the ball
+            point = problem.evaluate(gamma)
+            yield point
+            gain, enough = point.loss - before.loss, self.rtol * (before.loss - problem.base)
             settled = k > self.averaged
             descents += gain < 0
-            best = max(best, here, key=_loss)
+            best = max(best, point, key=_loss)
             if descents == DESCENTS or (settled and gain < -abs(enough)):
                 yield from AutoPGD(step=SHORT)(best, problem, steps - k - 1)
                 return
             if k == self.averaged:
-                here = best
+                point = best
             elif settled and gain <= enough:
                 return
 
@@ -124,44 +122,51 @@ class AutoPGD:
     progress: float = 0.75
 
     def __call__(self, start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]:
-        here = before = best = start
+        point = before = best = start
         step, checked = self.step, 0
         step_then = step
         climbed: list[bool] = []
         highest: list[float] = []  # of the points before each step
         checks = checkpoints(steps)
         for k in range(steps):
-            z = problem.project(here.gamma.clone().add_(problem.uphill(here.slope), step))
+            z = problem.project(point.gamma.clone().add_(problem.uphill(point.slope), step))
             if k:
                 a = self.momentum
-                z = problem.project(z.mul_(a).add_(here.gamma, 2 - 2 * a).add_(before.gamma, a - 1))
+                z = problem.project(z.mul_(a).add_(point.gamma, 2 - 2 * a).add_(before.gamma, a - 1))
             highest.append(best.loss)
-            before, here = here, problem.evaluate(z)
-            yield here
-            climbed.append(here.loss > before.loss)
-            best = max(best, here, key=_loss)
+            before, point = point, problem.evaluate(z)
+            yield point
+            climbed.append(point.loss > before.loss)
+            best = max(best, point, key=_loss)
             if k in checks and k:
                 seldom = sum(climbed[checked:k]) < self.progress * (k - checked)
                 stuck = step == step_then and highest[k] == highest[checked]
                 step_then, checked = step, k
                 if seldom or stuck:
-                    step, here = step / 2, best
+                    step, point = step / 2, best
 
 
 @dataclass(frozen=True)
 class ProjectedAscent:
-    """Projected ascent with a fixed step, in radii."""
+    """Projected ascent with a fixed step.
+
+    Parameters
+    ----------
+    step
+        In radii.
+
+    """
 
     step: float = 0.25
 
     def __call__(self, start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]:
-        here = start
+        point = start
         for _ in range(steps):
-            here = problem.evaluate(problem.project(here.gamma.clone().add_(problem.uphill(here.slope), self.step)))
-            yield here
+            point = problem.evaluate(problem.project(point.gamma.clone().add_(problem.uphill(point.slope), self.step)))
+            yield point
 
 
-HEADSTART = 1  # steps of the second ascent before it is compared with the first after as many evaluations
+HEADSTART = 1  # steps of the second ascent before it is compared with the first at equal evaluations
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,7 @@ class Summit:
     scale
         Maps these coordinates to displacements.
     looks
-        Points evaluated, the centre included.
+        The number of points evaluated, the centre included.
 
     """
 
@@ -206,7 +211,7 @@ class WorstCase(Measure):
     ball
         The radius, metric and norm.
     steps
-        At most, per ascent (20: A modern look, section 3.3).
+        The maximum number of steps per ascent (20: A modern look, section 3.3).
     starts
         The number of ascents.
     climb
@@ -243,7 +248,11 @@ class WorstCase(Measure):
             reading = objective.read(Probe(gamma * scale))
             if not isfinite(loss := float(reading.loss)):
                 where = f"inside the ball of radius {self.ball.rho}, after {looks} points: measure in a smaller ball"
-                where = where if looks > 1 else "at the weights themselves: look for the rows that it comes from"
+                where = (
+                    where
+                    if looks > 1
+                    else "at the weights themselves: find the rows that cause it, and measure without them"
+                )
                 raise NotFinite(f"the loss is {loss} {where}, or in float64")
             return Point(gamma, loss, reading.grad.mul_(scale))
 

@@ -179,7 +179,7 @@ class RelativeFlatness(Measure):
             raise ValueError(f"relative flatness is that of a weight matrix, and {name!r} is none of {matrices}")
         part = replace(objective, only=[name])
         curvature = Curvature(part)
-        w = part.here()[0]
+        w = part.weight_tensors()[0]
         matrix = w.reshape(len(w), -1)
         draws: list[float] = []
         for i in range(self.n):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite, sqrt
-from typing import Literal, Protocol, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -22,16 +22,6 @@ RANDOM = 0.1  # length of the random part of the start vector, beside a gradient
 BLOCK = 5  # probes between two estimates
 DENSE_MOST = 20_000  # parameters: the matrix takes 3.2 GB then
 COLUMNS = 32  # of a dense matrix per call for products
-
-
-class Spectrum(Protocol):
-    """Estimates of the spectrum of an operator: a `Sweep` or, for small models, `Dense`."""
-
-    def eigenvalues(self, k: int = ..., end: End = ..., rtol: float = ..., most: int = ...) -> Iterator[Estimate]: ...
-    def trace(self, rtol: float = ..., most: int = ...) -> Iterator[Estimate]: ...
-    def frobenius_squared(self, rtol: float = ..., most: int = ...) -> Iterator[Estimate]: ...
-    def log_determinant(self, cut: float = ..., runs: int = ..., steps: int = ...) -> Iterator[Estimate]: ...
-    def log_determinant_shifted(self, mu: float, runs: int = ..., steps: int = ...) -> Iterator[Estimate]: ...
 
 
 @dataclass(frozen=True)
@@ -78,8 +68,7 @@ class Sweep:
 
     def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 1e-3, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the k-th eigenvalue from one end until its residual is below rtol times it."""
-        if k < 1 or k > self.operator.dimension:
-            raise ValueError(f"there are {self.operator.dimension} eigenvalues, and no {k}-th one from the {end}")
+        _check_index(self.operator, k, end)
         enough = 1 if k == 1 else 2 * k + 10  # a low-dimensional invariant space shows by then
         for ritz in self._growing(k, most):
             i = _index(ritz, k, end)
@@ -166,8 +155,7 @@ class Sweep:
     def _probing(self) -> Iterator[int]:
         """Yield the number of probes now, and after every further block."""
         if self._deflated is None:
-            wanted = min(self.deflate, self.operator.dimension)
-            while self.lanczos.steps < wanted:
+            while self.lanczos.steps < min(self.deflate, self.operator.dimension):
                 self.lanczos.step()
             self._deflated = self.lanczos.steps if self.deflate else 0
         if self._traces or self._deflated == self.operator.dimension:
@@ -202,7 +190,7 @@ class Sweep:
 
 
 def hutchinson(operator: Operator, seed: int = 0) -> Sweep:
-    """A sweep whose traces are means over random signs without deflation (Hutchinson 1990)."""
+    """A `Sweep` whose traces are means over random signs, without deflation (Hutchinson 1990); takes its arguments."""
     return Sweep(operator, seed, deflate=0)
 
 
@@ -235,8 +223,13 @@ def diagonal(operator: Operator, n: int = 100, seed: int = 0) -> tuple[Vector, V
     return mean, variance.map(lambda x: torch.sqrt(x.clamp(min=0)) / sqrt(n - 1))
 
 
+def _check_index(operator: Operator, k: int, end: End) -> None:
+    if not 1 <= k <= operator.dimension:
+        raise ValueError(f"there are {operator.dimension} eigenvalues, and no {k}-th one from the {end}")
+
+
 def _index(ritz: Ritz, k: int, end: End) -> int:
-    """The index of the k-th value from one end, or of the last one there is."""
+    """The index of the k-th value from one end, or of the last one."""
     n = len(ritz.values)
     return max(n - k, 0) if end == "top" else min(k - 1, n - 1)
 
@@ -253,7 +246,7 @@ class Dense:
     operator
         A `Curvature`, or any symmetric operator, of at most 20 000 parameters.
     seed
-        Unused: there is nothing random.
+        Unused: nothing is random.
 
     """
 
@@ -286,8 +279,7 @@ class Dense:
         return cast(Tensor, torch.linalg.eigvalsh(self.matrix))
 
     def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
-        if not 1 <= k <= self.operator.dimension:
-            raise ValueError(f"there are {self.operator.dimension} eigenvalues, and no {k}-th one from the {end}")
+        _check_index(self.operator, k, end)
         yield exact(float(self.spectrum[-k if end == "top" else k - 1]))
 
     def trace(self, rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
@@ -310,3 +302,6 @@ class Dense:
                 f"{float(self.spectrum[0]):.4g}"
             )
         yield exact(float((self.spectrum + mu).log().sum()))
+
+
+Spectrum = Sweep | Dense
