@@ -163,9 +163,9 @@ class Objective:
         """Raise: an objective has no parameter groups, so the radius of a ball must be a number."""
         raise LookupError(f"an objective has no option {name!r}: give the ball its radius when you make it")
 
-    def draw(self, *key: int) -> Draw:
-        """A source of random vectors, as a function of the key."""
-        return Draw(self.space, key, self.weights, self.space.zeros())
+    def draw(self, *key: int, grad: Vector | None = None) -> Draw:
+        """A source of random vectors, as a function of the key and, for laws that use it, of the gradient."""
+        return Draw(self.space, key, self.weights, self.space.zeros() if grad is None else grad)
 
     def loss(self, at: Vector | None = None) -> float:
         """The mean loss at the weights displaced by `at`."""

@@ -9,7 +9,6 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from ..core.draw import Draw
 from ..core.triple import Triple, identity
 from .curvature.operator import Curvature
 from .estimate import Estimate, Kind, Measure, NotFinite, report_points, summarise
@@ -46,8 +45,7 @@ class ZerothOrder(Measure):
         for i in range(self.n):
             row = []
             for k, law in enumerate(self.triple.laws):
-                draw = Draw(objective.space, (seed, objective.number, i, k), objective.weights, grad)
-                loss = objective.loss(law(draw) * self.rho)
+                loss = objective.loss(law(objective.draw(seed, objective.number, i, k, grad=grad)) * self.rho)
                 if not isfinite(loss):
                     raise NotFinite(f"the loss is {loss} at draw {i}, radius {self.rho}: measure at a smaller radius")
                 row.append((loss - base) / self.rho**2)
@@ -80,7 +78,7 @@ class SecondOrder(Measure):
         for first in range(0, self.n, BLOCK):
             block = range(first, min(first + BLOCK, self.n))
             vectors = [
-                law(Draw(objective.space, (seed, objective.number, i, k), objective.weights, grad))
+                law(objective.draw(seed, objective.number, i, k, grad=grad))
                 for i in block
                 for k, law in enumerate(self.triple.laws)
             ]
