@@ -252,7 +252,7 @@ def test_vectors_of_another_objective_or_precision_are_taken():
 
 def test_directions_that_lead_nowhere_are_refused():
     objective = network(mlp_problem(1))
-    with pytest.raises(ValueError, match=r"length 0.0, so there is nothing"):
+    with pytest.raises(ValueError, match=r"length 0.0, which has to be finite"):
         slice_1d(objective, objective.space.zeros())
     biases = replace(objective, only=["*.bias"])
     with pytest.raises(ValueError, match='one_dim="whole"'):
