@@ -34,7 +34,7 @@ WRONG = [  # flags, and what is said
     ("--model nowhere:net", "there is no module 'nowhere'"),
     ("--model nets:nte", "in nets, there is no factory 'nte'. Did you mean 'net'"),
     ("--model nets:net --model-options.deep 3", "there is no option of nets:net 'deep'"),
-    ("--measures worst_linf@x", "--measures: 'worst_linf@x' asks for worst_linf at radius 'x'"),
+    ("--measures worst_linf@x", "--measures: 'worst_linf@x' names worst_linf at radius 'x'"),
     ("--loggers nowhere:log", "there is no module 'nowhere'"),
     ("--severities 1,6", "--severities is [1, 6], and has to be a list of numbers from 1 to 5"),
 ]

@@ -13,8 +13,8 @@ from oracles import curvature as oracle
 from torch import Tensor
 
 from steppe.core.basis import flat
-from steppe.measures.curvature.density import Density, spectral_density
-from steppe.measures.curvature.sweep import BLOCK, Sweep, diagonal
+from steppe.measures.curvature.lanczos import Density, spectral_density
+from steppe.measures.curvature.spectrum import BLOCK, Sweep, diagonal
 from steppe.measures.estimate import Estimate, last
 
 SEEDS = range(200)

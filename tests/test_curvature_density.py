@@ -17,9 +17,8 @@ from torch import Tensor
 
 from steppe.core.basis import flat
 from steppe.core.draw import Draw
-from steppe.measures.curvature.dense import MOST, Dense
-from steppe.measures.curvature.density import Density, spectral_density
-from steppe.measures.curvature.sweep import Sweep, diagonal
+from steppe.measures.curvature.lanczos import Density, spectral_density
+from steppe.measures.curvature.spectrum import DENSE_MOST, Dense, Sweep, diagonal
 from steppe.measures.estimate import Estimate, NotFinite, last
 
 
@@ -339,7 +338,7 @@ def test_models_that_are_too_large_are_refused_with_what_to_do() -> None:
     class Large(Matrix):
         @property
         def dimension(self) -> int:
-            return MOST + 1
+            return DENSE_MOST + 1
 
-    with pytest.raises(ValueError, match=f"{MOST + 1} parameters is too large .*: ask a Sweep, or choose fewer"):
+    with pytest.raises(ValueError, match=f"{DENSE_MOST + 1} parameters is too large .*: use Sweep, or choose fewer"):
         Dense(Large(random_hessian(2)))

@@ -23,10 +23,8 @@ from untouched import MAKERS, Case, assert_untouched, convolutions, lstm, make, 
 
 from steppe import Elementwise
 from steppe.core.metric import Given
-from steppe.measures.curvature.dense import Dense
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
-from steppe.measures.curvature.operator import Curvature
-from steppe.measures.curvature.spectral import (
+from steppe.measures.curvature.measures import (
     Eigenvalue,
     FrobeniusSquared,
     LogDeterminant,
@@ -34,8 +32,9 @@ from steppe.measures.curvature.spectral import (
     SpectralMeasure,
     Trace,
 )
-from steppe.measures.curvature.sweep import Sweep
-from steppe.measures.estimate import Estimate, NotFinite, last
+from steppe.measures.curvature.operator import Curvature
+from steppe.measures.curvature.spectrum import Dense, Sweep
+from steppe.measures.estimate import Estimate, NotFinite, last, with_cost
 from steppe.measures.objective import Objective
 
 F64 = torch.float64
@@ -187,7 +186,7 @@ def test_costs_are_counted() -> None:
 def test_running_costs_grow_and_the_last_one_is_the_whole() -> None:
     o = objective()
     before = o.spent()
-    costs = [found.cost.products for found in Eigenvalue(2, rtol=1e-5).running(o)]
+    costs = [found.cost.products for found in with_cost(Eigenvalue(2, rtol=1e-5).running(o), o)]
     assert costs == sorted(costs)
     assert costs[0] == pytest.approx(2)
     assert costs[-1] == pytest.approx((o.spent() - before).products)
@@ -232,7 +231,7 @@ def test_running_estimates_end_with_the_estimate(name: str) -> None:
 def test_whoever_stops_early_has_the_estimate_before(name: str) -> None:
     question, exact = ASKED[name]
     o = objective()
-    running = question.running(o)
+    running = with_cost(question.running(o), o)
     early, kept = next(running), o.spent()
     running.close()
     assert o.spent().products == kept.products

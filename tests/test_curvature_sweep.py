@@ -21,7 +21,7 @@ from steppe import Vector
 from steppe.core.basis import flat, unflat
 from steppe.core.draw import Draw
 from steppe.measures.curvature.lanczos import Lanczos, Operator
-from steppe.measures.curvature.sweep import BLOCK, Sweep
+from steppe.measures.curvature.spectrum import BLOCK, Sweep
 from steppe.measures.estimate import Estimate, NotFinite, last
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from untouched import assert_untouched
 
 from steppe.cuda.graphs import GraphCache
-from steppe.measures import fisher, functional, ghost, passes
+from steppe.measures import fisher, functional, ghost
 from steppe.measures.fisher import FisherTrace, fisher_traces
 from steppe.measures.functional import measurement_mode
 from steppe.measures.objective import Objective
@@ -75,7 +75,7 @@ def objective(model: nn.Module, **options) -> Objective:
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Objective:
     """An objective whose traces are replayed already."""
-    monkeypatch.setattr(passes, "RECORDED", {"cpu", "cuda"})
+    monkeypatch.setattr(functional, "CAPTURED", {"cpu", "cuda"})
     asked = objective(network(), replays=GraphCache(CpuRecorder()))
     for _ in range(CALLS):
         fisher_traces(asked)
@@ -197,7 +197,7 @@ def test_what_happens_in_place_is_replayed(change, recorded, counted):
 
 
 def test_weights_that_stay_are_looked_at_as_they_lie(monkeypatch):
-    monkeypatch.setattr(passes, "RECORDED", {"cpu", "cuda"})
+    monkeypatch.setattr(functional, "CAPTURED", {"cpu", "cuda"})
     model = network()
     model[5].weight.requires_grad_(False)
     asked = objective(model, replays=GraphCache(CpuRecorder()))
@@ -320,7 +320,7 @@ def test_other_objectives_are_looked_at_for_themselves(counted):
 @pytest.mark.parametrize("replays", [False, True])
 def test_a_model_that_mixes_rows_is_refused_every_time(replays, monkeypatch):
     if replays:
-        monkeypatch.setattr(passes, "RECORDED", {"cpu", "cuda"})
+        monkeypatch.setattr(functional, "CAPTURED", {"cpu", "cuda"})
     asked = objective(network(mixes=True), replays=GraphCache(CpuRecorder() if replays else None))
     for _ in range(CALLS + 1):
         with pytest.raises(ValueError, match=r"ghost gives row \d another gradient of"):

@@ -233,7 +233,7 @@ def test_name_at_radius(name: str, text: str, rho: float) -> None:
 @pytest.mark.parametrize("radius", ["", "abc", "-1", str(nan)])
 @pytest.mark.parametrize("name", ["worst_linf", "avg_l2", "adaptive_avg_linf_normalised"])
 def test_a_radius_that_is_none_is_refused(name: str, radius: str) -> None:
-    with pytest.raises(ValueError, match=f"'{name}@{radius}' asks for {name} at radius '{radius}'"):
+    with pytest.raises(ValueError, match=f"'{name}@{radius}' names {name} at radius '{radius}'"):
         measure_by_name(f"{name}@{radius}")
 
 

@@ -22,7 +22,7 @@ from untouched import MAKERS, assert_untouched, make
 
 from steppe.measures import ghost_layers
 from steppe.measures.batches import row, rows_of
-from steppe.measures.estimate import NotFinite
+from steppe.measures.estimate import NotFinite, with_cost
 from steppe.measures.fisher import FisherTrace, fisher_traces
 from steppe.measures.ghost import ghost_squares
 from steppe.measures.objective import Objective
@@ -545,7 +545,7 @@ def test_what_ghost_norms_cannot_know_goes_another_way(maker, way, culprit):
             with pytest.raises(ValueError, match=culprit):
                 fisher_traces(objective, "ghost")
         if way == "rows":
-            with pytest.raises(ValueError, match=r'does not run under vmap.*Ask for way="rows"'):
+            with pytest.raises(ValueError, match=r'does not run under vmap.*Pass way="rows"'):
                 fisher_traces(objective, "vmap")
 
 
@@ -617,7 +617,7 @@ def test_an_input_that_is_written_over_is_no_wrong_number():
             x.mul_(2)
             return self.head(out + x)
 
-    with pytest.raises(ValueError, match=r"the input of a \(Linear\) is written over"):
+    with pytest.raises(ValueError, match=r"the input of a \(Linear\) is overwritten"):
         fisher_traces(sequences(Overwriting()), "ghost")
 
 
@@ -707,7 +707,7 @@ def test_a_loss_that_is_no_function_of_the_weights_is_refused():
 
 def test_wrong_options_name_the_right_ones():
     objective = sequences(Twice())
-    with pytest.raises(ValueError, match=r"no way 'magic'.*ghost, vmap, rows"):
+    with pytest.raises(ValueError, match=r"way is 'magic'.*ghost, vmap, rows"):
         fisher_traces(objective, "magic")
     with pytest.raises(ValueError, match="at least 1, not 0"):
         fisher_traces(objective, "vmap", chunk=0)
@@ -810,7 +810,7 @@ def test_the_estimate_is_the_mean_over_rows_with_its_error_and_cost():
     objective = images(residual())
     objective.check()
     before = objective.spent()
-    estimates = list(FisherTrace().running(objective, seed=3))
+    estimates = list(with_cost(FisherTrace().running(objective, seed=3), objective))
     rows = naive(objective)
     for found, n in zip(estimates, (4, 7, 8), strict=True):
         part = rows[:n]
@@ -886,7 +886,7 @@ def test_workers_agree_with_one_process_although_some_have_more_batches(count, m
         share = whole.batches[rank::count]
         mine = Objective(deepcopy(whole.model), cross_entropy, share, group=member, trusted=True)
         vars(mine)["rows"] = whole.rows  # threads cannot meet inside a cached_property, which is locked until 3.12
-        found[rank] = (list(FisherTrace("rows").running(mine)), fisher_traces(mine, "rows"))
+        found[rank] = (list(with_cost(FisherTrace("rows").running(mine), mine)), fisher_traces(mine, "rows"))
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(count)]
     for thread in threads:

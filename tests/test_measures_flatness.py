@@ -16,6 +16,7 @@ from untouched import assert_untouched
 
 from steppe import Objective
 from steppe.measures import PerBatch, RelativeFlatness
+from steppe.measures.estimate import with_cost
 
 F64 = torch.float64
 Batches = list[tuple[Tensor, Tensor]]
@@ -146,7 +147,7 @@ def test_unequal_batches_are_one_data_set() -> None:
 def test_it_stops_when_the_error_is_small_enough() -> None:
     model, batches = multilayer()
     objective = Objective(model, cross_entropy, batches)
-    running = list(RelativeFlatness(n=400, rtol=0.3).running(objective))
+    running = list(with_cost(RelativeFlatness(n=400, rtol=0.3).running(objective), objective))
     assert [e.n for e in running] == list(range(5, running[-1].n + 1, 5))
     assert 10 <= running[-1].n < 400
     assert running[-1].stderr <= 0.3 * abs(running[-1].value)

@@ -252,7 +252,7 @@ def test_vectors_of_another_objective_or_precision_are_taken():
 
 def test_directions_that_lead_nowhere_are_refused():
     objective = network(mlp_problem(1))
-    with pytest.raises(ValueError, match=r"length 0.0, so there is nothing"):
+    with pytest.raises(ValueError, match=r"length 0.0, which has to be finite"):
         slice_1d(objective, objective.space.zeros())
     biases = replace(objective, only=["*.bias"])
     with pytest.raises(ValueError, match='one_dim="whole"'):
@@ -402,7 +402,7 @@ def test_files_that_hold_something_else_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"other.npz holds no slice"):
         Slice.load(tmp_path / "other.npz")
     np.save(tmp_path / "array.npy", np.zeros(3))
-    with pytest.raises(ValueError, match=r"array.npy is no .npz"):
+    with pytest.raises(ValueError, match=r"array.npy is not an .npz"):
         Slice.load(tmp_path / "array.npy")
     objective, *_ = bowl()
     evil = slice_1d(objective, random_direction(objective, scaling=UNSCALED), points=3)

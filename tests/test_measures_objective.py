@@ -19,13 +19,13 @@ from untouched import FLOAT, MAKERS, SIZES, Case, classification, convolutions, 
 
 from steppe import TRACE, Ball, Elementwise, NormLayersOnly, Probe, Vector
 from steppe.core.rows import Chosen, Part
-from steppe.measures.curvature.spectral import Trace
+from steppe.measures.curvature.measures import Trace
 from steppe.measures.estimate import Measure, NotFinite
 from steppe.measures.functional import unwrap
-from steppe.measures.limits import GradientNorm, Loss
 from steppe.measures.objective import Objective
-from steppe.measures.sharpness import AverageCase, WorstCase
+from steppe.measures.sharpness import AverageCase, GradientNorm, Loss
 from steppe.measures.universal import ZerothOrder
+from steppe.measures.worst_case import WorstCase
 
 
 def every_case(function: Any) -> Any:

@@ -44,7 +44,7 @@ from steppe import (
 from steppe.core.basis import flat
 from steppe.core.triple import LOG_CAP, Law, Times, identity
 from steppe.measures import AverageCase, Estimate, NotFinite, OneStep, PerBatch, SecondOrder, ZerothOrder
-from steppe.measures.estimate import summarise
+from steppe.measures.estimate import summarise, with_cost
 
 F64 = torch.float64
 Forms = Callable[[Tensor], float]  # of u, one row a draw and one column a law
@@ -427,7 +427,7 @@ def test_the_cost_is_what_was_worked(form: str, laws: int) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_running_estimates_improve_step_by_step(form: str) -> None:
     objective, measure = bowl(random_hessian(4)), FORMS[form](n=25)
-    running = list(measure.running(objective, 3))
+    running = list(with_cost(measure.running(objective, 3), objective))
     assert [e.n for e in running] == [10, 20, 25]
     assert running[0].cost.seconds < running[-1].cost.seconds
     final = measure.estimate(objective, 3)

@@ -19,9 +19,17 @@ from surfaces import FLOAT, MAGNITUDE, Function, bowl, surface, waves
 from torch import Tensor
 
 from steppe import Ball, Vector
-from steppe.measures.ascent import AscentProblem, AscentRule, AutoPGD, Point, PowerAscent, ProjectedAscent, checkpoints
 from steppe.measures.objective import Objective
-from steppe.measures.sharpness import WorstCase
+from steppe.measures.worst_case import (
+    AscentProblem,
+    AscentRule,
+    AutoPGD,
+    Point,
+    PowerAscent,
+    ProjectedAscent,
+    WorstCase,
+    checkpoints,
+)
 
 NORMS = [1.0, 1.5, 2.0, 3.0, inf]
 CLIMBS: dict[str, AscentRule] = {

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from untouched import assert_untouched
 
 from steppe import Draw, Vector, gaussian, rademacher, sphere
-from steppe.measures.estimate import NotFinite
+from steppe.measures.estimate import NotFinite, with_cost
 from steppe.measures.objective import Objective
 from steppe.measures.sharpness import AverageCase, box
 
@@ -168,8 +168,8 @@ def test_a_negative_radius_is_refused():
 def test_running_estimates_take_more_and_more_draws():
     objective = classifier()
     with assert_untouched(objective.model):
-        some = list(AverageCase(0.1, n=25).running(objective, 2))
-        running = AverageCase(0.1, n=25).running(objective, 2)
+        some = list(with_cost(AverageCase(0.1, n=25).running(objective, 2), objective))
+        running = with_cost(AverageCase(0.1, n=25).running(objective, 2), objective)
         first = next(running)
         running.close()
     assert [e.n for e in some] == [10, 20, 25]

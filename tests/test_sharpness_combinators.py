@@ -19,7 +19,8 @@ from untouched import assert_untouched
 from steppe import Ball, rademacher
 from steppe.measures.estimate import Estimate, Kind, Measure, NotFinite, summarise, weighted
 from steppe.measures.objective import Objective
-from steppe.measures.sharpness import AverageCase, NormalisedLogits, OneStep, OnNormalisedLogits, PerBatch, WorstCase
+from steppe.measures.sharpness import AverageCase, NormalisedLogits, OneStep, OnNormalisedLogits, PerBatch
+from steppe.measures.worst_case import WorstCase
 
 Batches = list[tuple[Tensor, Tensor]]
 SIZES = (5, 2, 4, 1)

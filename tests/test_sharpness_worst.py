@@ -21,10 +21,10 @@ from untouched import assert_untouched
 
 from steppe import SAM, Ball, Elementwise, Filterwise, NormLayersOnly
 from steppe.core.metric import Given
-from steppe.measures.ascent import AscentProblem, AutoPGD, Point, PowerAscent, ProjectedAscent
-from steppe.measures.estimate import NotFinite
+from steppe.measures.estimate import NotFinite, with_cost
 from steppe.measures.objective import Objective
-from steppe.measures.sharpness import OneStep, WorstCase
+from steppe.measures.sharpness import OneStep
+from steppe.measures.worst_case import AscentProblem, AutoPGD, Point, PowerAscent, ProjectedAscent, WorstCase
 
 NORMS = [1.0, 1.5, 2.0, 3.0, inf]
 CLIMBS = {"power": PowerAscent(), "auto-pgd": AutoPGD(), "projected": ProjectedAscent()}
@@ -406,13 +406,13 @@ def test_it_is_a_lower_bound_without_error_bar():
 def test_running_estimates_climb_and_can_be_left():
     objective = surface(waves(7, 6, 2.0), random_vector(6))
     with assert_untouched(objective.model):
-        whole = list(WorstCase(Ball(2.0), starts=3).running(objective))
+        whole = list(with_cost(WorstCase(Ball(2.0), starts=3).running(objective), objective))
         values = [e.value for e in whole]
         assert values == sorted(values)
         assert len(set(values)) > 3
         costs = [e.cost.gradients for e in whole]
         assert costs == sorted(set(costs))
-        running = WorstCase(Ball(2.0), starts=3).running(objective)
+        running = with_cost(WorstCase(Ball(2.0), starts=3).running(objective), objective)
         some = [next(running).value for _ in range(4)]
         running.close()
     assert some == values[:4]

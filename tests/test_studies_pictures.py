@@ -150,7 +150,7 @@ def test_a_picture_that_fails_leaves_the_others_and_is_tried_again_on_request(
         tmp_path / "fails", grid={"seed": [0, 1]}, measures=["loss"], show={"spectrum": "best", "landscape": "best"}
     )
     with monkeypatch.context() as patch:
-        patch.setattr("steppe.measures.curvature.density.spectral_density", lambda *_: 1 / 0)
+        patch.setattr("steppe.measures.curvature.lanczos.spectral_density", lambda *_: 1 / 0)
         assert run(study, Serial()).done == 2
     assert [n.partition("/")[0] for n in pictures(study)] == ["landscape"]
     engine = Counting()

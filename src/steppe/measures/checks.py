@@ -47,7 +47,7 @@ def check_objective(objective: Objective) -> None:
     if not counted:  # other workers may hold batches of positive weight
         return
     sizes = objective.sizes
-    which = next((i for i in counted if sizes[i] > 1), counted[0])  # a single row does not tell a sum from a mean
+    which = next((i for i in counted if sizes[i] > 1), counted[0])  # with one row, a sum equals a mean
     few = min(FEW, sizes[which]) if objective.statistics == "running" else sizes[which]
     one, two = (_evaluate_rows(objective, which, few, seed) for seed in (0, 1))
     if not isfinite(one.loss) and few < sizes[which]:  # e.g. rows whose targets are all ignored
@@ -114,7 +114,7 @@ def _evaluate_rows(objective: Objective, which: int, n: int, seed: int) -> _Samp
         return _Sample(batch, output, target, _mean(losses), reduced=not losses.ndim or len(losses) != n)
 
     with torch.no_grad():
-        return objective.evaluate(objective.here(), task)  # type: ignore[no-any-return]
+        return objective.evaluate(objective.weight_tensors(), task)  # type: ignore[no-any-return]
 
 
 def _losses_of_parts(objective: Objective, sample: _Sample, cuts: Sequence[slice]) -> list[float] | None:
@@ -136,7 +136,7 @@ def _losses_of_parts(objective: Objective, sample: _Sample, cuts: Sequence[slice
 
     try:
         with torch.no_grad():
-            return objective.evaluate(objective.here(), lambda model: [loss_of(model, rows) for rows in cuts])  # type: ignore[no-any-return]
+            return objective.evaluate(objective.weight_tensors(), lambda model: [loss_of(model, rows) for rows in cuts])  # type: ignore[no-any-return]
     except Exception:  # not every model accepts a part of a batch
         return None
 
@@ -150,7 +150,7 @@ def check_depends_on_parameters(objective: Objective, losses: Any, grads: Any = 
     if not getattr(losses, "requires_grad", False) or (grads is not None and all(g is None for g in grads)):
         raise ValueError(
             "the loss does not depend on the parameters that move: its graph reaches none of "
-            f"{', '.join(list(objective.params)[:3])} ... Compute it from the model that forward() is given, without "
+            f"{', '.join(list(objective.params)[:3])} ... Compute it from the model that forward() receives, without "
             "no_grad, detach or item."
         )
 

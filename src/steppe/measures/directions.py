@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from .._util.checkpoints import State, matched
 from ..core.vector import Chunk, Vector
 from .curvature.operator import Curvature
-from .curvature.sweep import Sweep
+from .curvature.spectrum import Sweep
 from .objective import Objective
 
 
@@ -20,14 +20,6 @@ def weights_from_state(objective: Objective, state: State) -> Vector:
     """The weights of a state dict as a point in the objective's space."""
     tensors = matched(objective.model, state)
     return objective.space.vector([tensors[name].detach().to(p) for name, p in objective.params.items()])
-
-
-class Scaling(Protocol):
-    """Rescales a direction relative to the weights."""
-
-    @property
-    def name(self) -> str: ...
-    def __call__(self, direction: Vector, weights: Vector) -> Vector: ...
 
 
 @dataclass(frozen=True)
@@ -97,6 +89,7 @@ class Unscaled:
         return direction
 
 
+Scaling = Normalised | Unscaled
 FILTERS, LAYERS, UNSCALED = Normalised("filter"), Normalised("layer"), Unscaled()
 
 
@@ -121,18 +114,40 @@ class Direction:
 
 
 def random_direction(objective: Objective, seed: int = 0, number: int = 0, scaling: Scaling = FILTERS) -> Direction:
-    """The `number`-th Gaussian direction of a seed: a function of both, independent of the other numbers."""
+    """A Gaussian direction.
+
+    Parameters
+    ----------
+    objective
+        The loss and the data.
+    seed, number
+        The direction is a function of both; those of other numbers are independent of it.
+    scaling
+        `FILTERS`, `LAYERS` or `UNSCALED`: its length relative to the weights.
+
+    """
     drawn = scaling(objective.draw(seed, number).normal(), objective.weights)
     return Direction(drawn, f"random direction {number} of seed {seed}, {scaling.name}", seed)
 
 
 def random_plane(objective: Objective, seed: int = 0, scaling: Scaling = FILTERS) -> tuple[Direction, Direction]:
-    """Two independent random directions: nearly orthogonal in many dimensions, not orthogonalised in few."""
+    """Two independent directions of `random_direction`: nearly orthogonal in many dimensions."""
     return random_direction(objective, seed, 0, scaling), random_direction(objective, seed, 1, scaling)
 
 
 def eigenvectors(objective: Objective, k: int = 2, seed: int = 0, rtol: float = 1e-3) -> list[Direction]:
-    """Unit eigenvectors of the k largest eigenvalues of the Hessian."""
+    """Unit eigenvectors of the k largest eigenvalues of the Hessian.
+
+    Parameters
+    ----------
+    objective
+        The loss and the data.
+    k
+        How many.
+    seed, rtol
+        Of the Lanczos process: its start vector, and the relative residual at which it stops.
+
+    """
     pairs = Sweep(Curvature(objective), seed).pairs(k, "top", rtol)
     return [Direction(p.vector, f"eigenvector {i} (eigenvalue {p.value:.4g})", seed) for i, p in enumerate(pairs, 1)]
 
@@ -140,7 +155,20 @@ def eigenvectors(objective: Objective, k: int = 2, seed: int = 0, rtol: float = 
 def towards(
     objective: Objective, state: State, name: str = "another checkpoint", scaling: Scaling = UNSCALED
 ) -> Direction:
-    """The direction from the model's weights to a checkpoint's, which lies at coordinate 1 unless it is scaled."""
+    """The direction from the model's weights to a checkpoint's, which lies at coordinate 1 unless it is scaled.
+
+    Parameters
+    ----------
+    objective
+        The loss, the data and the model.
+    state
+        A state dict.
+    name
+        A description of the checkpoint for captions.
+    scaling
+        As in `random_direction`.
+
+    """
     move = scaling(weights_from_state(objective, state) - objective.weights, objective.weights)
     return Direction(move, f"towards {name}" + ("" if scaling is UNSCALED else f", {scaling.name}"))
 
@@ -154,7 +182,7 @@ def checked_vector(objective: Objective, direction: Direction) -> Vector:
     length = float(vector.norm())
     if not isfinite(length) or length == 0:
         raise ValueError(
-            f"{direction.name} has length {length}, so there is nothing to see along it. (Scaling by filters or layers "
-            'leaves biases and norm layers where they are, unless you ask for one_dim="whole".)'
+            f"{direction.name} has length {length}, which has to be finite and positive. (Scaling by filters or "
+            'layers sets biases and norm layers to zero unless one_dim="whole".)'
         )
     return vector

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields, replace
 from math import isfinite, isnan, nan, sqrt
 from operator import add, sub
 from time import perf_counter
@@ -126,20 +126,27 @@ class NotFinite(ArithmeticError):
 def check_finite(loss: float, where: str = "at the weights themselves") -> None:
     """Raise NotFinite if a loss is infinite or not a number; its derivatives may be finite all the same."""
     if not isfinite(loss):
-        raise NotFinite(f"the loss {where} is {loss}: look for the rows that it comes from, or measure in float64")
+        raise NotFinite(f"the loss {where} is {loss}: find the rows that cause it, or measure in float64")
 
 
 class Measure(Protocol):
     """A definition of sharpness: maps an objective to an estimate."""
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        """Yield better and better estimates; the last one is the result, and a caller may stop earlier."""
+        """Yield better and better estimates, without their cost; the last one is the result."""
         ...
 
     def estimate(self, objective: Objective, seed: int = 0) -> Estimate:
         """The number with its error and its cost; the model is not changed."""
         with measurement_mode(objective.model, objective.statistics):
-            return last(self.running(objective, seed))
+            return last(with_cost(self.running(objective, seed), objective))
+
+
+def with_cost(estimates: Iterator[Estimate], objective: Objective) -> Iterator[Estimate]:
+    """The same estimates, each with the cost so far."""
+    before = objective.spent()
+    for estimate in estimates:
+        yield replace(estimate, cost=objective.spent() - before)
 
 
 def last(estimates: Iterator[Estimate]) -> Estimate:
@@ -163,7 +170,6 @@ def summarise(
     statistic: Callable[[Tensor], Tensor] = mean,
     *,
     without_each: Callable[[Tensor], Tensor] | None = None,
-    cost: Cost | None = None,
     note: str = "",
 ) -> Estimate:
     """A statistic of independent draws (rows of a tensor), with its jackknife standard error.
@@ -172,7 +178,7 @@ def summarise(
 
     Parameters
     ----------
-    draws, kind, cost, note
+    draws, kind, note
         The draws, and the fields of the estimate.
     statistic
         Maps draws to a number.
@@ -194,7 +200,7 @@ def summarise(
         stderr = _jackknife(draws, without_each or (lambda draws: _without_each(draws, statistic)))
     if not isfinite(value):
         raise NotFinite(f"the statistic of {n} finite draws is {value}")
-    return Estimate(value, stderr, n, kind, cost or Cost(), note)
+    return Estimate(value, stderr, n, kind, note=note)
 
 
 def _jackknife(draws: Tensor, without_each: Callable[[Tensor], Tensor]) -> float:
@@ -210,13 +216,13 @@ def _without_each(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> Tenso
     return torch.stack([statistic(torch.cat([draws[:i], draws[i + 1 :]])) for i in range(len(draws))])
 
 
-def weighted(values: Tensor, weights: Tensor, kind: Kind, *, cost: Cost | None = None, note: str = "") -> Estimate:
+def weighted(values: Tensor, weights: Tensor, kind: Kind, *, note: str = "") -> Estimate:
     """The weighted mean of independent draws; draws of weight 0 are left out."""
     values, weights = values[weights > 0], weights[weights > 0]
     if not len(values) or bool((weights == weights[0]).all()):
-        return summarise(values, kind, cost=cost, note=note)
+        return summarise(values, kind, note=note)
     draws = torch.stack([values * weights, weights], 1)
-    return summarise(draws, kind, _ratio, without_each=_ratios_without_each, cost=cost, note=note)
+    return summarise(draws, kind, _ratio, without_each=_ratios_without_each, note=note)
 
 
 def _ratio(draws: Tensor) -> Tensor:
@@ -239,8 +245,8 @@ def report_points(n: int, every: int = 10) -> Iterator[int]:
         yield due
 
 
-def exact(value: float, *, cost: Cost | None = None, note: str = "") -> Estimate:
+def exact(value: float, *, note: str = "") -> Estimate:
     """An estimate without error."""
     if not isfinite(value):
         raise NotFinite(f"the value is {value}")
-    return Estimate(value, 0.0, 1, "exact", cost or Cost(), note)
+    return Estimate(value, 0.0, 1, "exact", note=note)

@@ -18,10 +18,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .batches import Batch, batch_weight, row, rows_of, to_device
 from .checks import check_depends_on_parameters
 from .estimate import Estimate, Measure, weighted
-from .functional import measurement_mode, twice_differentiable
+from .functional import function_key, measurement_mode, twice_differentiable
 from .ghost import first_line, ghost_squares
 from .ghost_layers import squares, wide
-from .passes import function_key
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -75,7 +74,6 @@ class FisherTrace(Measure):
     chunk: int | None = None
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        start = objective.spent()
         workers, batches = objective.workers, _by_batch(objective, self.way, self.chunk)
         # a worker may hold one batch more than others, and all of them must take part in every all_gather
         rounds = max(int(most) for _, (most,) in workers.all_gather([(workers.rank, [len(objective.batches)])]))
@@ -91,13 +89,13 @@ class FisherTrace(Measure):
             gathered += workers.all_gather(mine)
             rows = torch.tensor([x for _, pairs in sorted(gathered) for x in pairs], dtype=torch.float64).view(-1, 2)
             if rows[:, 1].any():
-                yield weighted(rows[:, 0], rows[:, 1], "unbiased", cost=objective.spent() - start, note=note)
+                yield weighted(rows[:, 0], rows[:, 1], "unbiased", note=note)
 
 
 def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Iterator[tuple[Way, Tensor, Tensor]]:
-    """Per batch: the way that was used (chosen on the first batch that can tell), the traces, and the rows' weights."""
+    """Per batch: the way that was used, the traces, and the rows' weights."""
     if way is not None and way not in _WAYS:
-        raise ValueError(f"there is no way {way!r} to per-row gradients: take one of {', '.join(_WAYS)}, or None")
+        raise ValueError(f"way is {way!r}: per-row gradients are computed by {', '.join(_WAYS)}, or None")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk is a number of rows, at least 1, not {chunk}")
     modules = list(objective.model.modules())
@@ -135,7 +133,7 @@ def _checked_squares(objective: Objective, batch: Batch, way: Way, chunk: int | 
 
 
 def _check_rows_independent(objective: Objective, batch: Batch, norms: Tensor, way: Way) -> bool:
-    """Raise if the row with the largest gradient has another one by itself; False if this batch cannot tell."""
+    """Raise if the row with the largest gradient has another one by itself; False if this batch cannot show it."""
     largest = int(norms.sum(1).nan_to_num().argmax())
     among, alone = norms[largest].sqrt(), row_by_row(objective, row(batch, largest))[0].sqrt()
     # wide enough for TF32, which GPUs may compute with
@@ -144,8 +142,8 @@ def _check_rows_independent(objective: Objective, batch: Batch, norms: Tensor, w
     if bool(off.any()):
         name = next(name for name, wrong in zip(objective.params, off, strict=True) if wrong)
         raise ValueError(
-            f"{way} gives row {largest} another gradient of {name} than the row has by itself: the model mixes rows or "
-            'has them in another dimension than the first. Ask for way="rows", or leave the way open'
+            f"{way} gives row {largest} another gradient of {name} than it has by itself: the model mixes rows or "
+            'has them in another dimension than the first. Pass way="rows" or way=None'
         )
     size = float(alone.square().sum())
     return len(norms) > 1 and 0 < size < inf  # a batch of one row cannot show that rows are mixed
@@ -187,17 +185,17 @@ def by_vmap(objective: Objective, batch: Batch, chunk: int | None = None) -> Ten
         # the math backend of attention is the one with a vmap rule
         with twice_differentiable(objective.model), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "There is a performance drop")  # for operations without a vmap rule
-            norms = of_rows(objective.here(), False, *leaves)
-            return (norms if _in_range(norms) else of_rows(objective.here(), True, *leaves)).detach()
+            norms = of_rows(objective.weight_tensors(), False, *leaves)
+            return (norms if _in_range(norms) else of_rows(objective.weight_tensors(), True, *leaves)).detach()
     except Exception as error:
         raise ValueError(
-            f'the model does not run under vmap: {first_line(error)}. Ask for way="rows", or leave the way open'
+            f'the model does not run under vmap: {first_line(error)}. Pass way="rows" or way=None'
         ) from error
 
 
 def row_by_row(objective: Objective, batch: Batch) -> Tensor:
-    """The same from one row after the other, for models that vmap does not run."""
-    weights = [p.requires_grad_() for p in objective.here()]
+    """The same, one row at a time, for models that do not run under vmap."""
+    weights = [p.requires_grad_() for p in objective.weight_tensors()]
 
     def of_row(single: Batch) -> Tensor:
         def task(model: nn.Module) -> Tensor:

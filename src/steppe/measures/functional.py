@@ -1,11 +1,14 @@
-"""Calls a model with other weights, in a fixed mode and precision, and leaves the model and the process unchanged."""
+"""Calls a model with other weights, in a fixed mode and precision, and leaves the model and the process unchanged.
+
+On a GPU, calls for the same function and shapes are captured once and replayed.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 import torch
@@ -13,11 +16,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .precision import Precision, computing_in
 
+if TYPE_CHECKING:
+    from .objective import Objective
+
 Statistics = Literal["running", "batch"]  # of normalisation layers: as in eval mode, or of the batch as in training
+Work = Callable[[Sequence[Tensor], Any], list[Tensor]]  # of tensors and a batch
 R = TypeVar("R")
+
+CAPTURED = {"cuda"}  # device types on which passes are captured: on others launching kernels costs little
 
 _ACTIVE: set[tuple[int, str]] = set()  # (model, statistics) of the measurement modes that are entered
 _FAST_PATH: list[bool] = []  # whether attention's fast path was enabled before the first of them
@@ -180,3 +190,55 @@ def writable(grads: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[T
         owned.append(g.clone(memory_format=torch.contiguous_format) if overlapping else g)
         seen.add(g.untyped_storage().data_ptr())
     return owned
+
+
+def replay(o: Objective, key: Hashable, work: Work, tensors: Sequence[Tensor], batch: Any) -> Sequence[Tensor]:
+    """`work(tensors, batch)`; on a GPU it is captured once and replayed.
+
+    `work` may depend on its arguments, the objective and the key alone.
+    """
+    if not is_captured(o.space.device):
+        return work(tensors, batch)
+    leaves, spec = tree_flatten(batch)
+    if not all(isinstance(t, Tensor) for t in leaves):
+        return work(tensors, batch)
+    # a graph of another function, or of other memory, must not be replayed
+    modules = list(o.model.modules())
+    function, memory = function_key(o, modules), _memory_key(o, modules)
+    n = len(tensors)
+
+    def flat_work(*inputs: Tensor) -> list[Tensor]:
+        return work(inputs[:n], tree_unflatten(list(inputs[n:]), spec))
+
+    with measurement_mode(o.model, o.statistics):  # not inside: generator states cannot be read during a capture
+        return o.replays((key, str(spec), function, memory), flat_work, *tensors, *leaves)
+
+
+def is_captured(device: torch.device) -> bool:
+    """Whether passes on this device are captured."""
+    return device.type in CAPTURED
+
+
+def function_key(o: Objective, modules: Sequence[nn.Module]) -> Hashable:
+    """A key of the function that an objective computes, whatever its weights; `modules` are those of its model."""
+    every = nn.modules.module
+    hooks = [tuple(every._global_forward_pre_hooks), tuple(every._global_forward_hooks)]
+    identities: list[int] = []
+    for m in modules:
+        identities += (id(m), id(type(m)))
+        if "forward" in vars(m):
+            identities.append(id(vars(m)["forward"]))
+        if m._forward_pre_hooks or m._forward_hooks or m._backward_pre_hooks or m._backward_hooks:
+            # by their ids, which torch never reuses, in the order in which they are called
+            hooks += [tuple(h) for h in (m._forward_pre_hooks, m._forward_hooks)]
+            hooks += [tuple(h) for h in (m._backward_pre_hooks, m._backward_hooks)]
+    settings = (id(o.loss_fn), id(o.forward), o.statistics, o.precision)
+    return (*settings, *o.params, *identities, *hooks)
+
+
+def _memory_key(o: Objective, modules: Sequence[nn.Module]) -> Hashable:
+    """Addresses and layouts of the weights and buffers."""
+    tensors: list[Tensor | None] = [*o.params.values()]
+    for m in modules:
+        tensors += (*m._parameters.values(), *m._buffers.values())
+    return tuple((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in tensors if t is not None)

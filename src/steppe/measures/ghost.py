@@ -1,7 +1,7 @@
 """Squared gradient norms of every row from one backward pass, without the gradients themselves.
 
-Hooks see the input of each layer and the gradient at its output, which determine the norms (`ghost_layers`). No
-gradient of a weight is computed, so the pass costs about as much as one ordinary gradient of the batch.
+Hooks read the input of each layer and the gradient at its output, which determine the norms (`ghost_layers`). No weight
+gradient is computed, so the pass costs about as much as one ordinary gradient of the batch.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..core.modules import is_compiled
 from .batches import Batch, rows_of
-from .functional import call_with_weights
+from .functional import call_with_weights, replay
 from .ghost_layers import LAYER_RULES, LayerRule, wide
-from .passes import replay
 
 if TYPE_CHECKING:
     from .objective import Objective
 
-HINT = 'leave the way open (way=None) or ask for way="vmap"'
+HINT = 'pass way=None or way="vmap"'
 
 
 class UnsupportedModel(ValueError):
@@ -101,7 +100,7 @@ class LayerHooks:
             if inputs:
                 x = inputs.pop()  # frees its memory after this call
                 if x._version != version:
-                    raise UnsupportedModel(f"the input of {layer.name} is written over later on; {HINT}")
+                    raise UnsupportedModel(f"the input of {layer.name} is overwritten later; {HINT}")
                 self.norms[layer.moving["weight"]] = layer.rule.weight(module, wide(x), grad)
             if "bias" in layer.moving:
                 self.norms[layer.moving["bias"]] = layer.rule.bias(module, grad)
@@ -124,7 +123,7 @@ class _GradientTap(torch.autograd.Function):
 
 
 class _TrackedParameter(Tensor):
-    """A moving parameter that raises when it is used outside its layer, where no hook sees it."""
+    """A moving parameter that raises when it is used outside its layer, where no hook is."""
 
     hooks: LayerHooks
     name_in_model: str

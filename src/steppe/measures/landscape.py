@@ -104,17 +104,17 @@ class Slice:
         """Read a file of `save`; nothing in it is executed."""
         name = os.fspath(path)
         if not is_zipfile(path):
-            raise ValueError(f"{name} is no .npz file: Slice.save() writes such files")
+            raise ValueError(f"{name} is not an .npz file as Slice.save() writes it")
         contents = arrays(Path(path))
         about = from_json(str(contents["about"]), name) if "about" in contents else {}
         if not isinstance(about, dict) or about.pop("format", None) != FORMAT:
-            raise ValueError(f"{name} holds no slice of a loss: Slice.save() writes such files")
+            raise ValueError(f"{name} holds no slice as Slice.save() writes it")
         try:
             axes = tuple(contents[f"axis{k}"] for k in range(contents["losses"].ndim))
             about |= {k: tuple(about[k]) for k in ("names", "lengths", "seeds")} | {"cost": Cost(**about["cost"])}
             return Slice(axes, contents["losses"], contents["filled"], **about)
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{name} is not as Slice.save() wrote it: {error!r}") from error
+            raise ValueError(f"{name} is not as Slice.save() writes it: {error!r}") from error
 
 
 def empty_slice(
@@ -123,7 +123,7 @@ def empty_slice(
     """A slice without any losses."""
     grid = tuple(np.array(axis, dtype=np.float64) for axis in axes)
     if not all(axis.ndim == 1 and len(axis) and np.isfinite(axis).all() for axis in grid):
-        raise ValueError("an axis is a list of finite coordinates, one at least")
+        raise ValueError("an axis is a list of one or more finite coordinates")
     shape = tuple(len(axis) for axis in grid)
     losses, filled = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
     return Slice(grid, losses, filled, tuple(names), tuple(lengths), tuple(seeds))
@@ -178,13 +178,11 @@ def slice_2d(
 
     Parameters
     ----------
-    objective
-        The loss and the data.
     a, b
         The directions.
     span, points
         The grid: one value for both axes, or a pair.
-    tick, resume
+    objective, tick, resume
         As in `slice_1d`.
 
     """
@@ -206,11 +204,9 @@ def slice_along(
 
     Parameters
     ----------
-    objective
-        The loss and the data.
     directions, axes
         One or two directions, and the multiples of each.
-    tick, resume
+    objective, tick, resume
         As in `slice_1d`.
 
     """

@@ -19,10 +19,9 @@ from ..core.rows import select, whole
 from ..core.vector import Space, Vector, sums
 from ..cuda.graphs import GraphCache
 from .batches import Batch, Weight, as_batches, batch_weight, rows_of, supervised, to_device
-from .checks import check_not_sharded, check_objective
+from .checks import check_depends_on_parameters, check_not_sharded, check_objective
 from .estimate import Cost, Meter
-from .functional import Statistics, call_with_weights, unwrap
-from .passes import one_pass
+from .functional import Statistics, call_with_weights, replay, unwrap, writable
 from .precision import Precision
 
 
@@ -115,7 +114,7 @@ class Objective:
     @cached_property
     def space(self) -> Space:
         roles = roles_of(self.model, [])
-        return Space(self.here(), roles=[roles[id(p)] for p in self.params.values()])
+        return Space(self.weight_tensors(), roles=[roles[id(p)] for p in self.params.values()])
 
     @property
     def weights(self) -> Vector:
@@ -135,7 +134,7 @@ class Objective:
         """The rows of all batches of all workers."""
         rows = int(self.workers.all_reduce(torch.tensor(float(sum(self.sizes)), dtype=torch.float64)))
         if not rows:
-            raise ValueError("there is nothing to measure on: data has no batches")
+            raise ValueError("data has no batches: there is nothing to measure on")
         return rows
 
     @cached_property
@@ -148,7 +147,7 @@ class Objective:
         """The share of every batch that this worker holds in the mean over all workers' batches."""
         total = float(self.workers.all_reduce(torch.tensor(sum(self.batch_weights), dtype=torch.float64)))
         if not total and self.rows:
-            raise ValueError("there is nothing to measure on: weight= is 0 for every batch")
+            raise ValueError("weight= is 0 for every batch: there is nothing to measure on")
         return [weight / total for weight in self.batch_weights]
 
     def spent(self) -> Cost:
@@ -164,9 +163,9 @@ class Objective:
         """Raise: an objective has no parameter groups, so the radius of a ball must be a number."""
         raise LookupError(f"an objective has no option {name!r}: give the ball its radius when you make it")
 
-    def draw(self, *key: int) -> Draw:
-        """A source of random vectors, as a function of the key."""
-        return Draw(self.space, key, self.weights, self.space.zeros())
+    def draw(self, *key: int, grad: Vector | None = None) -> Draw:
+        """A source of random vectors, as a function of the key and, for laws that use it, of the gradient."""
+        return Draw(self.space, key, self.weights, self.space.zeros() if grad is None else grad)
 
     def loss(self, at: Vector | None = None) -> float:
         """The mean loss at the weights displaced by `at`."""
@@ -191,7 +190,7 @@ class Objective:
         """Evaluate a probe: the loss, and the gradient if requested, at displaced weights."""
         self.check()
         with torch.no_grad():
-            weights = sums(self.here(), probe.at.tensors) if probe.at is not None else self.here()
+            weights = sums(self.weight_tensors(), probe.at.tensors) if probe.at is not None else self.weight_tensors()
         total = torch.zeros((), dtype=torch.float64, device=self.space.device)
         grad: Vector | None = None
         each: list[Tensor] = []
@@ -211,17 +210,35 @@ class Objective:
         row_losses = torch.cat(each) if each else None
         return Reading(grad, self.workers.all_reduce(total), lambda x: x, row_losses, sum(self.sizes))
 
-    def here(self) -> list[Tensor]:
+    def weight_tensors(self) -> list[Tensor]:
         """The moving parameters, detached; they share memory with the model."""
         return [p.detach() for p in self.params.values()]
 
     def _pass(self, weights: Sequence[Tensor], batch: Batch, probe: Probe) -> tuple[Tensor, list[Tensor], int]:
+        """The loss of a batch (or one per row), the gradient of its mean, empty unless requested, and the rows."""
         batch = to_device(batch, self.space.device)
         if probe.rows is not whole:
             if len(self.batches) > 1:
                 raise ValueError(f"a probe of some rows needs an objective of one batch, not {len(self.batches)}")
             batch, _ = select(probe.rows, batch)
-        return *one_pass(self, weights, batch, gradient=probe.grad), rows_of(batch)
+
+        def work(weights: Sequence[Tensor], batch: Batch) -> list[Tensor]:
+            leaves = [w.detach().requires_grad_(probe.grad) for w in weights]
+
+            def task(model: nn.Module) -> list[Tensor]:
+                losses = self.loss_fn(*self.forward(model, batch))
+                if not probe.grad:
+                    return [losses]
+                check_depends_on_parameters(self, losses)
+                grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True)
+                check_depends_on_parameters(self, losses, grads)
+                return [losses.detach(), *writable(grads, leaves)]
+
+            with torch.set_grad_enabled(probe.grad):
+                return self.evaluate(leaves, task)  # type: ignore[no-any-return]
+
+        losses, *grads = replay(self, ("pass", probe.grad), work, weights, batch)
+        return losses, grads, rows_of(batch)
 
     def evaluate(self, weights: Sequence[Tensor], task: Callable[[nn.Module], Any]) -> Any:
         """`task(model)` with these weights in place of the moving parameters."""

@@ -60,7 +60,7 @@ def distance(
     place
         The objective that names the parameters; a space is enough for vectors.
     a, b, origin
-        State dicts, or vectors of the space. `origin` asks for the cosine.
+        State dicts, or vectors of the space. With an `origin`, the cosine is computed.
     scaling
         What the normalised distance is relative to.
 
@@ -70,9 +70,9 @@ def distance(
     length, size = float(move.norm()), float(start.norm())
     cosine = None
     if origin is not None:
-        here, there = (x - _point(place, origin) for x in (start, end))
-        lengths = float(here.norm()) * float(there.norm())
-        cosine = float(here.dot(there)) / lengths if lengths else nan
+        to_start, to_end = (x - _point(place, origin) for x in (start, end))
+        lengths = float(to_start.norm()) * float(to_end.norm())
+        cosine = float(to_start.dot(to_end)) / lengths if lengths else nan
     share = length / size if size else (0.0 if length == 0 else float("inf"))
     return Distance(length, share, scaling.distance(move, start), cosine)
 

@@ -38,10 +38,10 @@ def figure(drawn: Slice | Path, view: View = "contour") -> Any:
     try:
         import plotly.graph_objects as go
     except ImportError as e:
-        raise ImportError("drawing needs plotly, which is not installed: pip install plotly") from e
+        raise ImportError("figures need plotly, which is not installed: pip install plotly") from e
     shown = drawn.along if isinstance(drawn, Path) else drawn
     if shown.lowest is None:
-        raise ValueError("there is nothing to draw: no point of the grid has a finite loss")
+        raise ValueError("no point of the grid has a finite loss: there is nothing to draw")
     if view not in (views := {"contour": _contour, "surface": _surface}):
         raise ValueError(f'a plane is drawn as "contour" or "surface", not as {view!r}')
     draw: Any = _path if isinstance(drawn, Path) else _line if len(shown.axes) == 1 else views[view]
@@ -61,7 +61,16 @@ def figure(drawn: Slice | Path, view: View = "contour") -> Any:
 
 
 def write_html(drawn: Slice | Path, path: str | os.PathLike[str], view: View = "contour") -> None:
-    """Write a figure as a self-contained HTML page, atomically."""
+    """Write a figure as a self-contained HTML page, atomically.
+
+    Parameters
+    ----------
+    drawn, view
+        As in `figure`.
+    path
+        The file to write.
+
+    """
     fig = figure(drawn, view)
     page = fig.to_html(include_plotlyjs=True, full_html=True, div_id="figure")
     with atomic_write(path) as file:

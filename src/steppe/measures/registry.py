@@ -10,13 +10,23 @@ from ..core.ball import Ball
 from ..core.metric import Elementwise, Metric
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, gaussian
 from .curvature.forms import gauss_newton
-from .curvature.spectral import Eigenvalue, FrobeniusSquared, LogDeterminant, Trace
+from .curvature.measures import Eigenvalue, FrobeniusSquared, LogDeterminant, RelativeFlatness, Trace
 from .estimate import Measure
 from .fisher import FisherTrace
-from .limits import AverageLimit, CurvatureLimit, GradientNorm, Loss, SlopeLimit
-from .relative_flatness import RelativeFlatness
-from .sharpness import AverageCase, OneStep, OnNormalisedLogits, PerBatch, WorstCase, box
+from .sharpness import (
+    AverageCase,
+    AverageLimit,
+    CurvatureLimit,
+    GradientNorm,
+    Loss,
+    OneStep,
+    OnNormalisedLogits,
+    PerBatch,
+    SlopeLimit,
+    box,
+)
 from .universal import ZerothOrder
+from .worst_case import WorstCase
 
 MAGNITUDE = Elementwise(0.0, everywhere=True)  # c = |w| for every weight, as the paper defines adaptive sharpness
 
@@ -48,42 +58,39 @@ DEFINITIONS: Mapping[str, Definition] = {
 """Functions of the radius; m is the batch size of the objective (256 of 2048 points in the paper)."""
 
 
-def _doubling(first: float, n: int = 4) -> Sequence[float]:
+def _doubled(first: float, n: int) -> Sequence[float]:
     return tuple(first * 2**i for i in range(n))
 
 
-def _grids(normalised: Sequence[str], *rows: tuple[str, float]) -> dict[str, Sequence[float]]:
-    """Radii that double from the first; Tables 1 and 2 have the same ones with and without normalised logits."""
-    grids = {name: _doubling(first, 3 if normalised else 4) for name, first in rows}
-    return grids | {f"{name}_normalised": grids[name] for name in normalised}
+def _adaptive_linf_grids(worst: float, average: float) -> dict[str, Sequence[float]]:
+    """Tables 1 and 2: three radii, the same with and without normalised logits."""
+    firsts = {"adaptive_worst_linf": worst, "adaptive_avg_linf": average}
+    return {name + suffix: _doubled(first, 3) for suffix in ("", "_normalised") for name, first in firsts.items()}
 
 
-_INF = ("adaptive_worst_linf", "adaptive_avg_linf")
+def _all_grids(*firsts: float) -> dict[str, Sequence[float]]:
+    """Tables 3 and 4: four radii per definition, in the order of `DEFINITIONS`."""
+    return {name: _doubled(first, 4) for name, first in zip(DEFINITIONS, firsts, strict=True)}
+
 
 RADII: Mapping[str, Mapping[str, Sequence[float]]] = {
-    "imagenet": _grids(_INF, ("adaptive_worst_linf", 0.001), ("adaptive_avg_linf", 0.05)),
-    "imagenet-21k": _grids(_INF, ("adaptive_worst_linf", 0.001), ("adaptive_avg_linf", 0.05)),
-    "clip": _grids(_INF, ("adaptive_worst_linf", 0.001), ("adaptive_avg_linf", 0.001)),
-    "bert-mnli": _grids(_INF, ("adaptive_worst_linf", 0.0005), ("adaptive_avg_linf", 0.1)),
-    "resnet18-cifar10": _grids(
-        (),
-        ("avg_l2", 0.05), ("worst_l2", 0.25), ("avg_linf", 0.1), ("worst_linf", 0.0005),
-        ("adaptive_avg_l2", 0.05), ("adaptive_worst_l2", 0.25),
-        ("adaptive_avg_linf", 0.1), ("adaptive_worst_linf", 0.001),
-        ("adaptive_avg_l2_normalised", 0.05), ("adaptive_worst_l2_normalised", 0.25),
-        ("adaptive_avg_linf_normalised", 0.1), ("adaptive_worst_linf_normalised", 0.001),
+    "imagenet": _adaptive_linf_grids(0.001, 0.05),
+    "imagenet-21k": _adaptive_linf_grids(0.001, 0.05),
+    "clip": _adaptive_linf_grids(0.001, 0.001),
+    "bert-mnli": _adaptive_linf_grids(0.0005, 0.1),
+    # avg_l2, avg_linf, worst_l2, worst_linf: plain, adaptive, adaptive with normalised logits
+    "resnet18-cifar10": _all_grids(
+        0.05, 0.1, 0.25, 0.0005,
+        0.05, 0.1, 0.25, 0.001,
+        0.05, 0.1, 0.25, 0.001,
     ),
-    "vit-cifar10": _grids(
-        (),
-        ("avg_l2", 0.005), ("worst_l2", 0.025), ("avg_linf", 0.01), ("worst_linf", 0.00001),
-        ("adaptive_avg_l2", 0.1), ("adaptive_worst_l2", 0.5),
-        ("adaptive_avg_linf", 0.1), ("adaptive_worst_linf", 0.0005),
-        ("adaptive_avg_l2_normalised", 0.1), ("adaptive_worst_l2_normalised", 0.25),
-        ("adaptive_avg_linf_normalised", 0.1), ("adaptive_worst_linf_normalised", 0.0005),
+    "vit-cifar10": _all_grids(
+        0.005, 0.01, 0.025, 0.00001,
+        0.1, 0.1, 0.5, 0.0005,
+        0.1, 0.1, 0.25, 0.0005,
     ),
 }  # fmt: skip
-"""The grids of the paper's Tables 1 to 4, by setting and definition."""
-
+"""The first radius and its doubles, as in the paper's Tables 1 to 4, by setting and definition."""
 
 DEFAULT_RADII = {name: grid[0] for name, grid in RADII["resnet18-cifar10"].items()}
 
@@ -116,7 +123,7 @@ MEASURES: Mapping[str, Measure] = {
 
 
 def measure_by_name(name: str) -> Measure:
-    """The measure of a name; "worst_linf@0.002" is a definition of A modern look at another radius."""
+    """The measure with a name; "worst_linf@0.002" is a definition of A modern look at another radius."""
     base, at, radius = name.partition("@")
     if not at:
         if name not in MEASURES:
@@ -127,17 +134,15 @@ def measure_by_name(name: str) -> Measure:
     try:
         return DEFINITIONS[base](float(radius))
     except ValueError as error:
-        raise ValueError(
-            f"{name!r} asks for {base} at radius {radius!r}, which has to be a number, 0 or more"
-        ) from error
+        raise ValueError(f"{name!r} names {base} at radius {radius!r}, which has to be a number, 0 or more") from error
 
 
 def resolve_measures(measures: Iterable[str] | Mapping[str, Measure] | str) -> dict[str, Measure]:
-    """Measures by name, from a list of names, one text with commas, or a mapping."""
+    """Measures by name, from a list of names, a comma-separated string, or a mapping."""
     if isinstance(measures, Mapping):
         return dict(measures)
     names = measures.split(",") if isinstance(measures, str) else list(measures)
     unnamed = [m for m in names if not isinstance(m, str)]
     if unnamed:
-        raise TypeError(f"{type(unnamed[0]).__name__} comes without a name: pass a mapping, {{'my name': measure}}")
+        raise TypeError(f"{type(unnamed[0]).__name__} has no name: pass a mapping, {{'my name': measure}}")
     return {name.strip(): measure_by_name(name.strip()) for name in names}

@@ -1,4 +1,4 @@
-"""Several measures of one model in one call; spectral measures of one operator share its products."""
+"""Runs several measures of one model; spectral measures of one operator share its products."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from .._util.json import json_safe
 from .._util.progress import bar, is_shown
 from .._util.terminal import cell, console, line, say
+from .curvature.measures import Eigenvalue, SpectralMeasure
 from .curvature.operator import Curvature
-from .curvature.spectral import Eigenvalue, SpectralMeasure, Spectrum, with_cost
-from .estimate import Cost, Estimate, Measure
+from .curvature.spectrum import Spectrum
+from .estimate import Cost, Estimate, Measure, last, with_cost
 from .functional import measurement_mode
 from .objective import Objective
 from .registry import resolve_measures
@@ -111,7 +112,7 @@ def measure(
     model, loss_fn, data
         As in `Objective`.
     measures
-        Names from `MEASURES`, as a list or as text separated by commas, or a mapping of your own names to measures.
+        Names from `MEASURES`, as a list or a comma-separated string, or a mapping of your own names to measures.
         "worst_linf@0.002" is a definition at another radius.
     seed
         All random draws are a function of it.
@@ -123,7 +124,7 @@ def measure(
     Returns
     -------
     Results
-        Measures that fail are listed in `failures`. Ctrl-C returns what is measured by then.
+        Measures that fail are listed in `failures`. Ctrl-C returns the results so far.
 
     """
     return measure_objective(Objective(model, loss_fn, data, **options), resolve_measures(measures), seed, progress)
@@ -132,7 +133,18 @@ def measure(
 def measure_objective(
     objective: Objective, plan: Mapping[str, Measure], seed: int = 0, progress: bool | None = None
 ) -> Results:
-    """`measure` for an existing objective."""
+    """Measure an existing objective.
+
+    Parameters
+    ----------
+    objective
+        The loss and the data.
+    plan
+        Measures by name.
+    seed, progress
+        As in `measure`.
+
+    """
     objective.check()
     before = objective.spent()
     estimates: dict[str, Estimate] = {}
@@ -143,7 +155,7 @@ def measure_objective(
     with measurement_mode(objective.model, objective.statistics), _watching(len(plan), progress) as watch:
         for name in order:
             try:
-                _follow(name, _running(plan[name], objective, seed, spectra), estimates, watch)
+                last(_follow(name, _running(plan[name], objective, seed, spectra), estimates, watch))
             except KeyboardInterrupt:
                 if objective.group is not None:  # the other workers would wait for this one
                     raise
@@ -160,18 +172,18 @@ def measure_objective(
     return Results(kept, failures, objective.spent() - before)
 
 
-def _follow(name: str, running: Iterator[Estimate], estimates: dict[str, Estimate], watch: Watch) -> None:
+def _follow(name: str, running: Iterator[Estimate], estimates: dict[str, Estimate], watch: Watch) -> Iterator[Estimate]:
+    """The same estimates, each stored under its name and passed to `watch`."""
     watch(name, None)
     for estimate in running:
         estimates[name] = estimate
         watch(name, estimate)
-    if name not in estimates:
-        raise RuntimeError("the measure ended without an estimate: running() must yield at least one")
+        yield estimate
 
 
 def _running(one: Measure, objective: Objective, seed: int, spectra: dict[Any, Spectrum]) -> Iterator[Estimate]:
     if not isinstance(one, SpectralMeasure):
-        return one.running(objective, seed)
+        return with_cost(one.running(objective, seed), objective)
     key = (one.form, one.metric, one.by)
     if key not in spectra:
         spectra[key] = one.by(Curvature(objective, one.form, one.metric), seed)

@@ -9,10 +9,9 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from ..core.draw import Draw
 from ..core.triple import Triple, identity
 from .curvature.operator import Curvature
-from .estimate import Cost, Estimate, Kind, Measure, NotFinite, report_points, summarise
+from .estimate import Estimate, Kind, Measure, NotFinite, report_points, summarise
 from .objective import Objective
 
 BLOCK = 10  # draws per call for Hessian products
@@ -40,21 +39,19 @@ class ZerothOrder(Measure):
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         if not self.rho > 0:
             raise ValueError(f"differences of losses need a radius rho > 0, not {self.rho}")
-        before = objective.spent()
         base, grad = objective.gradient()
         psis: list[Tensor] = []
         due = set(report_points(self.n))
         for i in range(self.n):
             row = []
             for k, law in enumerate(self.triple.laws):
-                draw = Draw(objective.space, (seed, objective.number, i, k), objective.weights, grad)
-                loss = objective.loss(law(draw) * self.rho)
+                loss = objective.loss(law(objective.draw(seed, objective.number, i, k, grad=grad)) * self.rho)
                 if not isfinite(loss):
                     raise NotFinite(f"the loss is {loss} at draw {i}, radius {self.rho}: measure at a smaller radius")
                 row.append((loss - base) / self.rho**2)
             psis.append(self.triple.psis(torch.tensor([row], dtype=torch.float64)))
             if len(psis) in due:
-                yield _estimate(self.triple, psis, objective.spent() - before)
+                yield _estimate(self.triple, psis)
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,6 @@ class SecondOrder(Measure):
     n: int = 100
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        before = objective.spent()
         curvature = Curvature(objective)
         grad = curvature.gradient()
         psis: list[Tensor] = []  # one tensor per block
@@ -82,7 +78,7 @@ class SecondOrder(Measure):
         for first in range(0, self.n, BLOCK):
             block = range(first, min(first + BLOCK, self.n))
             vectors = [
-                law(Draw(objective.space, (seed, objective.number, i, k), objective.weights, grad))
+                law(objective.draw(seed, objective.number, i, k, grad=grad))
                 for i in block
                 for k, law in enumerate(self.triple.laws)
             ]
@@ -91,19 +87,28 @@ class SecondOrder(Measure):
             rows = torch.tensor(forms, dtype=torch.float64).view(len(block), len(self.triple.laws))
             psis.append(self.triple.psis(rows))
             if block.stop in due:
-                yield _estimate(self.triple, psis, objective.spent() - before)
+                yield _estimate(self.triple, psis)
 
 
-def _estimate(triple: Triple, psis: list[Tensor], cost: Cost) -> Estimate:
+def _estimate(triple: Triple, psis: list[Tensor]) -> Estimate:
     """Triples in logs are estimated as logarithms: for networks the value itself overflows."""
     kind: Kind = "unbiased" if triple.phi is identity and not triple.logs else "plug-in"
     note = "logarithm" if triple.logs else ""
     without_each = triple.links_without_each
-    return summarise(torch.cat(psis), kind, triple.link, without_each=without_each, cost=cost, note=note)
+    return summarise(torch.cat(psis), kind, triple.link, without_each=without_each, note=note)
 
 
 def exponential_integrals(eigenvalues: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """E exp(sigma v' H v / 2) over Gaussian v for every sigma: the product of (1 - sigma lambda_i)^(-1/2), eq. 45."""
+    """E exp(sigma v' H v / 2) over Gaussian v for every sigma: the product of (1 - sigma lambda_i)^(-1/2), eq. 45.
+
+    Parameters
+    ----------
+    eigenvalues
+        Of the Hessian H.
+    sigmas
+        Numbers with sigma lambda < 1 for every eigenvalue.
+
+    """
     factors = 1 - torch.as_tensor(sigmas, dtype=torch.float64)[:, None] * eigenvalues.double()
     if bool((factors <= 0).any()):
         raise ValueError(
@@ -118,6 +123,12 @@ def spectrum_from_exponentials(integrals: Tensor, sigmas: Sequence[float]) -> Te
 
     integral^-2 is the polynomial (1 - sigma lambda_1) ... (1 - sigma lambda_d) at sigma. Its d values and p(0) = 1
     determine its coefficients, which are those of the characteristic polynomial; the roots are the eigenvalues.
+
+    Parameters
+    ----------
+    integrals, sigmas
+        The integrals, and the sigma of each.
+
     """
     import numpy as np
 
@@ -133,7 +144,14 @@ def spectrum_from_exponentials(integrals: Tensor, sigmas: Sequence[float]) -> Te
 
 
 def hessian_from_point_masses(form: Callable[[Tensor], float], d: int) -> Tensor:
-    """A symmetric matrix from its form v -> v' H v at the d (d + 1) / 2 points e_i and e_i + e_j (Theorem 7)."""
+    """A symmetric matrix from its form v -> v' H v at the d (d + 1) / 2 points e_i and e_i + e_j (Theorem 7).
+
+    Parameters
+    ----------
+    form, d
+        The quadratic form, and its dimension.
+
+    """
     units = torch.eye(d, dtype=torch.float64)
     diagonal = torch.tensor([form(e) for e in units], dtype=torch.float64)
     matrix = torch.diag(diagonal)

@@ -97,7 +97,7 @@ def draw(task: Task, objective: Objective, members: Sequence[Member]) -> tuple[d
 
 
 def _note(name: str, task: Task, objective: Objective, members: Sequence[Member]) -> Any:
-    from ..measures.curvature.density import spectral_density
+    from ..measures.curvature.lanczos import spectral_density
     from ..measures.curvature.operator import Curvature
     from ..measures.directions import random_plane
     from ..measures.landscape import slice_2d

@@ -18,6 +18,9 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import TorchFunctionMode
 
 _DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}  # called by torch's functions and modules
+# Roles of tensors: the output of a convolution or its gradient, the data or theirs, the weights or theirs. Each follows
+# from the other two.
+OUTPUT, DATA, WEIGHT = range(3)
 
 
 class PlainConvolutions(TorchFunctionMode):
@@ -29,109 +32,66 @@ class PlainConvolutions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inputs = _parse(_DIMENSIONS[func], args, kwargs or {}) if func in _DIMENSIONS else None
-        return func(*args, **(kwargs or {})) if inputs is None else _Convolution.apply(*inputs)  # type: ignore[no-untyped-call]
+        return func(*args, **(kwargs or {})) if inputs is None else _Convolution.apply(*inputs, OUTPUT)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
 class _Kernels:
-    """A convolution and its two gradients, each one call; only shape and memory format of `like` matter."""
+    """A convolution and its two gradients, each one call."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
 
-    def convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        kind = x.device.type
-        # a backward pass under autocast would round the saved tensors on a GPU
-        with torch.autocast(kind, enabled=False) if _autocast_enabled(kind) else nullcontext():
-            return torch.convolution(
-                x, weight, bias, self.stride, self.padding, self.dilation, False, self._none, self.groups
-            )
-
-    def data(self, up: Tensor, weight: Tensor, like: Tensor) -> Tensor:
-        return self._backward(up, like, weight, [True, False, False])[0]  # type: ignore[no-any-return]
-
-    def weight(self, up: Tensor, x: Tensor, like: Tensor) -> Tensor:
-        return self._backward(up, x, like, [False, True, False])[1]  # type: ignore[no-any-return]
-
-    def _backward(self, up: Tensor, x: Tensor, weight: Tensor, needed: list[bool]) -> Any:
-        return torch.ops.aten.convolution_backward(
-            up, x, weight, None, self.stride, self.padding, self.dilation, False, self._none, self.groups, needed
-        )
-
-    @property
-    def _none(self) -> tuple[int, ...]:
-        return (0,) * len(self.stride)  # output padding, of transposed convolutions only
+    def __call__(self, role: int, a: Tensor, b: Tensor, extra: Tensor | None) -> Tensor:
+        """The tensor of a role from the other two; `extra` is the bias, or shows a gradient's shape and format."""
+        none = (0,) * len(self.stride)  # output padding, of transposed convolutions only
+        options = (self.stride, self.padding, self.dilation, False, none, self.groups)
+        if role == OUTPUT:
+            kind = a.device.type
+            # a backward pass under autocast would round the saved tensors on a GPU
+            with torch.autocast(kind, enabled=False) if _autocast_enabled(kind) else nullcontext():
+                return torch.convolution(a, b, extra, *options)
+        x, weight = (extra, b) if role == DATA else (b, extra)
+        needed = [role == DATA, role == WEIGHT, False]
+        return torch.ops.aten.convolution_backward(a, x, weight, None, *options, needed)[role - 1]  # type: ignore[no-any-return]
 
 
 class _Convolution(torch.autograd.Function):
-    """Linear in the data and in the weights."""
+    """The tensor of a role, linear in the tensors a and b of the other two roles."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, kernels: _Kernels) -> Tensor:
-        _save(ctx, kernels, x, weight)
-        return kernels.convolution(x, weight, bias)
+    def forward(ctx: Any, a: Tensor, b: Tensor, extra: Tensor | None, kernels: _Kernels, role: int) -> Tensor:
+        ctx.kernels, ctx.role = kernels, role
+        ctx.save_for_backward(a, b)
+        ctx.set_materialize_grads(False)  # a missing gradient stays None instead of a convolution of zeros
+        return kernels(role, a, b, extra)
 
     @staticmethod
-    def backward(ctx: Any, *ups: Tensor | None) -> Any:
-        (up,), (x, weight), needed = ups, ctx.saved_tensors, _needed(ctx)
-        if up is None:
-            return None, None, None, None
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        (grad,), (a_needed, b_needed, bias_needed) = grads, _needed(ctx)
+        if grad is None:
+            return (None,) * 5
+        tensors = list(ctx.saved_tensors)
+        tensors.insert(ctx.role, grad)  # by role
+        a_role, b_role = (role for role in range(3) if role != ctx.role)
         return (
-            _data(up, weight, x, ctx.kernels) if needed[0] else None,
-            _weight(up, x, weight, ctx.kernels) if needed[1] else None,
-            up.sum((0, *range(2, up.ndim))) if needed[2] else None,
-            None,
-        )
-
-
-class _Data(torch.autograd.Function):
-    """The gradient in the data, linear in the output's gradient and in the weights."""
-
-    @staticmethod
-    def forward(ctx: Any, up: Tensor, weight: Tensor, like: Tensor, kernels: _Kernels) -> Tensor:
-        _save(ctx, kernels, up, weight)
-        return kernels.data(up, weight, like)
-
-    @staticmethod
-    def backward(ctx: Any, *along: Tensor | None) -> Any:
-        (x,), (up, weight), needed = along, ctx.saved_tensors, _needed(ctx)
-        if x is None:
-            return None, None, None, None
-        return (
-            _convolution(x, weight, ctx.kernels) if needed[0] else None,
-            _weight(up, x, weight, ctx.kernels) if needed[1] else None,
+            _gradient(a_role, tensors, ctx.kernels) if a_needed else None,
+            _gradient(b_role, tensors, ctx.kernels) if b_needed else None,
+            grad.sum((0, *range(2, grad.ndim))) if bias_needed else None,
             None,
             None,
         )
 
 
-class _Weight(torch.autograd.Function):
-    """The gradient in the weights, linear in the output's gradient and in the data."""
-
-    @staticmethod
-    def forward(ctx: Any, up: Tensor, x: Tensor, like: Tensor, kernels: _Kernels) -> Tensor:
-        _save(ctx, kernels, up, x)
-        return kernels.weight(up, x, like)
-
-    @staticmethod
-    def backward(ctx: Any, *along: Tensor | None) -> Any:
-        (weight,), (up, x), needed = along, ctx.saved_tensors, _needed(ctx)
-        if weight is None:
-            return None, None, None, None
-        return (
-            _convolution(x, weight, ctx.kernels) if needed[0] else None,
-            _data(up, weight, x, ctx.kernels) if needed[1] else None,
-            None,
-            None,
-        )
-
-
-def _save(ctx: Any, kernels: _Kernels, *factors: Tensor) -> None:
-    ctx.kernels = kernels
-    ctx.save_for_backward(*factors)
-    ctx.set_materialize_grads(False)  # a missing gradient stays None instead of a convolution of zeros
+def _gradient(role: int, tensors: list[Tensor], kernels: _Kernels) -> Tensor:
+    """The gradient in the tensor of a role, which follows from the other two and has its shape and memory format."""
+    a, b = (t for i, t in enumerate(tensors) if i != role)
+    like = None if role == OUTPUT else tensors[role].detach()
+    if not _builds_graph(a, b):
+        return kernels(role, a, b, like)
+    return _Convolution.apply(a, b, like, kernels, role)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _needed(ctx: Any) -> list[bool]:
@@ -148,24 +108,6 @@ def _executed(node: Any) -> bool:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:  # torch raises for a leaf whose gradient is requested
         return True
-
-
-def _convolution(x: Tensor, weight: Tensor, kernels: _Kernels) -> Tensor:
-    if not _builds_graph(x, weight):
-        return kernels.convolution(x, weight)
-    return _Convolution.apply(x, weight, None, kernels)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _data(up: Tensor, weight: Tensor, like: Tensor, kernels: _Kernels) -> Tensor:
-    if not _builds_graph(up, weight):
-        return kernels.data(up, weight, like)
-    return _Data.apply(up, weight, like.detach(), kernels)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _weight(up: Tensor, x: Tensor, like: Tensor, kernels: _Kernels) -> Tensor:
-    if not _builds_graph(up, x):
-        return kernels.weight(up, x, like)
-    return _Weight.apply(up, x, like.detach(), kernels)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _builds_graph(*tensors: Tensor) -> bool:

@@ -28,7 +28,7 @@ class Apply(Protocol):
 
 
 @dataclass(frozen=True)
-class Local:
+class BatchForm:
     """Products with a form of the loss on one batch, the gradient, and the loss, from a kept graph."""
 
     apply: Apply
@@ -36,10 +36,10 @@ class Local:
     loss: Tensor
 
 
-Form = Callable[[Objective, Sequence[Tensor], Batch], Local]
+Form = Callable[[Objective, Sequence[Tensor], Batch], BatchForm]
 
 
-def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Local:
+def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> BatchForm:
     """The Hessian of the batch's mean loss, by differentiating its gradient's graph again."""
 
     def task(model: nn.Module) -> tuple[Tensor, list[Tensor]]:
@@ -48,7 +48,7 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Loc
         loss = losses.mean()
         return loss.detach(), _grad([loss], leaves, create_graph=True)
 
-    with torch.enable_grad(), _twice(objective):
+    with torch.enable_grad(), _second_derivatives(objective):
         loss, gradient = objective.evaluate(leaves, task)
     _check_twice_differentiable(gradient)
     curved = [i for i, g in enumerate(gradient) if g.requires_grad]
@@ -60,13 +60,13 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Loc
         def task(model: nn.Module) -> list[Tensor]:
             return _grad([gradient[i] for i in curved], leaves, [direction[i] for i in curved], stacked=stacked)
 
-        with _twice(objective):  # activation checkpointing runs layers again
+        with _second_derivatives(objective):  # activation checkpointing runs layers again
             return objective.evaluate(leaves, task)  # type: ignore[no-any-return]
 
-    return Local(apply, lambda: [g.detach() for g in gradient], loss)
+    return BatchForm(apply, lambda: [g.detach() for g in gradient], loss)
 
 
-def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Local:
+def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> BatchForm:
     """J' C J with the Jacobian J of the outputs and the Hessian C of the loss in the outputs (Schraudolph 2002)."""
 
     def task(model: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], Tensor]:
@@ -78,36 +78,36 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
             )
         check_depends_on_parameters(objective, output)
         cotangent = torch.zeros_like(output, requires_grad=True)  # J' u is linear in u: its derivative gives J v
-        pulled = _grad([output], leaves, [cotangent], create_graph=True)
-        seen = output.detach().requires_grad_()
-        loss = objective.loss_fn(seen, target).mean()
-        slope = _grad([loss], [seen], create_graph=True)[0]
-        return loss.detach(), output, seen, slope, pulled, cotangent
+        vjp = _grad([output], leaves, [cotangent], create_graph=True)
+        detached = output.detach().requires_grad_()
+        loss = objective.loss_fn(detached, target).mean()
+        slope = _grad([loss], [detached], create_graph=True)[0]
+        return loss.detach(), output, detached, slope, vjp, cotangent
 
-    with torch.enable_grad(), _twice(objective):
-        loss, output, seen, slope, pulled, cotangent = objective.evaluate(leaves, task)
-    linear = [i for i, p in enumerate(pulled) if p.requires_grad]
+    with torch.enable_grad(), _second_derivatives(objective):
+        loss, output, detached, slope, vjp, cotangent = objective.evaluate(leaves, task)
+    linear = [i for i, p in enumerate(vjp) if p.requires_grad]
 
     def apply(direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]:
         if not slope.requires_grad or not linear:  # the loss is linear in the outputs
             return [torch.zeros_like(d) for d in direction]
 
         def task(model: nn.Module) -> list[Tensor]:
-            pushed = _grad([pulled[i] for i in linear], [cotangent], [direction[i] for i in linear], stacked=stacked)
-            bent = _grad([slope], [seen], pushed, stacked=stacked)
-            return _grad([output], leaves, bent, stacked=stacked)
+            jvp = _grad([vjp[i] for i in linear], [cotangent], [direction[i] for i in linear], stacked=stacked)
+            curved_jvp = _grad([slope], [detached], jvp, stacked=stacked)
+            return _grad([output], leaves, curved_jvp, stacked=stacked)
 
-        with _twice(objective):
+        with _second_derivatives(objective):
             return objective.evaluate(leaves, task)  # type: ignore[no-any-return]
 
     def gradient() -> list[Tensor]:
         return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope.detach()]))  # type: ignore[no-any-return]
 
-    return Local(apply, gradient, loss)
+    return BatchForm(apply, gradient, loss)
 
 
 @contextmanager
-def _twice(objective: Objective) -> Iterator[None]:
+def _second_derivatives(objective: Objective) -> Iterator[None]:
     """The context of second derivatives; on a CPU torch's own second derivatives of convolutions are as fast."""
     convolutions = PlainConvolutions() if objective.space.device.type == "cuda" else nullcontext()
     with twice_differentiable(objective.model), convolutions:

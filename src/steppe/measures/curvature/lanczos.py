@@ -1,19 +1,24 @@
-"""The Lanczos process: a small tridiagonal matrix whose eigenvalues approximate the operator's extreme ones."""
+"""The Lanczos process, and spectral densities by stochastic Lanczos quadrature (Ghorbani et al. 2019)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil, floor, log10, sqrt
 from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from ...core.basis import Basis
+from ...core.draw import Draw
 from ...core.vector import Space, Vector
-from ..estimate import NotFinite
+from ..estimate import Estimate, NotFinite, summarise
+
+Floats = NDArray[np.float64]
+RESOLVED = 0.25  # a node counts as an eigenvalue if its residual is below this fraction of it
 
 
 class Operator(Protocol):
@@ -26,6 +31,11 @@ class Operator(Protocol):
     def gradient(self) -> Vector: ...
     def product(self, v: Vector) -> Vector: ...
     def products(self, vectors: list[Vector]) -> list[Vector]: ...
+
+
+def random_source(operator: Operator, *key: int) -> Draw:
+    """Random vectors in the operator's space, as a function of the key."""
+    return Draw(operator.space, key, operator.space.weights(), operator.space.zeros())
 
 
 @dataclass(frozen=True)
@@ -43,12 +53,12 @@ class Ritz:
 
     """
 
-    values: NDArray[np.float64]
-    vectors: NDArray[np.float64]
-    residuals: NDArray[np.float64]
+    values: Floats
+    vectors: Floats
+    residuals: Floats
 
     @property
-    def weights(self) -> NDArray[np.float64]:
+    def weights(self) -> Floats:
         """The weights of the quadrature rule: squared components of the start vector."""
         return np.asarray(np.square(self.vectors[0]))
 
@@ -118,3 +128,115 @@ class Lanczos:
         """The tridiagonal matrix of the first steps."""
         off = torch.tensor(self.off[: steps - 1], dtype=torch.float64)
         return torch.diag(torch.tensor(self.diagonal[:steps], dtype=torch.float64)) + off.diag(1) + off.diag(-1)
+
+
+@dataclass(frozen=True)
+class Density:
+    """The spectrum of an operator as a distribution; the draws are quadrature rules of random starts.
+
+    Parameters
+    ----------
+    runs
+        One quadrature rule per random start.
+    dimension
+        Of the operator.
+
+    """
+
+    runs: Sequence[Ritz]
+    dimension: int
+
+    @property
+    def largest(self) -> float:
+        return max(float(run.values[-1]) for run in self.runs)
+
+    @property
+    def smallest(self) -> float:
+        return min(float(run.values[0]) for run in self.runs)
+
+    def integral(self, f: Callable[[Floats], ArrayLike], note: str = "") -> Estimate:
+        """The sum of f over all eigenvalues."""
+        sums = [self.dimension * float(np.dot(run.weights, f(run.values))) for run in self.runs]
+        return summarise(torch.tensor(sums, dtype=torch.float64), "plug-in", note=note)
+
+    def moment(self, k: int) -> Estimate:
+        """The sum of the k-th powers of the eigenvalues: 1 is the trace, 2 the squared Frobenius norm."""
+        return self.integral(lambda x: x**k)
+
+    def count(self, low: float = -np.inf, high: float = np.inf) -> Estimate:
+        """How many eigenvalues lie above `low` and not above `high`."""
+        return self.integral(lambda x: (x > low) & (x <= high))
+
+    def curve(self, grid: ArrayLike, width: float | None = None) -> tuple[Floats, Floats]:
+        """The density on a grid, smoothed by Gaussians of a width, and its standard error; it integrates to 1."""
+        x = np.asarray(grid, dtype=np.float64)
+        if width is None:
+            width = 0.01 * ((self.largest - self.smallest) or abs(self.largest) or 1.0)
+        peaks = [np.exp(-0.5 * ((x[:, None] - run.values) / width) ** 2) @ run.weights for run in self.runs]
+        each = np.stack(peaks) / (width * sqrt(2 * np.pi))
+        error = each.std(0, ddof=1) / sqrt(len(each)) if len(each) > 1 else np.full_like(x, np.nan)
+        return each.mean(0), error
+
+    @property
+    def resolution(self) -> float:
+        """Above this, every node is an eigenvalue; below, a node represents several eigenvalues."""
+        unresolved = [np.abs(run.values[run.residuals > RESOLVED * np.abs(run.values)]) for run in self.runs]
+        return max((float(values.max()) for values in unresolved if len(values)), default=0.0)
+
+    def log_determinant(self, cut: float = 1e-2) -> Estimate:
+        """The sum of log(eigenvalue) over those above `cut` times the largest."""
+        threshold = cut * self.largest
+        if threshold <= 0:
+            raise ValueError(
+                f"no eigenvalue is positive (the largest is {self.largest:.3g}): there is no log-determinant"
+            )
+        if threshold < self.resolution:
+            raise ValueError(
+                f"a cut at {cut:g} of the largest eigenvalue is finer than {len(self.runs)} runs of "
+                f"{len(self.runs[0].values)} steps resolve: take cut >= "
+                f"{_rounded_up(self.resolution / self.largest):.2g}, or more steps"
+            )
+        above = self.count(threshold).value
+        return self.integral(
+            lambda x: np.log(np.where(x > threshold, x, 1.0)), f"about {above:.0f} eigenvalues above {threshold:.3g}"
+        )
+
+    def log_determinant_shifted(self, mu: float) -> Estimate:
+        """The log-determinant of the operator plus mu times the identity."""
+        if self.smallest + mu <= 0:
+            raise ValueError(
+                f"with mu = {mu:g} the operator is not positive definite: its smallest eigenvalue is at most "
+                f"{self.smallest:.4g}, so take a mu above {-self.smallest:.4g}"
+            )
+        return self.integral(lambda x: np.log(x + mu))
+
+
+def _rounded_up(x: float) -> float:
+    """Round up to two digits."""
+    unit = 10.0 ** (floor(log10(x)) - 1)
+    return ceil(x / unit) * unit
+
+
+def quadrature_rule(operator: Operator, steps: int, start: Vector) -> Ritz:
+    """The quadrature rule of one start vector."""
+    lanczos = Lanczos(operator, lambda _: start)
+    while lanczos.steps < min(steps, operator.dimension) and not lanczos.invariant:
+        lanczos.step()
+    return lanczos.ritz()
+
+
+def spectral_density(operator: Operator, runs: int = 10, steps: int = 100, seed: int = 0) -> Density:
+    """The spectral density of an operator by stochastic Lanczos quadrature.
+
+    Parameters
+    ----------
+    operator
+        A `Curvature`, or any symmetric operator.
+    runs, steps
+        The number of random starts, and of Lanczos steps from each.
+    seed
+        Of the start vectors.
+
+    """
+    starts = (random_source(operator, seed, 2, i).normal() for i in range(runs))
+    return Density([quadrature_rule(operator, steps, start) for start in starts], operator.dimension)

@@ -18,10 +18,9 @@ from ...core.vector import Space, Vector
 from ...cuda.graphs import GraphCache, Recorder
 from ..batches import Batch, to_device
 from ..estimate import check_finite
-from ..functional import measurement_mode
+from ..functional import is_captured, measurement_mode, replay
 from ..objective import Objective
-from ..passes import is_recorded, replay
-from .forms import Apply, Form, Local, hessian
+from .forms import Apply, BatchForm, Form, hessian
 
 Products = list[list[Tensor]]  # one tensor per parameter for every vector
 
@@ -111,8 +110,8 @@ class BatchProducts:
 
     def __init__(self, objective: Objective, form: Form, memory: float | None, recorder: Recorder | None = None):
         self.objective, self.form, self.memory = objective, form, memory
-        self.kept: dict[int, Local] = {}
-        self._finite: set[int] = set()  # batches whose loss is known to be finite
+        self.kept: dict[int, BatchForm] = {}
+        self._finite: set[int] = set()  # batches whose loss was checked
         self._recorder = recorder
         self._graphs = GraphCache(recorder, limit=MOST)
 
@@ -121,46 +120,46 @@ class BatchProducts:
         o = self.objective
         if i >= self._keepable and self._records:
             return self._with_temporary_graph(i, batch, vectors)
-        local = self._local(i, batch)
+        batch_form = self._batch_form(i, batch)
         if not self._records:
-            return self._apply(local.apply, vectors)
+            return self._apply(batch_form.apply, vectors)
 
         def replayed(direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]:
             def apply(*direction: Tensor) -> list[Tensor]:
-                return local.apply(direction, stacked)
+                return batch_form.apply(direction, stacked)
 
             return list(self._graphs((i, stacked), apply, *direction))
 
-        with measurement_mode(o.model, o.statistics):  # out here: generator states cannot be read during a capture
+        with measurement_mode(o.model, o.statistics):  # not inside: generator states cannot be read during a capture
             return self._apply(replayed, vectors)
 
     def gradient(self, i: int, batch: Batch) -> list[Tensor]:
         """The gradient of the i-th batch's mean loss, from its graph."""
-        return self._local(i, batch).gradient()
+        return self._batch_form(i, batch).gradient()
 
-    def _local(self, i: int, batch: Batch) -> Local:
+    def _batch_form(self, i: int, batch: Batch) -> BatchForm:
         if i in self.kept:
             return self.kept[i]
         o = self.objective
         with self._graphs.on_stream(o.space.device):  # a backward pass runs on the stream of its forward pass
-            local = self._built(to_device(batch, o.space.device))
-            self._check_finite(i, local.loss)
+            batch_form = self._build(to_device(batch, o.space.device))
+            self._check_finite(i, batch_form.loss)
         o.meter.gradients += o.sizes[i]
         if i < self._keepable:
-            self.kept[i] = local
-        return local
+            self.kept[i] = batch_form
+        return batch_form
 
-    def _built(self, batch: Batch) -> Local:
-        return self.form(self.objective, [w.requires_grad_() for w in self.objective.here()], batch)
+    def _build(self, batch: Batch) -> BatchForm:
+        return self.form(self.objective, [w.requires_grad_() for w in self.objective.weight_tensors()], batch)
 
     def _with_temporary_graph(self, i: int, batch: Batch, vectors: Sequence[Vector]) -> Products:
         """Build a graph and multiply with it, captured as one; batches of the same shape share the capture."""
         o, n = self.objective, len(self.objective.space.params)
 
         def products(directions: Sequence[Tensor], batch: Batch) -> list[Tensor]:
-            local = self._built(batch)
-            products = [t for k in range(0, len(directions), n) for t in local.apply(directions[k : k + n])]
-            return [*products, local.loss]
+            batch_form = self._build(batch)
+            products = [t for k in range(0, len(directions), n) for t in batch_form.apply(directions[k : k + n])]
+            return [*products, batch_form.loss]
 
         results: Products = []
         for start in range(0, len(vectors), AT_ONCE):
@@ -197,7 +196,7 @@ class BatchProducts:
 
     @property
     def _records(self) -> bool:
-        return self._recorder is not None or is_recorded(self.objective.space.device)
+        return self._recorder is not None or is_captured(self.objective.space.device)
 
     @cached_property
     def _vectorises(self) -> bool:
@@ -216,20 +215,20 @@ class BatchProducts:
 
 def _saved_bytes(objective: Objective) -> int:
     """The bytes that a forward pass on the first batch saves for its backward pass."""
-    seen: dict[int, Any] = {}  # storages by address, kept alive so that no address is reused
+    storages: dict[int, Any] = {}  # by address, kept alive so that no address is reused
     batch = to_device(objective.batches[0], objective.space.device)
-    leaves = [w.requires_grad_() for w in objective.here()]
+    leaves = [w.requires_grad_() for w in objective.weight_tensors()]
 
-    def note(x: Tensor) -> None:
-        seen[x.untyped_storage().data_ptr()] = x.untyped_storage()
+    def record(x: Tensor) -> None:
+        storages[x.untyped_storage().data_ptr()] = x.untyped_storage()
 
     def task(model: nn.Module) -> None:
         objective.loss_fn(*objective.forward(model, batch))
 
-    with torch.enable_grad(), saved_tensors_hooks(note, _never):
+    with torch.enable_grad(), saved_tensors_hooks(record, _never):
         objective.evaluate(leaves, task)
     objective.meter.losses += objective.sizes[0]
-    return sum(storage.nbytes() for storage in seen.values())
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 def _never(saved: Any) -> Tensor:

@@ -14,7 +14,7 @@ from ..table import Run, Table
 from .answers import SEED
 
 if TYPE_CHECKING:
-    from ...measures.curvature.density import Density
+    from ...measures.curvature.lanczos import Density
     from ...measures.estimate import Estimate
     from ...measures.landscape import Slice
 

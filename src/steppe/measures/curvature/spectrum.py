@@ -1,24 +1,27 @@
-"""Eigenvalues, trace, Frobenius norm and diagonal of an operator from products that measures share."""
+"""The spectrum of an operator: estimated from products that quantities share, or exact for small models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isfinite, sqrt
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from ...core.draw import Draw
+from ...core.basis import flat, unflat
 from ...core.vector import Vector, inverse
-from ..estimate import Estimate, Kind, NotFinite, summarise
-from .density import Density, quadrature_rule
-from .lanczos import Lanczos, Operator, Ritz
+from ..estimate import Estimate, Kind, NotFinite, exact, summarise
+from .lanczos import Density, Lanczos, Operator, Ritz, quadrature_rule, random_source
 
 End = Literal["top", "bottom"]
 RANDOM = 0.1  # length of the random part of the start vector, beside a gradient of length 1
 BLOCK = 5  # probes between two estimates
+DENSE_MOST = 20_000  # parameters: the matrix takes 3.2 GB then
+COLUMNS = 32  # of a dense matrix per call for products
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,7 @@ class Sweep:
 
     def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 1e-3, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the k-th eigenvalue from one end until its residual is below rtol times it."""
-        if k < 1 or k > self.operator.dimension:
-            raise ValueError(f"there are {self.operator.dimension} eigenvalues, and no {k}-th one from the {end}")
+        _check_index(self.operator, k, end)
         enough = 1 if k == 1 else 2 * k + 10  # a low-dimensional invariant space shows by then
         for ritz in self._growing(k, most):
             i = _index(ritz, k, end)
@@ -92,20 +94,15 @@ class Sweep:
 
     def trace(self, rtol: float = 0.02, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the trace until the standard error is below rtol times it."""
-        for probes in self._probing():
-            k = self._deflated or 0
-            yield self._with_complement(sum(self.lanczos.diagonal[:k]), self._traces)
-            if self._settled(self._traces, sum(self.lanczos.diagonal[:k]), rtol, probes, most):
-                return
+        return self._deflated_estimates(self._traces, lambda k: sum(self.lanczos.diagonal[:k]), rtol, most)
 
     def frobenius_squared(self, rtol: float = 0.02, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the sum of squared eigenvalues until the standard error is below rtol times it."""
-        for probes in self._probing():
-            k = self._deflated or 0
-            known = float(self.lanczos.matrix(k).square().sum()) + self.lanczos.off[k - 1] ** 2 if k else 0.0
-            yield self._with_complement(known, self._squares)
-            if self._settled(self._squares, known, rtol, probes, most):
-                return
+
+        def krylov_part(k: int) -> float:
+            return float(self.lanczos.matrix(k).square().sum()) + self.lanczos.off[k - 1] ** 2 if k else 0.0
+
+        return self._deflated_estimates(self._squares, krylov_part, rtol, most)
 
     def log_determinant(self, cut: float = 1e-2, runs: int = 10, steps: int = 100) -> Iterator[Estimate]:
         """The sum of log(eigenvalue) over those above `cut` times the largest."""
@@ -123,7 +120,8 @@ class Sweep:
         if len(rules) >= runs:
             yield Density(rules[:runs], self.operator.dimension)
         while len(rules) < runs:
-            rules.append(quadrature_rule(self.operator, steps, self._random(2, len(rules)).normal()))
+            start = random_source(self.operator, self.seed, 2, len(rules)).normal()
+            rules.append(quadrature_rule(self.operator, steps, start))
             if len(rules) >= min(2, runs):
                 yield Density(rules, self.operator.dimension)
 
@@ -137,11 +135,27 @@ class Sweep:
                 return
             self.lanczos.step()
 
+    def _deflated_estimates(
+        self, draws: list[float], krylov_part: Callable[[int], float], rtol: float, most: int
+    ) -> Iterator[Estimate]:
+        """Yield the exact part on the Krylov space plus the mean of the probes' draws on its complement."""
+        for probes in self._probing():
+            part = krylov_part(self._deflated or 0)
+            if not draws:  # the Krylov space is the whole space
+                yield exact(part)
+                return
+            mean = summarise(torch.tensor(draws, dtype=torch.float64), "unbiased")
+            estimate = replace(mean, value=part + mean.value)
+            yield estimate
+            if self.lanczos.steps + len(draws) + BLOCK > most:
+                return
+            if probes >= 2 * BLOCK and estimate.stderr <= rtol * abs(estimate.value):
+                return
+
     def _probing(self) -> Iterator[int]:
         """Yield the number of probes now, and after every further block."""
         if self._deflated is None:
-            wanted = min(self.deflate, self.operator.dimension)
-            while self.lanczos.steps < wanted:
+            while self.lanczos.steps < min(self.deflate, self.operator.dimension):
                 self.lanczos.step()
             self._deflated = self.lanczos.steps if self.deflate else 0
         if self._traces or self._deflated == self.operator.dimension:
@@ -151,57 +165,54 @@ class Sweep:
             yield len(self._traces)
 
     def _probe(self, n: int) -> None:
-        probes = [self._random(1, len(self._traces) + i).signs() for i in range(n)]
+        first = len(self._traces)
+        probes = [random_source(self.operator, self.seed, 1, i).signs() for i in range(first, first + n)]
         for z in probes:
             self.lanczos.basis.remove_(z, self._deflated)
         images = self.operator.products(probes)
         self._traces += [float(z.dot(image)) for z, image in zip(probes, images, strict=True)]
         self._squares += [float(image.norm()) ** 2 for image in images]
 
-    def _with_complement(self, known: float, draws: list[float]) -> Estimate:
-        if not draws:  # the Krylov space is the whole space
-            return Estimate(known, 0.0, 1, "exact")
-        rest = summarise(torch.tensor(draws, dtype=torch.float64), "unbiased")
-        return replace(rest, value=known + rest.value)
-
-    def _settled(self, draws: list[float], known: float, rtol: float, probes: int, most: int) -> bool:
-        if not draws or self.lanczos.steps + len(draws) + BLOCK > most:
-            return True
-        estimate = self._with_complement(known, draws)
-        return probes >= 2 * BLOCK and estimate.stderr <= rtol * abs(estimate.value)
-
     def _eigenvalue(self, ritz: Ritz, i: int, end: End) -> Estimate:
-        exact = self.lanczos.steps == self.operator.dimension
-        kind: Kind = "exact" if exact else ("lower bound" if end == "top" else "upper bound")
-        return Estimate(float(ritz.values[i]), 0.0 if exact else float(ritz.residuals[i]), 1, kind)
+        if self.lanczos.steps == self.operator.dimension:
+            return exact(float(ritz.values[i]))
+        kind: Kind = "lower bound" if end == "top" else "upper bound"
+        return Estimate(float(ritz.values[i]), float(ritz.residuals[i]), 1, kind)
 
     def _start(self, i: int) -> Vector:
         """The gradient, which lies mostly along outermost eigenvectors, plus noise in case it is orthogonal to one."""
-        start = self._random(0, i).normal()
+        start = random_source(self.operator, self.seed, 0, i).normal()
         start.mul_(inverse(start.norm()))
         if i == 0:
             slope = self.operator.gradient()
             start.mul_(RANDOM).add_(slope, inverse(slope.norm()))
         return start
 
-    def _random(self, *key: int) -> Draw:
-        space = self.operator.space
-        return Draw(space, (self.seed, *key), space.weights(), space.zeros())
-
 
 def hutchinson(operator: Operator, seed: int = 0) -> Sweep:
-    """A sweep whose traces are means over random signs without deflation (Hutchinson 1990)."""
+    """A `Sweep` whose traces are means over random signs, without deflation (Hutchinson 1990); takes its arguments."""
     return Sweep(operator, seed, deflate=0)
 
 
 def diagonal(operator: Operator, n: int = 100, seed: int = 0) -> tuple[Vector, Vector]:
-    """An unbiased estimate of every diagonal entry and its standard error, from n random signs (Bekas et al. 2007)."""
+    """An unbiased estimate of every diagonal entry and its standard error, from random signs (Bekas et al. 2007).
+
+    Parameters
+    ----------
+    operator
+        A `Curvature`, or any symmetric operator.
+    n
+        The number of products.
+    seed
+        Of the signs.
+
+    """
     if n < 2:
         raise ValueError(f"a standard error needs at least two probes, not n = {n}")
     space = operator.space
     total, squares = space.zeros(), space.zeros()
     for i in range(n):
-        z = Draw(space, (seed, 3, i), space.weights(), space.zeros()).signs()
+        z = random_source(operator, seed, 3, i).signs()
         entries = operator.product(z).mul_(z)
         total.add_(entries)
         squares.add_(entries * entries)
@@ -212,11 +223,85 @@ def diagonal(operator: Operator, n: int = 100, seed: int = 0) -> tuple[Vector, V
     return mean, variance.map(lambda x: torch.sqrt(x.clamp(min=0)) / sqrt(n - 1))
 
 
+def _check_index(operator: Operator, k: int, end: End) -> None:
+    if not 1 <= k <= operator.dimension:
+        raise ValueError(f"there are {operator.dimension} eigenvalues, and no {k}-th one from the {end}")
+
+
 def _index(ritz: Ritz, k: int, end: End) -> int:
-    """The index of the k-th value from one end, or of the last one there is."""
+    """The index of the k-th value from one end, or of the last one."""
     n = len(ritz.values)
     return max(n - k, 0) if end == "top" else min(k - 1, n - 1)
 
 
 def _outermost(ritz: Ritz, k: int, end: End) -> slice:
     return slice(max(len(ritz.values) - k, 0), None) if end == "top" else slice(0, k)
+
+
+class Dense:
+    """The same quantities as `Sweep`, exactly, for one product per parameter.
+
+    Parameters
+    ----------
+    operator
+        A `Curvature`, or any symmetric operator, of at most 20 000 parameters.
+    seed
+        Unused: nothing is random.
+
+    """
+
+    def __init__(self, operator: Operator, seed: int = 0):
+        if operator.dimension > DENSE_MOST:
+            raise ValueError(
+                f"a dense matrix for {operator.dimension} parameters is too large (at most {DENSE_MOST}): use "
+                "Sweep, or choose fewer parameters by only="
+            )
+        self.operator = operator
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """The operator as a matrix in the order of the parameters, on the CPU."""
+        d, space = self.operator.dimension, self.operator.space
+        rows = []
+        for start in range(0, d, COLUMNS):
+            units = torch.zeros(min(COLUMNS, d - start), d, dtype=space.precision, device=space.device)
+            units[range(len(units)), range(start, start + len(units))] = 1.0
+            images = self.operator.products([unflat(space, unit) for unit in units])
+            rows += [flat(image).double().cpu() for image in images]
+        matrix: Tensor = torch.stack(rows)
+        if not bool(torch.isfinite(matrix).all()):
+            raise NotFinite("the Hessian has entries that are infinite or not a number")
+        return (matrix + matrix.mT) / 2
+
+    @cached_property
+    def spectrum(self) -> Tensor:
+        """All eigenvalues in ascending order."""
+        return cast(Tensor, torch.linalg.eigvalsh(self.matrix))
+
+    def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
+        _check_index(self.operator, k, end)
+        yield exact(float(self.spectrum[-k if end == "top" else k - 1]))
+
+    def trace(self, rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
+        yield exact(float(self.matrix.trace()))
+
+    def frobenius_squared(self, rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
+        yield exact(float(self.matrix.square().sum()))
+
+    def log_determinant(self, cut: float = 1e-2, runs: int = 0, steps: int = 0) -> Iterator[Estimate]:
+        threshold = cut * float(self.spectrum[-1])
+        if threshold <= 0:
+            raise ValueError(f"no eigenvalue is positive (the largest is {self.spectrum[-1]:.3g}): no log-determinant")
+        above = self.spectrum[self.spectrum > threshold]
+        yield exact(float(above.log().sum()), note=f"{len(above)} eigenvalues above {threshold:.3g}")
+
+    def log_determinant_shifted(self, mu: float, runs: int = 0, steps: int = 0) -> Iterator[Estimate]:
+        if float(self.spectrum[0]) + mu <= 0:
+            raise ValueError(
+                f"with mu = {mu:g} the operator is not positive definite: its smallest eigenvalue is "
+                f"{float(self.spectrum[0]):.4g}"
+            )
+        yield exact(float((self.spectrum + mu).log().sum()))
+
+
+Spectrum = Sweep | Dense

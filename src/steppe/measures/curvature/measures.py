@@ -1,0 +1,200 @@
+"""Measures of the Hessian: eigenvalues, traces and log-determinants of one operator, and relative flatness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from ...core.draw import seed_of
+from ...core.metric import Metric
+from ..estimate import Estimate, Measure, summarise
+from ..objective import Objective
+from .forms import Form, hessian
+from .operator import Curvature
+from .spectrum import BLOCK, End, Spectrum, Sweep
+
+
+@runtime_checkable
+@dataclass(frozen=True)
+class SpectralMeasure(Measure, Protocol):
+    """A measure of the spectrum of the operator D C D; measures of the same operator share its products.
+
+    Parameters
+    ----------
+    form
+        The matrix C: `hessian` or `gauss_newton`.
+    metric
+        The scale D; None is the identity.
+    by
+        The estimator: `Sweep`, `hutchinson` or `Dense`.
+
+    """
+
+    form: Form = field(default=hessian, kw_only=True)
+    metric: Metric | None = field(default=None, kw_only=True)
+    by: Callable[[Curvature, int], Spectrum] = field(default=Sweep, kw_only=True)
+
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
+        """Yield better and better estimates."""
+        ...
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        own_seed = seed_of(seed, objective.number) if objective.number else seed  # each batch has its own probes
+        return self.estimates(self.by(Curvature(objective, self.form, self.metric), own_seed))
+
+
+@dataclass(frozen=True)
+class Eigenvalue(SpectralMeasure):
+    """The k-th eigenvalue from one end; k=1 from the top is lambda_max.
+
+    Parameters
+    ----------
+    k, end
+        Which eigenvalue, from the "top" or the "bottom".
+    rtol
+        The search stops when the residual is below this fraction of the eigenvalue; an eigenvalue lies within the
+        residual.
+    most
+        The maximum number of products.
+    form, metric, by
+        The operator and the estimator, as in `SpectralMeasure`.
+
+    """
+
+    k: int = 1
+    end: End = "top"
+    rtol: float = 1e-3
+    most: int = 200
+
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
+        return spectrum.eigenvalues(self.k, self.end, self.rtol, self.most)
+
+
+@dataclass(frozen=True)
+class Trace(SpectralMeasure):
+    """The sum of the eigenvalues.
+
+    Parameters
+    ----------
+    rtol
+        The relative standard error at which the estimate stops.
+    most
+        The maximum number of products.
+    form, metric, by
+        As in `Eigenvalue`.
+
+    """
+
+    rtol: float = 0.02
+    most: int = 200
+
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
+        return spectrum.trace(self.rtol, self.most)
+
+
+@dataclass(frozen=True)
+class FrobeniusSquared(SpectralMeasure):
+    """The sum of the squared eigenvalues; the parameters are those of `Trace`."""
+
+    rtol: float = 0.02
+    most: int = 200
+
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
+        return spectrum.frobenius_squared(self.rtol, self.most)
+
+
+@dataclass(frozen=True)
+class LogDeterminant(SpectralMeasure):
+    """The sum of log(eigenvalue) over those above `cut` times the largest.
+
+    Parameters
+    ----------
+    cut
+        The log-determinant of a Hessian is undefined without a cut above zero.
+    runs, steps
+        Of stochastic Lanczos quadrature.
+    form, metric, by
+        As in `Eigenvalue`.
+
+    """
+
+    cut: float = 1e-2
+    runs: int = 10
+    steps: int = 100
+
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
+        return spectrum.log_determinant(self.cut, self.runs, self.steps)
+
+
+@dataclass(frozen=True)
+class ShiftedLogDeterminant(SpectralMeasure):
+    """The log-determinant of the operator plus mu times the identity.
+
+    Parameters
+    ----------
+    mu
+        The shift; the sum must be positive definite.
+    runs, steps, form, metric, by
+        As in `LogDeterminant`.
+
+    """
+
+    mu: float
+    runs: int = 10
+    steps: int = 100
+
+    def estimates(self, spectrum: Spectrum) -> Iterator[Estimate]:
+        return spectrum.log_determinant_shifted(self.mu, self.runs, self.steps)
+
+
+@dataclass(frozen=True)
+class RelativeFlatness(Measure):
+    """sum over rows s, s' of <w_s, w_s'> tr(H_ss') for one weight matrix (Petzka et al. 2021, Definition 3).
+
+    Parameters
+    ----------
+    layer
+        The name of the parameter; None takes the last matrix, as the paper measures the layer after the features.
+    n
+        The maximum number of draws.
+    rtol
+        The relative standard error at which the estimate stops.
+
+    """
+
+    layer: str | None = None
+    n: int = 100
+    rtol: float = 0.05
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        matrices = [n for n, p in objective.params.items() if p.ndim >= 2]
+        if not matrices:
+            raise ValueError("relative flatness needs a weight matrix, and no parameter that moves is one")
+        name = self.layer or matrices[-1]
+        if name not in matrices:
+            raise ValueError(f"relative flatness is that of a weight matrix, and {name!r} is none of {matrices}")
+        part = replace(objective, only=[name])
+        curvature = Curvature(part)
+        w = part.weight_tensors()[0]
+        matrix = w.reshape(len(w), -1)
+        draws: list[float] = []
+        for i in range(self.n):
+            a, b = _random_signs(matrix, seed_of(seed, 4, objective.number, i))
+            direction = torch.outer(matrix @ a, b).view_as(w)  # E [v' H v] over signs a, b is the weighted trace
+            v = part.space.vector([direction])
+            draws.append(float(v.dot(curvature.product(v))))
+            if len(draws) % BLOCK == 0 or len(draws) == self.n:
+                estimate = summarise(torch.tensor(draws, dtype=torch.float64), "unbiased", note=f"of {name}")
+                yield estimate
+                if len(draws) >= 2 * BLOCK and estimate.stderr <= self.rtol * abs(estimate.value):
+                    return
+
+
+def _random_signs(matrix: Tensor, seed: int) -> Tensor:
+    """Two vectors of signs, one entry per column of the matrix."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 2, (2, matrix.shape[1]), generator=generator).mul(2).sub(1).to(matrix)
