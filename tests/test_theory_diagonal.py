@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from steppe.measures import Curvature, Dense, Objective
-from steppe.nn.diagonal import DiagonalLinear
+from steppe.nn.mlp import DiagonalLinear
 from steppe.theory import diagonal_networks as diagonal
 from steppe.theory import small_radius
 from steppe.theory.result import Settings
