@@ -147,7 +147,8 @@ def draw(protocol: Protocol, seed: int = 0, parts: bool = False, tick: Tick = la
     for number in range(protocol.matrices):
         matrices.append(_draw_matrix(protocol, seed, number, parts))
         tick(number + 1, protocol.matrices)
-    return Draws(protocol, *(None if x[0] is None else np.stack(x) for x in zip(*matrices, strict=True)))
+    arrays: list[Any] = [None if x[0] is None else np.stack(x) for x in zip(*matrices, strict=True)]
+    return Draws(protocol, *arrays)
 
 
 def _draw_matrix(p: Protocol, seed: int, number: int, parts: bool) -> tuple[Any, ...]:
