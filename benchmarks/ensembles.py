@@ -1,16 +1,16 @@
-"""SharpBalance adds at most 1 % to the time of a convolutional network with SAM; processes pay for long members only.
+"""SharpBalance adds at most 1 % to the time of a convolutional network with SAM; processes help long members only.
 
-First table: steps of runs under way in one process, taken in turns, on random images: 20 000 of 1 x 8 x 8 in batches of
-100 for MLPs, 6400 of 3 x 32 x 32 in batches of 128 for a ResNet-18 of width 8. `marked` has every row marked as
-sharpness-aware: the same work as SAM, and on top of it the masks. `mixed` has three quarters of the rows marked, as
-random scores and three members would have it: three passes, on a quarter, three quarters and three quarters of the
-rows, where SAM has two on all. Ratios are of a step to the mean of the SAM steps before and after it. `scores` is what
-an exchange costs a member, Fisher traces of all rows, in epochs of SAM. `whole` is a run of the paper's 200 epochs with
-an exchange after 100 to the same run with SAM: (100 + scores + 100 mixed) / 200, with a 95 % interval by bootstrap.
-Times are of the processor, on one thread, so that what else runs on the machine counts little.
+First table: single steps of several runs in one process, in random order, on random images: 20 000 of 1 x 8 x 8 in
+batches of 100 for MLPs, 6400 of 3 x 32 x 32 in batches of 128 for a ResNet-18 of width 8. `marked` has every row marked
+as sharpness-aware: the work of SAM plus the masks. `mixed` has three quarters of the rows marked, as with random scores
+and three members: three passes, on a quarter, three quarters and three quarters of the rows, where SAM has two on all.
+Ratios are of a step to the mean of the SAM steps before and after it. `scores` is the cost of an exchange per member,
+Fisher traces of all rows, in epochs of SAM. `whole` is the ratio of a run of the paper's 200 epochs with an exchange
+after 100 to the same run with SAM: (100 + scores + 100 mixed) / 200, with a 95 % bootstrap interval. Times are CPU
+times on one thread, so that other processes have little effect.
 
-Second table: whole calls, files and the start of processes included, by the clock: it needs idle cores. Medians and
-quartiles.
+Second table: wall-clock times of complete calls, including files and the start of processes; it needs idle cores.
+Medians and quartiles.
 
     PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/ensembles.py [--steps 60] [--only cost|processes]
 """
@@ -73,7 +73,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 class Stepper:
-    """A run that takes a step when told to, and starts anew where its epoch would end; nothing is written."""
+    """A run that performs single steps, and restarts at the end of its epoch; it writes nothing."""
 
     def __init__(self, config: Config, splits: Splits):
         self.config, self.splits = config, splits
@@ -98,7 +98,7 @@ class Stepper:
 
 
 def cost(rounds: int, folder: Path) -> list[str]:
-    heads = ("model", "steps of each", "SAM, ms a step", "SAM again", "marked", "mixed", "scores, epochs", "whole")
+    heads = ("model", "steps of each", "SAM, ms per step", "SAM again", "marked", "mixed", "scores, epochs", "whole")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     small, cifar = random_images(), random_images((3, 32, 32), 6400)
     resnet = settings(model="resnet18", model_options={"width": 8}, batch_size=128)
@@ -139,7 +139,7 @@ def cost(rounds: int, folder: Path) -> list[str]:
 
 
 def scoring(training: Training, splits: Splits) -> float:
-    """Seconds that the scores of a batch's worth of rows take: a step's share of an exchange."""
+    """Seconds for the scores of as many rows as a batch has: the share of a step in an exchange."""
     model, rows, size = training.state.module, splits.train.rows(slice(1280)), training.config.batch_size
     took = timed(lambda: fisher_traces(objective_of(model.eval(), training.task, rows, None)))
     model.train()
@@ -151,7 +151,7 @@ def whole(mixed: float, scores: float) -> float:
 
 
 def processes(rounds: int, folder: Path) -> list[str]:
-    heads = ("members", "mlp", "steps", "one after the other, s by the clock", "processes")
+    heads = ("members", "mlp", "steps", "one after the other, s", "processes")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for members, depth, width, epochs in CALLS:
         took: dict[str, list[float]] = {"sequence": [], "processes": []}

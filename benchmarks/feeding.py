@@ -1,15 +1,15 @@
-"""Feeding ResNet-18 with CIFAR costs less than 3 % of its step: shuffling, crops, flips and standard pixels, on a GPU.
+"""Feeding ResNet-18 with CIFAR on a GPU (shuffling, crops, flips, standardisation) costs less than 3 % of its step.
 
-50 000 images of CIFAR's size (random bytes) live on the device. A round times as many batches of the feed alone,
-steps alone (one batch again and again: SGD with momentum, bf16, channels last) and steps with the feed, in random
-order. `alone` is what the feed takes by itself, as a share of the step; `added` is what training gets slower by when it
-is fed, and what the bar is on. The first can be smaller, because a feed that runs by itself keeps the host's caches.
-Medians and quartiles over rounds; `added` is a mean with its standard error, because an eager step waits for the host,
-whose time varies by more than the feed takes.
+50 000 images of CIFAR's size (random bytes) are on the device. A round times equal numbers of batches from the feed
+alone, steps alone (on one batch: SGD with momentum, bf16, channels last) and steps with the feed, in random order.
+`alone` is the time of the feed as a share of the step. `added` is the slowdown of training by the feed; the bar applies
+to it. `alone` can be smaller, because a feed that runs by itself keeps the host's caches. Medians and quartiles over
+rounds; `added` is a mean with its standard error, because an eager step waits for the host, whose time varies by more
+than the feed takes.
 
     PYTHONPATH=src python benchmarks/feeding.py [--rounds 150] [--batches 16] [--out FILE]
 
-Without a GPU everything is small, and says only that it runs.
+Without a GPU all sizes are small: a smoke test.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def cifar_like(rows: int, device: str) -> Dataset:
 
 
 def endless(feed: Feed) -> Iterator[Batch]:
-    """Epoch after epoch, the shuffling between them included."""
+    """The batches of all epochs in sequence, including the shuffling."""
     for epoch in count():
         yield from feed.epoch(epoch)
 
 
 def stepper(width: int, device: str, captured: bool, size: int) -> Callable[[Batch], None]:
-    """One training step on a batch; captured: replayed as one CUDA graph, so that the host is nearly idle."""
+    """A function that runs a training step on a batch; if captured, it replays one CUDA graph."""
     torch.manual_seed(0)
     model = build("resnet18", (3, 32, 32), 10, width=width).to(device).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
@@ -66,20 +66,20 @@ def stepper(width: int, device: str, captured: bool, size: int) -> Callable[[Bat
 
     if not captured:
         return step
-    still = torch.zeros(size, 3, 32, 32, device=device), torch.zeros(size, dtype=torch.int64, device=device)
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
+    static = torch.zeros(size, 3, 32, 32, device=device), torch.zeros(size, dtype=torch.int64, device=device)
+    side_stream = torch.cuda.Stream()
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
         for _ in range(3):
-            step(still)
-    torch.cuda.current_stream().wait_stream(aside)
+            step(static)
+    torch.cuda.current_stream().wait_stream(side_stream)
     optimizer.zero_grad(set_to_none=True)  # so that gradients lie in the graph's own memory
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step(still)
+        step(static)
 
     def replay(batch: Batch, _alive: object = (model, optimizer)) -> None:  # the graph holds addresses only
-        for place, new in zip(still, batch, strict=True):
+        for place, new in zip(static, batch, strict=True):
             place.copy_(new)
         graph.replay()
 
@@ -87,7 +87,7 @@ def stepper(width: int, device: str, captured: bool, size: int) -> Callable[[Bat
 
 
 def timed(work: Callable[[], object], times: int, gpu: bool) -> float:
-    """Milliseconds a call, from an idle device to an idle device."""
+    """Milliseconds per call, with the device idle before and after."""
     wait = torch.cuda.synchronize if gpu else lambda: None
     wait()
     start = time.perf_counter()
@@ -103,7 +103,7 @@ def quartiles(values: list[float]) -> str:
 
 
 def never_waits(feed: Feed) -> str:
-    """Whether batches are made without the host waiting for the device, as CUDA itself reports it."""
+    """Whether the feed makes batches without synchronising with the device, as CUDA reports it."""
     batches = feed.epoch(0)
     next(batches)
     try:

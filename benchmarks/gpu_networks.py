@@ -1,4 +1,4 @@
-"""Networks and data of the GPU benchmarks: ResNet-18 fresh or trained a little, and stand-ins for missing packages."""
+"""Networks and data of the GPU benchmarks: ResNet-18, new or briefly trained, and stubs for missing packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from gpu_timing import Asked
+from gpu_timing import Settings
 from measures import conv_net
 from step_overhead import resnet18
 from torch import Tensor, nn
@@ -30,18 +30,18 @@ from steppe.nn.registry import build
 
 STEPS, BATCH = 800, 128  # of training: about 5 s at width 64 on an H200, and 3 s at width 16
 ROWS = 12_800  # of the synthetic task
-_ENDS = (".bin", "")  # of files in the binary and in the Python layout
-WRONG = 0.1  # of its labels, so that no loss is zero: a network that fits everything has no curvature left
+_SUFFIXES = (".bin", "")  # of files in the binary and in the Python layout
+WRONG = 0.1  # share of wrong labels, so that no loss is zero: a network that fits everything has no curvature
 
 
-def side(asked: Asked) -> int:
-    return 8 if asked.quick else 32
+def side(settings: Settings) -> int:
+    return 8 if settings.quick else 32
 
 
-def images(asked: Asked, rows: int) -> tuple[Tensor, Tensor]:
+def images(settings: Settings, rows: int) -> tuple[Tensor, Tensor]:
     """Random images with random labels."""
-    x = torch.randn(rows, 3, side(asked), side(asked), device=asked.device)
-    return x.contiguous(memory_format=torch.channels_last), torch.randint(0, 10, (rows,), device=asked.device)
+    x = torch.randn(rows, 3, side(settings), side(settings), device=settings.device)
+    return x.contiguous(memory_format=torch.channels_last), torch.randint(0, 10, (rows,), device=settings.device)
 
 
 def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -49,20 +49,20 @@ def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(model(x), y)
 
 
-def fresh(asked: Asked, width: int, kernels: str | None = None) -> tuple[nn.Module, torch.optim.Optimizer]:
+def fresh(settings: Settings, width: int, kernels: str | None = None) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = (conv_net if asked.quick else resnet18)(width).to(asked.device).to(memory_format=torch.channels_last)
+    model = (conv_net if settings.quick else resnet18)(width).to(settings.device).to(memory_format=torch.channels_last)
     chosen = {} if kernels is None else {kernels: True}
     return model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4, **chosen)
 
 
 def channels_last_resnet18(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:
-    """For configurations: the package's ResNet-18 with its weights in the order that tensor cores want."""
+    """A model factory for configurations: steppe's ResNet-18 in channels-last format, for tensor cores."""
     return build("resnet18", shape, outputs, width=width).to(memory_format=torch.channels_last)
 
 
 def small_conv(shape: tuple[int, ...], outputs: int, width: int = 32) -> nn.Module:
-    """For configurations: four convolutions without norm layers."""
+    """A model factory for configurations: four convolutions without norm layers."""
     layers: list[nn.Module] = []
     before = shape[0]
     for i in range(4):
@@ -74,7 +74,7 @@ def small_conv(shape: tuple[int, ...], outputs: int, width: int = 32) -> nn.Modu
 
 @dataclass(frozen=True)
 class Trained:
-    """A network in eval mode and rows it was trained on, without augmentation."""
+    """A network in eval mode and some of its training rows, without augmentation."""
 
     model: nn.Module
     rows: tuple[Tensor, Tensor]
@@ -86,14 +86,14 @@ class Trained:
 
 
 @lru_cache
-def trained(width: int, asked: Asked, most: int = 1024) -> Trained:
-    """ResNet-18 after some captured SAM steps, on CIFAR-10 where it is at hand."""
-    data, named = task(asked)
-    steps, size = (4, 16) if asked.quick else (STEPS, BATCH)
-    model, base = fresh(asked, width)
+def trained(width: int, settings: Settings, most: int = 1024) -> Trained:
+    """ResNet-18 after some captured SAM steps, on CIFAR-10 if it is available."""
+    data, source = task(settings)
+    steps, size = (4, 16) if settings.quick else (STEPS, BATCH)
+    model, base = fresh(settings, width)
     opt = steppe.build("sam", base, model=model)
     standard = Standard.of(data)
-    feed = Feed(data, size, 0, augmentation(("crop", "flip"), 10) if named else None, standard)
+    feed = Feed(data, size, 0, augmentation(("crop", "flip"), 10) if source else None, standard)
     take, number = None, 0
     while number < steps:
         for x, y in feed.epoch(number // len(feed)):
@@ -109,9 +109,11 @@ def trained(width: int, asked: Asked, most: int = 1024) -> Trained:
     for p in model.parameters():
         p.grad = None
     size = sum(p.numel() for p in model.parameters()) / 1e6
-    where = f"{named}, standardised" if standard.mean else named or "Gaussian class means, a tenth of the labels wrong"
+    where = (
+        f"{source}, standardised" if standard.mean else source or "Gaussian class means, a tenth of the labels wrong"
+    )
     about = (
-        f"{'A small ResNet' if asked.quick else 'ResNet-18'} of width {width} ({size:.2f} M parameters) after {steps} "
+        f"{'A small ResNet' if settings.quick else 'ResNet-18'} of width {width} ({size:.2f} M parameters), {steps} "
         f"{'captured ' if take.why is None else ''}SAM steps of {feed.batch_size} rows on {where}, last loss "
         f"{float(loss):.3f}"
     )
@@ -119,54 +121,58 @@ def trained(width: int, asked: Asked, most: int = 1024) -> Trained:
 
 
 @lru_cache
-def task(asked: Asked) -> tuple[Dataset, str]:
-    """Rows to train on, and their name if they are real ones."""
-    if asked.data is not None:
-        data = cifar10(asked.data)
-        return data.to(asked.device), f"{len(data):,} images of CIFAR-10, cropped and flipped"
+def task(settings: Settings) -> tuple[Dataset, str]:
+    """Training data, and its description if it is CIFAR-10."""
+    if settings.data is not None:
+        data = cifar10(settings.data)
+        return data.to(settings.device), f"{len(data):,} images of CIFAR-10, cropped and flipped"
     draws = torch.Generator().manual_seed(0)
-    rows = 64 if asked.quick else ROWS
-    means = interpolate(torch.randn(10, 3, 4, 4, generator=draws), (side(asked), side(asked)), mode="bilinear")
+    rows = 64 if settings.quick else ROWS
+    means = interpolate(torch.randn(10, 3, 4, 4, generator=draws), (side(settings), side(settings)), mode="bilinear")
     labels = torch.randint(0, 10, (rows,), generator=draws)
     x = 0.5 * means[labels] + torch.randn(rows, *means.shape[1:], generator=draws)
     wrong = torch.rand(rows, generator=draws) < WRONG
     labels = torch.where(wrong, torch.randint(0, 10, (rows,), generator=draws), labels)
-    return Dataset("class means", x, labels, tuple("0123456789")).to(asked.device), ""
+    return Dataset("class means", x, labels, tuple("0123456789")).to(settings.device), ""
 
 
 def cifar10(root: Path) -> Dataset:
-    """The images of CIFAR-10 to train on, as far as their files are there: in the root or where they are published."""
+    """The training images of CIFAR-10 in all files that exist, in the root or in the published folder below it."""
     places = dict.fromkeys(place for layout in CATALOGUE["cifar10"].layouts for place in layout.places)
     for folder in (root, *(root / place for place in places)):
-        there = [name for name in cifar.TRAIN["cifar10"] if any((folder / f"{name}{end}").is_file() for end in _ENDS)]
-        if there:
-            return cifar._part(folder, tuple(there), "cifar10", cifar._classes(folder, "cifar10"))
-    raise FileNotFoundError(f"{root}: no data_batch_1.bin or data_batch_1 of CIFAR-10 is there, nor in {[*places]}")
+        names = [
+            name for name in cifar.TRAIN["cifar10"] if any((folder / f"{name}{end}").is_file() for end in _SUFFIXES)
+        ]
+        if names:
+            return cifar._part(folder, tuple(names), "cifar10", cifar._classes(folder, "cifar10"))
+    raise FileNotFoundError(
+        f"{root} has no data_batch_1.bin or data_batch_1 of CIFAR-10, nor do its folders {[*places]}"
+    )
 
 
 @lru_cache
 def stand_in_for_missing() -> str:
-    """Lets training be imported where it cannot write files as it does elsewhere; returns what is different then.
+    """Stubs the packages that training imports and the machine lacks; returns a note about the differences.
 
-    Checkpoints take their bytes from torch.save instead of safetensors; nothing here reads them again.
+    Checkpoints then use torch.save instead of safetensors; the benchmarks do not read them.
     """
     missing = [name for name in ("safetensors", "yaml", "filelock") if name not in sys.modules and not find_spec(name)]
     for name in missing:
         sys.modules[name] = ModuleType(name)
-        sys.modules[name].__spec__ = ModuleSpec(name, None)  # others may ask whether it is there
+        sys.modules[name].__spec__ = ModuleSpec(name, None)  # find_spec on a module without one raises
     if "safetensors" in missing:
         sys.modules["safetensors.torch"] = inner = ModuleType("safetensors.torch")
         sys.modules["safetensors"].SafetensorError = type("SafetensorError", (Exception,), {})  # type: ignore[attr-defined]
         sys.modules["safetensors"].safe_open = sys.modules["safetensors"].torch = inner.load = None  # type: ignore[attr-defined]
-        inner.save = _saved  # type: ignore[attr-defined]
+        inner.save = _save  # type: ignore[attr-defined]
     if "filelock" in missing:
         sys.modules["filelock"].FileLock = sys.modules["filelock"].Timeout = type("Absent", (Exception,), {})  # type: ignore[attr-defined]
     if not missing:
         return ""
-    return f"Not installed here: {', '.join(missing)}; checkpoints, where written, are bytes of torch.save."
+    return f"Not installed: {', '.join(missing)}; checkpoints are written with torch.save."
 
 
-def _saved(tensors: dict[str, Tensor], metadata: object = None) -> bytes:
+def _save(tensors: dict[str, Tensor], metadata: object = None) -> bytes:
     out = io.BytesIO()
     torch.save((tensors, metadata), out)
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""Peers of the GPU benchmarks, written anew from what their procedures are: nothing can be installed there."""
+"""Peers of the GPU benchmarks, reimplemented from their procedures: the GPU machine cannot install packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Product = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
 class Bare:
-    """SAM in a few calls of torch's foreach functions: no statistics, no noise, nothing looked at."""
+    """SAM in a few foreach calls, without handling of running statistics, random numbers or non-finite values."""
 
     def __init__(self, params, base, rho=0.05):
         self.params, self.base, self.rho = list(params), base, rho
@@ -24,43 +24,43 @@ class Bare:
         with torch.no_grad():
             grads = [p.grad for p in self.params]
             norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))
-            up = torch._foreach_mul(grads, self.rho / (norm + 1e-12))
-            kept = torch._foreach_mul(self.params, 1)
-            torch._foreach_add_(self.params, up)
+            ascent = torch._foreach_mul(grads, self.rho / (norm + 1e-12))
+            saved = torch._foreach_mul(self.params, 1)
+            torch._foreach_add_(self.params, ascent)
         self.base.zero_grad()
         loss().backward()
         with torch.no_grad():
-            torch._foreach_copy_(self.params, kept)
+            torch._foreach_copy_(self.params, saved)
         self.base.step()
 
 
 class Loop:
-    """SAM as most people copy it: one operation a parameter, weights cloned and put back."""
+    """SAM as in its most copied implementation: one operation per parameter, weights cloned and restored."""
 
     def __init__(self, params, base: torch.optim.Optimizer, rho: float = 0.05):
-        self.params, self.base, self.rho, self.kept = list(params), base, rho, {}
+        self.params, self.base, self.rho, self.saved = list(params), base, rho, {}
 
     def step(self, loss: Callable[[], Tensor]) -> None:
         loss().backward()
-        self._up()
+        self._ascend()
         loss().backward()
-        self._down()
+        self._restore_and_step()
 
     @torch.no_grad()
-    def _up(self) -> None:
+    def _ascend(self) -> None:
         norms = torch.stack([p.grad.norm(p=2) for p in self.params if p.grad is not None])
         scale = self.rho / (torch.norm(norms, p=2) + 1e-12)
         for p in self.params:
             if p.grad is not None:
-                self.kept[p] = p.data.clone()
+                self.saved[p] = p.data.clone()
                 p.add_(p.grad * scale.to(p))
         self.base.zero_grad()
 
     @torch.no_grad()
-    def _down(self) -> None:
+    def _restore_and_step(self) -> None:
         for p in self.params:
             if p.grad is not None:
-                p.data = self.kept[p]
+                p.data = self.saved[p]
         self.base.step()
         self.base.zero_grad()
 
@@ -69,13 +69,13 @@ class Loop:
 
 
 def graph(model: nn.Module, batch: Batch) -> tuple[list[Tensor], Sequence[Tensor]]:
-    """The weights, and the gradient of a batch with its graph."""
+    """The parameters, and the gradient of a batch with its graph."""
     params = list(model.parameters())
     return params, torch.autograd.grad(cross_entropy(model(batch[0]), batch[1]), params, create_graph=True)
 
 
 def kept_graphs(model: nn.Module, batches: Sequence[Batch]) -> Product:
-    """Products with the Hessian of the mean loss, from graphs that are built once: what it does with one batch."""
+    """Hessian-vector products of the mean loss, with graphs that are built once: PyHessian with one batch."""
     graphs = [graph(model, batch) for batch in batches]
 
     def product(v: Sequence[Tensor]) -> list[Tensor]:
@@ -84,8 +84,8 @@ def kept_graphs(model: nn.Module, batches: Sequence[Batch]) -> Product:
     return product
 
 
-def anew(model: nn.Module, batches: Sequence[Batch]) -> Product:
-    """The same, with every batch's graph built anew for every product: what it does with a loader."""
+def rebuilt_graphs(model: nn.Module, batches: Sequence[Batch]) -> Product:
+    """The same, with every batch's graph rebuilt for every product: PyHessian with a data loader."""
 
     def product(v: Sequence[Tensor]) -> list[Tensor]:
         parts = []
@@ -98,11 +98,11 @@ def anew(model: nn.Module, batches: Sequence[Batch]) -> Product:
 
 
 def pyhessian(model: nn.Module, batches: Sequence[Batch]) -> Product:
-    return kept_graphs(model, batches) if len(batches) == 1 else anew(model, batches)
+    return kept_graphs(model, batches) if len(batches) == 1 else rebuilt_graphs(model, batches)
 
 
 def power_iteration(model: nn.Module, product: Product) -> Iterator[float]:
-    """Its estimates of the eigenvalue of largest magnitude, one a product."""
+    """Its estimates of the eigenvalue of largest magnitude, one per product."""
     v = _unit([torch.randn_like(p) for p in model.parameters()])
     while True:
         image = product(v)
@@ -111,14 +111,14 @@ def power_iteration(model: nn.Module, product: Product) -> Iterator[float]:
 
 
 def hutchinson(model: nn.Module, product: Product) -> Iterator[float]:
-    """Its draws of the trace, one a product."""
+    """Its draws of the trace, one per product."""
     while True:
         z = [torch.randint_like(p, 2).mul_(2).sub_(1) for p in model.parameters()]
         yield float(_dot(product(z), z))
 
 
 def stopped(values: Sequence[float], tol: float) -> int | None:
-    """After how many estimates its rule ends the iteration: when the last one changed by less than `tol` of itself."""
+    """The number of estimates after which its rule stops: the last relative change is below `tol`."""
     for i in range(1, len(values)):
         if abs(values[i] - values[i - 1]) / (abs(values[i - 1]) + 1e-6) < tol:
             return i + 1
@@ -126,7 +126,7 @@ def stopped(values: Sequence[float], tol: float) -> int | None:
 
 
 def _mean(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    """Batches are all of one size."""
+    """The mean over batches, which all have one size."""
     return [sum(ts) / len(parts) for ts in zip(*parts, strict=True)]
 
 

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from gpu_networks import fresh, images, loss_fn
 from gpu_peers import Bare, Loop
-from gpu_timing import LEAST, Asked, Ceiling, Load, Page, Paired, Work, between, ratios, spread, surely
+from gpu_timing import LEAST, Ceiling, Load, Page, Paired, Settings, Work, between, ratios, spread, spread_and_interval
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
@@ -23,33 +23,34 @@ import steppe
 from steppe import capture
 
 ABOUT = """
-A SAM step on CIFAR's ResNet-18, bf16 autocast, channels last, base SGD with momentum and weight decay. Eager steps are
-timed each between two neighbours of their ideal, two passes and one base step and nothing else, in random order, and
-compared with the mean of the two, because the host's time varies by 15 %. Captured steps hardly vary, and take part in
-few of the rounds: ratios to them are to their median, other ratios are of times in the same round. Memory is what a
-contender holds at its peak beyond what was there before it was built, its graph included. Building a contender takes
-its first steps: kernels are chosen, compiled and captured by then.
+A SAM step on CIFAR's ResNet-18, bf16 autocast, channels last, base SGD with momentum and weight decay. Each eager step
+is timed between two runs of its ideal, which is two passes and one base step and nothing else, in random order, and
+compared with the mean of the two, because the host's time varies by 15 %. Captured steps hardly vary and run in few
+rounds: ratios to them are to their median, other ratios are of times in the same round. Memory is the peak beyond what
+was allocated before a variant was built, its CUDA graph included. Building a variant includes its first steps, in which
+kernels are chosen, compiled and captured.
 """
 SHAPES = ((64, 128), (64, 512), (16, 128))  # width, batch
-# Steps that are timed together, queued up as in training: with large batches the device is behind the host, and what
-# is left of its queue at the end must not count much. Times of the host vary less within a few steps.
+# Steps that are timed together, queued as in training: with large batches the device lags behind the host, and the
+# queue that remains at the end must be a small part of the time. The host's time varies less within a few steps.
 TIMES, TIMES_EAGER = 4, {128: 2}
-ROUNDS, SECONDS = 400, 60.0  # a shape; about as many make the interval of a ratio 1 % to either side
-SELDOM, OTHERS = 35, 5  # captured steps run in every so many of the rounds, all but steppe's eager one in every so many
+ROUNDS, SECONDS = 400, 60.0  # per shape; so many give a confidence interval of 1 % to either side
+CAPTURED_EVERY, OTHERS_EVERY = 35, 5  # rounds between two runs; steppe's eager step runs in every round
 END = 240.0  # seconds
 METHODS = {"none": {}, "sam": {}, "asam": {"rho": 0.5}, "frob-sam": {"n": 2}, "agnostic-sam": {}, "gsam": {}}
 COMPILED = ("none", "sam")
-COMPILED_AT = ((64, 512),)  # where the device's time, not the host's, is what is left
-COPIED, SGD, TWO = "SAM, the copied loop (reimplemented)", "SGD, eager", "two passes and one step, eager"
+COMPILED_AT = ((64, 512),)  # the shapes that the device limits, not the host
+LOOP, SGD, TWO = "SAM, per-parameter loop (reimplemented)", "SGD, eager", "two passes and one step, eager"
 BARE = "SAM, bare foreach calls"
 EAGER = "steppe sam, eager"
-FASTER = {(64, 128): 2.2, (64, 512): 1.8, (16, 128): 5.0}  # captured SAM than the copied loop
+UNCHECKED = f"{EAGER}, no non-finite check"
+FASTER = {(64, 128): 2.2, (64, 512): 1.8, (16, 128): 5.0}  # captured SAM over the per-parameter loop
 OVERHEAD = 1.03  # of eager SAM over its ideal
 ALLOWED = 1.05  # of captured steps over their passes
 
 
-class Noting:
-    """The loss, which notes the rows of every pass that Python sees."""
+class RecordedLoss:
+    """The loss, which records the number of rows of every pass that runs in Python."""
 
     def __init__(self):
         self.sizes: list[int] = []
@@ -60,44 +61,44 @@ class Noting:
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A way to take a step, with what its first step was seen to do."""
+class Variant:
+    """A way to run a step, and the cost of its first step."""
 
     step: Work
     sizes: tuple[int, ...]  # rows of its passes
     flops: float
     memory: float  # MiB
-    seconds: float  # until it was itself
-    why: str | None = None  # it is not captured
+    seconds: float  # to build it
+    why: str | None = None  # the reason why it is not captured
 
 
-def built(
-    asked: Asked, make: Callable[[Noting], tuple[Work, Callable[[], str | None]]], count: bool = True
-) -> Contender:
-    """Builds a contender and has it take the steps after which it is itself."""
-    noting, held = Noting(), []
+def build_variant(
+    settings: Settings, make: Callable[[RecordedLoss], tuple[Work, Callable[[], str | None]]], count: bool = True
+) -> Variant:
+    """Builds a variant and runs its first steps."""
+    loss, results = RecordedLoss(), []
 
     def begin() -> None:
-        step, why = make(noting)
+        step, why = make(loss)
         counter = FlopCounterMode(display=False)
         with counter if count else nullcontext():
             step()
-        held.append((step, why, tuple(noting.sizes), counter.get_total_flops()))
-        for _ in range(1 if asked.quick else 5):
+        results.append((step, why, tuple(loss.sizes), counter.get_total_flops()))
+        for _ in range(1 if settings.quick else 5):
             step()
 
     start = time.perf_counter()
-    peak = asked.peak(begin)
-    step, why, sizes, flops = held[0]
-    return Contender(step, sizes, flops, peak, time.perf_counter() - start, why())
+    peak = settings.peak(begin)
+    step, why, sizes, flops = results[0]
+    return Variant(step, sizes, flops, peak, time.perf_counter() - start, why())
 
 
-def contenders(page: Page, asked: Asked, width: int, batch: int) -> dict[str, Contender]:
-    x, y = images(asked, batch)
+def build_variants(page: Page, settings: Settings, width: int, batch: int) -> dict[str, Variant]:
+    x, y = images(settings, batch)
 
     def plain(passes: int, kernels: str | None = None):
-        def make(loss: Noting):
-            model, base = fresh(asked, width, kernels)
+        def make(loss: RecordedLoss):
+            model, base = fresh(settings, width, kernels)
 
             def step() -> None:
                 for _ in range(passes):
@@ -110,31 +111,31 @@ def contenders(page: Page, asked: Asked, width: int, batch: int) -> dict[str, Co
         return make
 
     def peer(kind: type[Loop] | type[Bare]):
-        def make(loss: Noting):
-            model, base = fresh(asked, width)
+        def make(loss: RecordedLoss):
+            model, base = fresh(settings, width)
             sam = kind(model.parameters(), base)
             return (lambda: sam.step(lambda: loss(model, x, y))), _eager
 
         return make
 
     def eager(kernels: str | None = None, **engine: object):
-        def make(loss: Noting):
-            model, base = fresh(asked, width, kernels)
+        def make(loss: RecordedLoss):
+            model, base = fresh(settings, width, kernels)
             opt = steppe.build("sam", base, model=model, **engine)
 
             def closure() -> Tensor:
                 base.zero_grad()
-                found = loss(model, x, y)
-                found.backward()
-                return found.detach()
+                value = loss(model, x, y)
+                value.backward()
+                return value.detach()
 
             return (lambda: opt.step(closure)), _eager
 
         return make
 
     def captured(name: str, rows: int = batch, compiled: bool = False, **options: object):
-        def make(loss: Noting):
-            model, base = fresh(asked, width)
+        def make(loss: RecordedLoss):
+            model, base = fresh(settings, width)
             opt = steppe.build(name, base, model=model, **options)
             take = capture(opt, loss, model, (x[:rows], y[:rows]), compile=compiled)
             return (lambda: take(x[:rows], y[:rows])), lambda: take.why
@@ -145,68 +146,68 @@ def contenders(page: Page, asked: Asked, width: int, batch: int) -> dict[str, Co
         SGD: plain(1),
         TWO: plain(2),
         f"{TWO}, fused base": plain(2, "fused"),
-        COPIED: peer(Loop),
+        LOOP: peer(Loop),
         BARE: peer(Bare),
         EAGER: eager(),
         f"{EAGER}, fused base": eager("fused"),
         f"{EAGER}, foreach base": eager("foreach"),
-        f"{EAGER}, non-finite not looked at": eager(on_nonfinite=None),
-        f"{EAGER}, foreach base, non-finite not looked at": eager("foreach", on_nonfinite=None),
+        UNCHECKED: eager(on_nonfinite=None),
+        f"{EAGER}, foreach base, no non-finite check": eager("foreach", on_nonfinite=None),
         **{f"steppe {name}, captured": captured(name, **options) for name, options in METHODS.items()},
     }
-    found = {name: built(asked, make) for name, make in ways.items()}
-    for rows in sorted(set(found["steppe agnostic-sam, captured"].sizes)):
-        found[alone(rows)] = built(asked, captured("none", rows))
-    for name in COMPILED if asked.compiled and (asked.quick or (width, batch) in COMPILED_AT) else ():
-        try:  # what counts operations would keep the first call from being compiled
-            found[compiled_too(name)] = built(asked, captured(name, compiled=True), count=False)
-        except Exception as error:  # a compiler or what it needs is not everywhere
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            page.say(f"Width {width}, batch {batch}: {name} could not be compiled: {said[:200]}", "")
-    return found
+    variants = {name: build_variant(settings, make) for name, make in ways.items()}
+    for rows in sorted(set(variants["steppe agnostic-sam, captured"].sizes)):
+        variants[single_pass(rows)] = build_variant(settings, captured("none", rows))
+    for name in COMPILED if settings.compiled and (settings.quick or (width, batch) in COMPILED_AT) else ():
+        try:  # the counter of operations would prevent the first call from being compiled
+            variants[compiled_name(name)] = build_variant(settings, captured(name, compiled=True), count=False)
+        except Exception as error:  # not every machine has a compiler
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            page.say(f"Width {width}, batch {batch}: {name} could not be compiled: {message[:200]}", "")
+    return variants
 
 
 def _eager() -> None:
     return None
 
 
-def compiled_too(method: str) -> str:
+def compiled_name(method: str) -> str:
     return f"steppe {method}, compiled and captured"
 
 
-def alone(rows: int) -> str:
+def single_pass(rows: int) -> str:
     return f"steppe none, captured, {rows} rows"
 
 
 def ideal_of(name: str) -> str | None:
     """The ideal that an eager step is compared with."""
-    if name not in (COPIED, BARE) and not name.startswith(EAGER):
+    if name not in (LOOP, BARE) and not name.startswith(EAGER):
         return None
     return f"{TWO}, fused base" if name.endswith("fused base") else TWO
 
 
 def measured(
-    asked: Asked, found: dict[str, Contender], batch: int, left: float
+    settings: Settings, variants: dict[str, Variant], batch: int, left: float
 ) -> tuple[dict[str, list[float]], dict[str, Paired]]:
-    """Milliseconds a step of everybody, and the ratios of eager steps to their ideals."""
-    paired = {name: Paired() for name in found if ideal_of(name)}
-    times: dict[str, list[float]] = {name: [] for name in found if not name.startswith(TWO) and name not in paired}
-    together, eagerly = (1, 1) if asked.quick else (TIMES, TIMES_EAGER.get(batch, TIMES))
+    """Milliseconds per step of every variant, and the ratios of eager steps to their ideals."""
+    paired = {name: Paired() for name in variants if ideal_of(name)}
+    times: dict[str, list[float]] = {name: [] for name in variants if not name.startswith(TWO) and name not in paired}
+    repeats, eager_repeats = (1, 1) if settings.quick else (TIMES, TIMES_EAGER.get(batch, TIMES))
     fused = f"{TWO}, fused base"
 
     def time_between(ideal: str, names: Collection[str]) -> None:
-        pairs = [(pair, found[name].step) for name, pair in paired.items() if name in names]
-        between(random.sample(pairs, len(pairs)), found[ideal].step, lambda work: asked.ms(work, eagerly))
+        pairs = [(pair, variants[name].step) for name, pair in paired.items() if name in names]
+        between(random.sample(pairs, len(pairs)), variants[ideal].step, lambda work: settings.ms(work, eager_repeats))
 
     def time_one(name: str) -> None:
-        times[name].append(asked.ms(found[name].step, together))
+        times[name].append(settings.ms(variants[name].step, repeats))
 
-    for i in asked.within(ROUNDS, SECONDS, left):
-        all_of_them = i < LEAST or i % OTHERS == 0
-        works = [partial(time_between, TWO, [n for n in paired if ideal_of(n) == TWO] if all_of_them else [EAGER])]
-        if all_of_them:
+    for i in settings.within(ROUNDS, SECONDS, left):
+        all_eager = i < LEAST or i % OTHERS_EVERY == 0
+        works = [partial(time_between, TWO, [n for n in paired if ideal_of(n) == TWO] if all_eager else [EAGER])]
+        if all_eager:
             works += [partial(time_between, fused, [n for n in paired if ideal_of(n) == fused]), partial(time_one, SGD)]
-        if i < LEAST or i % SELDOM == 0:
+        if i < LEAST or i % CAPTURED_EVERY == 0:
             works += [partial(time_one, name) for name in times if name != SGD]
         for work in random.sample(works, len(works)):
             work()
@@ -214,86 +215,87 @@ def measured(
     return times | {TWO: paired[EAGER].ideal, fused: paired[f"{EAGER}, fused base"].ideal}, paired
 
 
-def saved_bytes(asked: Asked, width: int, batch: int) -> tuple[int, int]:
-    """Bytes of all parameters, and of what a forward pass saves beside them."""
-    model, _ = fresh(asked, width)
-    x, y = images(asked, batch)
+def saved_bytes(settings: Settings, width: int, batch: int) -> tuple[int, int]:
+    """Bytes of all parameters, and of all other tensors that a forward pass saves."""
+    model, _ = fresh(settings, width)
+    x, y = images(settings, batch)
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    seen: dict[int, Tensor] = {}
+    saved: dict[int, Tensor] = {}
 
-    def note(t: Tensor) -> Tensor:
+    def record(t: Tensor) -> Tensor:
         if t.untyped_storage().data_ptr() not in weights:
-            seen[t.untyped_storage().data_ptr()] = t  # kept alive lest another takes its address
+            saved[t.untyped_storage().data_ptr()] = t  # kept alive, so that no other tensor gets its address
         return t
 
-    with saved_tensors_hooks(note, lambda t: t):
+    with saved_tensors_hooks(record, lambda t: t):
         loss = loss_fn(model, x, y)
     del loss
-    return sum(4 * p.numel() for p in model.parameters()), sum(t.untyped_storage().nbytes() for t in seen.values())
+    return sum(4 * p.numel() for p in model.parameters()), sum(t.untyped_storage().nbytes() for t in saved.values())
 
 
 def least_bytes(weights: float, saved: float, passes: float, shares: float) -> float:
-    """What a step must move at least.
+    """A lower bound of the bytes that a step moves.
 
-    A pass reads the weights in its forward and in its backward half and writes the gradient; what is saved is written
+    A pass reads the weights in its forward and in its backward half and writes the gradient; saved tensors are written
     once and read once. The base step reads weights, gradient and momentum, and writes weights and momentum.
     """
     return passes * 3 * weights + shares * 2 * saved + 5 * weights
 
 
-def report(asked: Asked) -> Page:
-    torch.backends.cudnn.benchmark = not asked.quick
-    page = Page("steps", ABOUT, asked)
-    ceiling = Ceiling.measured(asked)
-    rooms = []
-    for width, batch in ((2, 10),) if asked.quick else SHAPES:
-        found = contenders(page, asked, width, batch)
-        times, paired = measured(asked, found, batch, math.inf if asked.compiled else page.left(END))
-        _times(page, width, batch, found, times)
+def steps(settings: Settings) -> Page:
+    """Writes the page of the theme."""
+    torch.backends.cudnn.benchmark = not settings.quick
+    page = Page("steps", ABOUT, settings)
+    ceiling = Ceiling.measured(settings)
+    points = []
+    for width, batch in ((2, 10),) if settings.quick else SHAPES:
+        variants = build_variants(page, settings, width, batch)
+        times, paired = measured(settings, variants, batch, math.inf if settings.compiled else page.left(END))
+        _times(page, width, batch, variants, times)
         _overhead(page, width, batch, paired)
-        _passes(page, width, batch, found, times)
+        _passes(page, width, batch, variants, times)
         _bars(page, width, batch, times, paired)
-        rooms += _roof(asked, ceiling, width, batch, found, times)
-        del found
-        if asked.compiled:
-            torch.compiler.reset()  # what was compiled for one shape would be looked through for the next
-        asked.free()
-    _roofline(page, ceiling, rooms)
+        points += _roof(settings, ceiling, width, batch, variants, times)
+        del variants
+        if settings.compiled:
+            torch.compiler.reset()  # guards of one shape would slow down the next
+        settings.free()
+    _roofline(page, ceiling, points)
     return page
 
 
-def _times(page: Page, width: int, batch: int, found: dict[str, Contender], times: dict[str, list[float]]) -> None:
+def _times(page: Page, width: int, batch: int, variants: dict[str, Variant], times: dict[str, list[float]]) -> None:
     rows = []
-    for name, contender in found.items():
+    for name, variant in variants.items():
         own = times[name]
-        faster, more = ratios(times[COPIED], own), ratios(own, times["steppe none, captured"])
-        shown = name + (f" (plain: {contender.why})" if contender.why else "")
-        built = f"{contender.memory:.0f}", f"{contender.seconds:.1f}"
-        rows.append((shown, spread(own), len(own), spread(faster), spread(more, ".3f"), *built))
-    heads = ("step", "ms", "n", "copied loop / this", "this / captured none", "peak MiB", "s to build")
+        faster, more = ratios(times[LOOP], own), ratios(own, times["steppe none, captured"])
+        label = name + (f" (eager: {variant.why})" if variant.why else "")
+        cost = f"{variant.memory:.0f}", f"{variant.seconds:.1f}"
+        rows.append((label, spread(own), len(own), spread(faster), spread(more, ".3f"), *cost))
+    heads = ("step", "ms", "n", "per-parameter loop / this", "this / captured none", "peak MiB", "s to build")
     page.table(f"Width {width}, batch {batch}", heads, rows)
 
 
 def _overhead(page: Page, width: int, batch: int, paired: dict[str, Paired]) -> None:
-    rows = [(name, surely(pair.ratios), len(pair.own)) for name, pair in paired.items()]
+    rows = [(name, spread_and_interval(pair.ratios), len(pair.own)) for name, pair in paired.items()]
     page.table(f"Width {width}, batch {batch}: eager steps / their ideal, two passes", ("step", "ratio", "n"), rows)
     page.say(
-        "By default the base has torch's foreach kernels, as in the ideal. A fused base is compared with the ideal of",
-        "a fused base.",
+        "By default the base uses torch's foreach kernels, as in the ideal. A fused base is compared with one that",
+        "has a fused base too.",
         "",
     )
 
 
-def _passes(page: Page, width: int, batch: int, found: dict[str, Contender], times: dict[str, list[float]]) -> None:
-    """Captured steps over what their passes take, by three ways to count."""
+def _passes(page: Page, width: int, batch: int, variants: dict[str, Variant], times: dict[str, list[float]]) -> None:
+    """Captured steps over the time of their passes, counted in three ways."""
     single = times["steppe none, captured"]
     rows = []
     for method in METHODS:
         name = f"steppe {method}, captured"
-        sizes, own = found[name].sizes, times[name]
+        sizes, own = variants[name].sizes, times[name]
         whole = ratios(own, [t * len(sizes) for t in single])
         share = ratios(own, [t * sum(sizes) / batch for t in single])
-        parts = [single if size == batch else times[alone(size)] for size in sizes]
+        parts = [single if size == batch else times[single_pass(size)] for size in sizes]
         each = ratios(own, [sum(ts) for ts in zip(*parts, strict=True)])
         counts = (spread(values, ".3f") for values in (whole, share, each))
         rows.append((method, len(sizes), " + ".join(map(str, sizes)), *counts))
@@ -315,36 +317,37 @@ def _passes(page: Page, width: int, batch: int, found: dict[str, Contender], tim
     )
     page.table(f"Width {width}, batch {batch}: captured steps and their passes", heads, rows)
     page.say(
-        "A single pass is the captured step of the method none: one pass and one base update. Passes are those that",
-        "the step was seen to take, and each counts as one on the whole batch. By their share of rows: a pass on part",
-        "of the batch counts as that part of it, as if time were proportional to rows. Each at its size: a pass on",
-        "part of the batch counts what a captured step of none takes on so many rows, on a few more than their share.",
+        "A single pass is the captured step of the method none: one pass and one base update. In the first ratio every",
+        "pass counts as one on the whole batch. By their share of rows: a pass on part of the batch counts as that",
+        "part, as if time were proportional to rows. Each at its size: a pass on part of the batch counts as the",
+        "captured step of none on that number of rows.",
         "",
     )
 
 
 def _bars(page: Page, width: int, batch: int, times: dict[str, list[float]], paired: dict[str, Paired]) -> None:
     shape = f"width {width}, batch {batch}"
-    ways = [name for name in ("steppe sam, captured", compiled_too("sam")) if name in times]
+    ways = [name for name in ("steppe sam, captured", compiled_name("sam")) if name in times]
     way = min(ways, key=lambda name: statistics.median(times[name]))
     sam, called = times[way], way.removeprefix("steppe sam, ")
     if len(ways) > 1:
-        page.say(f"The bars count the faster of captured and compiled and captured SAM, which here is {called}.", "")
+        page.say(f"The bars use the faster of captured and compiled and captured SAM: {called}.", "")
     if (width, batch) in FASTER:
-        wanted, faster = FASTER[width, batch], statistics.median(ratios(times[COPIED], sam))
-        page.bar(f"copied loop / SAM {called}, {shape}", f"at least {wanted}", f"{faster:.2f}", faster >= wanted)
+        target, faster = FASTER[width, batch], statistics.median(ratios(times[LOOP], sam))
+        what = f"per-parameter loop / SAM {called}, {shape}"
+        page.bar(what, f"at least {target}", f"{faster:.2f}", faster >= target)
     if batch == 128:
         over = statistics.median(ratios(sam, times[SGD]))
         page.bar(f"SAM {called} / eager SGD, {shape}", "at most 1", f"{over:.3f}", over <= 1)
-    for name in (EAGER, f"{EAGER}, non-finite not looked at"):
+    for name in (EAGER, UNCHECKED):
         own = paired[name].ratios
         met = statistics.median(own) <= OVERHEAD
-        page.bar(f"{name} / two passes, {shape}", f"at most {OVERHEAD}", surely(own), met)
+        page.bar(f"{name} / two passes, {shape}", f"at most {OVERHEAD}", spread_and_interval(own), met)
 
 
 @dataclass(frozen=True)
-class Room:
-    """How far a step is from its roof."""
+class RooflinePoint:
+    """A step and its lower bounds."""
 
     shape: str
     name: str
@@ -354,19 +357,24 @@ class Room:
 
 
 def _roof(
-    asked: Asked, ceiling: Ceiling, width: int, batch: int, found: dict[str, Contender], times: dict[str, list[float]]
-) -> list[Room]:
-    weights, saved = saved_bytes(asked, width, batch)
-    rooms = []
-    for name in (SGD, "steppe none, captured", COPIED, "steppe sam, captured", "steppe frob-sam, captured"):
-        sizes = found[name].sizes
-        load = Load(found[name].flops, least_bytes(weights, saved, len(sizes), sum(sizes) / batch))
+    settings: Settings,
+    ceiling: Ceiling,
+    width: int,
+    batch: int,
+    variants: dict[str, Variant],
+    times: dict[str, list[float]],
+) -> list[RooflinePoint]:
+    weights, saved = saved_bytes(settings, width, batch)
+    points = []
+    for name in (SGD, "steppe none, captured", LOOP, "steppe sam, captured", "steppe frob-sam, captured"):
+        sizes = variants[name].sizes
+        load = Load(variants[name].flops, least_bytes(weights, saved, len(sizes), sum(sizes) / batch))
         ms = statistics.median(times[name])
-        rooms.append(Room(f"{width}, {batch}", name, ms, load, load.floors(ceiling)))
-    return rooms
+        points.append(RooflinePoint(f"{width}, {batch}", name, ms, load, load.floors(ceiling)))
+    return points
 
 
-def _roofline(page: Page, ceiling: Ceiling, rooms: list[Room]) -> None:
+def _roofline(page: Page, ceiling: Ceiling, points: list[RooflinePoint]) -> None:
     rows = [
         (
             r.shape,
@@ -376,30 +384,28 @@ def _roofline(page: Page, ceiling: Ceiling, rooms: list[Room]) -> None:
             f"{r.ms:.2f}",
             *(f"{floor:.2f} ({100 * floor / r.ms:.0f} %)" for floor in r.floors),
         )
-        for r in rooms
+        for r in points
     ]
     heads = ("width, batch", "step", "GFLOP", "GB at least", "ms", "ms for FLOPs alone", "ms for bytes alone")
     page.table(f"Roofline: {ceiling.tflops:.0f} TFLOP/s, {ceiling.gbs:.0f} GB/s measured in this run", heads, rows)
     page.say(
-        "FLOPs are those of products and convolutions, counted by torch while a step ran. Bytes are a floor: each pass",
-        "reads the float32 weights twice and writes the gradient once, what the forward pass saves is written and read",
-        "once, and the base step moves five times the weights. Casts to bf16, gradients of activations and what a",
-        "method adds to its passes are not counted. In parentheses: the share of the measured time.",
+        "FLOPs are those of matrix products and convolutions, counted by torch during a step. Bytes are a lower bound:",
+        "each pass reads the float32 weights twice and writes the gradient once, saved tensors are written and read",
+        "once, and the base step moves five times the weights. Casts to bf16, gradients of activations and the",
+        "method's own operations are not counted. In parentheses: the share of the measured time.",
         "",
-        *(_gap(r, rooms) for r in rooms if r.name == "steppe sam, captured"),
+        *(_gap(r, points) for r in points if r.name == "steppe sam, captured"),
         "",
     )
 
 
-def _gap(room: Room, rooms: list[Room]) -> str:
-    """The distance from the roof in words."""
-    operations, bytes_ = room.floors
-    copied = next(r.ms for r in rooms if r.shape == room.shape and r.name == COPIED)
+def _gap(point: RooflinePoint, points: list[RooflinePoint]) -> str:
+    operations, bytes_ = point.floors
+    loop = next(r.ms for r in points if r.shape == point.shape and r.name == LOOP)
     kind, floor = ("FLOPs", operations) if operations >= bytes_ else ("bytes", bytes_)
     return (
-        f"- {room.shape}: the copied loop takes {copied:.2f} ms, of which {copied - room.ms:.2f} ms go when nothing "
-        f"waits for Python to launch kernels any more. What is left, {room.ms:.2f} ms, is {room.ms / floor:.1f} times "
-        f"the floor, which is of {kind}. Of the gap, the bytes that are not counted are a part (norms, ReLUs and casts "
-        "each read and write activations anew, forward and backward); kernels too small to fill the device are the "
-        "rest. Fewer, larger kernels, which is what compiling makes, are the way on."
+        f"- {point.shape}: the per-parameter loop takes {loop:.2f} ms; capturing saves {loop - point.ms:.2f} ms of "
+        f"kernel launches. The remaining {point.ms:.2f} ms are {point.ms / floor:.1f} times the bound by {kind}. The "
+        "gap has two parts: bytes that are not counted (norms, ReLUs and casts read and write activations, forward and "
+        "backward), and kernels too small to fill the device. Compiling makes fewer and larger kernels."
     )

@@ -1,4 +1,4 @@
-"""What the GPU benchmarks share: times from an idle device to an idle device, paired ratios, roofs, tables and bars."""
+"""Shared code of the GPU benchmarks: settings, synchronised timing, paired ratios, rooflines, and result pages."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from measures import quartiles
 from steppe._util.files import atomic_write
 
 Work = Callable[[], object]
-LEAST = 3  # rounds, however long they take
+LEAST = 3  # the minimum number of rounds
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a theme is asked for; with `quick` everything is tiny, and says only that it runs."""
+class Settings:
+    """Command-line settings of the benchmarks."""
 
-    rounds: int | None = None  # at most; None: as many as the theme thinks
-    quick: bool = False
+    rounds: int | None = None  # the maximum; None for the default of each theme
+    quick: bool = False  # tiny sizes: a smoke test
     compiled: bool = False
     full: bool = False
-    data: Path | None = None  # where CIFAR-10 lies, or some of its files
-    out: Path | None = None  # where pages go
+    data: Path | None = None  # the folder of CIFAR-10, or of some of its files
+    out: Path | None = None  # the folder for result pages
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
 
     @property
@@ -45,7 +45,7 @@ class Asked:
 
     @property
     def short(self) -> str:
-        """The device's name in names of files: "NVIDIA H200" is h200."""
+        """The device's name for file names: "NVIDIA H200" becomes h200."""
         return re.sub(r"\W+", "-", self.name.lower().removeprefix("nvidia ")).strip("-")
 
     def wait(self) -> None:
@@ -53,11 +53,11 @@ class Asked:
             torch.cuda.synchronize()
 
     def ms(self, work: Work, times: int = 1) -> float:
-        """Milliseconds a call."""
+        """Milliseconds per call."""
         return timed(work, times, self.gpu)
 
     def peak(self, work: Work) -> float:
-        """MiB that a call holds at its peak beyond what is there already; not known on a CPU."""
+        """Peak memory of a call in MiB, beyond what was allocated before; NaN on a CPU."""
         self.free()
         if not self.gpu:
             work()
@@ -69,15 +69,15 @@ class Asked:
         return (torch.cuda.max_memory_allocated() - before) / 2**20
 
     def free(self) -> None:
-        """Lets go of device memory that nobody holds any more."""
+        """Returns unused device memory."""
         if self.gpu:
             gc.collect()
             torch.cuda.empty_cache()
 
     def within(self, rounds: int, seconds: float, left: float = math.inf) -> Iterator[int]:
-        """Rounds: those asked for instead of `rounds`, but no more than fit into the seconds, and at least three.
+        """Yields round numbers: up to `self.rounds` or `rounds`, as many as fit into the seconds, and at least three.
 
-        Where three take longer than all the time that is `left`, as many as fit into it, and at least one.
+        If three do not fit into the time that is `left`, as many as fit, and at least one.
         """
         start = before = time.perf_counter()
         longest = 0.0
@@ -93,7 +93,7 @@ class Asked:
 
 
 def interleaved(
-    asked: Asked,
+    settings: Settings,
     works: Mapping[str, Work],
     rounds: int,
     seconds: float,
@@ -101,20 +101,20 @@ def interleaved(
     warm: int = 2,
     left: float = math.inf,
 ) -> dict[str, list[float]]:
-    """Milliseconds a call of everybody, round by round in random order, after calls that warm up."""
-    for work in () if asked.quick else works.values():
+    """Milliseconds per call of each function, in rounds of random order, after warm-up calls."""
+    for work in () if settings.quick else works.values():
         for _ in range(warm):
             work()
-    found: dict[str, list[float]] = {name: [] for name in works}
-    for _ in asked.within(rounds, seconds, left):
+    samples: dict[str, list[float]] = {name: [] for name in works}
+    for _ in settings.within(rounds, seconds, left):
         for name in random.sample(sorted(works), len(works)):
-            found[name].append(asked.ms(works[name], times))
-    return found
+            samples[name].append(settings.ms(works[name], times))
+    return samples
 
 
 @dataclass
 class Paired:
-    """Times of a step, of the ideal around it, and the ratios of the two."""
+    """Times of a step, times of its ideal just before and after it, and their ratios."""
 
     own: list[float] = field(default_factory=list)
     ideal: list[float] = field(default_factory=list)
@@ -125,7 +125,7 @@ class Paired:
 
 
 def between(pairs: Sequence[tuple[Paired, Work]], ideal: Work, clock: Callable[[Work], float]) -> None:
-    """Times steps one after the other, each between two neighbours of their ideal, with whose mean it is compared."""
+    """Times each step between two runs of its ideal, and pairs it with their mean."""
     before = clock(ideal)
     for pair, own in pairs:
         took, after = clock(own), clock(ideal)
@@ -135,7 +135,7 @@ def between(pairs: Sequence[tuple[Paired, Work]], ideal: Work, clock: Callable[[
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """Ratios of times in the same round; where one ran in fewer rounds, as the steadier one does, of its median."""
+    """Ratios of times in the same round; a series with fewer rounds is replaced by its median."""
     if len(over) > len(under):
         under = [statistics.median(under)] * len(over)
     elif len(over) < len(under):
@@ -144,49 +144,49 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """An interval that holds the median with that probability, whatever the distribution: two order statistics.
+    """A distribution-free confidence interval of the median: two order statistics.
 
-    From fewer than six values there is none at 95 %; then it is all of them.
+    Fewer than six values have none at 95 %; then it is their range.
     """
     ordered, n = sorted(values), len(values)
-    below, k = 0.0, 0  # the chance that fewer than k + 1 values lie under the median
+    below, k = 0.0, 0  # the probability that fewer than k + 1 values are below the median
     while (below := below + math.comb(n, k) / 2**n) <= (1 - level) / 2:
         k += 1
     k = max(k, 1)
     return ordered[k - 1], ordered[n - k]
 
 
-# -- a roof -----------------------------------------------------------------------------------------------------------
+# -- roofline ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What the device reached in this run at what it does best."""
+    """Peak rates of the device, measured in this run."""
 
     tflops: float  # bf16 matrix product of 8192 x 8192
-    gbs: float  # copying 2 GiB, read and written
+    gbs: float  # copy of 1 GiB, read and written
 
     @classmethod
-    def measured(cls, asked: Asked) -> Ceiling:
-        n, size, kind = (256, 1 << 20, torch.float32) if asked.quick else (8192, 1 << 30, torch.bfloat16)
-        a = torch.randn(n, n, device=asked.device).to(kind)
-        held = torch.empty(size, dtype=torch.uint8, device=asked.device)
-        other = torch.empty_like(held)
-        works = {"product": lambda: a @ a, "copy": lambda: other.copy_(held)}
-        found = interleaved(asked, works, 5, 5.0, times=1 if asked.quick else 10)
-        product, copied = (statistics.median(found[name]) for name in works)
-        return cls(2 * n**3 / product / 1e9, 2 * size / copied / 1e6)
+    def measured(cls, settings: Settings) -> Ceiling:
+        n, size, kind = (256, 1 << 20, torch.float32) if settings.quick else (8192, 1 << 30, torch.bfloat16)
+        a = torch.randn(n, n, device=settings.device).to(kind)
+        source = torch.empty(size, dtype=torch.uint8, device=settings.device)
+        target = torch.empty_like(source)
+        works = {"product": lambda: a @ a, "copy": lambda: target.copy_(source)}
+        samples = interleaved(settings, works, 5, 5.0, times=1 if settings.quick else 10)
+        product, copy = (statistics.median(samples[name]) for name in works)
+        return cls(2 * n**3 / product / 1e9, 2 * size / copy / 1e6)
 
 
 @dataclass(frozen=True)
 class Load:
-    """Counted work: floating-point operations of products and convolutions, and bytes that must move at least."""
+    """Floating-point operations of matrix products and convolutions, and a lower bound of the bytes moved."""
 
     flops: float
     bytes: float
 
     def floors(self, ceiling: Ceiling) -> tuple[float, float]:
-        """Milliseconds that operations and bytes take at the ceilings."""
+        """Milliseconds for the operations and for the bytes at the ceilings."""
         return self.flops / ceiling.tflops / 1e9, self.bytes / ceiling.gbs / 1e6
 
 
@@ -199,42 +199,47 @@ def spread(values: Sequence[float], form: str = ".2f") -> str:
     return f"{middle:{form}} ({low:{form}} - {high:{form}})"
 
 
-def surely(values: Sequence[float], form: str = ".3f") -> str:
-    """The median with its quartiles and the interval that holds it."""
+def spread_and_interval(values: Sequence[float], form: str = ".3f") -> str:
+    """The median with its quartiles and its 95 % confidence interval."""
     low, high = interval(values)
     return f"{spread(values, form)}, 95 %: {low:{form}} - {high:{form}}"
 
 
 class Page:
-    """A theme's results, said as they come, and in the file from then on: nothing is lost when time is up."""
+    """The result page of a theme, printed and written line by line, so that an interrupted run loses nothing."""
 
-    def __init__(self, theme: str, about: str, asked: Asked):
-        self.theme, self.asked, self.lines, self.bars, self.ended = theme, asked, [], [], False
+    def __init__(self, theme: str, about: str, settings: Settings):
+        self.theme, self.settings, self.lines, self.bars, self.ended = theme, settings, [], [], False
         self._start = time.perf_counter()
-        given = {"--quick": asked.quick, "--compile": asked.compiled, "--full": asked.full, "--data DIR": asked.data}
+        flags = {
+            "--quick": settings.quick,
+            "--compile": settings.compiled,
+            "--full": settings.full,
+            "--data DIR": settings.data,
+        }
         command = " ".join(
-            ["PYTHONPATH=src python benchmarks/gpu.py", theme, *(name for name, value in given.items() if value)]
+            ["PYTHONPATH=src python benchmarks/gpu.py", theme, *(name for name, value in flags.items() if value)]
         )
         self.say(
             f"# {theme.capitalize()} on a GPU",
             "",
             about.strip(),
             "",
-            f"{datetime.date.today()}, {asked.name}, torch {torch.__version__}. Repeat with `{command}`.",
+            f"{datetime.date.today()}, {settings.name}, torch {torch.__version__}. Repeat with `{command}`.",
             "Medians with quartiles in parentheses; n is the number of rounds. Everything in a table ran interleaved.",
             "",
         )
-        if asked.quick:
-            self.say("A smoke run with tiny sizes: its times and its bars say nothing.", "")
+        if settings.quick:
+            self.say("A smoke test with tiny sizes: its times and bars have no meaning.", "")
 
     @property
     def file(self) -> Path | None:
-        if self.asked.out is None:
+        if self.settings.out is None:
             return None
-        return self.asked.out / f"{self.theme}_{self.asked.short}_{datetime.date.today()}.md"
+        return self.settings.out / f"{self.theme}_{self.settings.short}_{datetime.date.today()}.md"
 
     def left(self, end: float) -> float:
-        """Seconds until so many have gone since the page was begun."""
+        """Seconds left until `end` seconds after the page was started."""
         return end - (time.perf_counter() - self._start)
 
     def say(self, *lines: str) -> None:
@@ -245,20 +250,20 @@ class Page:
     def table(self, title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         self.say(*_table(title, heads, rows))
 
-    def bar(self, what: str, wanted: str, found: str, met: bool) -> None:
-        self.bars.append((what, wanted, found, "met" if met else "MISSED"))
+    def bar(self, what: str, target: str, value: str, met: bool) -> None:
+        self.bars.append((what, target, value, "met" if met else "MISSED"))
 
     def end(self) -> None:
         self.ended = True
-        self.say(*self._bars(), f"All of this took {time.perf_counter() - self._start:.0f} s.")
+        self.say(*self._bars(), f"Total time: {time.perf_counter() - self._start:.0f} s.")
 
     def _bars(self) -> list[str]:
-        return _table("Bars", ("what", "bar", "found", ""), self.bars) if self.bars else []
+        return _table("Bars", ("what", "bar", "measured", ""), self.bars) if self.bars else []
 
     def _write(self) -> None:
         if self.file is None:
             return
-        rest = [] if self.ended else [*self._bars(), "The run did not come to its end: what would follow is missing."]
+        rest = [] if self.ended else [*self._bars(), "The run was interrupted: the rest is missing."]
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(self.file) as file:
             file.write(("\n".join([*self.lines, *rest]) + "\n").encode())

@@ -1,25 +1,25 @@
-"""steppe's measures are ahead of PyHessian, curvlinops and the papers' procedures in time, at equal accuracy.
+"""steppe's measures take less time than PyHessian, curvlinops and the papers' procedures at equal accuracy.
 
 Bars: 2x on the combined question (lambda_max at 1e-3, trace and squared Frobenius norm at 2 %) and on worst-case
 sharpness of 20 steps, where equal accuracy is the value that the published procedure ends with, and the whole search
 must not end below it; 1.5x on lambda_max, on the trace and on the squared gradient norm of every row (batch 128);
 memory no worse.
 
-Two trained networks, digits, float32, eval mode, batch 64, one thread. In every round every contender runs once, in
-random order, from nothing (building its operator, checking its loss); the ratio is its CPU time over steppe's in the
-same round, so above 1 steppe is faster. Errors are against long runs in float64, the trace's against its exact value,
-rows' against each row alone: root mean square and largest. Costs are in gradients of the batch in the same round.
+Two trained networks, digits, float32, eval mode, batch 64, one thread. In every round every tool runs once, in random
+order, including the set-up of its operator and the check of its loss. The ratio is its CPU time over steppe's in the
+same round, so above 1 steppe is faster. Errors (root mean square and largest) are relative to long runs in float64, to
+the exact trace, and to each row alone. Costs are in gradients of the batch in the same round.
 
-Equal accuracy is what a set-up finds to be needed: the loosest PyHessian tolerance whose true error is 1e-3, as many
-probes as their own spread asks for at a standard error of 2 %, as many products as Hutch++ needs at best. Probes are
-independent and cost the same, so at most `--cap` of them run and their time is multiplied by what is missing: errors
-and gradients are those of the capped run, ratios hold at equal accuracy.
+A set-up determines the work for equal accuracy: the loosest PyHessian tolerance whose true error is 1e-3, the number of
+probes for a standard error of 2 %, and the fewest products with which Hutch++ can succeed. Probes are independent and
+cost the same, so at most `--cap` of them run and their time is extrapolated: errors and gradients are those of the
+capped run, ratios hold at equal accuracy.
 
     python benchmarks/measures.py [--rounds 3] [--cap 30] [--task combined] [--net conv] [--quick] [--no-memory]
                                   [--memory] [--out FILE]
 
-`--memory` measures memory alone: the peak of the resident size over that before, in a process of its own, in which
-the contender has worked on eight rows before.
+`--memory` measures memory alone: the increase of the peak resident size, in a separate process, in which the tool has
+processed eight rows before.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ from steppe.measures import (
 OURS = "steppe"
 PUBLISHED = "published procedure"
 AS_HIGH = "steppe, until as high as the published procedure"
-REACHED = 0.9995  # of a value counts as having reached it
-SHIPPED = 1e-3  # PyHessian's own tolerance
+REACHED = 0.9995  # the fraction of a value that counts as reaching it
+DEFAULT_TOL = 1e-3  # PyHessian's default tolerance
 ACCURACY = {"lambda_max": 1e-3, "trace": 0.02, "frobenius_squared": 0.02, "rows": 1e-4}
 COMBINED = {"lambda_max": Eigenvalue(), "trace": Trace(), "frobenius_squared": FrobeniusSquared()}
 TASKS = ("lambda_max", "trace", "combined", "worst-case", "rows")
-SHORT = 0.3  # seconds: what takes less is run several times
-REMEMBERED = ("combined", "rows")  # whose memory is measured
+SHORT = 0.3  # seconds; shorter runs are repeated
+MEMORY_TASKS = ("combined", "rows")
 
 
 # -- networks ---------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def mlp(width: int) -> nn.Module:
 
 
 def digits(side: int | None) -> tuple[Tensor, Tensor]:
-    """Flat, or as images of that many pixels a side with three channels."""
+    """The digits, flat or as images with three channels and this side in pixels."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -128,7 +128,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int) -> None:
 
 @dataclass(frozen=True)
 class Net:
-    """A kind of network, and the radii at which its loss rises clearly and not absurdly."""
+    """A network, and balls in which its loss rises by a reasonable amount."""
 
     make: Callable[[int], nn.Module]
     width: int
@@ -192,7 +192,7 @@ class Case:
 
 
 def case(name: str, quick: bool, cap: int, state: Mapping[str, Tensor] | None = None) -> Case:
-    """A network, trained here unless its weights are given."""
+    """A network, trained unless `state` has its weights."""
     torch.manual_seed(0)
     net = (QUICK if quick else NETS)[name]
     model = net.make(net.width)
@@ -210,19 +210,19 @@ def case(name: str, quick: bool, cap: int, state: Mapping[str, Tensor] | None = 
     return Case(name, net, model, (x[:64], y[:64]), (x[:128], y[:128]), cap, about=about)
 
 
-# -- set-up: what is true, and what the peers need --------------------------------------------------------------------
+# -- set-up: true values, and the work of the peers for equal accuracy ------------------------------------------------
 
 
-def settled(c: Case, probes: int = 60, deflate: int = 60, tries: int = 3, most: int = 300) -> Case:
-    """The same case with its truth and its needs."""
-    exactly = copy.deepcopy(c.model).double()
+def with_truth(c: Case, probes: int = 60, deflate: int = 60, tries: int = 3, most: int = 300) -> Case:
+    """The same case with its true values and the work of the peers."""
+    model = copy.deepcopy(c.model).double()
     x, y = c.rows
-    sweep = Sweep(Curvature(Objective(exactly, functional.cross_entropy, (x.double(), y))), deflate=deflate)
-    found = {
+    sweep = Sweep(Curvature(Objective(model, functional.cross_entropy, (x.double(), y))), deflate=deflate)
+    truth = {
         "lambda_max": [*sweep.eigenvalues(rtol=1e-6)][-1].value,
-        "trace": exact_trace(exactly, x.double()),
+        "trace": exact_trace(model, x.double()),
         "frobenius_squared": [*sweep.frobenius_squared(rtol=1e-3)][-1].value,
-        # in float32 like everybody: 1 - p of a row that is fitted well has few digits there
+        # in float32 like all tools: 1 - p of a well-fitted row has few digits there
         "rows": rows_one_by_one(c.model, *c.many),
     }
     spectrum = sweep.lanczos.ritz().values
@@ -230,16 +230,16 @@ def settled(c: Case, probes: int = 60, deflate: int = 60, tries: int = 3, most: 
     gc.collect()
     traces, squares = hutchinson_draws(c, probes)
     needs = Needs(
-        tight_enough(c, found["lambda_max"], tries),
-        needed(traces, found["trace"], ACCURACY["trace"]),
-        needed(squares, found["frobenius_squared"], ACCURACY["frobenius_squared"]),
-        min(hutchpp_products(spectrum, found), most),
+        tight_enough(c, truth["lambda_max"], tries),
+        needed(traces, truth["trace"], ACCURACY["trace"]),
+        needed(squares, truth["frobenius_squared"], ACCURACY["frobenius_squared"]),
+        min(hutchpp_products(spectrum, truth), most),
     )
-    return replace(c, truth=found, needs=needs)
+    return replace(c, truth=truth, needs=needs)
 
 
 def hutchinson_draws(c: Case, probes: int) -> tuple[Tensor, Tensor]:
-    """z'Hz and ||Hz||^2 for many z of signs."""
+    """z'Hz and ||Hz||^2 for random sign vectors z."""
     objective = c.objective()
     hessian = Curvature(objective)
     traces, squares = [], []
@@ -252,26 +252,26 @@ def hutchinson_draws(c: Case, probes: int) -> tuple[Tensor, Tensor]:
 
 
 def needed(draws: Tensor, value: float, accuracy: float) -> int:
-    """How many draws have a mean with that relative standard error."""
+    """The number of draws whose mean has that relative standard error."""
     return ceil((float(draws.std()) / (accuracy * abs(value))) ** 2)
 
 
-def hutchpp_products(spectrum: np.ndarray, found: Mapping[str, Any]) -> int:
-    """Three times the k at which Hutchinson's error with k probes is small enough off the k outermost eigenvectors.
+def hutchpp_products(spectrum: np.ndarray, truth: Mapping[str, Any]) -> int:
+    """Three times the k at which Hutchinson's error with k probes, without the k outermost eigenvectors, is small.
 
-    A sketch of k random directions finds less than these, so this favours the peer.
+    A sketch of k random directions captures less than these eigenvectors, so this favours the peer.
     """
     outermost = np.sort(np.square(spectrum))[::-1]
     for k in range(2, 1000):
-        rest = max(found["frobenius_squared"] - outermost[:k].sum(), 0.0)
-        if (2 * rest / k) ** 0.5 <= ACCURACY["trace"] * abs(found["trace"]):
+        rest = max(truth["frobenius_squared"] - outermost[:k].sum(), 0.0)
+        if (2 * rest / k) ** 0.5 <= ACCURACY["trace"] * abs(truth["trace"]):
             break
     return 3 * k
 
 
 def tight_enough(c: Case, truth: float, tries: int) -> float:
-    """The loosest tolerance with which PyHessian's eigenvalue is right to 1e-3."""
-    for tol in (SHIPPED, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6):
+    """The loosest tolerance with which PyHessian's eigenvalue is accurate to 1e-3."""
+    for tol in (DEFAULT_TOL, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6):
         errors = []
         for seed in range(tries):
             torch.manual_seed(1000 + seed)
@@ -286,26 +286,26 @@ def tight_enough(c: Case, truth: float, tries: int) -> float:
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One way to answer a task's question; `bar` is the ratio that it must be behind by."""
+class Tool:
+    """A tool that computes the numbers of a task."""
 
     name: str
-    run: Callable[[int], Mapping[str, Any]]  # of a seed
-    bar: float | None = None
-    missing: float = 1.0  # how many times more probes equal accuracy needs
-    lean: bool = False  # takes its time in order to hold little
+    run: Callable[[int], Mapping[str, Any]]  # from a seed
+    bar: float | None = None  # the ratio of its time to steppe's that steppe should reach
+    missing: float = 1.0  # the factor of probes for equal accuracy
+    lean: bool = False  # slow but with little memory, so that memory has no bar
 
 
 @dataclass(frozen=True)
 class Task:
-    """A question, those who answer it (steppe first) and the batch whose gradient is the unit of cost."""
+    """Numbers to compute, the tools (steppe first), and the batch whose gradient is the unit of cost."""
 
     kind: str
     title: str
-    contenders: list[Contender]
+    tools: list[Tool]
     rows: tuple[Tensor, Tensor]
-    repeats: int = 1  # runs of everybody in a round
-    judged: str = OURS  # whose time the bars are about
+    repeats: int = 1  # runs of every tool per round
+    judged: str = OURS  # the variant of steppe to which the bars apply
 
 
 def tasks(c: Case) -> list[Task]:
@@ -313,8 +313,8 @@ def tasks(c: Case) -> list[Task]:
 
 
 def lambda_max(c: Case) -> Task:
-    loose = c.needs.tol == SHIPPED
-    tight = Contender(
+    loose = c.needs.tol == DEFAULT_TOL
+    tight = Tool(
         f"PyHessian, tol={c.needs.tol:g}",
         lambda seed: pyhessian_eigenvalue(c.model, *c.rows, c.needs.tol, 1000),
         bar=1.5,
@@ -323,14 +323,14 @@ def lambda_max(c: Case) -> Task:
         "lambda_max",
         "lambda_max at 1e-3",
         [
-            Contender(OURS, lambda seed: {"lambda_max": Eigenvalue().estimate(c.objective(), seed).value}),
-            Contender(
-                "PyHessian as shipped",
-                lambda seed: pyhessian_eigenvalue(c.model, *c.rows, SHIPPED),
+            Tool(OURS, lambda seed: {"lambda_max": Eigenvalue().estimate(c.objective(), seed).value}),
+            Tool(
+                "PyHessian with its defaults",
+                lambda seed: pyhessian_eigenvalue(c.model, *c.rows, DEFAULT_TOL),
                 bar=1.5 if loose else None,
             ),
             *([] if loose else [tight]),
-            Contender("curvlinops, eigsh(tol=1e-3)", lambda seed: curvlinops_eigenvalue(c.model, *c.rows), bar=1.5),
+            Tool("curvlinops, eigsh(tol=1e-3)", lambda seed: curvlinops_eigenvalue(c.model, *c.rows), bar=1.5),
         ],
         c.rows,
     )
@@ -342,15 +342,15 @@ def trace(c: Case) -> Task:
         "trace",
         "trace at 2 %",
         [
-            Contender(OURS, lambda seed: {"trace": Trace(rtol=0.02).estimate(c.objective(), seed).value}),
-            Contender("PyHessian as shipped", lambda seed: pyhessian_trace(c.model, *c.rows)),
-            Contender(
+            Tool(OURS, lambda seed: {"trace": Trace(rtol=0.02).estimate(c.objective(), seed).value}),
+            Tool("PyHessian with its defaults", lambda seed: pyhessian_trace(c.model, *c.rows)),
+            Tool(
                 f"PyHessian, {_of(probes, c.needs.traces)} probes",
                 lambda seed: pyhessian_trace(c.model, *c.rows, probes),
                 bar=1.5,
                 missing=c.needs.traces / probes,
             ),
-            Contender(
+            Tool(
                 f"curvlinops, Hutch++ of {c.needs.products} products",
                 lambda seed: curvlinops_trace(c.model, *c.rows, c.needs.products),
                 bar=1.5,
@@ -362,19 +362,19 @@ def trace(c: Case) -> Task:
 
 def combined(c: Case) -> Task:
     traces, squares = min(c.needs.traces, c.cap), min(c.needs.squares, c.cap)
-    asked = max(c.needs.traces, c.needs.squares)
+    probes = max(c.needs.traces, c.needs.squares)
     return Task(
         "combined",
         "lambda_max at 1e-3, trace and squared Frobenius norm at 2 %",
         [
-            Contender(OURS, lambda seed: together(c, seed)),
-            Contender(
-                f"PyHessian, tol={c.needs.tol:g}, {_of(max(traces, squares), asked)} probes",
+            Tool(OURS, lambda seed: together(c, seed)),
+            Tool(
+                f"PyHessian, tol={c.needs.tol:g}, {_of(max(traces, squares), probes)} probes",
                 lambda seed: pyhessian_combined(c.model, *c.rows, c.needs.tol, traces, squares),
                 bar=2.0,
-                missing=asked / max(traces, squares),
+                missing=probes / max(traces, squares),
             ),
-            Contender(
+            Tool(
                 f"curvlinops, eigsh(tol=1e-3), Hutch++ of {c.needs.products} products, "
                 f"{_of(squares, c.needs.squares)} Frobenius probes",
                 lambda seed: curvlinops_combined(c.model, *c.rows, c.needs.products, squares, c.net.at_once),
@@ -398,21 +398,21 @@ def worst_case(c: Case, name: str) -> Task:
     goal = lru_cache(lambda: published()["rise"] * REACHED)
 
     def as_high(seed: int) -> Mapping[str, float]:
-        for summit in WorstCase(ball).search(c.objective(), seed):
-            if summit.rise >= goal():
+        for best in WorstCase(ball).search(c.objective(), seed):
+            if best.rise >= goal():
                 break
-        return {"rise": summit.rise}
+        return {"rise": best.rise}
 
-    goal()  # before anybody is timed
+    goal()  # before the timing starts
     return Task(
         "worst-case",
         f"worst case in the {name} ball, rho = {ball.rho:g}, 20 steps",
         [
-            Contender(OURS, ours(WorstCase(ball))),
-            Contender(AS_HIGH, as_high),
-            Contender("steppe, one start", ours(WorstCase(ball, starts=1))),
-            Contender("steppe, AutoPGD()", ours(WorstCase(ball, climb=AutoPGD()))),
-            Contender(PUBLISHED, lambda seed: published(), bar=2.0),
+            Tool(OURS, ours(WorstCase(ball))),
+            Tool(AS_HIGH, as_high),
+            Tool("steppe, one start", ours(WorstCase(ball, starts=1))),
+            Tool("steppe, AutoPGD()", ours(WorstCase(ball, climb=AutoPGD()))),
+            Tool(PUBLISHED, lambda seed: published(), bar=2.0),
         ],
         c.rows,
         judged=AS_HIGH,
@@ -430,10 +430,10 @@ def row_norms(c: Case) -> Task:
         "rows",
         "squared gradient norm of every row, batch 128",
         [
-            Contender(OURS, ours),
-            Contender("steppe, loss checked before", lambda seed: {"rows": fisher_traces(objective)}),
-            Contender("vmap(grad)", lambda seed: {"rows": rows_by_vmap(c.model, *c.many)}, bar=1.5),
-            Contender(
+            Tool(OURS, ours),
+            Tool("steppe, loss checked before", lambda seed: {"rows": fisher_traces(objective)}),
+            Tool("vmap(grad)", lambda seed: {"rows": rows_by_vmap(c.model, *c.many)}, bar=1.5),
+            Tool(
                 "one row after the other",
                 lambda seed: {"rows": rows_one_by_one(c.model, *c.many)},
                 bar=1.5,
@@ -450,8 +450,8 @@ def _of(number: int, needed: int) -> str:
 
 
 def together(c: Case, seed: int) -> dict[str, float]:
-    found = measure(c.model, functional.cross_entropy, c.rows, COMBINED, seed=seed, progress=False)
-    return {name: estimate.value for name, estimate in found.items()}
+    estimates = measure(c.model, functional.cross_entropy, c.rows, COMBINED, seed=seed, progress=False)
+    return {name: estimate.value for name, estimate in estimates.items()}
 
 
 def short(c: Case) -> Case:
@@ -468,23 +468,23 @@ def short(c: Case) -> Case:
 
 @dataclass(frozen=True)
 class Run:
-    """One answer: CPU time as it was and with the missing probes, wall-clock time, cost and the numbers."""
+    """One run of a tool."""
 
     cpu: float
-    equal: float
+    equal: float  # CPU time at equal accuracy, with the missing probes
     wall: float
     gradients: float
-    found: Mapping[str, Any]
+    numbers: Mapping[str, Any]
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, float, Any]:
     cpu, wall = time.process_time(), time.perf_counter()
-    found = run()
-    return time.process_time() - cpu, time.perf_counter() - wall, found
+    result = run()
+    return time.process_time() - cpu, time.perf_counter() - wall, result
 
 
 def steadily_timed(run: Callable[[], Any]) -> tuple[float, float, Any]:
-    """The median of several runs where one is short."""
+    """The median of several runs if one is short."""
     runs = [timed(run)]
     while len(runs) < 5 and sum(cpu for cpu, _, _ in runs) < SHORT:
         runs.append(timed(run))
@@ -502,21 +502,21 @@ def gradient_seconds(model: nn.Module, rows: tuple[Tensor, Tensor], times: int =
 
 def one_round(c: Case, task: Task, seed: int, timing: Callable[[Any], tuple[float, float, Any]]) -> dict[str, Run]:
     unit = gradient_seconds(c.model, task.rows)
-    found = {}
-    for contender in random.sample(task.contenders, len(task.contenders)):
+    results = {}
+    for tool in random.sample(task.tools, len(task.tools)):
         gc.collect()
 
-        def run(contender: Contender = contender) -> Mapping[str, Any]:
+        def run(tool: Tool = tool) -> Mapping[str, Any]:
             torch.manual_seed(seed)
             np.random.seed(seed)
-            return contender.run(seed)
+            return tool.run(seed)
 
-        found[contender.name] = timing(run)
+        results[tool.name] = timing(run)
     unit = (unit + gradient_seconds(c.model, task.rows)) / 2
-    missing = {contender.name: contender.missing for contender in task.contenders}
+    missing = {tool.name: tool.missing for tool in task.tools}
     return {
         name: Run(cpu, cpu + (missing[name] - 1) * numbers.get("probing", 0.0), wall, cpu / unit, numbers)
-        for name, (cpu, wall, numbers) in found.items()
+        for name, (cpu, wall, numbers) in results.items()
     }
 
 
@@ -526,20 +526,20 @@ def rounds_of(
     """Round by round, every task of every network."""
     for c in cases if repeated else []:
         for kind, task in {task.kind: task for task in tasks(short(c))}.items():
-            for contender in task.contenders if kind in kinds else []:
-                contender.run(0)  # first calls load code
+            for tool in task.tools if kind in kinds else []:
+                tool.run(0)  # first calls load code
     gc.collect()
-    gc.freeze()  # what exists by now is not looked through again and again
-    found: dict[tuple[str, str], list[dict[str, Run]]] = {}
+    gc.freeze()  # the rounds collect garbage often, and existing objects need not be scanned
+    results: dict[tuple[str, str], list[dict[str, Run]]] = {}
     for i in range(rounds):
         for c in cases:
             for task in tasks(c):
                 times, timing = (task.repeats, steadily_timed) if repeated else (1, timed)
                 if task.kind in kinds:
                     runs = [one_round(c, task, i * times + j, timing) for j in range(times)]
-                    found.setdefault((c.name, task.title), []).extend(runs)
+                    results.setdefault((c.name, task.title), []).extend(runs)
         print(f"round {i + 1} of {rounds}, {time.process_time():.0f} s of CPU time", file=sys.stderr)
-    return found
+    return results
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -551,36 +551,36 @@ def quartiles(numbers: list[float]) -> tuple[float, float, float]:
 
 
 def table(c: Case, task: Task, rounds: list[dict[str, Run]], verdicts: list[str]) -> str:
-    numbers = [n for n in rounds[0][OURS].found if n in ACCURACY or n == "rise"]
+    numbers = [n for n in rounds[0][OURS].numbers if n in ACCURACY or n == "rise"]
     heads = [*(_head(n) for n in numbers), "gradients", "CPU time / steppe's", "quartiles", "wall clock as run"]
     lines = [f"### {c.name}: {task.title}", "", f"| tool | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
-    for contender in task.contenders:
-        low, middle, high = quartiles([r[contender.name].equal / r[OURS].equal for r in rounds])
-        wall = statistics.median(r[contender.name].wall / r[OURS].wall for r in rounds)
-        gradients = statistics.median(r[contender.name].gradients for r in rounds)
-        shown = [_accuracy(c, rounds, contender.name, n) for n in numbers]
+    for tool in task.tools:
+        low, middle, high = quartiles([r[tool.name].equal / r[OURS].equal for r in rounds])
+        wall = statistics.median(r[tool.name].wall / r[OURS].wall for r in rounds)
+        gradients = statistics.median(r[tool.name].gradients for r in rounds)
+        shown = [_accuracy(c, rounds, tool.name, n) for n in numbers]
         lines.append(
-            f"| {contender.name} | {' | '.join(shown)} | {gradients:.3g} | {middle:.2f} | {low:.2f} - {high:.2f} "
+            f"| {tool.name} | {' | '.join(shown)} | {gradients:.3g} | {middle:.2f} | {low:.2f} - {high:.2f} "
             f"| {wall:.2f} |"
         )
-        if contender.bar is not None:
-            ratio = quartiles([r[contender.name].equal / r[task.judged].equal for r in rounds])[1]
-            found = (f"{contender.bar:g}", f"{ratio:.2f}", ratio >= contender.bar)
-            verdicts.append(verdict(c, task, f"time of {contender.name}", *found))
+        if tool.bar is not None:
+            ratio = quartiles([r[tool.name].equal / r[task.judged].equal for r in rounds])[1]
+            result = (f"{tool.bar:g}", f"{ratio:.2f}", ratio >= tool.bar)
+            verdicts.append(verdict(c, task, f"time of {tool.name}", *result))
     if task.kind == "worst-case":
         reach = min(_reach(r, OURS) for r in rounds)
         verdicts.append(verdict(c, task, "value over the published procedure's", "1", f"{reach:.3f}", reach > REACHED))
     else:
-        errors = {n: max(_error(c, r[OURS].found[n], n) for r in rounds) for n in numbers}
-        # a standard error is no bound: of 100 runs one or two miss by three of them, from few probes
-        kept = all(e <= ACCURACY[n] * (3 if n in ("trace", "frobenius_squared") else 1) for n, e in errors.items())
+        errors = {n: max(_error(c, r[OURS].numbers[n], n) for r in rounds) for n in numbers}
+        # a standard error is not a bound: errors of up to three of them are expected
+        accurate = all(e <= ACCURACY[n] * (3 if n in ("trace", "frobenius_squared") else 1) for n, e in errors.items())
         shown = ", ".join(f"{e:.1e}" for e in errors.values())
-        verdicts.append(verdict(c, task, "largest error of steppe", "as asked", shown, kept))
+        verdicts.append(verdict(c, task, "largest error of steppe", "as requested", shown, accurate))
     return "\n".join(lines) + "\n"
 
 
-def verdict(c: Case, task: Task, what: str, bar: str, found: str, met: bool) -> str:
-    return f"| {c.name}: {task.title} | {what} | {bar} | {found} | {'met' if met else 'MISSED'} |"
+def verdict(c: Case, task: Task, what: str, bar: str, value: str, met: bool) -> str:
+    return f"| {c.name}: {task.title} | {what} | {bar} | {value} | {'met' if met else 'MISSED'} |"
 
 
 def _head(number: str) -> str:
@@ -591,42 +591,42 @@ def _head(number: str) -> str:
 
 def _accuracy(c: Case, rounds: list[dict[str, Run]], name: str, number: str) -> str:
     if number == "rise":
-        rise = statistics.median(r[name].found[number] for r in rounds)
+        rise = statistics.median(r[name].numbers[number] for r in rounds)
         return f"{rise:.4g} ({min(_reach(r, name) for r in rounds):.3f})"
-    errors = [_error(c, r[name].found[number], number) for r in rounds]
+    errors = [_error(c, r[name].numbers[number], number) for r in rounds]
     return f"{statistics.fmean(e**2 for e in errors) ** 0.5:.1e}, {max(errors):.1e}"
 
 
 def _reach(runs: Mapping[str, Run], name: str) -> float:
-    return runs[name].found["rise"] / runs[PUBLISHED].found["rise"]
+    return runs[name].numbers["rise"] / runs[PUBLISHED].numbers["rise"]
 
 
-def _error(c: Case, found: Any, number: str) -> float:
+def _error(c: Case, value: Any, number: str) -> float:
     truth = c.truth[number]
-    if isinstance(truth, Tensor):  # rows that hardly pull at all are rounding: they count as a thousandth of the mean
-        return float(((found - truth).abs() / (truth + 1e-3 * truth.mean())).max())
-    return abs(found / truth - 1)
+    if isinstance(truth, Tensor):  # the smallest norms are rounding errors, so a thousandth of the mean is added
+        return float(((value - truth).abs() / (truth + 1e-3 * truth.mean())).max())
+    return abs(value / truth - 1)
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
 def resident() -> dict[str, int]:
-    """KiB held now (VmRSS) and at most so far (VmHWM)."""
+    """The current (VmRSS) and the peak (VmHWM) resident size in KiB."""
     return {k: int(v) for k, v in re.findall(r"(VmHWM|VmRSS):\s+(\d+)", Path("/proc/self/status").read_text())}
 
 
-def peak(saved: Path, name: str, kind: str, contender: int) -> float:
-    """MiB that a contender takes at its peak, over what the process held before."""
-    found = torch.load(saved, weights_only=True)
-    c = case(name, found["quick"], found["cap"], found[name]["state"])
-    c = replace(c, needs=Needs(**found[name]["needs"]))
+def peak(saved: Path, name: str, kind: str, tool: int) -> float:
+    """The peak memory of a tool in MiB, beyond that of the process before."""
+    cases = torch.load(saved, weights_only=True)
+    c = case(name, cases["quick"], cases["cap"], cases[name]["state"])
+    c = replace(c, needs=Needs(**cases[name]["needs"]))
 
     def answer(c: Case) -> None:
-        if contender < 0:
+        if tool < 0:
             gradient_seconds(c.model, next(task for task in tasks(c) if task.kind == kind).rows, times=1)
         else:
-            next(task for task in tasks(c) if task.kind == kind).contenders[contender].run(0)
+            next(task for task in tasks(c) if task.kind == kind).tools[tool].run(0)
 
     answer(short(c))  # first calls load code
     gc.collect()
@@ -645,23 +645,23 @@ def memory_table(cases: list[Case], quick: bool, cap: int, kinds: list[str], ver
         torch.save({"quick": quick, "cap": cap, **states}, saved)
         for c in cases:
             for task in tasks(c):
-                if task.kind not in REMEMBERED or task.kind not in kinds:
+                if task.kind not in MEMORY_TASKS or task.kind not in kinds:
                     continue
-                found = {}
-                for i, name in [(-1, "one gradient"), *enumerate(t.name for t in task.contenders)]:
+                peaks = {}
+                for i, name in [(-1, "one gradient"), *enumerate(t.name for t in task.tools)]:
                     command = [sys.executable, __file__, "--peak", str(saved), c.name, task.kind, str(i)]
-                    # every tensor in pages of its own, so that freed memory leaves the process at once
+                    # every tensor in pages of its own, so that freed memory is returned at once
                     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(1 << 16), "OMP_NUM_THREADS": "1"}
                     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
                     if done.returncode:
-                        raise RuntimeError(f"{name} failed in a process of its own:\n{done.stderr}")
-                    found[name] = float(done.stdout)
-                for name, mib in found.items():
-                    lines.append(f"| {c.name}: {task.kind} | {name} | {mib:.1f} | {mib / found[OURS]:.2f} |")
-                for rival in task.contenders:
-                    if rival.bar is not None and not rival.lean:
-                        ratio = found[rival.name] / found[OURS]
-                        verdicts.append(verdict(c, task, f"memory of {rival.name}", "1", f"{ratio:.2f}", ratio >= 1))
+                        raise RuntimeError(f"{name} failed in a separate process:\n{done.stderr}")
+                    peaks[name] = float(done.stdout)
+                for name, mib in peaks.items():
+                    lines.append(f"| {c.name}: {task.kind} | {name} | {mib:.1f} | {mib / peaks[OURS]:.2f} |")
+                for tool in task.tools:
+                    if tool.bar is not None and not tool.lean:
+                        ratio = peaks[tool.name] / peaks[OURS]
+                        verdicts.append(verdict(c, task, f"memory of {tool.name}", "1", f"{ratio:.2f}", ratio >= 1))
     return "\n".join(lines) + "\n"
 
 
@@ -669,22 +669,22 @@ def memory_table(cases: list[Case], quick: bool, cap: int, kinds: list[str], ver
 
 
 def report(names: list[str], kinds: list[str], rounds: int, cap: int, quick: bool, timing: bool, memory: bool) -> str:
-    cases = [settled(case(name, quick, cap), **(LESS if quick else {})) for name in names]
+    cases = [with_truth(case(name, quick, cap), **(LESS if quick else {})) for name in names]
     verdicts: list[str] = []
     parts = [
         "\n".join(["Networks:", "", *(f"- {c.name}: {c.about}; equal accuracy takes {c.needs}" for c in cases)]) + "\n"
     ]
     if timing:
-        found = rounds_of(cases, kinds, rounds, repeated=not quick)
+        results = rounds_of(cases, kinds, rounds, repeated=not quick)
         for c in cases:
             parts += [
-                table(c, task, found[c.name, task.title], verdicts)
+                table(c, task, results[c.name, task.title], verdicts)
                 for task in tasks(c)
-                if (c.name, task.title) in found
+                if (c.name, task.title) in results
             ]
     if memory:
         parts.append(memory_table(cases, quick, cap, kinds, verdicts))
-    head = "### Bars\n\n| task | what | bar | found | |\n|---|---|---|---|---|\n"
+    head = "### Bars\n\n| task | what | bar | measured | |\n|---|---|---|---|---|\n"
     return "\n".join([*parts, head + "\n".join(verdicts) + "\n"])
 
 
@@ -694,21 +694,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--cap", type=int)
     parser.add_argument("--task", choices=TASKS, action="append")
     parser.add_argument("--net", choices=NETS, action="append")
-    parser.add_argument("--quick", action="store_true", help="a smoke run on tiny networks, without memory")
+    parser.add_argument("--quick", action="store_true", help="smoke test on tiny networks, without memory")
     parser.add_argument("--memory", action="store_true", help="memory alone")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--peak", nargs=4, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
-    from threadpoolctl import threadpool_limits  # scikit-learn brings it: scipy's eigsh has threads of its own
+    from threadpoolctl import threadpool_limits  # a dependency of scikit-learn; scipy's eigsh has its own threads
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     random.seed(0)
     with threadpool_limits(1):
         if chosen.peak:
-            saved, name, kind, contender = chosen.peak
-            print(peak(Path(saved), name, kind, int(contender)))
+            saved, name, kind, tool = chosen.peak
+            print(peak(Path(saved), name, kind, int(tool)))
             return
         rounds, cap = chosen.rounds or (1 if chosen.quick else 3), chosen.cap or (12 if chosen.quick else 30)
         body = report(
@@ -725,7 +725,7 @@ def main(arguments: list[str] | None = None) -> None:
         f"{os.cpu_count()}-core machine, torch {torch.__version__}, n = {rounds} interleaved rounds (three times "
         f"that for rows), peers' probes capped at {cap}. PyHessian 0.1, curvlinops 3.0.1.\nRepeat with "
         f"`python benchmarks/measures.py{' --quick' if chosen.quick else ''}`.\n"
-        + ("\nA smoke run on tiny networks: its times and its bars say nothing.\n" if chosen.quick else "")
+        + ("\nA smoke test on tiny networks: its times and bars have no meaning.\n" if chosen.quick else "")
     )
     text = f"{head}\n{body}"
     print(text)

@@ -1,4 +1,4 @@
-"""What `measures.py` compares steppe with: PyHessian, curvlinops, and papers' procedures as a user would write them.
+"""Peers of `measures.py`: PyHessian, curvlinops, and procedures of papers as a user would write them.
 
 Each function takes a classifier in eval mode with one batch and returns numbers by name. Cross-entropy throughout.
 "probing" among them is the CPU time of independent probes, which grows with their number.
@@ -44,16 +44,16 @@ def pyhessian_combined(model: nn.Module, x: Tensor, y: Tensor, tol: float, trace
     from pyhessian.utils import group_product, hessian_vector_product
 
     h = pyhessian(model, x, y)
-    found = {"lambda_max": h.eigenvalues(maxIter=1000, tol=tol)[0][0], "trace": 0.0, "frobenius_squared": 0.0}
+    values = {"lambda_max": h.eigenvalues(maxIter=1000, tol=tol)[0][0], "trace": 0.0, "frobenius_squared": 0.0}
     start = time.process_time()
     for i in range(max(traces, squares)):
         z = [torch.randint_like(p, 2).mul_(2).sub_(1) for p in h.params]
         image = hessian_vector_product(h.gradsH, h.params, z)
         if i < traces:
-            found["trace"] += group_product(image, z).item() / traces
+            values["trace"] += group_product(image, z).item() / traces
         if i < squares:
-            found["frobenius_squared"] += group_product(image, image).item() / squares
-    return {**found, "probing": time.process_time() - start}
+            values["frobenius_squared"] += group_product(image, image).item() / squares
+    return {**values, "probing": time.process_time() - start}
 
 
 # -- curvlinops 3.0.1 with scipy's eigsh ------------------------------------------------------------------------------
@@ -88,11 +88,11 @@ def curvlinops_combined(
     from curvlinops import hutchinson_squared_fro, hutchpp_trace
 
     h = curvlinops(model, x, y)
-    found = {"lambda_max": largest(h), "trace": float(hutchpp_trace(h, products))}
+    values = {"lambda_max": largest(h), "trace": float(hutchpp_trace(h, products))}
     blocks = [min(at_once, squares - done) for done in range(0, squares, at_once)]
     start = time.process_time()
     square = sum(n * float(hutchinson_squared_fro(h, n)) for n in blocks) / squares
-    return {**found, "frobenius_squared": square, "probing": time.process_time() - start}
+    return {**values, "frobenius_squared": square, "probing": time.process_time() - start}
 
 
 # -- worst-case sharpness as the code published with A modern look climbs, from its description -----------------------
@@ -108,7 +108,7 @@ def published_ascent(
     steps: int = 20,
     gap: float = 1e-5,
 ) -> Numbers:
-    """The rise of the loss, found in place: a backward pass and another forward pass a step, records kept as copies.
+    """The rise of the loss, by in-place ascent: a backward and a forward pass per step, with copies of the best points.
 
     Steps c g / ||g|| or c sign g in the displacement d itself, back to the nearest point of the ellipsoid or box,
     momentum .75 z + .25 d_{k-1}; a halving puts the weights, not d, back to the best point.
@@ -178,19 +178,19 @@ def _nearest_in_ellipsoid(d: Sequence[Tensor], c: Sequence[Tensor], rho: float, 
         return torch.stack(parts).norm().item()
 
     low, high = 0.0, 1.0
-    found = shrunk(low)
-    if length(found) <= rho:
-        return found
+    point = shrunk(low)
+    if length(point) <= rho:
+        return point
     while length(shrunk(high)) > rho:
         high *= 2
     for _ in range(100):
         middle = (low + high) / 2
-        found = shrunk(middle)
-        reached = length(found)
+        point = shrunk(middle)
+        reached = length(point)
         if abs(reached - rho) <= gap:
             break
         low, high = (middle, high) if reached > rho else (low, middle)
-    return found
+    return point
 
 
 # -- squared gradient norms of single rows ----------------------------------------------------------------------------

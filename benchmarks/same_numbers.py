@@ -9,11 +9,11 @@
   parameter groups by `passes()` around AdamW, with the report of the last step; by closures also at a tiny loss.
 - measures: all of `steppe.MEASURES` (the twelve definitions among them), other searches, spectra, traces, densities,
   Fisher traces of rows and (phi, psi, mu) measures, on a conv net with BatchNorm and on an attention layer.
-- study: `steppe study run` of 14 networks on digits: what every epoch and every run has, and the findings.
+- study: `steppe study run` of 14 networks on digits: the numbers of every epoch and every run, and the findings.
 
     python benchmarks/same_numbers.py compare A.json B.json
 
-prints a table of groups and ends with exit code 1 if a number is missing in one of the files or differs by more than
+prints a table of groups and exits with code 1 if a number is missing in one of the files or differs by more than
 1e-12 (1e-5 where it was computed in float32). Differences of a tensor, or of an estimate and its error, are relative to
 its largest entry. Two files compare where torch and the machine are the same.
 """
@@ -248,21 +248,21 @@ def searched() -> dict[str, m.Measure]:
     """Measures that `MEASURES` does not name."""
     ball, box = steppe.Ball(0.3), steppe.Ball(0.02, steppe.Elementwise(0.01), inf)
     climbs = {"power": m.PowerAscent(), "auto-pgd": m.AutoPGD(), "projected": m.ProjectedAscent()}
-    found: dict[str, m.Measure] = {
+    selected: dict[str, m.Measure] = {
         f"worst in {shape}, {name}": m.WorstCase(b, steps=10, starts=3, climb=climb)
         for name, climb in climbs.items()
         for shape, b in (("l2", ball), ("adaptive linf", box))
     }
-    found |= {f"sharpness of one step, p={p}": m.OneStep(steppe.Ball(0.1, p=p)) for p in (1.0, 3.0)}
+    selected |= {f"sharpness of one step, p={p}": m.OneStep(steppe.Ball(0.1, p=p)) for p in (1.0, 3.0)}
     for name, form in (("hessian", m.hessian), ("gauss-newton", m.gauss_newton)):
-        found |= {f"{name}, eigenvalue {k}": m.Eigenvalue(k, form=form) for k in (2, 3, 4)}
-        found |= {f"{name}, eigenvalue {k}, dense": m.Eigenvalue(k, form=form, by=m.Dense) for k in (1, 2, 3)}
-        found |= {f"{name}, trace, dense": m.Trace(form=form, by=m.Dense)}
-        found |= {f"{name}, squared norm, dense": m.FrobeniusSquared(form=form, by=m.Dense)}
-    found["second eigenvalue from the bottom"] = m.Eigenvalue(2, "bottom")
-    found["log-determinant"] = m.LogDeterminant(0.05, runs=3)
-    found["shifted log-determinant"] = m.ShiftedLogDeterminant(5.0, runs=3, steps=20)
-    return found
+        selected |= {f"{name}, eigenvalue {k}": m.Eigenvalue(k, form=form) for k in (2, 3, 4)}
+        selected |= {f"{name}, eigenvalue {k}, dense": m.Eigenvalue(k, form=form, by=m.Dense) for k in (1, 2, 3)}
+        selected |= {f"{name}, trace, dense": m.Trace(form=form, by=m.Dense)}
+        selected |= {f"{name}, squared norm, dense": m.FrobeniusSquared(form=form, by=m.Dense)}
+    selected["second eigenvalue from the bottom"] = m.Eigenvalue(2, "bottom")
+    selected["log-determinant"] = m.LogDeterminant(0.05, runs=3)
+    selected["shifted log-determinant"] = m.ShiftedLogDeterminant(5.0, runs=3, steps=20)
+    return selected
 
 
 def triples() -> dict[str, m.Measure]:
@@ -272,9 +272,9 @@ def triples() -> dict[str, m.Measure]:
     for name, t in {"determinant": steppe.DETERMINANT, "determinant, released": steppe.DETERMINANT_RELEASED}.items():
         named[name] = steppe.Triple(t.phi, t.psi, (steppe.Hypercube(0.5),), logs=True)
     named |= {f"trace, {name}": steppe.Triple(steppe.TRACE.phi, steppe.TRACE.psi, (law,)) for name, law in laws.items()}
-    found: dict[str, m.Measure] = {f"{name}, second order": m.SecondOrder(t, 30) for name, t in named.items()}
-    found |= {f"{name}, zeroth order": m.ZerothOrder(t, 0.3, 30) for name, t in named.items()}
-    return found
+    selected: dict[str, m.Measure] = {f"{name}, second order": m.SecondOrder(t, 30) for name, t in named.items()}
+    selected |= {f"{name}, zeroth order": m.ZerothOrder(t, 0.3, 30) for name, t in named.items()}
+    return selected
 
 
 def estimates(o: m.Objective, plan: Iterable[str] | Mapping[str, m.Measure]) -> Iterator[tuple[str, Values]]:
@@ -351,7 +351,7 @@ def numbers_in(x: Any, path: str) -> Iterator[tuple[str, Values]]:
 def study() -> dict[str, Group]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "study.yaml").write_text(STUDY)
-        found = json.loads(command("study", "run", "study.yaml", "--engine", "serial", "--json", folder=folder))
+        report = json.loads(command("study", "run", "study.yaml", "--engine", "serial", "--json", folder=folder))
         command("study", "report", "study.yaml", "--export", "runs.csv", folder=folder)
         with Path(folder, "runs.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
@@ -365,10 +365,10 @@ def study() -> dict[str, Group]:
             numbers |= {f"epoch {record['epoch']}, {k}": v for k, v in record.items() if isinstance(v, int | float)}
         runs |= {f"{name}: {k}": [float(v)] for k, v in numbers.items() if not k.endswith(TIMES)}
     findings: Group = {}
-    for held in found["held"]:
+    for held in report["held"]:
         named = held["correlation"]
         findings |= dict(numbers_in(held, f"{named['measure']} and {named['target']}"))
-    findings |= {name: [float(found[name])] for name in ("planned", "done", "admitted")}
+    findings |= {name: [float(report[name])] for name in ("planned", "done", "admitted")}
     return {"study, runs, float32": runs, "study, findings, float64": findings}
 
 

@@ -73,21 +73,21 @@ PROBLEMS = {"a": small_tensors, "b": small_resnet}
 
 
 class Contender:
-    """One way to take a step on its own copy of a problem; `prepared` replaces passes by given gradients."""
+    """One way to take a step on its own copy of a problem; `prepared` replaces passes by fixed gradients."""
 
     def __init__(self, problem: str, passes: int, prepared: bool):
         torch.manual_seed(0)
         self.model, x, y = PROBLEMS[problem]()
         self.passes = passes
         self.params = list(self.model.parameters())
-        given = [torch.randn_like(p) for p in self.params]
+        gradients = [torch.randn_like(p) for p in self.params]
         loss = torch.ones(())
 
         def closure() -> Tensor:
             for p in self.params:
                 p.grad = None
             if prepared:
-                for p, g in zip(self.params, given, strict=True):
+                for p, g in zip(self.params, gradients, strict=True):
                     p.grad = g.clone()
                 return loss
             out = nn.functional.cross_entropy(self.model(x), y)
@@ -135,7 +135,7 @@ def peer(**options: object) -> Callable[[Contender], Callable[[], object]]:
 
         opt = SAM(c.params, torch.optim.SGD, rho=0.05, lr=1e-4, momentum=0.9, **options)
         for group in opt.base_optimizer.param_groups:
-            group["foreach"] = True  # as everybody else's base here
+            group["foreach"] = True  # as for the other base optimizers
 
         def step() -> None:
             c.closure()
@@ -149,7 +149,7 @@ def peer(**options: object) -> Callable[[Contender], Callable[[], object]]:
 
 
 def tensor_by_tensor(c: Contender) -> Callable[[], object]:
-    """The procedure of the most copied SAM code, written anew: clone, add and restore one tensor at a time."""
+    """The procedure of the most copied SAM implementation: clone, add and restore one tensor at a time."""
     base = c.base()
 
     @torch.no_grad()

@@ -77,16 +77,16 @@ def sources(root: Path) -> dict[str, Path]:
 
 def imports(module: str, files: Mapping[str, Path]) -> set[str]:
     """The modules of the package that a module imports at its top."""
-    found: set[str] = set()
+    imported: set[str] = set()
     package = module if files[module].name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.parse(files[module].read_text()).body:
         if isinstance(node, ast.ImportFrom):
             above = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
             target = ".".join([*above, *([node.module] if node.module else [])])
-            found |= {m for a in node.names for m in (target, f"{target}.{a.name}") if m in files}
+            imported |= {m for a in node.names for m in (target, f"{target}.{a.name}") if m in files}
         elif isinstance(node, ast.Import):
-            found |= {a.name for a in node.names if a.name in files}
-    return found - {module}
+            imported |= {a.name for a in node.names if a.name in files}
+    return imported - {module}
 
 
 def longest_chain(start: str, files: Mapping[str, Path]) -> list[str]:
@@ -104,14 +104,14 @@ def is_private(name: str) -> bool:
 
 def _imported(tree: ast.Module) -> dict[str, str]:
     """What names of other packages stand for in a module."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {a.asname or a.name.partition(".")[0]: a.name if a.asname else a.name.partition(".")[0]
+            names |= {a.asname or a.name.partition(".")[0]: a.name if a.asname else a.name.partition(".")[0]
                       for a in node.names}  # fmt: skip
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-    return found
+            names |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return names
 
 
 def _defined(tree: ast.Module) -> Iterator[str]:

@@ -58,7 +58,7 @@ def outcomes(runs: int, measures: int) -> list[dict[str, Any]]:
     draws = np.random.default_rng(0)
     values, errors = draws.normal(size=(runs, measures)), draws.uniform(0, 0.1, size=(runs, measures))
     cost = {"losses": 20.0, "gradients": 20.0, "products": 0.0, "seconds": 1.25}
-    found = []
+    results = []
     for row, error in zip(values.tolist(), errors.tolist(), strict=True):
         estimates = {
             f"measure_{j:02d}@0.05": {"value": v, "stderr": e, "n": 8, "kind": "lower bound", "cost": cost}
@@ -66,12 +66,12 @@ def outcomes(runs: int, measures: int) -> list[dict[str, Any]]:
         }
         targets = {"test_error": round(0.1 + 0.01 * row[0], 4), "gap": row[1], "corrupted_error": row[2]}
         curves = [{"epoch": e, "train_loss": 1 / (e + 1), "test_error": 0.1} for e in range(5)]
-        found.append({"targets": targets, "measures": estimates, "curves": curves, "versions": VERSIONS})
-    return found
+        results.append({"targets": targets, "measures": estimates, "curves": curves, "versions": VERSIONS})
+    return results
 
 
 def timed(work: Callable[..., Any], *args: Any, times: int = 1) -> tuple[float, Any]:
-    """Seconds of this process on a core, the best of so many times, and what the work gave."""
+    """The smallest CPU time in seconds over some repetitions, and the result."""
     best = float("inf")
     for _ in range(times):
         start = time.process_time()
@@ -80,10 +80,10 @@ def timed(work: Callable[..., Any], *args: Any, times: int = 1) -> tuple[float, 
     return best, result
 
 
-def written(path: Path, planned: list[Cell], found: list[dict[str, Any]]) -> None:
+def written(path: Path, planned: list[Cell], results: list[dict[str, Any]]) -> None:
     with Store.open(path) as store:
         store.add(planned)
-        for cell, outcome in zip(planned, found, strict=True):
+        for cell, outcome in zip(planned, results, strict=True):
             store.record(cell.key, **outcome)
 
 
@@ -106,13 +106,13 @@ def read(path: Path) -> Table:
 
 
 def measured(runs: int, measures: int, folder: Path, repeats: int) -> dict[str, float]:
-    """The best of so many times, in seconds, and the size of the file."""
-    planned, found = cells(runs), outcomes(runs, measures)
+    """The smallest times in seconds over some repetitions, and the size of the file."""
+    planned, results = cells(runs), outcomes(runs, measures)
     best: dict[str, float] = {}
     for repeat in range(repeats):
         path = folder / f"{runs}-{repeat}.sqlite"
         start = time.perf_counter()
-        took = {"insert": timed(written, path, planned, found)[0]}
+        took = {"insert": timed(written, path, planned, results)[0]}
         took["wall"] = time.perf_counter() - start
         took["open"] = timed(checked, path, times=3)[0]
         took["states"] = timed(states, path, times=10)[0]

@@ -125,27 +125,27 @@ def main() -> int:
     parser.add_argument("--precision", default="bf16", choices=["bf16", "float32"])
     parser.add_argument("--most-samples", type=int, default=10, help="leave out cells with more draws per step")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run after so many")
-    asked, start = parser.parse_args(), time.perf_counter()
-    if asked.stage == "table":
-        table(rows_of(asked.out))
+    args, start = parser.parse_args(), time.perf_counter()
+    if args.stage == "table":
+        table(rows_of(args.out))
         return 0
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    for seed in range(asked.seeds):
-        for method, options in chosen(rows_of(asked.out), asked.stage):
-            if (asked.methods and method not in asked.methods) or options.get("n", 1) > asked.most_samples:
+    for seed in range(args.seeds):
+        for method, options in chosen(rows_of(args.out), args.stage):
+            if (args.methods and method not in args.methods) or options.get("n", 1) > args.most_samples:
                 continue
-            row = {"stage": asked.stage, "method": method, "options": json.dumps(options), "seed": seed}
-            row |= {"precision": asked.precision}
-            done = [{k: r[k] for k in row} for r in rows_of(asked.out)]
+            row = {"stage": args.stage, "method": method, "options": json.dumps(options), "seed": seed}
+            row |= {"precision": args.precision}
+            done = [{k: r[k] for k in row} for r in rows_of(args.out)]
             if {k: str(v) for k, v in row.items()} in done:
                 continue
-            if time.perf_counter() - start > asked.seconds:
+            if time.perf_counter() - start > args.seconds:
                 print("time is up", file=sys.stderr)
                 return 0
-            validation = 0.1 if asked.stage == "sweep" else 0.0
-            found = run(asked.data, method, options, seed, validation, asked.precision)
-            append(asked.out, row | found | {"machine": machine, "torch": torch.__version__, "date": date.today()})
-            print(method, options, seed, found, file=sys.stderr, flush=True)
+            validation = 0.1 if args.stage == "sweep" else 0.0
+            result = run(args.data, method, options, seed, validation, args.precision)
+            append(args.out, row | result | {"machine": machine, "torch": torch.__version__, "date": date.today()})
+            print(method, options, seed, result, file=sys.stderr, flush=True)
     return 0
 
 

@@ -41,8 +41,8 @@ def classifier():
 
 SHOWN = {
     "steps": (
-        "copied loop (reimplemented)",
-        "| steppe sam, captured (plain: the weights are on cpu",
+        "per-parameter loop (reimplemented)",
+        "| steppe sam, captured (eager: the weights are on cpu",
         "Roofline",
         "agnostic-sam | 4 | 7 + 3 + 3 + 7",
     ),
@@ -57,7 +57,12 @@ SHOWN = {
     ),
     "measures": ("vmap(grad)", "| steppe, Auto-PGD of 3 steps |", "published search"),
     "ensembles": ("one after the other, captured", "one after the other, eager"),
-    "epochs": ("training loop, captured (plain:", "copied loop (reimplemented)", "SGD, eager loop", "200 epochs"),
+    "epochs": (
+        "training loop, captured (eager:",
+        "per-parameter loop (reimplemented)",
+        "SGD, eager loop",
+        "200 epochs",
+    ),
 }
 
 
@@ -70,7 +75,7 @@ def passes_are_those_that_methods_take(text):
     assert sizes["agnostic-sam"] == "7 + 3 + 3 + 7"
     flops = {cells[1]: float(cells[2]) for cells in lines if cells[0] == "2, 10"}
     single = flops["SGD, eager"]
-    assert flops["steppe sam, captured"] == flops["SAM, the copied loop (reimplemented)"]
+    assert flops["steppe sam, captured"] == flops["SAM, per-parameter loop (reimplemented)"]
     assert flops["steppe sam, captured"] == pytest.approx(2 * single, rel=1e-3)
     assert flops["steppe frob-sam, captured"] == pytest.approx(3 * single, rel=1e-3)
     assert [cells[0] for cells in lines if cells[0].startswith("captured agnostic-sam /")] == [
@@ -101,11 +106,11 @@ def test_every_theme_runs_and_writes_its_page(part, theme, tmp_path, capsys):
 
 
 def test_a_theme_that_fails_does_not_stop_the_others(part, tmp_path, capsys, monkeypatch):
-    def fail(asked):
+    def fail(settings):
         raise OSError("planted")
 
-    monkeypatch.setattr(part("gpu_epochs"), "report", fail)
-    monkeypatch.setattr(part("gpu_ensembles"), "QUICK", {"mlp": ("mlp", {"depth": 1, "width": 4})})
+    monkeypatch.setattr(part("gpu_training"), "epochs", fail)
+    monkeypatch.setattr(part("gpu_training"), "QUICK", {"mlp": ("mlp", {"depth": 1, "width": 4})})
     assert part("gpu").main(["epochs", "ensembles", "--quick", "--out", str(tmp_path)]) == 1
     assert [file.name.split("_")[0] for file in tmp_path.iterdir()] == ["ensembles"]
     assert "OSError: planted" in capsys.readouterr().err
@@ -121,17 +126,17 @@ def test_a_run_without_a_gpu_is_refused_unless_it_is_quick(part, monkeypatch, ca
 
 def test_what_was_said_is_in_the_file_before_the_theme_ends(part, tmp_path, capsys):
     timing = part("gpu_timing")
-    page = timing.Page("steps", "About.", timing.Asked(quick=True, device="cpu", out=tmp_path / "pages"))
+    page = timing.Page("steps", "About.", timing.Settings(quick=True, device="cpu", out=tmp_path / "pages"))
     page.table("One", ("a",), [(1,)])
     page.bar("speed", "at least 2", "3", True)
     page.table("Two", ("a",), [(2,)])
     text = page.file.read_text()
     assert text.index("### One") < text.index("### Two") < text.index("| speed | at least 2 | 3 | met |")
-    assert "did not come to its end" in text
+    assert "was interrupted" in text
     page.end()
     text = page.file.read_text()
     assert text.count("### Bars") == 1
-    assert "did not come to its end" not in text
+    assert "was interrupted" not in text
     assert text in capsys.readouterr().out
     assert [*(tmp_path / "pages").iterdir()] == [page.file]
 
@@ -184,21 +189,21 @@ def test_rounds_end_when_the_time_is_up_but_not_before_three_unless_none_is_left
     now = [0.0]
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
 
-    def rounds(asked, *limits, lasting=1.0):
+    def rounds(settings, *limits, lasting=1.0):
         count = 0
-        for _ in asked.within(*limits):
+        for _ in settings.within(*limits):
             now[0] += lasting
             count += 1
         return count
 
-    asked = timing.Asked(device="cpu")
-    assert rounds(asked, 20, 0.5) == 3
-    assert rounds(asked, 20, 5.5) == 6
-    assert rounds(asked, 4, 1e9) == 4
-    assert rounds(replace(asked, rounds=6), 20, 1e9) == 6
-    assert rounds(asked, 20, 1e9, 4.5, lasting=2.0) == 2  # a third one would end at 6
-    assert rounds(asked, 20, 1e9, 6.0, lasting=2.0) == 3
-    assert rounds(asked, 20, 1e9, -1.0) == 1
+    settings = timing.Settings(device="cpu")
+    assert rounds(settings, 20, 0.5) == 3
+    assert rounds(settings, 20, 5.5) == 6
+    assert rounds(settings, 4, 1e9) == 4
+    assert rounds(replace(settings, rounds=6), 20, 1e9) == 6
+    assert rounds(settings, 20, 1e9, 4.5, lasting=2.0) == 2  # a third one would end at 6
+    assert rounds(settings, 20, 1e9, 6.0, lasting=2.0) == 3
+    assert rounds(settings, 20, 1e9, -1.0) == 1
 
 
 def test_floors_of_a_roof(part):
@@ -215,19 +220,19 @@ def test_bytes_of_a_step(part):
 
 
 def test_the_eager_step_runs_in_every_round_and_the_others_in_some(part, monkeypatch):
-    steps, asked = part("gpu_steps"), part("gpu_timing").Asked(rounds=15, device="cpu")
-    monkeypatch.setattr(type(asked), "ms", lambda self, work, times: work() * times)
+    steps, settings = part("gpu_steps"), part("gpu_timing").Settings(rounds=15, device="cpu")
+    monkeypatch.setattr(type(settings), "ms", lambda self, work, times: work() * times)
     fused, both = f"{steps.EAGER}, fused base", f"{steps.TWO}, fused base"
-    ms = {steps.SGD: 1.0, steps.TWO: 2.0, both: 4.0, steps.COPIED: 3.0, steps.EAGER: 5.0, fused: 6.0}
+    ms = {steps.SGD: 1.0, steps.TWO: 2.0, both: 4.0, steps.LOOP: 3.0, steps.EAGER: 5.0, fused: 6.0}
     ms |= {"steppe sam, captured": 7.0}
-    found = {name: steps.Contender(lambda t=t: t, (128,), 0, 0, 0) for name, t in ms.items()}
-    times, paired = steps.measured(asked, found, batch=128, left=1e9)
+    found = {name: steps.Variant(lambda t=t: t, (128,), 0, 0, 0) for name, t in ms.items()}
+    times, paired = steps.measured(settings, found, batch=128, left=1e9)
     rounds = dict.fromkeys(ms, 5) | {steps.EAGER: 15, steps.TWO: 15, "steppe sam, captured": 3}
     assert {name: len(ts) for name, ts in times.items()} == rounds
     together = {name: 4 if name in ("steppe sam, captured", steps.SGD) else 2 for name in ms}
     assert {name: set(ts) for name, ts in times.items()} == {name: {ms[name] * together[name]} for name in ms}
     assert {name: set(pair.ratios) for name, pair in paired.items()} == {
-        steps.COPIED: {1.5},
+        steps.LOOP: {1.5},
         steps.EAGER: {2.5},
         fused: {1.5},
     }
@@ -236,52 +241,52 @@ def test_the_eager_step_runs_in_every_round_and_the_others_in_some(part, monkeyp
 @pytest.mark.parametrize(("compiled", "called"), [(8.0, "compiled and captured"), (12.0, "captured")])
 def test_bars_count_the_faster_of_captured_and_compiled(part, compiled, called, capsys):
     steps, timing = part("gpu_steps"), part("gpu_timing")
-    page = timing.Page("steps", "", timing.Asked(device="cpu"))
+    page = timing.Page("steps", "", timing.Settings(device="cpu"))
     times = {
-        steps.COPIED: [20.0],
+        steps.LOOP: [20.0],
         steps.SGD: [16.0],
         "steppe sam, captured": [10.0],
-        steps.compiled_too("sam"): [compiled],
+        steps.compiled_name("sam"): [compiled],
     }
     pair = timing.Paired([1.0], [1.0])
-    steps._bars(page, 64, 128, times, {steps.EAGER: pair, f"{steps.EAGER}, non-finite not looked at": pair})
+    steps._bars(page, 64, 128, times, {steps.EAGER: pair, steps.UNCHECKED: pair})
     best = min(compiled, 10.0)
     assert page.bars[:2] == [
         (
-            f"copied loop / SAM {called}, width 64, batch 128",
+            f"per-parameter loop / SAM {called}, width 64, batch 128",
             "at least 2.2",
             f"{20 / best:.2f}",
             "met" if best < 9 else "MISSED",
         ),
         (f"SAM {called} / eager SGD, width 64, batch 128", "at most 1", f"{best / 16:.3f}", "met"),
     ]
-    assert f"which here is {called}." in capsys.readouterr().out
+    assert f"compiled and captured SAM: {called}." in capsys.readouterr().out
 
 
 def test_what_cannot_be_compiled_is_said_and_left_out(part, monkeypatch, capsys):
     steps, timing = part("gpu_steps"), part("gpu_timing")
-    asked = timing.Asked(quick=True, compiled=True, device="cpu")
-    page = timing.Page("steps", "", asked)
+    settings = timing.Settings(quick=True, compiled=True, device="cpu")
+    page = timing.Page("steps", "", settings)
 
-    def built(asked, make, count=True):
+    def built(settings, make, count=True):
         if not count:
             raise RuntimeError("backend raised:\nno compiler")
-        return steps.Contender(lambda: None, (7, 3, 3, 7), 0, 0, 0)
+        return steps.Variant(lambda: None, (7, 3, 3, 7), 0, 0, 0)
 
-    monkeypatch.setattr(steps, "built", built)
-    found = steps.contenders(page, asked, 2, 10)
-    assert steps.alone(7) in found
+    monkeypatch.setattr(steps, "build_variant", built)
+    found = steps.build_variants(page, settings, 2, 10)
+    assert steps.single_pass(7) in found
     assert not [name for name in found if "compiled" in name]
     assert "none could not be compiled: RuntimeError: backend raised: no compiler" in capsys.readouterr().out
 
 
 def test_saved_bytes_are_counted_once_and_without_weights(part, monkeypatch):
-    steps, asked = part("gpu_steps"), part("gpu_timing").Asked(quick=True, device="cpu")
+    steps, settings = part("gpu_steps"), part("gpu_timing").Settings(quick=True, device="cpu")
     model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 4, bias=False))
-    monkeypatch.setattr(steps, "fresh", lambda asked, width: (model, None))
-    monkeypatch.setattr(steps, "images", lambda asked, rows: (torch.randn(rows, 6), None))
+    monkeypatch.setattr(steps, "fresh", lambda settings, width: (model, None))
+    monkeypatch.setattr(steps, "images", lambda settings, rows: (torch.randn(rows, 6), None))
     monkeypatch.setattr(steps, "loss_fn", lambda model, x, y: model(x).square().sum())
-    weights, saved = steps.saved_bytes(asked, 0, 3)
+    weights, saved = steps.saved_bytes(settings, 0, 3)
     # the input; tanh's output, which its own backward and the next layer's both want; the output, for the square
     assert (weights, saved) == (4 * (30 + 20), 4 * (3 * 6 + 3 * 5 + 3 * 4))
 
@@ -315,7 +320,7 @@ def test_peers_products_and_estimates_are_those_of_the_hessian(part, classifier,
     dense = hessian(mean_loss(model, cross_entropy, batches), flat_weights(model))
     v = [torch.randn_like(p) for p in model.parameters()]
     wanted = dense @ torch.cat([t.flatten() for t in v])
-    for make in (peers.kept_graphs, peers.anew, peers.pyhessian):
+    for make in (peers.kept_graphs, peers.rebuilt_graphs, peers.pyhessian):
         found = torch.cat([t.flatten() for t in make(model, batches)(v)])
         torch.testing.assert_close(found, wanted)
     product = peers.pyhessian(model, batches)
@@ -380,7 +385,7 @@ def test_some_files_of_cifar10_are_enough_and_pixels_are_standard(part, tmp_path
         assert data.targets.tolist() == [*held["data_batch_2"][1], *held["data_batch_4"][1]]
     with pytest.raises(FileNotFoundError, match=r"data_batch_1\.bin"):
         networks.cifar10(tmp_path / "nowhere")
-    net = networks.trained(2, part("gpu_timing").Asked(quick=True, device="cpu", data=tmp_path))
+    net = networks.trained(2, part("gpu_timing").Settings(quick=True, device="cpu", data=tmp_path))
     assert "on 18 images of CIFAR-10, cropped and flipped, standardised" in net.about
     inputs = net.rows[0].double()
     torch.testing.assert_close(inputs.mean((0, 2, 3)), torch.zeros(3).double(), atol=1e-5, rtol=0)
@@ -392,11 +397,11 @@ def test_missing_products_are_counted_and_the_graph_is_not_multiplied(part):
 
 
 def test_stretches_of_a_run_are_timed_after_the_warm_up(part, monkeypatch):
-    ensembles, timing = part("gpu_ensembles"), part("gpu_timing")
-    marks = ensembles.Marks(timing.Asked(device="cpu"), steps=2, marks=2, warm=3)
-    monkeypatch.setattr(ensembles.time, "perf_counter", lambda: float(marks.taken**2))
-    with pytest.raises(ensembles.Enough):
+    ensembles, timing = part("gpu_training"), part("gpu_timing")
+    marks = ensembles.Marks(timing.Settings(device="cpu"), steps=2, marks=2, warm=3)
+    monkeypatch.setattr(ensembles.time, "perf_counter", lambda: float(marks.done**2))
+    with pytest.raises(ensembles.TimedAll):
         for _ in range(100):
             marks.stepped(None, None)
-    assert marks.taken == 7
+    assert marks.done == 7
     assert marks.seconds() == [25.0 - 9.0, 49.0 - 25.0]

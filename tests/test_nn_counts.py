@@ -13,8 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from steppe.nn import MODELS, build
 from steppe.nn.layers import Mean, convolution, sequence, stem_for
-from steppe.nn.pyramidnet import KINDS, pyramid, pyramidnet
-from steppe.nn.wide_resnet import wide_resnet
+from steppe.nn.resnet import KINDS, pyramid, pyramidnet, wide_resnet
 
 CIFAR, IMAGENET = (3, 32, 32), (3, 224, 224)
 

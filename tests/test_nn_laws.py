@@ -14,13 +14,10 @@ from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.nn.functional import cross_entropy
 
 from steppe.nn.densenet import densenet121
-from steppe.nn.diagonal import diagonal
-from steppe.nn.mlp import mlp
-from steppe.nn.pyramidnet import pyramidnet
-from steppe.nn.resnet import cifar_resnet, resnet18
+from steppe.nn.mlp import diagonal, mlp
+from steppe.nn.resnet import cifar_resnet, pyramidnet, resnet18, wide_resnet
 from steppe.nn.vgg import vgg19
 from steppe.nn.vit import simple_vit, vit_small
-from steppe.nn.wide_resnet import wide_resnet
 
 Make = Callable[[tuple[int, ...], int], nn.Module]
 

@@ -113,7 +113,7 @@ def test_rows_that_do_not_fit_are_refused_with_a_way_out() -> None:
     fails(["patches of 4 x 4", "30 x 32", "one of 1, 2"], "simple-vit", (3, 30, 32), 10)
     fails(["at least 16 x 16"], "vit-small", (3, 8, 8), 10, patch=16)
     fails(["multiple of 4"], "simple-vit", (3, 8, 8), 10, width=6)
-    fails(["384 does not divide by 5"], "vit-small", (3, 8, 8), 10, heads=5)
+    fails(["5 heads do not divide 384"], "vit-small", (3, 8, 8), 10, heads=5)
     fails(["at least one output"], "mlp", (3,), 0)
     fails(["at least one output"], "mlp", (), 1)
     fails(["at least one output"], "mlp", (3, 0), 1)
@@ -127,9 +127,7 @@ def test_the_smallest_images_named_in_errors_do_fit() -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 30, 33])
 def test_a_depth_that_does_not_divide_names_those_that_do(depth: int) -> None:
-    from steppe.nn.pyramidnet import pyramidnet
-    from steppe.nn.resnet import cifar_resnet
-    from steppe.nn.wide_resnet import wide_resnet
+    from steppe.nn.resnet import cifar_resnet, pyramidnet, wide_resnet
 
     with pytest.raises(ValueError, match=r"8, 14, 20"):
         cifar_resnet((3, 8, 8), 10, depth)

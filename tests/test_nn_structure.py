@@ -12,10 +12,8 @@ from torch.nn.functional import avg_pool2d, conv2d, scaled_dot_product_attention
 from steppe.nn import build
 from steppe.nn.densenet import DenseLayer, transition
 from steppe.nn.mlp import mlp
-from steppe.nn.pyramidnet import KINDS, PyramidBlock, pyramid
-from steppe.nn.resnet import Block, padded, projected
-from steppe.nn.vit import Attention, LearnedPositions, Patches, TransformerBlock, WavePositions
-from steppe.nn.wide_resnet import WideBlock
+from steppe.nn.resnet import KINDS, Block, PyramidBlock, WideBlock, padded, projected, pyramid
+from steppe.nn.vit import Attention, LearnedPositions, Patches, SinusoidalPositions, TransformerBlock
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +183,7 @@ def test_blocks_do_not_know_the_order_of_tokens() -> None:
 
 def test_fixed_positions_are_waves_of_column_and_row() -> None:
     """Beyer et al. 2022: sin x, cos x, sin y, cos y at frequencies from 1 down to 1 / 10 000."""
-    layer = WavePositions(2, 3, 12)
+    layer = SinusoidalPositions(2, 3, 12)
     for token, (row, column) in enumerate((r, c) for r in range(2) for c in range(3)):
         waves = [10_000 ** -(i / 2) for i in range(3)]
         expected = [f(place * w) for place in (column, row) for f in (sin, cos) for w in waves]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from steppe.measures import Objective
-from steppe.theory import agnostic, congruence, pac_bayes, small_radius
+from steppe.theory import agnostic, pac_bayes, small_radius
 from steppe.theory.pac_bayes import Setting
 from steppe.theory.result import Settings
 
@@ -35,17 +35,17 @@ SETTINGS = st.builds(
 @settings(max_examples=300, deadline=None)
 @given(SETTINGS)
 def test_every_step_of_the_proof_is_an_upper_bound_of_the_one_before(s: Setting) -> None:
-    steps = pac_bayes.step_by_step(s)
+    steps = pac_bayes.prior_gap(s)
     if steps < inf:
-        assert steps <= pac_bayes.with_constants(s) * (1 + 1e-6)
-    assert 3 * pac_bayes.with_constants(s) <= pac_bayes.of_the_proof(s), "O(1) = 0 is large enough"
+        assert steps <= pac_bayes.explicit_gap(s) * (1 + 1e-6)
+    assert 3 * pac_bayes.explicit_gap(s) <= pac_bayes.proof_gap(s), "O(1) = 0 is large enough"
 
 
 @settings(max_examples=200, deadline=None)
 @given(SETTINGS)
 def test_where_the_union_has_no_prior_the_gap_says_nothing(s: Setting) -> None:
-    if pac_bayes.step_by_step(s) == inf:
-        assert pac_bayes.with_constants(s) >= s.largest
+    if pac_bayes.prior_gap(s) == inf:
+        assert pac_bayes.explicit_gap(s) >= s.largest
 
 
 @settings(max_examples=60, deadline=None)
@@ -74,19 +74,19 @@ def test_the_noise_stays_in_the_ball() -> None:
 def test_the_printed_gap_is_another_number() -> None:
     """A ResNet-18 on CIFAR-10: two million as printed, 211 by the proof, 26 with its constants; a loss is below 1."""
     s = Setting(norm=50.0, rho=0.1, weights=11_173_962, rows=50_000)
-    assert pac_bayes.as_printed(s) == pytest.approx(2.02e6, rel=0.01)
-    assert pac_bayes.of_the_proof(s) == pytest.approx(211, rel=0.01)
-    assert pac_bayes.with_constants(s) == pytest.approx(26.4, rel=0.01)
+    assert pac_bayes.printed_gap(s) == pytest.approx(2.02e6, rel=0.01)
+    assert pac_bayes.proof_gap(s) == pytest.approx(211, rel=0.01)
+    assert pac_bayes.explicit_gap(s) == pytest.approx(26.4, rel=0.01)
     first = 4 / sqrt(5e4) * sqrt(s.weights * log(1 + (500 * (1 + sqrt(log(5e4) / s.weights))) ** 2))
     last = 8 / sqrt(5e4) * sqrt(log((5e4 + s.weights) / 0.05))
-    assert pac_bayes.of_the_proof(s) == pytest.approx(first + last)
+    assert pac_bayes.proof_gap(s) == pytest.approx(first + last)
     assert pac_bayes.rows_needed(s, 0.5) > 10**8
 
 
 def test_the_rows_needed_are_the_fewest() -> None:
     s = Setting(norm=1.0, rho=0.5, weights=30, rows=2)
     n = pac_bayes.rows_needed(s, 0.4)
-    assert pac_bayes.with_constants(replace(s, rows=n)) <= 0.4 < pac_bayes.with_constants(replace(s, rows=n - 1))
+    assert pac_bayes.explicit_gap(replace(s, rows=n)) <= 0.4 < pac_bayes.explicit_gap(replace(s, rows=n - 1))
 
 
 def test_the_bound_holds_where_it_says_something() -> None:
@@ -106,7 +106,7 @@ def test_the_bound_holds_where_it_says_something() -> None:
         w = x.mean(0)
         s = Setting(float(w.norm()), rho, 2, rows, delta)
         worst = float(loss(x[:, None], w + ring).mean(0).max())
-        gap = pac_bayes.with_constants(s)
+        gap = pac_bayes.explicit_gap(s)
         assert gap < 0.45, "the bound says something here"
         broken += float(loss(fresh, w).mean()) > worst + gap
     assert broken <= delta * 400
@@ -125,7 +125,7 @@ def parts(seed: int = 0, trained: int = 5) -> agnostic.Parts:
     x, y = small_radius.images(60)
     model = small_radius.network(6, seed)
     small_radius.descend(model, x, y, trained)
-    return congruence.parts_of(model, x, y)
+    return agnostic.split(model, x, y)
 
 
 def flat(vector: object) -> Tensor:
@@ -171,7 +171,7 @@ def test_both_sides_by_hand() -> None:
 
 def test_the_proofs_expansion_is_not_that_of_the_gradient_at_the_point() -> None:
     """The error of the corrected expansion falls with the square of the step, that of the printed one with the step."""
-    errors = congruence.expansions(parts(), [1e-2, 1e-3, 1e-4])
+    errors = agnostic.expansion_errors(parts(), [1e-2, 1e-3, 1e-4])
     for key, order in (("corrected", 2), ("printed", 1)):
         for long, short in itertools.pairwise(errors):
             assert long[key] / short[key] == pytest.approx(10**order, rel=0.5), key
@@ -182,12 +182,12 @@ def test_the_proofs_expansion_is_not_that_of_the_gradient_at_the_point() -> None
 def test_the_largest_admitted_steps_are_admitted_and_the_corrected_expansion_keeps_the_promise(
     seed: int, trained: int
 ) -> None:
-    found = agnostic.largest(parts(seed, trained))
+    found = agnostic.at_largest_steps(parts(seed, trained))
     assert found.admitted
     assert found.eta_1 > 0
     assert found.eta_2 > 0
     assert found.corrected >= found.before - 0.2501 * abs(found.before), "a quarter, where the theorem has a half"
-    assert found.holds == (found.after >= found.promised)
+    assert found.holds == (found.after >= found.bound)
 
 
 class Cubic(nn.Module):
@@ -211,21 +211,21 @@ def test_the_theorem_fails_where_its_conditions_ask_for_nothing() -> None:
     assert found.most_1 > 1e6
     assert found.admitted
     assert found.before == pytest.approx(1)
-    assert found.promised == pytest.approx(0.5)
+    assert found.bound == pytest.approx(0.5)
     assert found.after == pytest.approx(1 - 2.0**3)
     assert not found.holds
 
 
 def test_the_promise_of_a_negative_product() -> None:
     found = replace(agnostic.inequality(parts(), 0.1, 0.1), before=-2.0, after=-2.9)
-    assert found.promised == -3
+    assert found.bound == -3
     assert found.holds
     assert not replace(found, after=-3.1).holds
 
 
 def test_the_algorithms_radii_are_its_steps() -> None:
     both = parts()
-    found = agnostic.radii(both, 0.1, 0.05)
+    found = agnostic.at_radii(both, 0.1, 0.05)
     g_t, plain = both.train.gradient()[1], both.held_out.gradient()[1]
     g_v = both.held_out.gradient(plain * (0.05 / float(plain.norm())))[1]
     assert found.eta_1 * float(g_t.norm()) == pytest.approx(0.1)
@@ -239,12 +239,12 @@ def test_congruence_is_the_cosine_of_gradients() -> None:
     first, second = both.train.batches[0], both.held_out.batches[0]
     a, b = flat(both.train.gradient()[1]), flat(both.held_out.gradient()[1])
     expected = float(torch.cosine_similarity(a, b, dim=0))
-    assert congruence.congruence(model, tuple(first), tuple(second)) == pytest.approx(expected, rel=1e-6)
+    assert agnostic.gradient_cosine(model, tuple(first), tuple(second)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_gradient_congruence_as_a_study() -> None:
     sizes = {"rows": 60, "batch": 30, "width": 4, "epochs": 2, "seeds": 1, "checks": 2}
-    result = congruence.gradient_congruence(Settings(sizes=sizes))
+    result = agnostic.gradient_congruence(Settings(sizes=sizes))
     assert set(result.data["courses"]) == {"none", "sam", "agnostic-sam"}
     assert len(result.data["checks"]) == 2
     assert all(c["admitted"]["within"] for c in result.data["checks"])

@@ -9,18 +9,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from steppe.measures import Curvature, Dense, Objective
-from steppe.nn.diagonal import DiagonalLinear
+from steppe.nn.mlp import DiagonalLinear
 from steppe.theory import diagonal_networks as diagonal
 from steppe.theory import small_radius
-from steppe.theory import sparse_regression as sparse
 from steppe.theory.result import Settings
 
 F64 = torch.float64
 SCALES = {
-    "standard": diagonal.ones,
-    "balanced": diagonal.balancing,
-    "adaptive": diagonal.magnitudes,
-    "as printed": diagonal.printed,
+    "standard": diagonal.unit_scales,
+    "balanced": diagonal.balanced_scales,
+    "adaptive": diagonal.magnitude_scales,
+    "as printed": diagonal.printed_scales,
 }
 
 
@@ -61,9 +60,9 @@ def test_a_stack_of_networks_is_the_same_as_one_after_another() -> None:
     x, y, _, _ = drawn(3)
     u, v = torch.randn(2, 6, 4, dtype=F64, generator=torch.Generator().manual_seed(0))
     for name, scales in SCALES.items():
-        stacked = diagonal.rescaled(x, y, u, v, scales(u, v))
+        stacked = diagonal.sharpness(x, y, u, v, scales(u, v))
         for i in range(6):
-            alone = diagonal.rescaled(x, y, u[i], v[i], scales(u[i], v[i]))
+            alone = diagonal.sharpness(x, y, u[i], v[i], scales(u[i], v[i]))
             torch.testing.assert_close(stacked.trace[i], alone.trace, msg=name)
             torch.testing.assert_close(stacked.top[i], alone.top, msg=name)
 
@@ -75,7 +74,7 @@ def test_the_closed_forms_on_whitened_data(name: str, seed: int) -> None:
     x, (_, _, u, v) = white(seed), drawn(seed)
     y = x @ (u * v)
     scales = SCALES[name](u, v)
-    closed, dense = diagonal.whitened(u, v, scales), diagonal.rescaled(x, y, u, v, scales)
+    closed, dense = diagonal.whitened_sharpness(u, v, scales), diagonal.sharpness(x, y, u, v, scales)
     torch.testing.assert_close(closed.trace, dense.trace, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(closed.top, dense.top, rtol=1e-9, atol=1e-9)
 
@@ -87,18 +86,18 @@ def test_balanced_scales_see_the_norms_of_the_predictor_alone(seed: int, alpha: 
     _, _, u, v = drawn(seed)
     u, v = alpha * u, v / alpha
     beta = u * v
-    found = diagonal.whitened(u, v, diagonal.balancing(u, v))
+    found = diagonal.whitened_sharpness(u, v, diagonal.balanced_scales(u, v))
     torch.testing.assert_close(found.trace, 4 * beta.abs().sum())
     torch.testing.assert_close(found.top, 4 * beta.abs().max())
-    adaptive = diagonal.whitened(u, v, diagonal.magnitudes(u, v))
+    adaptive = diagonal.whitened_sharpness(u, v, diagonal.magnitude_scales(u, v))
     torch.testing.assert_close(adaptive.trace, 4 * beta.square().sum())
     torch.testing.assert_close(adaptive.top, 4 * beta.square().max())
 
 
 def test_the_scales_as_printed_are_not_invariant() -> None:
     _, _, u, v = drawn(1)
-    here = diagonal.whitened(u, v, diagonal.printed(u, v))
-    there = diagonal.whitened(3 * u, v / 3, diagonal.printed(3 * u, v / 3))
+    here = diagonal.whitened_sharpness(u, v, diagonal.printed_scales(u, v))
+    there = diagonal.whitened_sharpness(3 * u, v / 3, diagonal.printed_scales(3 * u, v / 3))
     assert float(there.trace) > 1.5 * float(here.trace)
 
 
@@ -106,23 +105,23 @@ def test_the_trace_needs_unit_columns_only() -> None:
     x, _, u, v = drawn(4, rows=3, d=6)  # fewer rows than columns: X'X is far from I
     x = x / x.norm(dim=0)
     y = x @ (u * v)
-    found = diagonal.rescaled(x, y, u, v, diagonal.balancing(u, v))
+    found = diagonal.sharpness(x, y, u, v, diagonal.balanced_scales(u, v))
     torch.testing.assert_close(found.trace, 4 * (u * v).abs().sum())
     assert float(found.top) > 4.5 * float((u * v).abs().max()), "lambda_max is another matter"
 
 
 # -- sparse regression ------------------------------------------------------------------------------------------------
 
-SMALL = sparse.Sizes(networks=12, dimension=40, rows=20, most=4000, target=1e-4)
+SMALL = diagonal.Sizes(networks=12, dimension=40, rows=20, most=4000, target=1e-4)
 
 
 def test_training_together_is_training_alone() -> None:
     """The stack against a plain loop over one network, in the order of rows that the stack draws."""
-    sizes = sparse.Sizes(networks=3, dimension=10, rows=6, batch=2, most=40, target=0.0, rates=(0.1, 0.5))
+    sizes = diagonal.Sizes(networks=3, dimension=10, rows=6, batch=2, most=40, target=0.0, rates=(0.1, 0.5))
     g = torch.Generator().manual_seed(1)
-    problem = sparse.task(sizes, g)
+    problem = diagonal.task(sizes, g)
     state = g.get_state()
-    trained = sparse.train(problem, sizes, g)
+    trained = diagonal.train(problem, sizes, g)
     g.set_state(state)
     low, high = torch.tensor(sizes.scales).log()
     scale = (low + (high - low) * torch.rand(3, 1, generator=g)).exp()
@@ -142,20 +141,20 @@ def test_training_together_is_training_alone() -> None:
 
 def test_trained_networks_fit_and_differ() -> None:
     g = torch.Generator().manual_seed(0)
-    problem = sparse.task(SMALL, g)
+    problem = diagonal.task(SMALL, g)
     assert int((problem.truth != 0).sum()) == 4
     assert float(problem.truth.norm()) == pytest.approx(1)
-    trained = sparse.train(problem, SMALL, g)
+    trained = diagonal.train(problem, SMALL, g)
     assert int(trained.reached.sum()) >= 10
     fitted = ((problem.x @ (trained.u * trained.v).T).T - problem.y).square().sum(1)
     assert float(fitted[trained.reached].max()) < 1.1 * SMALL.target
-    values = sparse.measured(problem, trained)
+    values = diagonal.quantities(problem, trained)
     torch.testing.assert_close(values["tr, adaptive"] / 4, values["||β||₁"], rtol=0.5, atol=0)
 
 
 def test_the_test_loss_is_that_of_new_rows() -> None:
     g = torch.Generator().manual_seed(0)
-    problem = sparse.task(SMALL, g)
+    problem = diagonal.task(SMALL, g)
     beta = problem.truth + 0.1
     rows = torch.randn(100_000, 40, dtype=F64, generator=g)
     sampled = (rows @ (beta - problem.truth)).square().mean()
@@ -164,7 +163,7 @@ def test_the_test_loss_is_that_of_new_rows() -> None:
 
 def test_correlations_are_kendalls() -> None:
     values = {"a": torch.tensor([1.0, 2, 3, 4]), "b": torch.tensor([1.0, 3, 2, 4]), "c": -torch.tensor([1.0, 2, 3, 4])}
-    tau = sparse.correlations(values)
+    tau = diagonal.correlations(values)
     assert tau["a"]["b"] == pytest.approx(4 / 6)
     assert tau["a"]["c"] == pytest.approx(-1)
 
@@ -172,7 +171,7 @@ def test_correlations_are_kendalls() -> None:
 def test_sparse_regression_as_a_study() -> None:
     """Smaller than Figure 7 and with its first finding: ||beta||_1 ranks test losses, and the adaptive trace is it."""
     sizes = {"networks": 30, "dimension": 60, "rows": 30, "most": 6000, "target": 1e-3}
-    result = sparse.sparse_regression(Settings(sizes=sizes))
+    result = diagonal.sparse_regression(Settings(sizes=sizes))
     tau = result.data["tau"]
     assert tau["test loss"]["||β||₁"] > 0.5
     assert tau["||β||₁"]["tr, adaptive"] > 0.85
@@ -195,5 +194,5 @@ def test_sharpness_tends_to_its_limits_as_a_study() -> None:
 
 def test_a_model_that_agrees_with_itself_is_at_a_minimum() -> None:
     x, _ = small_radius.images(40)
-    objective = small_radius.agreeing(small_radius.network(5, 0), x)
+    objective = small_radius.at_minimum(small_radius.network(5, 0), x)
     assert float(objective.gradient()[1].norm()) < 1e-12

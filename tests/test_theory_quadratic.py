@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from steppe.theory.quadratic import ascent, summit, unrolled, unrolled_sum
+from steppe.theory.quadratic import ascent, ball_maximum, unrolled, unrolled_sum
 
 floats = st.floats(-3, 3, width=32)
 
@@ -37,13 +37,13 @@ def test_theorem_3_is_sam_by_autograd(steps: int) -> None:
 @settings(max_examples=300, deadline=None)
 def test_the_summit_fulfils_its_conditions(curvature: np.ndarray, gradient: np.ndarray, radius: float) -> None:
     """Feasible, stationary with a multiplier above the top eigenvalue, and as high as it says: so nothing is higher."""
-    found = summit(curvature, gradient, radius)
+    found = ball_maximum(curvature, gradient, radius)
     scale = 1 + abs(gradient).max() + curvature.max() * radius
-    assert np.linalg.norm(found.at) <= radius * (1 + 1e-9)
+    assert np.linalg.norm(found.point) <= radius * (1 + 1e-9)
     assert found.multiplier >= curvature.max()
-    np.testing.assert_allclose((found.multiplier - curvature) * found.at, gradient, atol=2e-7 * scale)
-    height = (curvature * found.at**2 / 2 + gradient * found.at).sum()
-    assert found.height == pytest.approx(height, rel=1e-6, abs=1e-9)
+    np.testing.assert_allclose((found.multiplier - curvature) * found.point, gradient, atol=2e-7 * scale)
+    height = (curvature * found.point**2 / 2 + gradient * found.point).sum()
+    assert found.value == pytest.approx(height, rel=1e-6, abs=1e-9)
 
 
 @given(arrays(float, 2, elements=st.floats(0, 4)), arrays(float, 2, elements=floats), st.floats(0.05, 3))
@@ -52,28 +52,28 @@ def test_the_summit_is_the_highest_of_a_circle(curvature: np.ndarray, gradient: 
     t = np.linspace(0, 2 * np.pi, 40001)
     e = radius * np.stack([np.cos(t), np.sin(t)], 1)
     on = (curvature * e * e / 2 + gradient * e).sum(1)
-    best = float(summit(curvature, gradient, radius).height)
+    best = float(ball_maximum(curvature, gradient, radius).value)
     assert on.max() <= best * (1 + 1e-12) + 1e-12
     assert best == pytest.approx(on.max(), rel=1e-6, abs=1e-6)
 
 
 def test_the_hard_case_fills_up_along_the_top_eigenvector() -> None:
     """No gradient along the top: by hand, e = (1 / (3 - 1), rest) with multiplier 3."""
-    found = summit(np.array([1.0, 3.0]), np.array([1.0, 0.0]), 2.0)
+    found = ball_maximum(np.array([1.0, 3.0]), np.array([1.0, 0.0]), 2.0)
     assert found.multiplier == 3
-    np.testing.assert_allclose(abs(found.at), [0.5, np.sqrt(4 - 0.25)], rtol=1e-12)
-    assert found.height == pytest.approx((3 * 4 + 1 / 2) / 2)
-    assert summit(np.array([1.0, 3.0]), np.zeros(2), 2.0).height == pytest.approx(6)
-    assert summit(np.zeros(3), np.array([3.0, 0, 4.0]), 0.1).height == pytest.approx(0.5)  # flat: radius ||g||
+    np.testing.assert_allclose(abs(found.point), [0.5, np.sqrt(4 - 0.25)], rtol=1e-12)
+    assert found.value == pytest.approx((3 * 4 + 1 / 2) / 2)
+    assert ball_maximum(np.array([1.0, 3.0]), np.zeros(2), 2.0).value == pytest.approx(6)
+    assert ball_maximum(np.zeros(3), np.array([3.0, 0, 4.0]), 0.1).value == pytest.approx(0.5)  # flat: radius ||g||
 
 
 def test_a_batch_is_its_rows() -> None:
     rng = np.random.default_rng(0)
     curvature, gradient = rng.random((3, 1, 6)), rng.standard_normal((3, 4, 6))
-    whole = summit(curvature, gradient, 0.7)
+    whole = ball_maximum(curvature, gradient, 0.7)
     for i, j in np.ndindex(3, 4):
-        one = summit(curvature[i, 0], gradient[i, j], 0.7)
-        assert one.height == pytest.approx(whole.height[i, j], rel=1e-13)
+        one = ball_maximum(curvature[i, 0], gradient[i, j], 0.7)
+        assert one.value == pytest.approx(whole.value[i, j], rel=1e-13)
 
 
 def test_ascent_ends_at_the_summit() -> None:
@@ -81,7 +81,7 @@ def test_ascent_ends_at_the_summit() -> None:
     rng = np.random.default_rng(3)
     curvature, gradient = 30 * rng.random((20, 15)), rng.standard_normal((20, 15))
     for radius in (0.01, 0.1, 1.0):
-        best = summit(curvature, gradient, radius).height
+        best = ball_maximum(curvature, gradient, radius).value
         climbed = ascent(curvature, gradient, radius, step=1.0, steps=3000)
         assert np.all(climbed <= best * (1 + 1e-12))
         assert np.all(np.diff(climbed, axis=0) >= -1e-12 * best)

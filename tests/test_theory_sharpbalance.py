@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steppe.theory import sharpbalance as sb
-from steppe.theory.quadratic import summit
+from steppe.theory.quadratic import ball_maximum
 from steppe.theory.wishart import Wishart, contraction
 
 PARTS = 5
@@ -146,7 +146,7 @@ def test_the_limit_of_sharpness_is_that_of_large_matrices(radius: float, teacher
     values = np.linalg.eigvalsh(grams(rng, 2, 3000, 600, 1)[:, 0])[:, None]
     w = rng.standard_normal((2, 50, 600))  # eigenvectors of such a matrix are uniform
     w *= teacher / np.linalg.norm(w, axis=-1, keepdims=True)
-    found = summit(values, -values * contraction(values, t.eta, t.rho) ** t.steps * w, radius).height.mean()
+    found = ball_maximum(values, -values * contraction(values, t.eta, t.rho) ** t.steps * w, radius).value.mean()
     assert found == pytest.approx(sb.sharpness_limit(t), rel=0.01)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from steppe.theory import sharpbalance as sb
-from steppe.theory.quadratic import summit
+from steppe.theory.quadratic import ball_maximum
 from steppe.theory.simulation import Protocol, draw
 
 TINY = Protocol(3, 6, rows=24, columns=4, test_rows=7, parts=3, radius=0.2, sigma=0.8, teacher=1.5)
@@ -39,7 +39,7 @@ def literally(p: Protocol, seed: int, number: int, parts: bool) -> tuple[float, 
     values, basis = np.linalg.eigh(data.T @ data)
 
     def sharpness(w: np.ndarray) -> float:
-        return float(summit(values, values * ((w - teacher) @ basis), p.radius).height)
+        return float(ball_maximum(values, values * ((w - teacher) @ basis), p.radius).value)
 
     predictions = members @ test.T
     alone = float(np.mean([sharpness(w) for w in expected]))

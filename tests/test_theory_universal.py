@@ -36,7 +36,7 @@ def turned(values: Tensor, seed: int = 0) -> Tensor:
 @given(SPECTRA)
 def test_the_first_row_is_exact_over_a_cross(values: Tensor) -> None:
     hessian = turned(values)
-    measured = universal.over(TRACE, hessian, universal.crosses(len(values)))
+    measured = universal.functional(TRACE, hessian, universal.cross_points(len(values)))
     assert measured == pytest.approx(universal.closed_forms(values, 0.1)["trace"], abs=1e-12)
     assert measured == pytest.approx(float(hessian.trace()) / (2 * len(values)), abs=1e-12)
 
@@ -45,7 +45,7 @@ def test_the_first_row_is_exact_over_a_cross(values: Tensor) -> None:
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=3).map(lambda x: torch.tensor(x, dtype=F64)))
 def test_the_second_row_is_the_square_of_the_norm_exactly(values: Tensor) -> None:
     hessian = turned(values)
-    measured = universal.over(FROBENIUS, hessian, universal.gaussian_points(len(values)))
+    measured = universal.functional(FROBENIUS, hessian, universal.gaussian_points(len(values)))
     assert measured == pytest.approx(float(torch.linalg.matrix_norm(hessian)) ** 2, abs=1e-10)
     assert measured == pytest.approx(universal.closed_forms(values, 0.1)["frobenius"], abs=1e-10)
 
@@ -74,7 +74,7 @@ def test_the_fourth_row_is_one_over_the_squared_integral(values: Tensor, sigma: 
 
 def test_the_fourth_row_by_quadrature() -> None:
     values, sigma = torch.tensor([1.2, -0.8], dtype=F64), 0.5
-    v = universal.lattice(2, 12.0, 300)
+    v = universal.midpoints(2, 12.0, 300)
     density = (-v.square().sum(1) / 2).exp() / (2 * pi) * (24 / 300) ** 2
     psi = exponential(sigma).psi((v.square() @ values) / 2).exp()
     integral = float((density * psi).sum())
@@ -173,7 +173,7 @@ def test_the_minima_lie_where_slopes_vanish_and_far_apart() -> None:
 @pytest.mark.parametrize("s", [-1.0, 0.7])
 def test_the_measure_on_a_cube_is_its_integral(s: float, half: float) -> None:
     hessian = torch.diag(torch.tensor([0.0, *manifold.curvatures(s)], dtype=F64))
-    mean = universal.over(DETERMINANT, hessian, universal.lattice(3, half, 16))  # the flat axis needs no points
+    mean = universal.functional(DETERMINANT, hessian, universal.midpoints(3, half, 16))  # the flat axis needs no points
     assert manifold.cube_measure(s, half) == pytest.approx(mean, abs=2e-2 * min(1, half**2))
 
 
@@ -186,8 +186,8 @@ def test_a_small_cube_measures_the_trace_and_a_large_one_the_determinant() -> No
         log(manifold.measures(s)["determinant"] / manifold.measures(t)["determinant"]), abs=1e-9
     )
     best = manifold.minima()
-    assert manifold.lowest(lambda s: manifold.cube_measure(s, manifold.SMALL)) == pytest.approx(best["trace"], abs=1e-3)
-    assert manifold.lowest(lambda s: manifold.cube_measure(s, 20.0)) == pytest.approx(best["determinant"], abs=1e-3)
+    assert manifold.argmin(lambda s: manifold.cube_measure(s, manifold.SMALL)) == pytest.approx(best["trace"], abs=1e-3)
+    assert manifold.argmin(lambda s: manifold.cube_measure(s, 20.0)) == pytest.approx(best["determinant"], abs=1e-3)
 
 
 @pytest.mark.parametrize("off", [0.0, 0.05])
@@ -195,7 +195,7 @@ def test_the_determinants_regulariser_falls_off_the_manifold(off: float) -> None
     """a b exp(-2 L / rho^2), against the integral itself on a lattice across the valley at one s."""
     s, rho, half, points = 0.3, 0.1, 14.0, 160
     a, b = manifold.curvatures(s)
-    v = universal.lattice(2, half, points)
+    v = universal.midpoints(2, half, points)
     y = torch.tensor([off, -off], dtype=F64)
 
     def loss(p: Tensor) -> Tensor:
@@ -213,8 +213,10 @@ def test_where_the_determinants_objective_is_least() -> None:
     grid = torch.linspace(0, 0.05, 20001).tolist()
     for strength in (0.1, 3.0):
         objective = [x + strength * rho**2 * manifold.determinant_regulariser(s, x, rho) for x in grid]
-        assert manifold.leaves(s, strength, rho) == pytest.approx(grid[objective.index(min(objective))], abs=1e-5)
-    assert manifold.leaves(s, 0.1, rho) == 0 < manifold.leaves(s, 3.0, rho)
+        assert manifold.loss_at_minimum(s, strength, rho) == pytest.approx(
+            grid[objective.index(min(objective))], abs=1e-5
+        )
+    assert manifold.loss_at_minimum(s, 0.1, rho) == 0 < manifold.loss_at_minimum(s, 3.0, rho)
 
 
 @pytest.mark.parametrize("place", [(0.3, 0.02, -0.4), (-1.5, 1.0, 0.0), (1.5, -0.2, 2.0)])
@@ -222,7 +224,7 @@ def test_the_valleys_gradient_is_autograds(place: tuple[float, float, float]) ->
     valley = manifold.Valley(*place)
     loss = valley()
     wanted = torch.autograd.grad(loss, [valley.along, valley.across])
-    assert valley.read().item() == pytest.approx(loss.item(), rel=1e-14)
+    assert valley.backward().item() == pytest.approx(loss.item(), rel=1e-14)
     for p, grad in zip((valley.along, valley.across), wanted, strict=True):
         assert p.grad is not None
         assert p.grad.dtype == p.dtype
@@ -237,7 +239,7 @@ STEPS = {"trace": 200, "frobenius": 200, "determinant": 120, "determinant, small
 def test_each_method_ends_near_the_minimum_of_its_own_measure(name: str, start: float) -> None:
     """And not near the others', from both sides; Det-SAM on the paper's cube ends at the trace's."""
     run = manifold.METHODS[name]
-    path = list(manifold.walk(run, start, STEPS[name]))
+    path = list(manifold.train(run, start, STEPS[name]))
     best = manifold.minima()
     end = manifold.end(path)
     assert min(best, key=lambda k: abs(best[k] - end)) == run.own

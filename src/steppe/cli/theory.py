@@ -29,7 +29,7 @@ class Which:
 def run(which: Which) -> Output:
     """Runs one study and writes it, or lists all in a table."""
     from ..theory.registry import NAMED, find
-    from ..theory.result import Settings, check_place, save
+    from ..theory.result import Settings, check_path, save
 
     if which.name is None:
         return _listed(NAMED)
@@ -39,7 +39,7 @@ def run(which: Which) -> Output:
         raise UsageError(f"--seed is 0 or more, not {which.seed}")
     if which.out is not None:
         with usage_errors():
-            check_place(which.out)
+            check_path(which.out)
     from .._util.progress import ticking
 
     with ticking(which.name, None) as tick:

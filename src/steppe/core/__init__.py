@@ -1,1 +1,1 @@
-"""The nouns: vectors, balls, metrics, triples, draws, probes and rows."""
+"""Vectors, balls, metrics, triples, draws, probes and rows: the types that methods and measures share."""

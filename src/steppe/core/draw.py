@@ -52,7 +52,7 @@ def at_step(key: Key, step: int | None) -> Key:
 
 @dataclass(frozen=True)
 class Draw:
-    """What a law of random directions may use: random entries, the weights and the gradient at the weights.
+    """The inputs of a law of random directions: random entries, the weights and the gradient at the weights.
 
     Parameters
     ----------

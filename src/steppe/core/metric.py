@@ -14,7 +14,7 @@ from .vector import Chunk, Space, Vector, magnitudes
 
 
 class Surroundings(Protocol):
-    """What a ball reads at its centre."""
+    """The values that a ball reads at its centre."""
 
     @property
     def space(self) -> Space: ...

@@ -1,4 +1,4 @@
-"""What a model's modules say: the role of each parameter in its layer, and whether torch.compile compiles them."""
+"""Facts about the modules of a model: the role of each parameter, and whether torch.compile compiles them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Triple:
 
 
 def _before_and_after(rows: Tensor, accumulate: Callable[..., Tensor], nothing: float) -> tuple[Tensor, Tensor]:
-    """What accumulates before every row, and after it: unlike a difference of sums, exact next to large rows."""
+    """The accumulated values before and after every row; unlike differences of sums, exact next to large rows."""
     none = torch.full_like(rows[:1], nothing)
     before = torch.cat([none, accumulate(rows, 0)[:-1]])
     return before, torch.cat([accumulate(rows.flip(0), 0).flip(0)[1:], none])
@@ -188,7 +188,7 @@ DETERMINANT = Triple(Times(-2.0), Times(-1.0), (Hypercube(),), logs=True)
 """det(H) up to the constant (2 pi)^d: Table 1, third row, on the hypercube of appendix O."""
 
 DETERMINANT_RELEASED = Triple(Times(-2.0), Times(-0.5), (Hypercube(),), logs=True)
-"""As the authors' code has it: psi(t) = exp(-t / 2)."""
+"""As in the authors' code: psi(t) = exp(-t / 2)."""
 
 TRIPLES = {
     "trace": TRACE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Hashable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -13,12 +13,56 @@ from torch import Tensor
 from ..core.ball import Ball
 from ..core.probe import Method, Plan, Probe, Reading, Site
 
-SLOTS = ("previous",)
-OPTIONS = {"theta": inf}  # Algorithm 1, line 1: the second step takes the first branch
+
+class Adaptive(Method, Protocol):
+    """A method whose step size follows the local smoothness (SA-SAM paper, Algorithm 1)."""
+
+    delta: float
+    damping: float
+    epsilon: float
+    slots: tuple[str, ...] = ("previous",)
+
+    def options(self) -> Mapping[str, Any]:
+        return {"theta": inf}  # Algorithm 1, line 1: the second step takes the first branch
+
+    def pattern(self, step: int) -> Hashable:
+        return step > 0
+
+    def adapted(self, site: Site, here: Reading) -> Generator[Probe, Reading, Tensor]:
+        """The step size min(|dw| / (damping |dg|), sqrt(1 + delta theta) lr), dg on the current batch."""
+        lr = step_size(site)
+        previous = site.recall("previous", missing=site.weights) if site.step else None
+        site.remember("previous", site.weights.clone())
+        if previous is None:
+            return lr
+        back = previous - site.weights
+        moved = back.norm()
+        there = yield Probe(at=back)
+        change = (here.grad - there.grad).norm()
+        theta = torch.as_tensor(site.option("theta"), dtype=lr.dtype, device=lr.device)
+        ratio = moved / (self.damping * change)
+        # Weights that did not move, or by so little that squares vanish, carry no information on the smoothness: a
+        # ratio of 0 is rounding, and as a step size it would stop the run.
+        smooth = torch.where((change > 0) & (ratio > 0), ratio, inf)
+        growth = torch.where(lr > 0, (1 + self.delta * theta).sqrt() * lr, lr)  # a schedule may pass through 0
+        now = torch.minimum(smooth, growth) + self.epsilon
+        now = torch.where(torch.isinf(now), lr, now)  # neither a difference of gradients nor a history: keep lr
+        site.settings.update(lr=now, theta=torch.where(lr > 0, now / lr, theta))
+        return now
+
+
+def step_size(site: Site) -> Tensor:
+    """The learning rate of all parameter groups."""
+    lr = site.option("lr")
+    if isinstance(lr, list):
+        raise ValueError(
+            f"a smoothness-adaptive step has one size for all weights: the groups have lr {sorted(set(lr))}"
+        )
+    return torch.as_tensor(lr, dtype=site.space.precision, device=site.space.device)
 
 
 @dataclass(frozen=True)
-class SASAM(Method):
+class SASAM(Adaptive):
     """SAM whose step size follows the local smoothness and whose radius is the square root of the step size.
 
     Parameters
@@ -38,25 +82,18 @@ class SASAM(Method):
     damping: float = 2.0
     epsilon: float = 0.0
     lagging_radius: bool = False
-    slots = SLOTS
-
-    def options(self) -> Mapping[str, Any]:
-        return OPTIONS
-
-    def pattern(self, step: int) -> Hashable:
-        return step > 0
 
     def plan(self, site: Site) -> Plan:
-        before = _step_size(site)
+        before = step_size(site)
         here = yield Probe()
-        now = yield from _adapted(site, here, self.delta, self.damping, self.epsilon)
+        now = yield from self.adapted(site, here)
         rho = (before if self.lagging_radius else now).sqrt()
         site.settings["rho"] = rho
         return (yield Probe(at=Ball(rho).steepest_(here.grad, site))).grad
 
 
 @dataclass(frozen=True)
-class SASGD(Method):
+class SASGD(Adaptive):
     """The smoothness-adaptive step size without the ascent.
 
     Parameters
@@ -73,49 +110,8 @@ class SASGD(Method):
     delta: float = 0.02
     damping: float = 2.0
     epsilon: float = 0.0
-    slots = SLOTS
-
-    def options(self) -> Mapping[str, Any]:
-        return OPTIONS
-
-    def pattern(self, step: int) -> Hashable:
-        return step > 0
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()
-        yield from _adapted(site, here, self.delta, self.damping, self.epsilon)
+        yield from self.adapted(site, here)
         return here.grad
-
-
-def _step_size(site: Site) -> Tensor:
-    lr = site.option("lr")
-    if isinstance(lr, list):
-        raise ValueError(
-            f"a smoothness-adaptive step has one size for all weights: the groups have lr {sorted(set(lr))}"
-        )
-    return torch.as_tensor(lr, dtype=site.space.precision, device=site.space.device)
-
-
-def _adapted(
-    site: Site, here: Reading, delta: float, damping: float, epsilon: float
-) -> Generator[Probe, Reading, Tensor]:
-    """The step size min(|dw| / (damping |dg|), sqrt(1 + delta theta) lr), dg on the current batch."""
-    lr = _step_size(site)
-    previous = site.recall("previous", missing=site.weights) if site.step else None
-    site.remember("previous", site.weights.clone())
-    if previous is None:
-        return lr
-    back = previous - site.weights
-    moved = back.norm()
-    there = yield Probe(at=back)
-    change = (here.grad - there.grad).norm()
-    theta = torch.as_tensor(site.option("theta"), dtype=lr.dtype, device=lr.device)
-    ratio = moved / (damping * change)
-    # Weights that did not move, or by so little that squares vanish, carry no information on the smoothness: a ratio of
-    # 0 is rounding, and as a step size it would stop the run.
-    smooth = torch.where((change > 0) & (ratio > 0), ratio, inf)
-    growth = torch.where(lr > 0, (1 + delta * theta).sqrt() * lr, lr)  # a schedule may pass through 0
-    now = torch.minimum(smooth, growth) + epsilon
-    now = torch.where(torch.isinf(now), lr, now)  # neither a difference of gradients nor a history: keep lr
-    site.settings.update(lr=now, theta=torch.where(lr > 0, now / lr, theta))
-    return now

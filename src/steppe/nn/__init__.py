@@ -1,4 +1,4 @@
-"""Reference models in plain torch, each by its name and checked against its published number of parameters."""
+"""Reference models in plain torch, by name; the tests check them against published numbers of parameters."""
 
 from .._util.lazy import lazy_exports
 

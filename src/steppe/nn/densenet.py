@@ -1,4 +1,4 @@
-"""Densely connected networks (Huang et al. 2017): every layer sees the outputs of all layers before it in its block."""
+"""Densely connected networks (Huang et al. 2017): a layer takes the outputs of all earlier layers of its block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .layers import Mean, convolution, he_, image, sequence, stem_for
 
 
 class DenseLayer(nn.Module):
-    """A 1x1 convolution to four times the growth and a 3x3 one to the growth, appended to what came in (DenseNet-B)."""
+    """A 1x1 convolution to 4 * growth channels and a 3x3 one to `growth`, appended to the input (DenseNet-B)."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class DenseLayer(nn.Module):
 
 
 def transition(inputs: int) -> nn.Module:
-    """Between blocks: half the channels (compression 0.5, DenseNet-C) and half the height and width."""
+    """The layer between blocks: halves the channels (compression 0.5, DenseNet-C), the height and the width."""
     return sequence(
         norm=nn.BatchNorm2d(inputs),
         relu=nn.ReLU(),
@@ -40,8 +40,21 @@ def densenet121(
     blocks: Sequence[int] = (6, 12, 24, 16),  # Table 1
     stem: str = "small",
 ) -> nn.Module:
-    """DenseNet-BC with the blocks of DenseNet-121, and a 3x3 stem unless images are large."""
-    # every pool between blocks halves, and the stem for large images halves twice, rounding up
+    """DenseNet-BC with the blocks of DenseNet-121.
+
+    Parameters
+    ----------
+    shape, outputs
+        The shape of a row and the number of outputs.
+    growth
+        The channels that a layer appends.
+    blocks
+        The layers of each block.
+    stem
+        "small" for a 3x3 convolution, "large" for ImageNet's 7x7 convolution and max-pool.
+
+    """
+    # every transition halves the size, and the stem for large images halves it twice, rounding up
     smallest = 2 ** (len(blocks) - 1)
     channels, _, _ = image(shape, "densenet121", at_least=4 * smallest - 3 if stem == "large" else smallest)
     inputs = 2 * growth

@@ -1,4 +1,4 @@
-"""Parts that several networks share: named sequences, convolutions, stems, first weights, and checks of shapes."""
+"""Layers, stems, initialisation and shape checks that several networks share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SMALL_IMAGES = "mlp, resnet18, resnet32, wrn40-2 and simple-vit take images as s
 
 
 def sequence(**layers: nn.Module) -> nn.Sequential:
-    """Layers applied in the order written, each under its name."""
+    """An `nn.Sequential` with named layers."""
     return nn.Sequential(OrderedDict(layers))
 
 
 class Mean(nn.Module):
-    """The mean over some dimensions: of a feature map over its pixels, of tokens over their positions."""
+    """The mean over some dimensions: global average pooling of a feature map or of tokens."""
 
     def __init__(self, *dimensions: int) -> None:
         super().__init__()
@@ -28,15 +28,15 @@ class Mean(nn.Module):
 
 
 def convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias, for use before a norm; padded so that only the stride changes height and width."""
+    """A convolution without bias, to be followed by a norm; padded so that only the stride changes height and width."""
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
 
 def stem_for(images: str, small: nn.Module, channels: int, width: int) -> nn.Module:
-    """The first layers by the size of images.
+    """The stem for small images (CIFAR), `small` itself, or for large ones (ImageNet).
 
-    "small" (CIFAR) gives `small` itself; "large" (ImageNet) gives a 7x7 convolution and a max-pool, which leave a
-    sixteenth of the pixels (He et al. 2016, Table 1).
+    The latter is a 7x7 convolution and a max-pool, which reduce the number of pixels to a sixteenth (He et al. 2016,
+    Table 1).
     """
     if images == "small":
         return small
@@ -51,10 +51,10 @@ def stem_for(images: str, small: nn.Module, channels: int, width: int) -> nn.Mod
 
 
 def he_(model: nn.Module) -> nn.Module:
-    """Initialises convolutions as He et al. 2015, from N(0, 2 / fan-out), and biases with zero.
+    """Initialises convolutions as He et al. 2015, from N(0, 2 / fan-out), and biases to zero.
 
-    Norms start as the identity. The classifier keeps torch's uniform weights, as in the released code of most of these
-    networks.
+    Norms keep torch's initial identity and the classifier torch's uniform weights, as in the released code of most of
+    these networks.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -65,11 +65,11 @@ def he_(model: nn.Module) -> nn.Module:
 
 
 def image(shape: tuple[int, ...], model: str, at_least: int = 1) -> tuple[int, int, int]:
-    """Channels, height and width of a row; raises if the row is no image, or one too small for the model."""
+    """Channels, height and width of a row; raises if the row is not an image, or too small for the model."""
     if len(shape) != 3:
         raise ValueError(
-            f"{model} works on images (channels, height, width), but a row here has the shape {shape}. "
-            "Use mlp, which takes rows of any shape, or give the data as images."
+            f"{model} works on images (channels, height, width), but a row of this data has the shape {shape}. "
+            "Use mlp, which takes rows of any shape, or provide the data as images."
         )
     channels, height, width = shape
     if min(height, width) < at_least:
@@ -82,11 +82,11 @@ def image(shape: tuple[int, ...], model: str, at_least: int = 1) -> tuple[int, i
 
 def units(depth: int, model: str, layers: int, others: int) -> int:
     """Blocks per stage in a network of this depth: three equal stages of blocks of `layers` layers, and `others`."""
-    blocks, rest = divmod(depth - others, 3 * layers)
-    if rest or blocks < 1:
-        fitting = ", ".join(str(3 * layers * n + others) for n in (1, 2, 3))
+    blocks, remainder = divmod(depth - others, 3 * layers)
+    if remainder or blocks < 1:
+        valid = ", ".join(str(3 * layers * n + others) for n in (1, 2, 3))
         raise ValueError(
-            f"{model} has {others} layers and three equal stages of blocks of {layers} layers: a depth of {depth} "
-            f"does not divide into them. Use one of {fitting}, ..."
+            f"{model} has three equal stages of blocks of {layers} layers, and {others} other layers: a depth of "
+            f"{depth} does not divide into them. Use one of {valid}, ..."
         )
     return blocks

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from inspect import signature
+from inspect import Parameter, signature
 from math import inf
 from typing import Any
 
 from torch import nn
 
 from .._util.names import unknown
-from .._util.user_code import is_factory
+from .._util.user_code import imported, is_factory, working_folder_first
 from .densenet import densenet121
-from .diagonal import diagonal
-from .mlp import mlp
-from .pyramidnet import pyramidnet
-from .resnet import cifar_resnet, resnet18
-from .user_models import factory_call, user_model
+from .mlp import diagonal, mlp
+from .resnet import cifar_resnet, pyramidnet, resnet18, wide_resnet
 from .vgg import vgg19
 from .vit import simple_vit, vit_small
-from .wide_resnet import wide_resnet
 
 
 @dataclass(frozen=True)
@@ -33,23 +29,27 @@ class Architecture:
         Builds the model from the shape of a row, the number of outputs, and options.
     about
         One line for `steppe models`.
-    settled
-        Options that the name fixes, such as the depth of "resnet20".
-    preset
+    fixed
+        Options that the name determines, such as the depth of "resnet20".
+    defaults
         Options whose default differs from that of `make`.
 
     """
 
     make: Callable[..., nn.Module]
     about: str
-    settled: Mapping[str, Any] = field(default_factory=dict)
-    preset: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options, with their defaults."""
-        defaults = {name: p.default for name, p in signature(self.make).parameters.items() if p.default is not p.empty}
-        return {name: self.preset.get(name, value) for name, value in defaults.items() if name not in self.settled}
+        """The options and their defaults."""
+        parameters = signature(self.make).parameters.items()
+        return {
+            name: self.defaults.get(name, p.default)
+            for name, p in parameters
+            if p.default is not p.empty and name not in self.fixed
+        }
 
 
 def _cifar_resnet(depth: int) -> Architecture:
@@ -111,25 +111,26 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn
     if not shape or min(shape) < 1 or outputs < 1:
         raise ValueError(f"a model needs rows that are not empty and at least one output; got {shape}, {outputs}")
     if is_factory(name):
-        return user_model(name, shape, outputs, options)
+        return _user_model(name, shape, outputs, options)
     refuse_options(name, options)
     architecture = MODELS[name]
-    return architecture.make(shape, outputs, **architecture.settled, **{**architecture.preset, **options})
+    return architecture.make(shape, outputs, **architecture.fixed, **{**architecture.defaults, **options})
 
 
 def refuse_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raises if no model of that name takes these options. Imports a user's own factory without calling it."""
+    """Raises if there is no such model or it does not take the options; does not call a user's factory."""
     if ":" in name:
-        factory_call(name, {"shape": (), "outputs": 1}, options)
+        _factory_call(name, {"shape": (), "outputs": 1}, options)
         return
     if name not in MODELS:
         raise ValueError(unknown("model", name, MODELS) + " Your own is package.module:factory.")
-    known = MODELS[name].options
+    defaults = MODELS[name].options
     for option, value in options.items():
-        if option not in known:
-            raise ValueError(unknown(f"option of {name}", option, known))
-        if not _alike(value, known[option]):
-            raise ValueError(f"{option} of {name} is {_kind(known[option])}, such as {known[option]!r}; got {value!r}")
+        if option not in defaults:
+            raise ValueError(unknown(f"option of {name}", option, defaults))
+        default = defaults[option]
+        if not _alike(value, default):
+            raise ValueError(f"{option} of {name} is {_kind(default)}, such as {default!r}; got {value!r}")
 
 
 def _kind(default: Any) -> str:
@@ -148,3 +149,52 @@ def _alike(value: Any, default: Any) -> bool:
         return isinstance(value, list | tuple) and bool(value) and all(_alike(v, default[0]) for v in value)
     number = isinstance(value, int | float if isinstance(default, float) else int) and not isinstance(value, bool)
     return number and 0 < value < inf
+
+
+# -- users' own models ------------------------------------------------------------------------------------------------
+
+
+def _user_model(place: str, shape: tuple[int, ...], outputs: int, options: Mapping[str, Any]) -> nn.Module:
+    """Calls a user's factory with the options, and with `shape` and `outputs` if it has parameters of these names."""
+    factory, arguments = _factory_call(place, {"shape": shape, "outputs": outputs}, options)
+    with working_folder_first():
+        model = factory(**arguments)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{place} returned a {type(model).__name__}, and a model is a torch.nn.Module: return one")
+    return model
+
+
+def _factory_call(place: str, provided: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """A user's factory and its arguments; raises for options that it does not take."""
+    factory = imported(place, "model")
+    if isinstance(factory, nn.Module):
+        raise ValueError(
+            f"{place} is a model already: name a function or a class that makes one, so that a seed decides its weights"
+        )
+    return factory, _arguments(place, factory, provided, options)
+
+
+def _arguments(place: str, factory: Any, provided: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a factory. `**kwargs` takes options but not the shape: factories often pass it on."""
+    try:
+        parameters = signature(factory).parameters
+    except ValueError:  # written in C, without a signature
+        return dict(options)
+    takes_any = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
+    named = [n for n, p in parameters.items() if p.kind in {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}]
+    for option in options:
+        if option not in named and not takes_any:
+            raise ValueError(unknown(f"option of {place}", option, named))
+    arguments = {n: v for n, v in provided.items() if n in named} | dict(options)
+    missing = [n for n in parameters if n not in arguments and _is_required(parameters[n])]
+    if missing:
+        raise ValueError(
+            f"{place} cannot be called without {', '.join(missing)}: pass them as options of the model. "
+            "Without options a factory gets only `shape` and `outputs`, by these names."
+        )
+    return arguments
+
+
+def _is_required(parameter: Parameter) -> bool:
+    variadic = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
+    return parameter.default is parameter.empty and parameter.kind not in variadic

@@ -1,4 +1,4 @@
-"""VGG-19 (Simonyan & Zisserman 2015, configuration E) with batch norms and one linear layer, as CIFAR has it."""
+"""VGG-19 (Simonyan & Zisserman 2015, configuration E) with batch norms and one linear layer, as usual on CIFAR."""
 
 from __future__ import annotations
 
@@ -11,12 +11,21 @@ WIDTHS = (1, 2, 4, 8, 8)  # their channels, in units of the first
 
 
 def vgg19(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:
-    """Sixteen 3x3 convolutions with norms, a max-pool after each stage, the mean, and one linear layer."""
+    """Sixteen 3x3 convolutions with norms, a max-pool after each stage, global average pooling, and a linear layer.
+
+    Parameters
+    ----------
+    shape, outputs
+        The shape of a row and the number of outputs.
+    width
+        The channels of the first stage.
+
+    """
     inputs, _, _ = image(shape, "vgg19", at_least=2 ** len(CONVOLUTIONS))
     layers: dict[str, nn.Module] = {}
     for stage, (count, times) in enumerate(zip(CONVOLUTIONS, WIDTHS, strict=True), start=1):
         for i in range(1, count + 1):
-            # with a bias although a norm follows: so are the released models, and the published count has them
+            # with a bias although a norm follows, as in the released models and in the published count
             layers[f"conv{stage}_{i}"] = nn.Conv2d(inputs, times * width, 3, padding=1)
             layers[f"norm{stage}_{i}"] = nn.BatchNorm2d(times * width)
             layers[f"relu{stage}_{i}"] = nn.ReLU()

@@ -1,4 +1,4 @@
-"""Vision transformers: an image cut into patches, each a token that attends to all (Dosovitskiy et al. 2021)."""
+"""Vision transformers (Dosovitskiy et al. 2021): the patches of an image are tokens of a transformer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .layers import Mean, image, sequence
 
 
 class Patches(nn.Module):
-    """Every patch of the image as a token: one linear map for all of them, written as a convolution."""
+    """Embeds every patch of the image as a token, by a convolution with the size of a patch as stride."""
 
     def __init__(self, channels: int, width: int, patch: int) -> None:
         super().__init__()
@@ -20,25 +20,25 @@ class Patches(nn.Module):
         return tokens.flatten(2).mT
 
 
-class WavePositions(nn.Module):
-    """Adds to each token fixed waves of its column and its row (Beyer et al. 2022)."""
+class SinusoidalPositions(nn.Module):
+    """Adds a fixed sinusoidal embedding of its column and its row to each token (Beyer et al. 2022)."""
 
     positions: Tensor
 
     def __init__(self, rows: int, columns: int, width: int) -> None:
         super().__init__()
-        waves = 10_000 ** -torch.linspace(0, 1, width // 4, dtype=torch.float64)
+        frequencies = 10_000 ** -torch.linspace(0, 1, width // 4, dtype=torch.float64)
         y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
-        x, y = x.reshape(-1, 1) * waves, y.reshape(-1, 1) * waves
+        x, y = x.reshape(-1, 1) * frequencies, y.reshape(-1, 1) * frequencies
         positions = torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1).float()
-        self.register_buffer("positions", positions, persistent=False)  # known from the shape: no need to store them
+        self.register_buffer("positions", positions, persistent=False)  # the shape determines them
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.positions
 
 
 class LearnedPositions(nn.Module):
-    """Puts a learned token, which will carry the class, before the others and adds a learned position to each."""
+    """Prepends a learned class token and adds a learned position to each token."""
 
     def __init__(self, tokens: int, width: int) -> None:
         super().__init__()
@@ -49,18 +49,15 @@ class LearnedPositions(nn.Module):
         return torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.positions
 
 
-class First(nn.Module):
-    """The first token alone."""
+class ClassToken(nn.Module):
+    """Selects the class token, which is the first."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x[:, 0]
 
 
 class Attention(nn.Module):
-    """Every token becomes a mean of all tokens' values, weighted by how its query fits their keys.
-
-    Written out, because torch's fused attention has no second derivative and curvature needs one.
-    """
+    """Multi-head self-attention in plain operations: torch's fused attention has no second derivative."""
 
     def __init__(self, width: int, heads: int, head_width: int, bias: bool) -> None:
         super().__init__()
@@ -77,7 +74,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention between tokens, then a layer of GELUs on each token, both added to what came in."""
+    """Attention and a two-layer perceptron with GELUs, both with a norm before and a residual connection."""
 
     def __init__(self, width: int, heads: int, head_width: int, hidden: int, bias: bool) -> None:
         super().__init__()
@@ -87,17 +84,17 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
-        refined: Tensor = self.mlp(self.norm2(x))
-        return x + refined
+        y: Tensor = self.mlp(self.norm2(x))
+        return x + y
 
 
 def _grid(shape: tuple[int, ...], patch: int, model: str) -> tuple[int, int, int]:
     channels, height, width = image(shape, model, at_least=patch)
     if height % patch or width % patch:
-        fitting = [p for p in range(1, min(height, width) + 1) if height % p == 0 and width % p == 0]
+        valid = [p for p in range(1, min(height, width) + 1) if height % p == 0 and width % p == 0]
         raise ValueError(
-            f"{model} cuts images into patches of {patch} x {patch} pixels, and {height} x {width} does not divide "
-            f"into them. Set patch to one of {', '.join(map(str, fitting))}."
+            f"{model} splits images into patches of {patch} x {patch} pixels, and {height} x {width} does not divide "
+            f"into them. Set patch to one of {', '.join(map(str, valid))}."
         )
     return channels, height // patch, width // patch
 
@@ -105,24 +102,38 @@ def _grid(shape: tuple[int, ...], patch: int, model: str) -> tuple[int, int, int
 def simple_vit(
     shape: tuple[int, ...],
     outputs: int,
-    patch: int = 4,  # this and what follows: as Andriushchenko et al. 2023 trained it on CIFAR-10 (released code)
+    patch: int = 4,  # all defaults: released code of Andriushchenko et al. 2023, CIFAR-10
     width: int = 512,
     depth: int = 6,
     heads: int = 16,
     head_width: int = 64,
     hidden: int = 1024,
 ) -> nn.Module:
-    """SimpleViT (Beyer et al. 2022, in the form of vit-pytorch): fixed positions, and the mean of all tokens.
+    """SimpleViT (Beyer et al. 2022, as in vit-pytorch): fixed positions, mean of all tokens, torch's initialisation.
 
-    Its weights start as torch draws them, as in vit-pytorch.
+    Parameters
+    ----------
+    shape, outputs
+        The shape of a row and the number of outputs.
+    patch
+        The side of a patch in pixels.
+    width, depth
+        The width of a token and the number of blocks.
+    heads, head_width
+        The number of attention heads and the width of each.
+    hidden
+        The hidden units of the perceptrons.
+
     """
     channels, rows, columns = _grid(shape, patch, "simple-vit")
     if width % 4 or width < 8:
-        raise ValueError(f"simple-vit needs a width that is a multiple of 4, at least 8, for its waves; got {width}")
+        raise ValueError(
+            f"simple-vit needs a width that is a multiple of 4 and at least 8, for its positions; got {width}"
+        )
     blocks = {f"block{i + 1}": TransformerBlock(width, heads, head_width, hidden, False) for i in range(depth)}
     return sequence(
         patches=Patches(channels, width, patch),
-        positions=WavePositions(rows, columns, width),
+        positions=SinusoidalPositions(rows, columns, width),
         **blocks,
         pool=Mean(1),
         norm=nn.LayerNorm(width),
@@ -138,31 +149,42 @@ def vit_small(
     depth: int = 12,
     heads: int = 6,
 ) -> nn.Module:
-    """ViT-Small (Touvron et al. 2021, Table 1): a class token, learned positions, 12 blocks of width 384, 6 heads."""
+    """ViT-Small (Touvron et al. 2021, Table 1), with a class token and learned positions.
+
+    Parameters
+    ----------
+    shape, outputs
+        The shape of a row and the number of outputs.
+    patch
+        The side of a patch in pixels.
+    width, depth, heads
+        The width of a token, the number of blocks and the number of attention heads.
+
+    """
     channels, rows, columns = _grid(shape, patch, "vit-small")
     if width % heads:
-        raise ValueError(f"vit-small divides its width among its heads: {width} does not divide by {heads}")
+        raise ValueError(f"vit-small needs a width that its heads divide: {heads} heads do not divide {width}")
     blocks = {f"block{i + 1}": TransformerBlock(width, heads, width // heads, 4 * width, True) for i in range(depth)}
     model = sequence(
         patches=Patches(channels, width, patch),
         positions=LearnedPositions(rows * columns, width),
         **blocks,
         norm=nn.LayerNorm(width),
-        pool=First(),
+        pool=ClassToken(),
         head=nn.Linear(width, outputs),
     )
-    return _as_released_(model)
+    return _initialise_(model)
 
 
 @torch.no_grad()
-def _as_released_(model: nn.Module) -> nn.Module:
-    """First weights as in the code of Dosovitskiy et al.: Xavier's, LeCun's for patches, and a head of zeros."""
+def _initialise_(model: nn.Module) -> nn.Module:
+    """Initialises as the code of Dosovitskiy et al.: Xavier's method, LeCun's for patches, and a head of zeros."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             nn.init.normal_(module.weight, std=module.weight[0].numel() ** -0.5)
         elif name == "head":
             nn.init.zeros_(module.weight)
-        elif isinstance(module, nn.Linear):  # queries, keys and values are three maps in one matrix
+        elif isinstance(module, nn.Linear):  # queries, keys and values are three matrices in one
             for part in module.weight.chunk(3 if name.endswith("queries_keys_values") else 1):
                 nn.init.xavier_uniform_(part)
         if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:

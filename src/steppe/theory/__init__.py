@@ -1,4 +1,4 @@
-"""Closed forms behind sharpness-aware training, each with its statement, and simulations that check them."""
+"""Closed forms from the papers on sharpness-aware training, and simulations that check them."""
 
 from .._util.lazy import lazy_exports
 

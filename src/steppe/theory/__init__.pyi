@@ -1,6 +1,6 @@
-from .quadratic import Summit as Summit
+from .quadratic import BallMaximum as BallMaximum
 from .quadratic import ascent as ascent
-from .quadratic import summit as summit
+from .quadratic import ball_maximum as ball_maximum
 from .quadratic import unrolled as unrolled
 from .registry import NAMED as NAMED
 from .registry import Entry as Entry

@@ -1,27 +1,42 @@
-"""Agnostic-SAM's Theorem 1: how far the true loss can lie above the worst empirical loss in a ball, with N rows.
+"""Agnostic-SAM's Theorem 1: a bound on the true loss minus the worst empirical loss in a ball.
 
-With probability 1 - delta over N rows, for a loss between 0 and L and k weights whose true loss does not fall on
+With probability 1 - delta over N rows, for a loss between 0 and L and k weights whose true loss does not decrease on
 average under Gaussian noise: L_D(w) <= max over |w' - w| <= rho of L_S(w'), plus a gap. The theorem's statement and its
 proof disagree on the gap (the statement lacks a root and has rho where the proof has rho^2), and the proof hides
-constants in O(1): here are all of them.
+constants in O(1). This module has all versions, with all constants.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, exp, floor, inf, log, log1p, pi, sqrt
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What the bound depends on."""
+    """The quantities that the bound depends on.
 
-    norm: float  # ||w||
+    Parameters
+    ----------
+    norm
+        The norm of the weights.
+    rho
+        The radius of the ball.
+    weights, rows
+        The number of weights k and of rows N.
+    delta
+        The probability that the bound fails.
+    largest
+        The upper bound L of the loss.
+
+    """
+
+    norm: float
     rho: float
-    weights: int  # k, the model size
-    rows: int  # N
+    weights: int
+    rows: int
     delta: float = 0.05
-    largest: float = 1.0  # L, the upper bound of the loss
+    largest: float = 1.0
 
     def __post_init__(self) -> None:
         good = self.norm >= 0 and self.rho > 0 and self.weights >= 1 and self.rows >= 2 and 0 < self.delta <= 1
@@ -33,50 +48,50 @@ class Setting:
 
     @property
     def noise(self) -> float:
-        """The noise's sigma = rho / (sqrt k + sqrt log N): it stays in the ball but for a share of N^-1/2."""
+        """The scale of the noise, rho / (sqrt k + sqrt log N): it leaves the ball with probability N^-1/2 at most."""
         return self.rho / (sqrt(self.weights) + sqrt(log(self.rows)))
 
     @property
-    def stretched(self) -> float:
+    def relative_norm(self) -> float:
         """||w||^2 / (k sigma^2) = ||w||^2 / rho^2 (1 + sqrt(log N / k))^2."""
         return (self.norm / self.rho * (1 + sqrt(log(self.rows) / self.weights))) ** 2
 
 
-def of_the_proof(s: Setting, constant: float = 0.0) -> float:
+def proof_gap(s: Setting, constant: float = 0.0) -> float:
     """4 L / sqrt N [sqrt(k log(1 + ||w||^2 / rho^2 (1 + sqrt(log N / k))^2)) + 2 sqrt(log((N + k) / delta)) + O(1)].
 
-    The proof's last line; O(1) is `constant`, and 0 is large enough (`with_constants` is never above it).
+    The last line of the proof. O(1) is `constant`; 0 is large enough, because `explicit_gap` is never larger.
     """
-    first = sqrt(s.weights * log1p(s.stretched))
+    first = sqrt(s.weights * log1p(s.relative_norm))
     return 4 * s.largest / sqrt(s.rows) * (first + 2 * sqrt(log((s.rows + s.weights) / s.delta)) + constant)
 
 
-def as_printed(s: Setting, constant: float = 0.0) -> float:
-    """The statement's gap (eq. 2): k log(1 + ||w||^2 / rho (1 + sqrt(log N / k))) without a root or a square."""
+def printed_gap(s: Setting, constant: float = 0.0) -> float:
+    """The gap in the statement (eq. 2): k log(1 + ||w||^2 / rho (1 + sqrt(log N / k))), without a root or a square."""
     first = s.weights * log1p(s.norm**2 / s.rho * (1 + sqrt(log(s.rows) / s.weights)))
     return 4 * s.largest / sqrt(s.rows) * (first + 2 * sqrt(log((s.rows + s.weights) / s.delta)) + constant)
 
 
-def with_constants(s: Setting) -> float:
-    """What the proof shows before it rounds up: L / (2 sqrt N) sqrt(1 + k log(1 + .) + 2 log(pi^2 / 6 delta)
+def explicit_gap(s: Setting) -> float:
+    """The gap before the proof rounds it up: L / (2 sqrt N) sqrt(1 + k log(1 + .) + 2 log(pi^2 / 6 delta)
     + 4 log(1 + k + 4 N)) + L / sqrt N.
 
-    The proof loses a factor 2 before the last logarithm and finds it again; it must be there.
+    One line of the proof omits a factor 2 before the last logarithm; later lines have it again.
     """
-    own = 1 + s.weights * log1p(s.stretched)
-    inside = own + 2 * log(pi**2 / (6 * s.delta)) + 4 * log(1 + s.weights + 4 * s.rows)
+    norm_term = 1 + s.weights * log1p(s.relative_norm)
+    inside = norm_term + 2 * log(pi**2 / (6 * s.delta)) + 4 * log(1 + s.weights + 4 * s.rows)
     return s.largest / sqrt(s.rows) * (sqrt(inside) / 2 + 1)
 
 
 def prior(s: Setting) -> tuple[int, float]:
-    """The number j and the variance of the prior N(0, c exp((1 - j) / k) I) that the proof picks for these weights.
+    """The index j and the variance of the prior N(0, c exp((1 - j) / k) I) that the proof chooses for these weights.
 
-    The union runs over j = 1, 2, .. and needs no j below 1: beyond ||w||^2 = k sigma^2 exp(4N / k) the gap is above L
-    anyway. The proof's (10) lacks that factor k.
+    The union is over j = 1, 2, ... and needs no smaller j: above ||w||^2 = k sigma^2 exp(4N / k) the gap exceeds L.
+    Eq. 10 of the proof lacks that factor k.
     """
     power = 4 * s.rows / s.weights
     log_c = log1p(exp(-power)) + power  # log(c / sigma^2), without overflow
-    j = floor(1 - s.weights * (log1p(s.stretched) - log_c))
+    j = floor(1 - s.weights * (log1p(s.relative_norm) - log_c))
     if j < 1:
         return j, inf
     return j, s.noise**2 * exp(log_c + (1 - j) / s.weights)
@@ -88,11 +103,11 @@ def divergence(s: Setting, variance: float) -> float:
     return (s.weights * (ratio - 1 - log(ratio)) + s.norm**2 / variance) / 2
 
 
-def step_by_step(s: Setting) -> float:
-    """The gap with the prior that is really picked, its divergence and its share of delta; infinite without one.
+def prior_gap(s: Setting) -> float:
+    """The gap from the chosen prior itself, its divergence and its share of delta; infinite if there is no prior.
 
-    Catoni's bound holds for one beta chosen before the data; the proof takes the best beta for the weights at hand. So
-    does this: a grid over beta, or Maurer's form of the bound, would cost another log N.
+    Catoni's bound holds for a beta chosen before the data; the proof, and this function, use the best beta for the
+    weights. A grid over beta, or Maurer's form of the bound, would add another log N.
     """
     j, variance = prior(s)
     if variance == inf:
@@ -102,13 +117,11 @@ def step_by_step(s: Setting) -> float:
 
 
 def rows_needed(s: Setting, gap: float) -> int:
-    """The fewest rows for which `with_constants` is at most a gap, everything else as it is."""
-    from dataclasses import replace
-
+    """The smallest number of rows for which `explicit_gap` is at most `gap`, all else equal."""
     low, high = 2, 4
-    while with_constants(replace(s, rows=high)) > gap:
+    while explicit_gap(replace(s, rows=high)) > gap:
         low, high = high, 2 * high
     while high - low > 1:
         middle = ceil((low + high) / 2)
-        low, high = (low, middle) if with_constants(replace(s, rows=middle)) <= gap else (middle, high)
+        low, high = (low, middle) if explicit_gap(replace(s, rows=middle)) <= gap else (middle, high)
     return high

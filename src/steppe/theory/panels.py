@@ -1,27 +1,43 @@
-"""Pictures of several panels in a row, as the plain dictionaries that plotly reads."""
+"""Figures of several panels in a row, as plain dictionaries for plotly."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log10
 from textwrap import wrap
 from typing import Any
 
-# Okabe and Ito's colours: told apart by people with any colour vision, and in grey
+# the palette of Okabe and Ito, safe for all kinds of colour vision and distinct in grey
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#5F6368"
-CHARACTERS = 0.145  # of a caption, to a pixel of width
+CHARACTERS = 0.145  # of a caption, per pixel of width
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes: its title, what its axes are, and traces as plotly takes them."""
+    """One pair of axes.
+
+    Parameters
+    ----------
+    title, x, y
+        The titles of the panel and of its axes.
+    traces
+        Plotly traces as dictionaries.
+    log
+        The axes with a logarithmic scale: "x", "y" or "xy".
+    across
+        Horizontal lines, each with its label.
+    range_y
+        The range of the y axis; None for plotly's own.
+
+    """
 
     title: str
     x: str
     y: str
     traces: Sequence[dict[str, Any]]
-    log: str = ""  # the axes with a logarithmic scale: "x", "y" or "xy"
-    across: Sequence[tuple[float, str]] = ()  # levels marked by a line, each with its words
+    log: str = ""
+    across: Sequence[tuple[float, str]] = ()
     range_y: tuple[float, float] | None = None
 
 
@@ -42,15 +58,15 @@ def dots(name: str, x: Any, y: Any, colour: Any, **more: Any) -> dict[str, Any]:
 def picture(title: str, caption: str, *row: Panel, height: int = 430) -> dict[str, Any]:
     """A figure with its panels side by side, a title above and a caption below."""
     width, gap = 90 + 430 * len(row) if len(row) > 1 else 860, 0.22 / len(row)
-    words = wrap(caption, int(CHARACTERS * (width - 120)))
-    below = 80 + 19 * len(words)
+    lines = wrap(caption, int(CHARACTERS * (width - 120)))
+    below = 80 + 19 * len(lines)
     layout: dict[str, Any] = {
         "template": "plotly_white", "width": width, "height": height + below, "font": {"size": 14},
         "title": {"text": title, "font": {"size": 18}, "x": 0.02},
         "margin": {"l": 80, "r": 30, "t": 130, "b": below},
         "legend": {"orientation": "h", "x": 0, "y": 1.1, "yanchor": "bottom"},
         "annotations": [{
-            "text": "<br>".join(words), "xref": "paper", "yref": "paper", "x": 0, "y": 0, "xanchor": "left",
+            "text": "<br>".join(lines), "xref": "paper", "yref": "paper", "x": 0, "y": 0, "xanchor": "left",
             "yanchor": "top", "yshift": -56, "showarrow": False, "align": "left", "font": {"size": 13, "color": GREY},
         }],
         "shapes": [],
@@ -68,34 +84,28 @@ def picture(title: str, caption: str, *row: Panel, height: int = 430) -> dict[st
             "text": panel.title, "xref": "paper", "yref": "paper", "x": left, "y": 1, "xanchor": "left",
             "yanchor": "bottom", "yshift": 6, "showarrow": False, "font": {"size": 14},
         })  # fmt: skip
-        for level, words_at in panel.across:
+        for level, label in panel.across:
             style = {"color": GREY, "width": 1.2, "dash": "dot"}
             at = {"xref": f"x{n} domain", "yref": f"y{n}"}
             layout["shapes"].append({"type": "line", "x0": 0, "x1": 1, "y0": level, "y1": level, "line": style, **at})
             layout["annotations"].append({
-                "text": words_at, "x": 1, "y": _place(level, "y" in panel.log), "xanchor": "right", "yanchor": "bottom",
-                "showarrow": False, "font": {"size": 12, "color": GREY}, **at,
+                # plotly places annotations, unlike lines, by the exponent
+                "text": label, "x": 1, "y": log10(level) if "y" in panel.log else level, "xanchor": "right",
+                "yanchor": "bottom", "showarrow": False, "font": {"size": 12, "color": GREY}, **at,
             })  # fmt: skip
-        named = {t["name"] for t in traces}
+        in_legend = {t["name"] for t in traces}
         for trace in panel.traces:
-            once = trace["name"] not in named and trace.get("showlegend", True)
-            traces.append(
-                {**trace, "xaxis": f"x{n}", "yaxis": f"y{n}", "legendgroup": trace["name"], "showlegend": once}
-            )
-            named.add(trace["name"])
+            name = trace["name"]
+            legend = name not in in_legend and trace.get("showlegend", True)
+            traces.append({**trace, "xaxis": f"x{n}", "yaxis": f"y{n}", "legendgroup": name, "showlegend": legend})
+            in_legend.add(name)
     return {"data": traces, "layout": layout}
 
 
 def _axis(title: str, logarithmic: bool) -> dict[str, Any]:
-    # plotly sets powers of ten larger than other numbers
+    # plotly prints powers of ten in a larger font than other numbers
     scale = {"type": "log", "exponentformat": "power", "dtick": 1, "tickfont": {"size": 12}} if logarithmic else {}
     return {"title": {"text": title, "standoff": 8}, "ticks": "outside", "zeroline": False, **scale}
-
-
-def _place(level: float, logarithmic: bool) -> float:
-    from math import log10
-
-    return log10(level) if logarithmic else level  # plotly places words, unlike lines, by the exponent
 
 
 def _list(values: Any) -> Any:

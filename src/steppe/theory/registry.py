@@ -1,4 +1,4 @@
-"""Studies of theory by name: each is a function from settings to numbers, a figure and sentences."""
+"""Studies by name: each is a function from settings to numbers, a figure and sentences."""
 
 from __future__ import annotations
 
@@ -14,14 +14,26 @@ Study = Callable[[Settings], Result]
 
 @dataclass(frozen=True)
 class Entry:
-    """The module and function of a study, one line about it, and its paper."""
+    """A study that is imported when it is needed.
 
-    module: str  # of this package
+    Parameters
+    ----------
+    module, function
+        The module of this package and its function.
+    about
+        One line for `steppe theory`.
+    paper
+        The paper.
+
+    """
+
+    module: str
     function: str
     about: str
     paper: str
 
     def load(self) -> Study:
+        """Imports the study."""
         study: Study = getattr(import_module(f".{self.module}", __package__), self.function)
         return study
 
@@ -31,7 +43,7 @@ AGNOSTIC, SA_SAM = "Nguyen et al. 2024", "Naganuma et al. 2024"
 
 NAMED: Mapping[str, Entry] = {
     "sharpbalance-figure-1b": Entry(
-        "figures", "figure_1b", "sharpness and diversity, all rows against parts", SHARPBALANCE
+        "figures", "figure_1b", "sharpness and diversity, training on all rows or on parts", SHARPBALANCE
     ),
     "sharpbalance-figure-2": Entry("figures", "figure_2", "Theorem 1 and simulation over rho", SHARPBALANCE),
     "sharpbalance-figure-8": Entry("figures", "figure_8", "Theorem 2 and simulation over rho and k", SHARPBALANCE),
@@ -39,7 +51,7 @@ NAMED: Mapping[str, Entry] = {
     "sharpbalance-figure-10": Entry("figures", "figure_10", "Theorem 2 at several step sizes", SHARPBALANCE),
     "sharpbalance-jensen-gap": Entry("checks", "jensen_gap", "Theorem 1's lower bounds, over ||w*||", SHARPBALANCE),
     "sharpness-by-ascent": Entry(
-        "checks", "by_ascent", "projected ascent and the closed trust-region form", SHARPBALANCE
+        "checks", "by_ascent", "projected ascent against the trust-region solution", SHARPBALANCE
     ),
     "wishart-moments": Entry("checks", "wishart_moments", "phi(i, j): limit, next term and exact", SHARPBALANCE),
     "table-1": Entry("universal", "table_1", "measured values of Table 1 beside closed forms", UNIVERSAL),
@@ -48,24 +60,38 @@ NAMED: Mapping[str, Entry] = {
     ),
     "small-radius": Entry("small_radius", "asymptotics", "sharpness over its limit, against the radius", MODERN),
     "sparse-regression": Entry(
-        "sparse_regression", "sparse_regression", "Figure 7: 200 diagonal networks and rank correlations", MODERN
+        "diagonal_networks", "sparse_regression", "Figure 7: 200 diagonal networks and rank correlations", MODERN
     ),
     "gradient-congruence": Entry(
-        "congruence", "gradient_congruence", "Theorem 2 and the cosine of two gradients in training", AGNOSTIC
+        "agnostic", "gradient_congruence", "Theorem 2 and the cosine of two gradients in training", AGNOSTIC
     ),
-    "edge-of-stability": Entry(
-        "edge_of_stability", "edge_of_stability", "lambda_max against 2 / eta for four methods", SA_SAM
-    ),
+    "edge-of-stability": Entry("sa_sam", "edge_of_stability", "lambda_max against 2 / eta for four methods", SA_SAM),
 }
 
 
 def find(name: str) -> Entry:
-    """The study of that name; raises ValueError with the nearest names."""
+    """The study of that name.
+
+    Parameters
+    ----------
+    name
+        A name in `NAMED`; for another one, the error suggests the nearest.
+
+    """
     if name not in NAMED:
         raise ValueError(unknown("study", name, NAMED))
     return NAMED[name]
 
 
 def run(name: str, settings: Settings | None = None) -> Result:
-    """Runs a study by its name."""
+    """Runs a study.
+
+    Parameters
+    ----------
+    name
+        A name in `NAMED`.
+    settings
+        Seed, sizes and progress; the defaults by default.
+
+    """
     return find(name).load()(settings or Settings())

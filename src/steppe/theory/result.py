@@ -1,4 +1,4 @@
-"""Settings and results of a study of theory: numbers, a figure and sentences, and how they are written."""
+"""Settings and results of a study: numbers, a figure and sentences, and how they are saved."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .._util.files import atomic_write
 from .._util.json import json_safe
 from .._util.names import unknown
 
@@ -39,34 +40,54 @@ class Settings:
     tick: Callable[[int, int], object] = lambda done, total: None
 
     def of(self, default: Sizes, **quick: Any) -> Sizes:
-        """The sizes of a study, a dataclass: the default ones, overridden by the quick ones and by `sizes`."""
-        known = {f.name: getattr(default, f.name) for f in fields(default)}  # type: ignore[arg-type]
+        """The sizes of a study, a dataclass: the defaults, overridden by the quick ones and by `sizes`."""
+        defaults = {f.name: getattr(default, f.name) for f in fields(default)}  # type: ignore[arg-type]
         for name, value in self.sizes.items():
-            if name not in known:
-                raise ValueError(unknown("size of this study", name, known))
-            if not _fits(value, known[name]):
-                raise ValueError(f"the size {name} is a value such as {known[name]!r}, not {value!r}")
+            if name not in defaults:
+                raise ValueError(unknown("size of this study", name, defaults))
+            if not _fits(value, defaults[name]):
+                raise ValueError(f"the size {name} is a value such as {defaults[name]!r}, not {value!r}")
         return replace(default, **{**(quick if self.quick else {}), **self.sizes})  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
 class Result:
-    """Numbers as JSON values, a figure for plotly (a dict or a figure), and sentences about what it shows."""
+    """The result of a study.
+
+    Parameters
+    ----------
+    data
+        The numbers, by name.
+    figure
+        The figure, as a dictionary for plotly.
+    words
+        The findings, as sentences.
+
+    """
 
     data: Mapping[str, Any]
     figure: Any
     words: Sequence[str]
 
     def plain(self) -> dict[str, Any]:
-        """The numbers as JSON values: arrays as lists, numbers that are not finite as null."""
+        """The numbers as JSON values: arrays as lists, non-finite numbers as null."""
         values: dict[str, Any] = json_safe(self.data)
         return values
 
 
 def save(result: Result, name: str, out: str | os.PathLike[str]) -> list[Path]:
-    """Writes the numbers (.json) and a page with the figure (.html), into a folder or beside a file of that name."""
-    place = check_place(out)
-    stem = place.with_suffix("") if place.suffix in SUFFIXES and not place.is_dir() else place / name
+    """Writes the numbers (.json) and a page with the figure (.html), and returns their paths.
+
+    Parameters
+    ----------
+    result, name
+        The result, and the name of the study.
+    out
+        A folder, or a file that ends in .html or .json; the other file then has the same stem.
+
+    """
+    path = check_path(out)
+    stem = path.with_suffix("") if path.suffix in SUFFIXES and not path.is_dir() else path / name
     stem.parent.mkdir(parents=True, exist_ok=True)
     page, numbers = (stem.with_name(stem.name + suffix) for suffix in SUFFIXES)
     _write(page, _page(result, name))
@@ -76,12 +97,12 @@ def save(result: Result, name: str, out: str | os.PathLike[str]) -> list[Path]:
     return [page, numbers]
 
 
-def check_place(out: str | os.PathLike[str]) -> Path:
+def check_path(out: str | os.PathLike[str]) -> Path:
     """The path of a folder, or of a file that ends in .html or .json; raises ValueError for any other."""
-    place = Path(out)
-    if place.suffix not in ("", *SUFFIXES) and not place.is_dir():
+    path = Path(out)
+    if path.suffix not in ("", *SUFFIXES) and not path.is_dir():
         raise ValueError(f"a study is written to a folder, or to a file ending in .html or .json, not to {str(out)!r}")
-    return place
+    return path
 
 
 def _page(result: Result, name: str) -> str:
@@ -94,8 +115,6 @@ def _page(result: Result, name: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    from .._util.files import atomic_write
-
     with atomic_write(path) as file:
         file.write(text.encode())
 

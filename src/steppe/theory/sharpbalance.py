@@ -1,14 +1,15 @@
-"""Theorems 1 and 2 of SharpBalance (Lu et al. 2024): diversity and sharpness of SAM's members on random quadratics.
+"""Theorems 1 and 2 of SharpBalance (Lu et al. 2024): diversity and sharpness of SAM ensembles on random quadratics.
 
-A member is trained by k steps of SAM on f(w) = ||A (w - w*)||^2 / 2 from w_0 with mean 0 and covariance sigma^2 I, and
-looked at on fresh rows of the same law. The sharpness is that of the mean member, in a ball of radius rho_0. Every
-bound takes phi: `Phi.limit` is the printed one, of leading order in 1 / d, `Phi.exact` that of matrices of this size.
+Members are trained by k steps of SAM on f(w) = ||A (w - w*)||^2 / 2 from w_0 with mean 0 and covariance sigma^2 I, and
+tested on fresh rows of the same distribution. The sharpness is that of the mean member, in a ball of radius rho_0.
+Every bound is a function of phi: `Phi.limit` is the printed one, of leading order in 1 / d, and `Phi.exact` that of
+matrices of this size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -20,43 +21,60 @@ Moments = Callable[[int, int], float]  # phi(i, j)
 
 @dataclass(frozen=True)
 class Training:
-    """The data's shape, SAM's step and radius, and what it starts from and aims at."""
+    """The settings of the theorems.
+
+    Parameters
+    ----------
+    law
+        The distribution of A^T A.
+    eta, rho, steps
+        SAM's step size, its radius, which multiplies the gradient, and the number of steps k.
+    radius
+        The radius rho_0 in which sharpness is measured.
+    sigma
+        The standard deviation of the initial weights.
+    teacher
+        The norm of w*.
+
+    """
 
     law: Wishart
-    eta: float  # step size
-    rho: float  # SAM's radius, times the gradient as it is
-    steps: int  # k
-    radius: float  # rho_0, in which sharpness is measured
-    sigma: float  # of the initial weights
-    teacher: float  # ||w*||
+    eta: float
+    rho: float
+    steps: int
+    radius: float
+    sigma: float
+    teacher: float
 
     @property
     def phi(self) -> Phi:
+        """The moments of Proposition 1 in this setting."""
         return Phi(self.law, self.eta, self.rho)
 
     def part(self, parts: int) -> Training:
-        """The same training on one of so many equal parts of the rows."""
+        """The same training on one of `parts` equal parts of the rows."""
         if self.law.rows % parts:
             raise ValueError(f"{self.law.rows} rows cannot be split into {parts} equal parts")
-        small = Wishart(self.law.rows // parts, self.law.columns)
-        return Training(small, self.eta, self.rho, self.steps, self.radius, self.sigma, self.teacher)
+        return replace(self, law=Wishart(self.law.rows // parts, self.law.columns))
 
 
 def diversity(training: Training, phi: Moments) -> float:
-    """Theorem 1: the variance of members' predictions on fresh rows is phi(2k, 0) sigma^2."""
+    """Theorem 1: the variance of the members' predictions on fresh rows is phi(2k, 0) sigma^2."""
     return phi(2 * training.steps, 0) * training.sigma**2
 
 
 def upper(training: Training, phi: Moments) -> float:
     """Theorem 1: sharpness <= rho_0^2 (sqrt(n/d) + 1)^2 / 2 + rho_0 sqrt(phi(2k, 2)) ||w*||."""
-    slope = sqrt(phi(2 * training.steps, 2)) * training.teacher
-    return training.radius**2 / 2 * training.law.edges[1] + training.radius * slope
+    return training.radius**2 / 2 * training.law.edges[1] + training.radius * _gradient_norm(training, phi)
 
 
 def lower(training: Training, phi: Moments, gap: float) -> float:
     """Theorem 1: sharpness >= rho_0^2 (sqrt(n/d) - 1)^2 / 2 + rho_0 sqrt(phi(2k, 2)) ||w*|| - gap, for n >= d."""
-    slope = sqrt(phi(2 * training.steps, 2)) * training.teacher
-    return training.radius**2 / 2 * training.law.edges[0] + training.radius * slope - gap
+    return training.radius**2 / 2 * training.law.edges[0] + training.radius * _gradient_norm(training, phi) - gap
+
+
+def _gradient_norm(training: Training, phi: Moments) -> float:
+    return sqrt(phi(2 * training.steps, 2)) * training.teacher
 
 
 def gap_printed(training: Training, phi: Moments) -> float:
@@ -65,7 +83,7 @@ def gap_printed(training: Training, phi: Moments) -> float:
 
 
 def gap_corrected(training: Training, phi: Moments) -> float:
-    """The same step done again: rho_0 ||w*|| (phi(4k, 4) - phi(2k, 2)^2) / (2 phi(2k, 2)^{3/2}).
+    """G with its factor rho_0 ||w*||^2: rho_0 ||w*|| (phi(4k, 4) - phi(2k, 2)^2) / (2 phi(2k, 2)^{3/2}).
 
     With Z = w*^T B^{2k} M^2 w*, E sqrt(Z) >= sqrt(E Z) - Var Z / (2 (E Z)^{3/2}), E Z = phi(2k, 2) ||w*||^2, and
     Var Z <= (phi(4k, 4) - phi(2k, 2)^2) ||w*||^4 by Cauchy and Schwarz.
@@ -74,7 +92,7 @@ def gap_corrected(training: Training, phi: Moments) -> float:
 
 
 def gap_tight(training: Training, phi: Moments) -> float:
-    """The corrected gap with the variance itself, which is smaller by a factor of about d / 2.
+    """The corrected gap with the variance itself instead of its bound, smaller by a factor of about d / 2.
 
     Eigenvectors are uniform and independent of eigenvalues, so E[u_i^2 u_j^2] = (1 + 2 [i = j]) / (d (d + 2)) and, with
     q = x^2 B(x)^{2k}, Var Z / ||w*||^4 = (2 (phi(4k, 4) - phi(2k, 2)^2) + d Var(mean q)) / (d + 2), where
@@ -86,7 +104,7 @@ def gap_tight(training: Training, phi: Moments) -> float:
 
 
 def upper_in_parts(training: Training, parts: int, phi: Moments, printed: bool = False) -> float:
-    """Theorem 2: sharpness <= rho_0^2 (sqrt(n/d) + 1)^2 / 2 + rho_0 sqrt(C) ||w*|| / S, phi being that of one part."""
+    """Theorem 2: sharpness <= rho_0^2 (sqrt(n/d) + 1)^2 / 2 + rho_0 sqrt(C) ||w*|| / S, with phi of one part."""
     c = c_printed(training, parts, phi) if printed else c_corrected(training, parts, phi)
     return training.radius**2 / 2 * training.law.edges[1] + training.radius / parts * sqrt(c) * training.teacher
 
@@ -98,7 +116,7 @@ def diversity_in_parts(training: Training, parts: int, phi: Moments) -> float:
 
 
 def c_printed(training: Training, parts: int, phi: Moments) -> float:
-    """C of Theorem 2 as printed, which counts four kinds of coincidence wrongly."""
+    """C of Theorem 2 as printed, with four wrong coefficients."""
     k, s, r = training.steps, parts, training.law.ratio / parts
     two, three, four = s * (s - 1), s * (s - 1) * (s - 2), s * (s - 1) * (s - 2) * (s - 3)
     return (
@@ -110,12 +128,12 @@ def c_printed(training: Training, parts: int, phi: Moments) -> float:
 
 
 def c_corrected(training: Training, parts: int, phi: Moments) -> float:
-    """C of Theorem 2: the sum over parts l, j, s, t of E tr(M_l M_j B_s^k B_t^k) / d, by which of them coincide.
+    """C of Theorem 2: the sum over parts l, j, s, t of E tr(M_l M_j B_s^k B_t^k) / d, by the equal indices.
 
-    Two of four coincide in six ways: l = j gives E[M^2] phi(k, 0)^2, s = t gives r^2 phi(2k, 0), and the other *four*
-    give r phi(k, 0) phi(k, 1); printed are 3/2, 3/2 and 3 of them. Where an M and a B coincide twice,
-    l = t, j = s gives phi(k, 1)^2, and l = s, j = t crosses: for free matrices it gives
-    2 r phi(k, 0) phi(k, 1) - r^2 phi(k, 0)^2, up to terms of order 1 / d^2; printed is phi(k, 1)^2 for both.
+    Exactly two of the four are equal in six ways: l = j gives E[M^2] phi(k, 0)^2, s = t gives r^2 phi(2k, 0), and the
+    other *four* give r phi(k, 0) phi(k, 1); the paper prints 3/2, 3/2 and 3. With two pairs of an M and a B,
+    l = t, j = s gives phi(k, 1)^2, and the crossing l = s, j = t gives, for free matrices,
+    2 r phi(k, 0) phi(k, 1) - r^2 phi(k, 0)^2, up to terms of order 1 / d^2; the paper prints phi(k, 1)^2 for both.
     """
     k, s, r = training.steps, parts, training.law.ratio / parts
     square = phi(0, 2)  # E[M^2]: r (1 + r) in the limit
@@ -131,28 +149,28 @@ def c_corrected(training: Training, parts: int, phi: Moments) -> float:
 
 
 def upper_alone(training: Training, parts: int, phi: Moments) -> float:
-    """The same bound for one member, the mean over starts on one part: rho_0 sqrt(E tr(M^2 B_s^{2k}) / d) ||w*||.
+    """The same bound for the mean over starts on a single part: rho_0 sqrt(E tr(M^2 B_s^{2k}) / d) ||w*||.
 
-    Theorem 2 looks at the mean over parts, which is nobody's weights. M is the member's own part and the rest, of which
-    the rest is independent of B_s: E tr(M^2 B_s^{2k}) / d = phi'(2k, 2) + 2 (S - 1) r phi'(2k, 1) + m phi'(2k, 0), m
-    being the second moment of the rest.
+    Theorem 2 is about the mean over parts, which no member has as its weights. M is the sum of the member's own part
+    and of the rest, which is independent of B_s: E tr(M^2 B_s^{2k}) / d = phi'(2k, 2) + 2 (S - 1) r phi'(2k, 1)
+    + m phi'(2k, 0), with m the second moment of the rest.
     """
     k, r, law = training.steps, training.law.ratio / parts, training.law
     rest = (parts - 1) * r
     square = (parts - 1) * (phi(0, 2) - r**2) + rest**2
-    slope = sqrt(phi(2 * k, 2) + 2 * rest * phi(2 * k, 1) + square * phi(2 * k, 0)) * training.teacher
-    return training.radius**2 / 2 * law.edges[1] + training.radius * slope
+    gradient = sqrt(phi(2 * k, 2) + 2 * rest * phi(2 * k, 1) + square * phi(2 * k, 0)) * training.teacher
+    return training.radius**2 / 2 * law.edges[1] + training.radius * gradient
 
 
 def sharpness_limit(training: Training) -> float:
-    """What the sharpness itself tends to as d grows: the least over mu of (mu rho_0^2 + ||w*||^2 psi(mu)) / 2.
+    """The limit of the sharpness for large d: the minimum over mu of (mu rho_0^2 + ||w*||^2 psi(mu)) / 2.
 
-    psi(mu) is the integral of x^2 B(x)^{2k} / (mu - x) against Marchenko and Pastur's law: the trust-region dual of the
-    mean member's quadratic, whose gradient M B^k w* lies in no special direction.
+    psi(mu) is the integral of x^2 B(x)^{2k} / (mu - x) against the Marchenko-Pastur law. This is the trust-region dual
+    for the mean member, whose gradient M B^k w* has a uniform direction.
     """
     top, k = training.law.edges[1], training.steps
 
-    def weighed(excess: float, power: int) -> float:
+    def weighted(excess: float, power: int) -> float:
         return training.teacher**2 * training.law.limit(
             lambda x: (x * contraction(x, training.eta, training.rho) ** k) ** 2 / (top + excess - x) ** power
         )
@@ -160,8 +178,8 @@ def sharpness_limit(training: Training) -> float:
     low, high = 1e-12, training.teacher * sqrt(training.phi.limit(2 * k, 2)) / training.radius
     for _ in range(200):
         middle = sqrt(low * high)
-        low, high = (middle, high) if weighed(middle, 2) > training.radius**2 else (low, middle)
-    return ((top + high) * training.radius**2 + weighed(high, 1)) / 2
+        low, high = (middle, high) if weighted(middle, 2) > training.radius**2 else (low, middle)
+    return ((top + high) * training.radius**2 + weighted(high, 1)) / 2
 
 
 def _spread(training: Training, phi: Moments) -> float:
@@ -169,7 +187,7 @@ def _spread(training: Training, phi: Moments) -> float:
 
 
 def _fluctuation(training: Training) -> float:
-    """The variance of the mean of x^2 B(x)^{2k} over a matrix's eigenvalues, to leading order in 1 / d."""
+    """The variance of the mean of x^2 B(x)^{2k} over the eigenvalues of a matrix, to leading order in 1 / d."""
     count = max(64, 8 * training.steps + 16)  # above twice the degree, 4k + 2
     t = (np.arange(count) + 0.5) * np.pi / count
     x = 1 + training.law.ratio + 2 * training.law.ratio**0.5 * np.cos(t)

@@ -1,7 +1,7 @@
-"""The protocol of SharpBalance's appendix C.3, all matrices and members at once, because everything diagonalises.
+"""Simulation of SharpBalance's appendix C.3 in the eigenbases of the data matrices.
 
-Data matrices are drawn and diagonalised once; then any step size, radius and number of steps costs a few array
-operations in the eigenbasis of each matrix.
+Data matrices are drawn and diagonalised once. After that, every step size, radius and number of steps takes a few array
+operations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .quadratic import ascent, summit
+from .quadratic import ascent, ball_maximum
 from .sharpbalance import Training
 from .wishart import Wishart, contraction
 
@@ -23,44 +23,65 @@ Tick = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class Protocol:
-    """How much is drawn; the numbers are those of appendix C.3, as far as it tells them."""
+    """The sizes of the simulation; defaults from appendix C.3 unless stated otherwise.
+
+    The paper does not give `radius`, `sigma` and `teacher`. With these defaults the initial weights have the scale of
+    the teacher, and the gradient contributes more to the sharpness than the curvature: the bounds differ in that part.
+
+    Parameters
+    ----------
+    matrices, starts
+        The number of data matrices, and of initial weights per matrix.
+    rows, columns, test_rows
+        The shape of a data matrix, and the number of test rows.
+    parts
+        The number of parts of the rows in SharpBalance.
+    ascent_step, ascent_steps
+        The step size and the number of steps of projected ascent.
+    radius
+        The radius in which sharpness is measured.
+    sigma
+        The standard deviation of each initial weight.
+    teacher
+        The root mean square of the teacher's weights: ||w*|| = teacher sqrt(columns).
+
+    """
 
     matrices: int = 50
     starts: int = 50
     rows: int = 3000
     columns: int = 150
     test_rows: int = 1000
-    parts: int = 10  # of SharpBalance
+    parts: int = 10
     ascent_step: float = 0.01
     ascent_steps: int = 50
-    # The paper does not tell these. Weights start as large as the teacher's, and the radius of sharpness is small, so
-    # that the gradient's part of the sharpness, in which the bounds differ, is larger than the curvature's
     radius: float = 0.1
-    sigma: float = 1.0  # standard deviation of each initial weight
-    teacher: float = 1.0  # root mean square of the teacher's weights: ||w*|| = teacher sqrt(columns)
+    sigma: float = 1.0
+    teacher: float = 1.0
 
     def __post_init__(self) -> None:
         if min(self.matrices, self.starts) < 2:
             raise ValueError(
-                f"a variance is over 2 matrices and 2 starts at least, not {self.matrices} and {self.starts}"
+                f"a variance needs at least 2 matrices and 2 starts, not {self.matrices} and {self.starts}"
             )
         if self.parts < 1 or self.rows % self.parts:
             raise ValueError(f"{self.rows} rows cannot be split into {self.parts} equal parts")
 
     def training(self, eta: float, rho: float, steps: int) -> Training:
+        """The settings of the theorems for this protocol."""
         law = Wishart(self.rows, self.columns)
         return Training(law, eta, rho, steps, self.radius, self.sigma, self.teacher * self.columns**0.5)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One value a matrix: what a simulated ensemble has."""
+    """Diversity and sharpness of simulated ensembles, one value per matrix."""
 
     diversity: Array  # sample variance of the members' predictions, averaged over test rows
-    sharpness: Array  # of the expected member, at the summit
-    climbed: Array  # the same as projected ascent finds it
+    sharpness: Array  # of the expected member
+    climbed: Array  # the same by projected ascent, a lower bound
     sampled: Array  # of the mean of the drawn members instead of the expected member
-    alone: Array  # of the member expected on each part by itself, averaged over parts
+    alone: Array  # of the expected member of each part, averaged over parts
 
 
 @dataclass(frozen=True)
@@ -74,7 +95,7 @@ class Draws:
     test: Array  # (matrices, columns, columns): T^T T / test rows
     part_curvature: Array | None  # (matrices, parts, columns)
     part_basis: Array | None  # (matrices, parts, columns, columns): eigenvectors of the parts in the basis of the whole
-    part_of: NDArray[np.int64]  # (matrices, starts): the part that each member of SharpBalance is trained on
+    part_of: NDArray[np.int64]  # (matrices, starts): the part on which SharpBalance trains each member
 
     def sam(self, eta: float, rho: float, steps: int) -> Measured:
         """Members trained on all rows."""
@@ -83,17 +104,17 @@ class Draws:
         return self._measured(errors, -power * self.teacher, -(power * self.teacher)[:, None])
 
     def sharpbalance(self, eta: float, rho: float, steps: int) -> Measured:
-        """Members trained on one part of the rows each, drawn uniformly; the mean is over starts and parts."""
+        """Members trained on one random part of the rows each; the expected member is the mean over all parts."""
         if self.part_curvature is None or self.part_basis is None:
-            raise ValueError("these draws have no parts: draw(..., parts=True) makes them")
+            raise ValueError("these draws have no parts: call draw(..., parts=True)")
         power = contraction(self.part_curvature, eta, rho) ** steps
         teacher = np.einsum("mpij,mi->mpj", self.part_basis, self.teacher)
         expected = -np.einsum("mpij,mpj->mpi", self.part_basis, power * teacher)
-        apart = self.starts - self.teacher[:, None]
-        errors = np.empty_like(apart)
+        start_errors = self.starts - self.teacher[:, None]
+        errors = np.empty_like(start_errors)
         for m, part in np.ndindex(power.shape[:2]):
             chosen, basis = self.part_of[m] == part, self.part_basis[m, part]
-            errors[m, chosen] = (apart[m, chosen] @ basis * power[m, part]) @ basis.T
+            errors[m, chosen] = (start_errors[m, chosen] @ basis * power[m, part]) @ basis.T
         return self._measured(errors, expected.mean(1), expected)
 
     def _measured(self, errors: Array, expected: Array, by_part: Array) -> Measured:
@@ -101,29 +122,37 @@ class Draws:
         diversity = (centred @ self.test * centred).sum((1, 2)) / (p.starts - 1)
         gradient = self.curvature * expected
         climbed = ascent(self.curvature, gradient, p.radius, p.ascent_step, p.ascent_steps)[-1]
-        sampled = summit(self.curvature, self.curvature * errors.mean(1), p.radius).height
+        sampled = ball_maximum(self.curvature, self.curvature * errors.mean(1), p.radius).value
         each = self.curvature[:, None]
-        alone = summit(each, each * by_part, p.radius).height.mean(1)
-        return Measured(diversity, summit(self.curvature, gradient, p.radius).height, climbed, sampled, alone)
+        alone = ball_maximum(each, each * by_part, p.radius).value.mean(1)
+        return Measured(diversity, ball_maximum(self.curvature, gradient, p.radius).value, climbed, sampled, alone)
 
 
 def draw(protocol: Protocol, seed: int = 0, parts: bool = False, tick: Tick = lambda done, total: None) -> Draws:
-    """Draws the protocol's matrices, each from a generator of its own number, and diagonalises them."""
-    whole = [_one(protocol, seed, number, parts, tick) for number in range(protocol.matrices)]
-    curvature, teacher, starts, test, part_curvature, part_basis, part_of = zip(*whole, strict=True)
-    return Draws(
-        protocol,
-        np.stack(curvature),
-        np.stack(teacher),
-        np.stack(starts),
-        np.stack(test),
-        np.stack(part_curvature) if parts else None,
-        np.stack(part_basis) if parts else None,
-        np.stack(part_of),
-    )
+    """Draws the data matrices and diagonalises them.
+
+    Parameters
+    ----------
+    protocol
+        The sizes.
+    seed
+        The seed; each matrix has a generator of its own, seeded by (seed, its number).
+    parts
+        Whether to diagonalise the parts too, as `Draws.sharpbalance` needs.
+    tick
+        Called with the number of matrices done and their total.
+
+    """
+    matrices = []
+    for number in range(protocol.matrices):
+        matrices.append(_draw_matrix(protocol, seed, number, parts))
+        tick(number + 1, protocol.matrices)
+    arrays: list[Any] = [None if x[0] is None else np.stack(x) for x in zip(*matrices, strict=True)]
+    return Draws(protocol, *arrays)
 
 
-def _one(p: Protocol, seed: int, number: int, parts: bool, tick: Tick) -> tuple[Any, ...]:
+def _draw_matrix(p: Protocol, seed: int, number: int, parts: bool) -> tuple[Any, ...]:
+    """One matrix and its starts and test rows: the fields of `Draws` after the protocol, in their order."""
     rng = np.random.default_rng([seed, number])
     teacher = np.random.default_rng(seed).standard_normal(p.columns)  # one for all matrices
     teacher *= p.teacher * p.columns**0.5 / np.linalg.norm(teacher)
@@ -134,15 +163,8 @@ def _one(p: Protocol, seed: int, number: int, parts: bool, tick: Tick) -> tuple[
     grams = np.swapaxes(data, 1, 2) @ data
     curvature, basis = np.linalg.eigh(grams.sum(0))
     curvature = np.maximum(curvature, 0)
-    seen = test @ basis
+    test = test @ basis
     part_curvature, part_basis = np.linalg.eigh(grams) if parts else (None, None)
-    tick(number + 1, p.matrices)
-    return (
-        curvature,
-        teacher @ basis,
-        starts @ basis,
-        seen.T @ seen / p.test_rows,
-        part_curvature,
-        basis.T @ part_basis if part_basis is not None else None,
-        part_of,
-    )
+    part_basis = basis.T @ part_basis if part_basis is not None else None
+    gram = test.T @ test / p.test_rows
+    return curvature, teacher @ basis, starts @ basis, gram, part_curvature, part_basis, part_of

@@ -1,9 +1,9 @@
-"""What sharpness tends to when the radius goes to 0: A modern look, Propositions 1 and 2, as ratios against the radius.
+"""Limits of sharpness for small radii: A modern look (Andriushchenko et al. 2023), Propositions 1 and 2.
 
 Proposition 1: worst-case sharpness is rho ||T grad L||_q away from critical points (1/p + 1/q = 1), and at a critical
-point that is no maximum rho^2 / 2 max (g' T H T g) / ||g||_p^2. Proposition 2: average-case sharpness is
-rho^2 / 2 tr(T H T), whatever the gradient. Both are printed as limits of the sharpness itself, which is 0; what has the
-limit is the sharpness over rho or rho^2.
+point that is not a maximum rho^2 / 2 max (g' T H T g) / ||g||_p^2. Proposition 2: average-case sharpness is
+rho^2 / 2 tr(T H T), for every gradient. The paper prints both as limits of the sharpness itself, which are 0; they are
+limits of sharpness over rho or rho^2.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ MAGNITUDE = Elementwise(eta=0.0, everywhere=True)  # T = |w|, as in the proposit
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much data, how long, how many radii and draws."""
+    """Sizes of `small-radius`."""
 
     rows: int = 300
     width: int = 16
     steps: int = 60  # of gradient descent before measuring
     radii: int = 9
-    draws: int = 200  # pairs, for the average case
+    draws: int = 200  # pairs of directions, for the average case
 
 
 def images(rows: int) -> tuple[Tensor, Tensor]:
-    """Rows of the digits as numbers between 0 and 1, in double precision, and their classes."""
+    """Images of the digits, flattened, between 0 and 1 in double precision, and their classes."""
     train = digits().train.rows(torch.arange(rows))
     return train.inputs.flatten(1).double() / 255, train.targets
 
 
 def network(width: int, seed: int, inputs: int = 64) -> nn.Sequential:
-    """A smooth network of one hidden layer, in double precision."""
+    """A smooth network with one hidden layer, in double precision."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, 10)).double()
 
@@ -59,20 +59,20 @@ def descend(model: nn.Module, x: Tensor, y: Tensor, steps: int, lr: float = 0.5)
         opt.step()
 
 
-def agreeing(model: nn.Module, x: Tensor) -> Objective:
-    """An objective with a minimum exactly at the model: cross-entropy against the model's own probabilities."""
+def at_minimum(model: nn.Module, x: Tensor) -> Objective:
+    """An objective with a minimum exactly at the weights: cross-entropy against the model's own probabilities."""
     with torch.no_grad():
-        own = model(x).softmax(1)
-    return Objective(model, cross_entropy, (x, own))
+        probabilities = model(x).softmax(1)
+    return Objective(model, cross_entropy, (x, probabilities))
 
 
 def asymptotics(settings: Settings) -> Result:
-    """Sharpness over what it tends to, against the radius, at a slope and at a minimum, standard and adaptive."""
+    """Sharpness over its limit, against the radius, at a slope and at a minimum, standard and adaptive."""
     sizes = settings.of(Sizes(), rows=100, steps=20, radii=5, draws=40)
     x, y = images(sizes.rows)
     model = network(sizes.width, settings.seed)
     descend(model, x, y, sizes.steps)
-    slope, bottom = Objective(model, cross_entropy, (x, y)), agreeing(model, x)
+    slope, minimum = Objective(model, cross_entropy, (x, y)), at_minimum(model, x)
     radii = torch.logspace(-4, 0, sizes.radii, dtype=torch.float64).tolist()
     curves: dict[str, dict[str, list[float]]] = {"slope": {}, "minimum": {}, "average": {}}
     done = 0
@@ -80,12 +80,12 @@ def asymptotics(settings: Settings) -> Result:
     def ratios(
         where: str, name: str, objective: Objective, values: Sequence[Measure], limit: Measure, order: int
     ) -> None:
-        """Sharpness at every radius over the limit at radius 1 times that radius to the order."""
+        """Sharpness at every radius over limit * radius^order, with the limit of radius 1."""
         nonlocal done
         unit = limit.estimate(objective).value
-        curves[where][name] = found = []
+        curves[where][name] = curve = []
         for radius, value in zip(radii, values, strict=True):
-            found.append(value.estimate(objective).value / (unit * radius**order))
+            curve.append(value.estimate(objective).value / (unit * radius**order))
             done += 1
             settings.tick(done, 8 * len(radii))
 
@@ -95,20 +95,20 @@ def asymptotics(settings: Settings) -> Result:
             searches = [WorstCase(Ball(r, metric, p)) for r in radii]
             ratios("slope", f"{name}, p = {p:g}", slope, searches, SlopeLimit(Ball(1.0, metric, p)), 1)
         longer = [WorstCase(Ball(r, metric), 60, 3) for r in radii]
-        ratios("minimum", name, bottom, longer, CurvatureLimit(Ball(1.0, metric), rtol=1e-6), 2)
+        ratios("minimum", name, minimum, longer, CurvatureLimit(Ball(1.0, metric), rtol=1e-6), 2)
         noise = [AverageCase(r, metric=metric, n=sizes.draws) for r in radii]
         ratios("average", name, slope, noise, AverageLimit(1.0, metric, rtol=1e-3), 2)
     words = [
-        f"At radius {radii[0]:g}: worst case over rho ||T g||_q " + _ends(curves["slope"], 0) + ".",
-        "Worst case over rho^2/2 lambda_max at a minimum " + _ends(curves["minimum"], 0) + ".",
-        "Average case over rho^2/2 tr, at the slope, " + _ends(curves["average"], 0) + ".",
-        f"At radius {radii[-1]:g} they are " + ", ".join(_ends(c, -1) for c in curves.values()) + ".",
+        f"At radius {radii[0]:g}, worst case / (rho ||T g||_q) at a slope is {_range(curves['slope'], 0)}, "
+        f"worst case / (rho^2/2 lambda_max) at a minimum {_range(curves['minimum'], 0)}, and "
+        f"average case / (rho^2/2 tr) at the slope {_range(curves['average'], 0)}.",
+        f"At radius {radii[-1]:g} they are " + ", ".join(_range(c, -1) for c in curves.values()) + ".",
     ]
     data = {"radii": radii, "ratios": curves, "sizes": vars(sizes)}
     return Result(data, _draw(data, words), words)
 
 
-def _ends(curves: dict[str, list[float]], at: int) -> str:
+def _range(curves: dict[str, list[float]], at: int) -> str:
     values = [c[at] for c in curves.values()]
     return f"{min(values):.3f} to {max(values):.3f}"
 
@@ -134,4 +134,4 @@ def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
                 title, "radius rho", "ratio to its limit", traces, "xy" if where == "slope" else "x", [(1.0, "limit")]
             )
         )
-    return picture("Sharpness and what it tends to as the radius shrinks", " ".join(words), *panels)
+    return picture("Sharpness over its limit for small radii", " ".join(words), *panels)

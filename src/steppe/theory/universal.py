@@ -1,4 +1,4 @@
-"""Table 1 of the universal-SAM paper and its Examples 1 to 3: what the rows are worth, exactly and by measurement."""
+"""Table 1 and Examples 1 to 3 of the universal-SAM paper: closed forms, quadratures and measured values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple, exponential
 from ..measures import Objective, SecondOrder
-from .panels import BLUE, GREEN, ORANGE, VERMILLION, Panel, dots, line, picture
+from .panels import BLUE, GREEN, GREY, ORANGE, VERMILLION, Panel, dots, line, picture
 from .result import Result, Settings
 
 F64 = torch.float64
 
 
 def closed_forms(eigenvalues: Tensor, sigma: float) -> dict[str, float]:
-    """Table 1's last column: tr(H) / 2d, ||H||_F^2 (printed without the square), det(H), prod (1 - sigma lambda_i)."""
+    """Table 1, last column: tr(H) / 2d, ||H||_F^2 (printed without the square), det(H), prod (1 - sigma lambda_i)."""
     values = eigenvalues.double()
     return {
         "trace": float(values.mean()) / 2,
@@ -30,40 +30,40 @@ def closed_forms(eigenvalues: Tensor, sigma: float) -> dict[str, float]:
     }
 
 
-# -- directions whose plain mean is the integral ----------------------------------------------------------------------
+# -- directions whose mean is the integral ----------------------------------------------------------------------------
 
 
-def crosses(d: int) -> Tensor:
+def cross_points(d: int) -> Tensor:
     """The 2d points +-e_i of the unit sphere: a quadratic form has the same mean over them as over the sphere."""
     return torch.cat([torch.eye(d, dtype=F64), -torch.eye(d, dtype=F64)])
 
 
 def gaussian_points(d: int) -> Tensor:
-    """6^d points with all moments of N(0, I) up to the fifth: every coordinate is -sqrt 3, four times 0, sqrt 3."""
-    ticks = [-(3.0**0.5), 0.0, 0.0, 0.0, 0.0, 3.0**0.5]  # Gauss-Hermite's weights 1/6, 2/3, 1/6 as counts
+    """6^d points with the moments of N(0, I) up to the fifth: a grid of -sqrt 3, 0 (four times) and sqrt 3."""
+    ticks = [-(3.0**0.5), 0.0, 0.0, 0.0, 0.0, 3.0**0.5]  # Gauss-Hermite weights 1/6, 2/3, 1/6 as multiplicities
     return torch.tensor(list(product(ticks, repeat=d)), dtype=F64)
 
 
-def lattice(d: int, half: float, points: int) -> Tensor:
-    """The midpoints of equal cells of [-half, half]^d: over them the mean of what fades in time is its integral."""
+def midpoints(d: int, half: float, points: int) -> Tensor:
+    """The midpoints of equal cells of [-half, half]^d: a quadrature for functions that vanish near the boundary."""
     ticks = (torch.arange(points, dtype=F64) + 0.5) * (2 * half / points) - half
     return torch.cartesian_prod(*[ticks] * d).reshape(-1, d)
 
 
-def over(triple: Triple, hessian: Tensor, directions: Tensor) -> float:
-    """A triple's phi of the mean of psi(v' H v / 2) over given directions, all laws of the triple seeing the same ones.
+def functional(triple: Triple, hessian: Tensor, directions: Tensor) -> float:
+    """A triple's phi of the mean of psi(v' H v / 2) over these directions, used for all its laws; in logs, the log.
 
-    The factor for small samples is left out, because the directions are an integral; in logs, the logarithm.
+    There is no small-sample correction, because the directions are a quadrature.
     """
     forms = ((directions @ hessian.double()) * directions).sum(1, keepdim=True) / 2
-    whole = replace(triple, correction=lambda n: 1.0)
-    return float(whole.link(whole.psis(forms.expand(-1, len(triple.laws)))))
+    uncorrected = replace(triple, correction=lambda n: 1.0)
+    return float(uncorrected.link(uncorrected.psis(forms.expand(-1, len(triple.laws)))))
 
 
 def log_determinant(hessian: Tensor, half: float, points: int) -> float:
-    """The log of the third row: (2 pi)^d over the squared integral of exp(-v' H v / 2), over a cube of a lattice."""
+    """The log of the third row, (2 pi)^d over the squared integral of exp(-v' H v / 2), by quadrature over a cube."""
     d = len(hessian)
-    mean = over(DETERMINANT, hessian, lattice(d, half, points))
+    mean = functional(DETERMINANT, hessian, midpoints(d, half, points))
     return mean + d * log(2 * pi) - 2 * d * log(2 * half)
 
 
@@ -71,10 +71,10 @@ def log_determinant(hessian: Tensor, half: float, points: int) -> float:
 
 
 def saddle() -> Tensor:
-    """Example 1: the Hessian of (x1^2 - x2^2) / 2, the same everywhere, of trace 0 and squared norm 2.
+    """Example 1: the Hessian of (x1^2 - x2^2) / 2, the same everywhere, with trace 0 and squared Frobenius norm 2.
 
-    That all points look equally flat is said against the trace; but a constant Hessian makes every function of the
-    Hessian constant, those of this paper too. What tells Frobenius apart is that it is not that of a plane.
+    The paper argues against the trace because it is the same at all points. But a constant Hessian makes every function
+    of the Hessian constant; the Frobenius norm differs only in that it is not zero, as it is for a plane.
     """
     return torch.diag(torch.tensor([1.0, -1.0], dtype=F64))
 
@@ -82,7 +82,7 @@ def saddle() -> Tensor:
 def product_hessian(x1: float, x2: float) -> Tensor:
     """Example 2: the Hessian of (x1 x2 - 1)^2, whose zero-loss manifold is x1 x2 = 1.
 
-    Its trace grows under (k x1, x2 / k) and its determinant 4 p^2 - (4 p - 2)^2, p = x1 x2, does not (Example 3), but
+    Its trace changes under (k x1, x2 / k) and its determinant 4 p^2 - (4 p - 2)^2, p = x1 x2, does not (Example 3). But
     on the zero-loss manifold, where minima are compared, the determinant is 0 at every point.
     """
     corner = 4 * x1 * x2 - 2
@@ -98,8 +98,8 @@ def product_determinant(x1: float, x2: float) -> float:
 # -- the study --------------------------------------------------------------------------------------------------------
 
 
-class Bowl(nn.Module):
-    """w' H w / 2, from weights 0 or from a start."""
+class Quadratic(nn.Module):
+    """The loss w' H w / 2, with initial weights `start`, 0 by default."""
 
     hessian: Tensor
 
@@ -112,21 +112,21 @@ class Bowl(nn.Module):
         return self.w @ self.hessian @ self.w / 2
 
 
-def bowl(hessian: Tensor) -> Objective:
-    """A quadratic with that Hessian, as an objective that any measure takes."""
+def quadratic(hessian: Tensor) -> Objective:
+    """The quadratic with that Hessian as an objective, for measures."""
     row = (torch.zeros(1, 1), torch.zeros(1))
-    return Objective(Bowl(hessian), lambda out, _: out, row, forward=lambda model, batch: (model(), batch[1]))
+    return Objective(Quadratic(hessian), lambda out, _: out, row, forward=lambda model, batch: (model(), batch[1]))
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many spectra, of how many eigenvalues, and how they are measured."""
+    """Sizes of `table-1`."""
 
     spectra: int = 10
     dimension: int = 2
     draws: int = 200
     sigma: float = -0.4  # negative, so that the integral is finite for every positive eigenvalue
-    half: float = 4.0  # of the cube for the determinant's row: three standard deviations of the widest Gaussian
+    half: float = 4.0  # half side of the cube for the determinant: three standard deviations of the widest Gaussian
 
 
 def random_hessian(d: int, generator: torch.Generator) -> Tensor:
@@ -138,7 +138,7 @@ def random_hessian(d: int, generator: torch.Generator) -> Tensor:
 
 
 def table_1(settings: Settings) -> Result:
-    """Measured values of Table 1's rows, from products with the Hessian, against closed forms on random spectra."""
+    """Measured values of Table 1's rows, from Hessian-vector products, against closed forms on random spectra."""
     sizes = settings.of(Sizes(), spectra=2, draws=60)
     generator = torch.Generator().manual_seed(settings.seed)
     triples = {
@@ -152,15 +152,14 @@ def table_1(settings: Settings) -> Result:
         hessian = random_hessian(sizes.dimension, generator)
         exact = closed_forms(torch.linalg.eigvalsh(hessian), sizes.sigma)
         for name, triple in triples.items():
-            found = SecondOrder(triple, sizes.draws).estimate(bowl(hessian), seed=settings.seed + i)
-            # rows in logs are compared as logarithms; the cube stands for all of space
-            space = sizes.dimension * (log(2 * pi) - 2 * log(2 * sizes.half)) if name == "determinant" else 0.0
-            value = found.value + space
+            estimate = SecondOrder(triple, sizes.draws).estimate(quadratic(hessian), seed=settings.seed + i)
+            # triples in logs are compared as logarithms; the mean over the cube becomes an integral over all space
+            volume = sizes.dimension * (log(2 * pi) - 2 * log(2 * sizes.half)) if name == "determinant" else 0.0
+            value = estimate.value + volume
             closed = log(exact[name]) if triple.logs else exact[name]
-            rows.append({"row": name, "spectrum": i, "closed": closed, "measured": value, "stderr": found.stderr})
+            rows.append({"row": name, "spectrum": i, "closed": closed, "measured": value, "stderr": estimate.stderr})
         settings.tick(i + 1, sizes.spectra)
-    off = [(r["measured"] - r["closed"]) / r["stderr"] for r in rows]
-    within = sum(abs(z) < 2 for z in off)
+    within = sum(abs((r["measured"] - r["closed"]) / r["stderr"]) < 2 for r in rows)
     words = [
         f"{within} of {len(rows)} measured values lie within two standard errors of Table 1's closed form "
         f"({sizes.draws} draws, {sizes.dimension} parameters, {sizes.spectra} random spectra).",
@@ -185,6 +184,6 @@ def _draw(rows: Sequence[Mapping[str, Any]], words: Sequence[str]) -> dict[str, 
         bars = {"type": "data", "array": [2 * r["stderr"] for r in chosen], "thickness": 1.4}
         measured = dots("measured ± 2 standard errors", closed, [r["measured"] for r in chosen], colour, error_y=bars)
         ends = [min(closed), max(closed)]
-        equal = line("equal", ends, ends, "#5F6368", line={"dash": "dot", "width": 1.2})
+        equal = line("equal", ends, ends, GREY, line={"dash": "dot", "width": 1.2})
         panels.append(Panel(label, "closed form", "measured", [equal, measured]))
     return picture("Table 1 of the universal-SAM paper on random spectra", " ".join(words), *panels)

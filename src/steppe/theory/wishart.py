@@ -1,7 +1,7 @@
-"""Moments and averages of the spectrum of A^T A, where A is n x d with independent entries of law N(0, 1/d).
+"""Spectral moments of A^T A, where A is n x d with independent entries from N(0, 1/d).
 
-Four ways to the same numbers: the limit of many dimensions in exact rationals (Narayana's sum) and by quadrature
-(Marchenko and Pastur's law), the limit with its next term in 1/d, and the exact moments of a matrix of any size.
+There are four versions: the limit of large d in exact rationals (Narayana's sum) and by quadrature (Marchenko-Pastur
+law), the limit with its next term in 1/d, and the exact moments of matrices of any size.
 """
 
 from __future__ import annotations
@@ -22,57 +22,65 @@ Array = NDArray[np.float64]
 Function = Callable[[Array], Array]
 
 NODES = 1024  # of the quadrature: exact for polynomials up to this degree, times x
-ROUND = exp(0.04)  # nearer to a square matrix the law's pole at 0 is too near for the nodes: exp(-0.04 NODES) = 2e-18
+SQUARE = exp(0.04)  # for ratios nearer to 1 the pole at 0 is too near for the nodes: exp(-0.04 NODES) = 2e-18
 
 
 @dataclass(frozen=True)
 class Wishart:
-    """A^T A for a matrix A of `rows` x `columns` independent normal entries with variance 1 / columns."""
+    """The distribution of A^T A, where A has independent normal entries with variance 1 / columns.
+
+    Parameters
+    ----------
+    rows, columns
+        The shape of A.
+
+    """
 
     rows: int
     columns: int
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.columns < 1:
-            raise ValueError(f"a data matrix has rows and columns, not {self.rows} x {self.columns} of them")
+            raise ValueError(f"a data matrix needs at least one row and one column, not {self.rows} x {self.columns}")
 
     @property
     def ratio(self) -> float:
+        """Rows over columns, n / d."""
         return self.rows / self.columns
 
     @property
     def edges(self) -> tuple[float, float]:
-        """Between (sqrt(n/d) - 1)^2 and (sqrt(n/d) + 1)^2 lie all non-zero eigenvalues as d grows."""
+        """The limits (sqrt(n/d) - 1)^2 and (sqrt(n/d) + 1)^2 of the smallest and largest non-zero eigenvalue."""
         root: float = self.ratio**0.5
         return (root - 1) ** 2, (root + 1) ** 2
 
     def limit(self, f: Function) -> float:
-        """E[tr f(A^T A)] / d as d grows with n / d fixed: the integral of f against Marchenko and Pastur's law.
+        """E[tr f(A^T A)] / d as d grows with n / d fixed: the integral of f against the Marchenko-Pastur law.
 
         With x = 1 + c + 2 sqrt(c) cos t, c = n / d, the density sqrt((x - a)(b - x)) / (2 pi x) becomes
-        2 c sin(t)^2 / (pi x), which is periodic and smooth, so that equal steps of t converge geometrically. For c < 1
-        there is an atom of mass 1 - c at 0.
+        2 c sin(t)^2 / (pi x), which is periodic and smooth, so that equidistant nodes converge geometrically. For
+        c < 1 there is an atom of mass 1 - c at 0.
         """
         t, x = self._nodes()
         weight = 4 * self.ratio * np.sin(t) ** 2 / 2
-        if 1 / ROUND < self.ratio < ROUND:  # f(0) has the integral f(0); the rest loses the pole
+        if 1 / SQUARE < self.ratio < SQUARE:  # the constant f(0) integrates to f(0), and f - f(0) cancels the pole
             zero = float(f(np.zeros(1))[0])
             return zero + float(np.mean(weight * (f(x) - zero) / x))
         atom = max(0.0, 1 - self.ratio)
         return float(np.mean(weight * f(x) / x)) + (atom * float(f(np.zeros(1))[0]) if atom else 0.0)
 
     def first_order(self, f: Function) -> float:
-        """E[tr f(A^T A)] / d up to terms of order 1 / d^2: the limit plus the mean term of real matrices over d.
+        """E[tr f(A^T A)] / d up to terms of order 1 / d^2: the limit plus the next term for real matrices.
 
-        The term is (f(a) + f(b)) / 4 - (1 / 2 pi) * integral of f(x) / sqrt((x - a)(b - x)) from a to b, the edges of
-        the law (Bai and Silverstein 2004, Theorem 1.1 and equation 1.17, for smooth f).
+        d times that term is (f(a) + f(b)) / 4 - (1 / 2 pi) * integral of f(x) / sqrt((x - a)(b - x)) between the
+        edges a and b (Bai and Silverstein 2004, Theorem 1.1 and equation 1.17, for smooth f).
         """
         _, x = self._nodes()
         at_edges = f(np.array(self.edges))
         return self.limit(f) + (float(at_edges.sum()) / 4 - float(np.mean(f(x))) / 2) / self.columns
 
     def limit_moment(self, order: int) -> Fraction:
-        """The limit of E[tr (A^T A)^m] / d: the sum over l of (n / d)^l N(m, l), N being Narayana's numbers (Eq. 6)."""
+        """The limit of E[tr (A^T A)^m] / d: the sum over l of (n / d)^l N(m, l), N the Narayana numbers (Eq. 6)."""
         ratio = Fraction(self.rows, self.columns)
         if order == 0:
             return Fraction(1)
@@ -88,19 +96,18 @@ class Wishart:
 
 
 def narayana(m: int, k: int) -> int:
-    """The number of non-crossing partitions of m things into k blocks: (1 / k) C(m - 1, k - 1) C(m, k - 1)."""
+    """The number of non-crossing partitions of m elements into k blocks: (1 / k) C(m - 1, k - 1) C(m, k - 1)."""
     return comb(m - 1, k - 1) * comb(m, k - 1) // k
 
 
 @lru_cache(maxsize=4096)
 def _trace_moment(order: int, rows: int, columns: int) -> int:
-    """E[tr W^m] for W = X^T X with standard normal X, by zonal polynomials.
-
-    Jack's symmetric functions of parameter 2 have E[J_k(W)] = prod (d + c)(n + c), with c = 2 (column) - (row) over the
-    boxes of the partition k, counted from 0, and the power sum p_m is the sum over k of 2 m prod' c / h_k J_k, without
-    the first box in prod' (Macdonald 1995, VI.10; Muirhead 1982, theorem 7.2.7). The box with c = 0 in row 2, column 1
-    leaves only the partitions (a, b, 1, ..., 1). h_k is the product of the hook lengths of 2k, which divides (2m)!.
-    """
+    """E[tr W^m] for W = X^T X with standard normal X, by zonal polynomials."""
+    # Jack's symmetric functions of parameter 2 have E[J_k(W)] = prod (d + c)(n + c), with c = 2 (column) - (row) over
+    # the boxes of the partition k, counted from 0, and the power sum p_m is the sum over k of 2 m prod' c / h_k J_k,
+    # without the first box in prod' (Macdonald 1995, VI.10; Muirhead 1982, theorem 7.2.7). The factor c = 0 of the box
+    # in row 2, column 1 leaves only the partitions (a, b, 1, ..., 1). h_k is the product of the hook lengths of 2k,
+    # which divides (2m)!.
     if order == 0:
         return columns
     first, second, below = (_row_products(order, rows, columns, c) for c in ((0, 2), (-1, 2), (-2, -1)))
@@ -110,14 +117,14 @@ def _trace_moment(order: int, rows: int, columns: int) -> int:
             ones = order - a - b
             if b or not ones:
                 total += first[a] * second[b] * below[ones] * (whole // _hooks(a, b, ones))
-    moment, left = divmod(2 * order * total, whole)
-    assert left == 0
+    moment, remainder = divmod(2 * order * total, whole)
+    assert remainder == 0
     return moment
 
 
 @lru_cache(maxsize=64)
 def _row_products(order: int, rows: int, columns: int, contents: tuple[int, int]) -> list[int]:
-    """Products of c (d + c)(n + c) over the first boxes of a row whose c is `start`, `start + step` and so on."""
+    """Products of c (d + c)(n + c) over the first boxes of a row, with c = start, start + step, ..."""
     start, step = contents
     factors = ((c or 1) * (columns + c) * (rows + c) for c in range(start, start + step * order, step))
     return list(accumulate(factors, mul, initial=1))
@@ -128,21 +135,13 @@ def _hooks(a: int, b: int, ones: int) -> int:
     if b == 0:
         return factorial(2 * a)
     corner, under = 2 * a + ones, 2 * b - 1 + ones
-    long = factorial(2 * a - 1) // factorial(2 * (a - b) + 1) * factorial(2 * (a - b))  # of row 1, without its first
-    return (
-        corner
-        * (corner + 1)
-        * long
-        * under
-        * (under + 1)
-        * factorial(2 * b - 2)
-        * factorial(ones)
-        * factorial(ones + 1)
-    )
+    long = factorial(2 * a - 1) // factorial(2 * (a - b) + 1) * factorial(2 * (a - b))  # row 1 without its first box
+    row_2 = under * (under + 1) * factorial(2 * b - 2)
+    return corner * (corner + 1) * long * row_2 * factorial(ones) * factorial(ones + 1)
 
 
 def contraction(x: Any, eta: Any, rho: Any) -> Any:
-    """What a step of SAM multiplies an error by along an eigenvector of curvature x: 1 - eta x - eta rho x^2."""
+    """The factor 1 - eta x - eta rho x^2 of a SAM step on the error along an eigenvector of curvature x."""
     return 1 - eta * x - eta * rho * x * x
 
 
@@ -151,8 +150,16 @@ class Phi:
     """Proposition 1: E[B^i (A^T A)^j] = phi(i, j) I, with B = I - eta A^T A - eta rho (A^T A)^2.
 
     The paper's phi is the sum over k1 + k2 + k3 = i of multinomial(i; k1, k2, k3) (-eta)^(k2 + k3) rho^k3 times the
-    limit of the moment of order m = k2 + 2 k3 + j. It alternates, and in float64 it is lost to rounding already for
-    i = 40: quadrature has all digits, and rationals are the check.
+    limit of the moment of order m = k2 + 2 k3 + j. It alternates, and in float64 all digits are lost to rounding for
+    i = 40; quadrature keeps them.
+
+    Parameters
+    ----------
+    law
+        The distribution of A^T A.
+    eta, rho
+        SAM's step size and radius.
+
     """
 
     law: Wishart
@@ -160,34 +167,34 @@ class Phi:
     rho: float
 
     def limit(self, i: int, j: int) -> float:
-        """As printed, the leading order in 1 / d, by quadrature."""
+        """The printed phi, of leading order in 1 / d, by quadrature."""
         return self.law.limit(lambda x: contraction(x, self.eta, self.rho) ** i * x**j)
 
     def first_order(self, i: int, j: int) -> float:
-        """With the next order in 1 / d."""
+        """The printed phi plus its next term in 1 / d."""
         return self.law.first_order(lambda x: contraction(x, self.eta, self.rho) ** i * x**j)
 
     def exact(self, i: int, j: int) -> float:
-        """Of matrices of this size, in exact arithmetic up to the last rounding."""
+        """Phi of matrices of this size, in exact arithmetic and rounded once."""
         return _exact(self, i, j)
 
     def printed_sum(self, i: int, j: int) -> Fraction:
-        """The paper's sum in exact rationals, eta and rho being the decimals that they print as."""
+        """The paper's sum in exact rationals; eta and rho are taken as decimals."""
         return self.sum_of(i, j, self.law.limit_moment)
 
     def float_sum(self, i: int, j: int) -> float:
-        """The paper's sum term by term in float64: what not to do."""
+        """The paper's sum term by term in float64, to show its rounding error."""
         ratio, total = self.law.ratio, 1.0 if j == 0 else 0.0
         for k2 in range(i + 1):
             for k3 in range(i + 1 - k2):
                 m = k2 + 2 * k3 + j
                 inner = sum((1 / ratio) ** (m - k) * narayana(m, k) for k in range(1, m + 1))
-                many = comb(i, k2) * comb(i - k2, k3)
-                total += many * (-self.eta) ** (k2 + k3) * self.rho**k3 * ratio**m * inner
+                multinomial = comb(i, k2) * comb(i - k2, k3)
+                total += multinomial * (-self.eta) ** (k2 + k3) * self.rho**k3 * ratio**m * inner
         return total
 
     def sum_of(self, i: int, j: int, moment: Callable[[int], Fraction]) -> Fraction:
-        """The sum with whatever moments, in exact rationals."""
+        """The sum with the given moments, in exact rationals."""
         eta, rho = Fraction(repr(self.eta)), Fraction(repr(self.rho))
         total = Fraction(0)
         for power in range(2 * i + 1):  # k2 + 2 k3
@@ -205,7 +212,7 @@ def _exact(phi: Phi, i: int, j: int) -> float:
 
 
 def stable(law: Wishart, eta: float, rho: float) -> bool:
-    """Whether |B| < 1 up to the upper edge: otherwise edge eigenvalues grow and carry all averages."""
+    """Whether |B| < 1 up to the upper edge; if not, the components at the edge grow and dominate all averages."""
     return bool(abs(contraction(law.edges[1], eta, rho)) < 1)
 
 

@@ -1,15 +1,15 @@
-"""Where Trace-, Frob- and Det-SAM end on a zero-loss manifold that is known (universal-SAM paper, Theorem 9).
+"""The explicit bias of Trace-, Frob- and Det-SAM on a known zero-loss manifold (universal-SAM paper, Theorem 9).
 
-Theorem 9: whoever nearly minimises L + rho^2 R_rho near the zero-loss manifold has nearly the least S on it.
+Theorem 9: an approximate minimiser of L + rho^2 R_rho near the zero-loss manifold approximately minimises S on it.
 
-On a curve of minima in the plane the three measures cannot differ: the Hessian has no curvature along the curve, so its
-one other eigenvalue h makes tr H = ||H||_F = h, the product of the non-zero eigenvalues is h too, and det H = 0. Three
-parameters are the fewest that tell them apart, and are what this module takes.
+On a curve of minima in the plane the three measures do not differ: the Hessian has no curvature along the curve, so
+its other eigenvalue h gives tr H = ||H||_F = h, the product of the non-zero eigenvalues is h too, and det H = 0. Three
+parameters are the fewest in which they differ; this module has three.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import erf, exp, log, pi, sqrt
 from statistics import fmean
@@ -24,19 +24,19 @@ from ..optim.engine import SharpnessAware
 from .panels import BLUE, GREEN, GREY, ORANGE, PURPLE, Panel, dots, line, picture
 from .result import Result, Settings
 
-# Curvatures across the valley at s: positive for every s, and with sum, sum of squares and product least at -0.32, 0
-# and 0.77 in the order Frobenius, trace, determinant
-ACROSS = ((1.5, 0.5, 0.25), (0.5, -0.5, 0.25))  # a(s) and b(s) as coefficients of 1, s, s^2
+# The curvatures a(s) and b(s) across the valley, as coefficients of 1, s, s^2: positive for every s. Their sum of
+# squares has its minimum at -0.32, their sum at 0 and their product at 0.77.
+ACROSS = ((1.5, 0.5, 0.25), (0.5, -0.5, 0.25))
 
 
 def curvatures(s: float) -> tuple[float, float]:
-    """The two eigenvalues across the valley at s; the third, along it, is 0."""
+    """The two eigenvalues across the valley at s; the third one, along it, is 0."""
     a, b = ((p + q * s + r * s * s) for p, q, r in ACROSS)
     return a, b
 
 
 class Valley(nn.Module):
-    """L(s, y, z) = (a(s) y^2 + b(s) z^2) / 2, zero where y = z = 0 and nowhere else."""
+    """The loss L(s, y, z) = (a(s) y^2 + b(s) z^2) / 2, which is zero exactly where y = z = 0."""
 
     halves: Tensor
 
@@ -53,24 +53,24 @@ class Valley(nn.Module):
         return loss
 
     @torch.no_grad()
-    def read(self) -> Tensor:
-        """The loss, with its gradient left in the parameters: by formula, which takes a third of autograd's time."""
+    def backward(self) -> Tensor:
+        """Computes the loss and sets the gradients, by formula: this takes a third of autograd's time."""
         s, (y, z) = self.along.item(), self.across.tolist()
         a, b = curvatures(s)
-        turned = (q + 2 * r * s for _, q, r in ACROSS)
-        along = sum(t * x * x for t, x in zip(turned, (y, z), strict=True)) / 2
+        slopes = (q + 2 * r * s for _, q, r in ACROSS)
+        along = sum(t * x * x for t, x in zip(slopes, (y, z), strict=True)) / 2
         self.along.grad = torch.tensor(along, dtype=torch.float64)
         self.across.grad = torch.tensor([a * y, b * z], dtype=torch.float64)
         return torch.tensor((a * y * y + b * z * z) / 2, dtype=torch.float64)
 
     def loss(self) -> float:
-        """The loss alone."""
+        """The loss as a number, without a gradient."""
         (a, b), (y, z) = curvatures(self.along.item()), self.across.tolist()
         return float((a * y * y + b * z * z) / 2)
 
 
 def measures(s: float) -> dict[str, float]:
-    """The three measures on the manifold at s; the determinant is the product of the non-zero eigenvalues."""
+    """The three measures on the manifold at s, with the product of the non-zero eigenvalues as the determinant."""
     a, b = curvatures(s)
     return {"trace": a + b, "frobenius": a * a + b * b, "determinant": a * b}
 
@@ -78,19 +78,19 @@ def measures(s: float) -> dict[str, float]:
 def cube_measure(s: float, half: float) -> float:
     """The log of Det-SAM's measure on the cube [-half, half]^3 at s: -2 log of the mean of exp(-v' H v / 2).
 
-    A small cube makes it half^2 tr(H) / 3, a large one log(a b) and a constant.
+    For a small cube it tends to half^2 tr(H) / 3, for a large one to log(a b) plus a constant.
     """
-    return -2 * sum(log(_mean_over_a_side(value, half)) for value in curvatures(s))
+    return -2 * sum(log(_gaussian_mean(value, half)) for value in curvatures(s))
 
 
-def _mean_over_a_side(value: float, half: float) -> float:
+def _gaussian_mean(value: float, half: float) -> float:
     """The mean of exp(-value t^2 / 2) over |t| < half."""
     x = half * sqrt(value / 2)
     return sqrt(pi) / 2 * erf(x) / x
 
 
-def lowest(function: Any, low: float = -3.0, high: float = 3.0) -> float:
-    """Where a function of s is least: a grid, and the golden section around its lowest point."""
+def argmin(function: Callable[[float], float], low: float = -3.0, high: float = 3.0) -> float:
+    """The s that minimises a function: a grid search, then a bounded search around its lowest point."""
     from scipy.optimize import minimize_scalar
 
     grid = torch.linspace(low, high, 241).tolist()
@@ -99,49 +99,50 @@ def lowest(function: Any, low: float = -3.0, high: float = 3.0) -> float:
 
 
 def minima() -> dict[str, float]:
-    """Where along the manifold each measure is least."""
-    return {name: lowest(lambda s, name=name: measures(s)[name]) for name in ("trace", "frobenius", "determinant")}
+    """The s that minimises each measure on the manifold."""
+    return {name: argmin(lambda s, name=name: measures(s)[name]) for name in ("trace", "frobenius", "determinant")}  # type: ignore[misc]
 
 
 def determinant_regulariser(s: float, loss: float, rho: float) -> float:
     """R_rho of the third row of Table 1 off the manifold, where L(x) = loss: a(s) b(s) exp(-2 L(x) / rho^2).
 
-    Completing the square in the Gaussian integral gives it exactly where the loss is quadratic. It falls as the loss
-    rises, so L + strength rho^2 R_rho is least on the manifold only while 2 strength a b < 1 (`leaves`). Theorem 9 does
-    not see this, because its U = {|grad L| < rho^2} holds no point with a loss of the order of rho^2.
+    It follows exactly from completing the square in the Gaussian integral where the loss is quadratic. It decreases as
+    the loss increases, so L + strength rho^2 R_rho has its minimum on the manifold only if 2 strength a b < 1
+    (`loss_at_minimum`). Theorem 9 does not cover this, because its U = {|grad L| < rho^2} contains no point with a loss
+    of the order of rho^2.
     """
     return measures(s)["determinant"] * exp(-2 * loss / rho**2)
 
 
-def leaves(s: float, strength: float, rho: float) -> float:
-    """The loss at which L + strength rho^2 R_rho is least at s: 0, or rho^2 / 2 log(2 strength a b)."""
+def loss_at_minimum(s: float, strength: float, rho: float) -> float:
+    """The loss L at which L + strength rho^2 R_rho has its minimum at s: 0, or rho^2 / 2 log(2 strength a b)."""
     return max(0.0, rho**2 / 2 * log(2 * strength * measures(s)["determinant"]))
 
 
 # -- training ---------------------------------------------------------------------------------------------------------
 
-LARGE = 4.0  # half the side of a cube that holds the Gaussians: three standard deviations at the least determinant
-SMALL = 0.01  # appendix O: sides of 0.02
+LARGE = 4.0  # half side of a cube that contains the Gaussians: three standard deviations at the least determinant
+SMALL = 0.01  # half side; appendix O: sides of 0.02
 
 
 @dataclass(frozen=True)
 class Run:
-    """A method, and how much faster than y and z the weight s may go, whose gradient is smaller by strength rho^2."""
+    """A method and how it is trained."""
 
     method: UniversalSAM
-    faster: float
-    own: str  # whose minimum the method's objective has along the manifold
+    faster: float  # lr of s over lr of y and z: the gradient of s is smaller by strength rho^2
+    own: str  # the measure that the method minimises along the manifold
 
 
 def _large_cube(rho: float = 0.1, n: int = 32, strength: float = 0.03) -> Run:
-    """Det-SAM on a large cube, with 2 strength a b < 1/5 all the way and the mean over the cube as its integral."""
+    """Det-SAM on a large cube: 2 strength a b < 1/5 for all s, and the mean over the cube scaled to an integral."""
     volume = (2 * LARGE) ** 4 / (2 * pi) ** 2
     method = det_sam(rho, n, strength / volume, replace(DETERMINANT, laws=(Hypercube(LARGE),)))
     return Run(method, 0.5 / (strength * rho**2), "determinant")
 
 
 def _small_cube(n: int = 2, strength: float = 1.0) -> Run:
-    """Det-SAM with appendix O's cube, radius and largest strength."""
+    """Det-SAM with the cube, the radius and the largest strength of appendix O."""
     method = det_sam(1.0, n, strength, replace(DETERMINANT, laws=(Hypercube(SMALL),)))
     return Run(method, 2.0 / (strength * SMALL**2), "trace")
 
@@ -154,27 +155,27 @@ METHODS: Mapping[str, Run] = {
 }
 
 
-def walk(run: Run, start: float, steps: int, lr: float = 0.1, seed: int = 0) -> Iterator[tuple[float, float]]:
-    """The place s and the loss after every step of training by this method, step sizes falling to a tenth."""
+def train(run: Run, start: float, steps: int, lr: float = 0.1, seed: int = 0) -> Iterator[tuple[float, float]]:
+    """Trains with step sizes that decrease to a tenth, and yields s and the loss after every step."""
     model = Valley(start, 0.02, -0.02)
     base = torch.optim.SGD([{"params": [model.across]}, {"params": [model.along]}], lr=lr)
-    # nothing here draws in a pass, and a path that leaves the valley shows in its end
+    # the loss has no noise of its own, and a diverging path is visible in its end
     opt = SharpnessAware(base, run.method, model=model, seed=seed, same_noise=False, on_nonfinite=None)
     for step in range(steps):
-        now = lr * 0.1 ** (step / steps)
-        base.param_groups[0]["lr"], base.param_groups[1]["lr"] = now, now * run.faster
-        opt.step(model.read)
+        current_lr = lr * 0.1 ** (step / steps)
+        base.param_groups[0]["lr"], base.param_groups[1]["lr"] = current_lr, current_lr * run.faster
+        opt.step(model.backward)
         yield model.along.item(), model.loss()
 
 
 def end(path: Sequence[tuple[float, float]]) -> float:
-    """Where along the manifold a path ends: the mean of s over its last quarter."""
+    """The end of a path: the mean of s over its last quarter."""
     return fmean(s for s, _ in path[-len(path) // 4 :])
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How long, how fast and from where."""
+    """Sizes of `explicit-bias`."""
 
     steps: int = 800
     lr: float = 0.1
@@ -182,23 +183,24 @@ class Sizes:
 
 
 def explicit_bias(settings: Settings) -> Result:
-    """Three measures along a zero-loss manifold, their minima, and where the methods made for them end."""
+    """Three measures along a zero-loss manifold, their minima, and the ends of training with their methods."""
     sizes = settings.of(Sizes(), steps=150)
     best = minima()
     runs: list[dict[str, Any]] = []
     for name, run in METHODS.items():
         for start in sizes.starts:
-            path = list(walk(run, start, sizes.steps, sizes.lr, settings.seed))
+            path = list(train(run, start, sizes.steps, sizes.lr, settings.seed))
             s = [s for s, _ in path[:: max(1, sizes.steps // 400)]]
             loss = fmean(loss for _, loss in path[-len(path) // 4 :])
             runs.append({"method": name, "own": run.own, "start": start, "end": end(path), "loss": loss, "path": s})
             settings.tick(len(runs), len(METHODS) * len(sizes.starts))
     halves = torch.logspace(-2, 1, 25, dtype=torch.float64).tolist()
-    cubes = [{"half": half, "lowest": lowest(lambda s, h=half: cube_measure(s, h))} for half in halves]
+    cubes = [{"half": half, "lowest": argmin(lambda s, h=half: cube_measure(s, h))} for half in halves]  # type: ignore[misc]
     words = [_sentence(name, [r for r in runs if r["method"] == name], best) for name in METHODS]
     words.append(
-        f"On the paper's cube of half side {SMALL}, Det-SAM's own measure is least at s = {cubes[0]['lowest']:.3f}, "
-        "where the trace is least: a cube that is small beside 1 / sqrt(lambda) makes Det-SAM another Trace-SAM."
+        f"On the paper's cube of half side {SMALL}, Det-SAM's own measure has its minimum at "
+        f"s = {cubes[0]['lowest']:.3f}, like the trace: with a cube much smaller than 1 / sqrt(lambda), Det-SAM is "
+        "Trace-SAM with another strength."
     )
     data = {"minima": best, "runs": runs, "cubes": cubes, "sizes": vars(sizes)}
     return Result(data, _draw(data, words), words)
@@ -207,9 +209,12 @@ def explicit_bias(settings: Settings) -> Result:
 def _sentence(name: str, runs: Sequence[Mapping[str, Any]], best: Mapping[str, float]) -> str:
     own = runs[0]["own"]
     ends = " and ".join(f"{r['end']:.2f}" for r in runs)
-    near = all(min(best, key=lambda k: abs(best[k] - r["end"])) == own for r in runs)
-    verdict = "nearest to it of the three" if near else "NOT nearest to it of the three"
-    return f"Trained for the {name}: s ends at {ends}; the {own} is least at {best[own]:.2f}, {verdict}."
+    nearest = all(min(best, key=lambda k: abs(best[k] - r["end"])) == own for r in runs)
+    verdict = "is" if nearest else "is NOT"
+    return (
+        f"Method for the {name}: training ends at s = {ends}. The minimum of the {own}, at {best[own]:.2f}, {verdict} "
+        "the nearest of the three."
+    )
 
 
 COLOURS = {"trace": BLUE, "frobenius": ORANGE, "determinant": GREEN, "determinant, small cube": PURPLE}
@@ -221,22 +226,20 @@ def _draw(data: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     for name, at in data["minima"].items():
         floor = measures(at)[name]
         along.append(line(name, grid, [measures(s)[name] / floor for s in grid], COLOURS[name]))
-        along.append(dots("least", [at], [1.0], COLOURS[name], marker={"symbol": "diamond", "size": 11}))
+        along.append(dots("minimum", [at], [1.0], COLOURS[name], marker={"symbol": "diamond", "size": 11}))
     for i, run in enumerate(data["runs"]):
         colour, steps = COLOURS[run["method"]], data["sizes"]["steps"]
         ticks = [k * steps / len(run["path"]) for k in range(len(run["path"]))]
         paths.append(line(run["method"], ticks, run["path"], colour, line={"width": 1.4}))
         height = 1 + 0.04 * (1 + i)
-        along.append(dots("ends", [run["end"]], [height], colour, marker={"symbol": "x", "size": 10}))
+        along.append(dots("end of training", [run["end"]], [height], colour, marker={"symbol": "x", "size": 10}))
     halves = [c["half"] for c in data["cubes"]]
-    cubes = [line("least on a cube", halves, [c["lowest"] for c in data["cubes"]], GREY)]
-    levels = [(at, f"least {name}") for name, at in data["minima"].items()]
+    cubes = [line("minimum on a cube", halves, [c["lowest"] for c in data["cubes"]], GREY)]
+    levels = [(at, f"minimum of {name}") for name, at in data["minima"].items()]
     return picture(
-        "Each measure along a valley of minima, and where its method ends",
+        "Three measures along a valley of minima, and the ends of training with their methods",
         " ".join(words),
-        Panel(
-            "measure over its least value (crosses are ends)", "s along the manifold", "ratio", along, range_y=(0.95, 2)
-        ),
+        Panel("measure over its minimum", "s along the manifold", "ratio", along, range_y=(0.95, 2)),
         Panel("training", "step", "s", paths, across=levels),
-        Panel("Det-SAM's measure by its cube", "half side of the cube", "s where it is least", cubes, "x", levels),
+        Panel("Det-SAM's measure by its cube", "half side of the cube", "s at its minimum", cubes, "x", levels),
     )
