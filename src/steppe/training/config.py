@@ -117,7 +117,7 @@ class Config:
     fsdp: bool = False
     """shard the model over the processes (FSDP2) instead of replicating it (DDP)"""
     checkpoint_every: float = 60.0
-    """seconds between checkpoints within an epoch; every epoch ends with one"""
+    """seconds between checkpoints within an epoch; epochs end with one, short epochs every 10 seconds"""
     loggers: list[str] = field(default_factory=list)
     """loggers of records beside metrics.jsonl: tensorboard, csv, or `package.module:factory`"""
     out: str | None = None

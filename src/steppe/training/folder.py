@@ -225,7 +225,7 @@ def prepare(path: Path, done: Loaded | None, training: Training, splits: Splits)
 
 
 def _refuse_to_delete_records(path: Path) -> None:
-    """Raise if there are records of two epochs and no checkpoint: it was lost, because every epoch writes one."""
+    """Raise if there are records of two epochs and no checkpoint: it was lost, because the first epoch writes one."""
     lines = (path / RECORDS).read_bytes().count(b"\n") if (path / RECORDS).exists() else 0
     if lines > 1:
         raise FileNotFoundError(

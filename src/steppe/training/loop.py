@@ -35,6 +35,9 @@ from .train_state import TrainState
 from .validate import as_setting
 
 AGREE = 16  # steps between exchanges with other processes about stopping and saving: each one synchronises
+PAUSE = 10.0
+"""Seconds between the checkpoints at the ends of short epochs. A checkpoint of ResNet-18 takes 0.3 s, which is as long as
+an epoch on a few thousand rows; a killed process repeats these seconds."""
 
 
 class Training:
@@ -50,6 +53,7 @@ class Training:
         self.state = TrainState(model, optimizer_of(config, model, self.course), averages_of(config), workers)
         self.own_lr = sets_lr(self.state.opt)
         self.position, self._records = Position(), Kept()
+        self._unlogged: list[Record] = []  # of epochs after the last checkpoint
         self._refused = 0  # steps that the device skipped, as of the last count
         self.check_folder: Callable[[], None] = lambda: None  # raises if another folder has replaced the run's
         self._captured: Captured | None = None
@@ -77,11 +81,11 @@ class Training:
         try:
             while self.position.epoch < last:
                 self._train_epoch()
-                self._end_epoch()
+                self._end_epoch(last)
         except FloatingPointError as error:
             raise FloatingPointError(
-                f"{self.path}, {self.position}: {as_setting(error)} The folder keeps the records and the last "
-                "checkpoint before this. The same command would come here again: give other settings and another --out."
+                f"{self.path}, {self.position}: {as_setting(error)} The folder keeps the last checkpoint before this. "
+                "The same command would come here again: give other settings and another --out."
             ) from error
 
     def _train_epoch(self) -> None:
@@ -174,7 +178,7 @@ class Training:
         if stop:
             raise Stopped(self.path, self.position, self._wish.why or "another process")
 
-    def _end_epoch(self) -> None:
+    def _end_epoch(self, last: int) -> None:
         state = self.state
         self._average(self.course.taken(self.position), every_step=False)
         record = record_of(state, self.position, self.course, self.config, self.splits, self.task)
@@ -182,9 +186,13 @@ class Training:
         self.position = self.position.recorded()
         state.start_epoch()
         together(self.workers, lambda: self._write(record))
-        self._commit(finished=self.position.epoch == self.course.epochs)
-        for each in self._loggers:
-            each.log_metrics(record["step"], numbers(record))
+        self._unlogged.append(record)
+        # the first epoch, so that a folder with several records has a checkpoint; the last but one, from which a
+        # longer run resumes
+        needed = self.position.epoch in (1, last - 1, last)
+        due = monotonic() - self._saved >= min(PAUSE, self.config.checkpoint_every)
+        if any(agreed(self.workers, needed or due)):
+            self._commit(finished=self.position.epoch == self.course.epochs)
         self._display.recorded(record)
 
     def _write(self, record: Record) -> None:
@@ -193,7 +201,7 @@ class Training:
             self._records = records.write(self.path, record, self._records)
 
     def _commit(self, finished: bool = False) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, and log the records that it contains."""
         self._refuse_nonfinite()
         weights, rest = self.state.weights(), self.state.state_dict()  # all workers take part
 
@@ -204,6 +212,10 @@ class Training:
 
         together(self.workers, write)
         self._saved = monotonic()
+        for record in self._unlogged:
+            for each in self._loggers:
+                each.log_metrics(record["step"], numbers(record))
+        self._unlogged = []
 
     def _refuse_nonfinite(self) -> None:
         if any(agreed(self.workers, self.state.has_nonfinite())):
