@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from steppe.data.digits import digits
-from steppe.data.synthetic import (
+from steppe.data.built_in import (
+    digits,
     gaussian_rows,
     sparse_regression,
     sparse_truth,

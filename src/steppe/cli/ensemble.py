@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..ensembles.strategies import STRATEGIES, Ensemble, strategy
-from ..training.config import Config
-from ..training.validate import refuse_unknown
+from ..training.config import Config, refuse_unknown
 from .errors import STOPPED, usage_errors
 from .options import Command, File, Sources
 from .output import Output, add_row, table, to_json

@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._util.csv_text import csv_text
+from .._util.export import csv_text
 from ..training.config import Config
 from .errors import FAILED, STOPPED, UsageError, message, print_traceback, usage_errors
 from .options import Command, File
@@ -83,7 +83,7 @@ def run(what: What, on: On, file: File) -> Output:
     """Measures one subject after the other; failures are listed at the end, after the numbers of the others."""
     from ..measures.registry import resolve_measures
     from ..measures.run import measure_objective
-    from ..training.validate import known_device
+    from ..training.config import known_device
 
     if not what.what:
         raise UsageError("name what to measure: folders of runs, or a checkpoint with --model and --data")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..training.config import Config
-from ..training.validate import refuse_unknown
+from ..training.config import Config, refuse_unknown
 from .errors import STOPPED, usage_errors
 from .options import Command, File, Sources
 from .output import Output, add_row, table

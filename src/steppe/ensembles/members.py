@@ -10,14 +10,13 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from .._util import arrays, files
+from .._util.digests import read_array, read_yaml, save_array, save_yaml
 from .._util.names import unknown
 from ..measures.fisher import fisher_traces
-from ..training.config import Config
+from ..training.config import Config, Exchange, rows_file, scores_file
 from ..training.distributed import device_of
 from ..training.evaluate import objective_of
-from ..training.exchange import Exchange, rows_file, scores_file
-from ..training.folder import FREE, Changed, described, description, folder_of, plain
+from ..training.folder import FREE, folder_of, plain
 from ..training.problem import data_of
 from ..training.runs import Run, open_run
 from ..training.schedule import Position
@@ -91,7 +90,7 @@ def keep(config: Config, ensemble: Ensemble) -> None:
                 "another out."
             )
     path.mkdir(parents=True, exist_ok=True)
-    files.replace(path / ABOUT, described(now))
+    save_yaml(path / ABOUT, now)
 
 
 def open_ensemble(path: Path | str, model: str | None = None, trust: bool = False) -> Trained:
@@ -106,21 +105,16 @@ def open_ensemble(path: Path | str, model: str | None = None, trust: bool = Fals
 
 
 def _about(path: Path) -> dict[str, Any]:
-    try:
-        about = description(path / ABOUT)
-        if about["ensemble"].get("how") == "stacked":  # removed; `how` may change between starts
-            about["ensemble"]["how"] = "sequence"
-        for part, known in (("ensemble", asdict(Ensemble())), ("config", asdict(Config()))):
-            unexpected = [k for k in about[part] if k not in known]
-            if unexpected:
-                raise KeyError(unknown("setting", unexpected[0], known))
-    except Changed:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path / ABOUT} does not describe an ensemble: {error!r}. Restore it, or start again in another folder"
-        ) from error
-    return about
+    return read_yaml(path / ABOUT, "an ensemble", _check_settings)
+
+
+def _check_settings(about: dict[str, Any]) -> None:
+    if about["ensemble"].get("how") == "stacked":  # removed; `how` may change between starts
+        about["ensemble"]["how"] = "sequence"
+    for part, settings in (("ensemble", asdict(Ensemble())), ("config", asdict(Config()))):
+        unexpected = [k for k in about[part] if k not in settings]
+        if unexpected:
+            raise KeyError(unknown("setting", unexpected[0], settings))
 
 
 def write_scores(config: Config, epoch: int) -> None:
@@ -140,7 +134,7 @@ def write_scores(config: Config, epoch: int) -> None:
         )
     device = device_of(config.device)
     objective = objective_of(run.model().to(device), run.task, run.data().train.to(device), None)
-    arrays.save(file, fisher_traces(objective).numpy())
+    save_array(file, fisher_traces(objective).numpy())
 
 
 def exchange(configs: Sequence[Config], ensemble: Ensemble, epoch: int) -> None:
@@ -148,9 +142,9 @@ def exchange(configs: Sequence[Config], ensemble: Ensemble, epoch: int) -> None:
     paths = [folder_of(c) for c in configs]
     if all(rows_file(p, epoch).exists() for p in paths):
         return
-    scores = np.stack([arrays.read(scores_file(p, epoch)) for p in paths])
+    scores = np.stack([read_array(scores_file(p, epoch)) for p in paths])
     for path, flags in zip(paths, sharp_sets(scores, ensemble.share, ensemble.named, ensemble.rest), strict=True):
-        arrays.save(rows_file(path, epoch), np.flatnonzero(flags))
+        save_array(rows_file(path, epoch), np.flatnonzero(flags))
 
 
 def exchanges(config: Config) -> list[int]:

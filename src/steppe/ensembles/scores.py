@@ -1,9 +1,4 @@
-"""Predictions of members and of their ensemble, and scores of both: every number with its error over members.
-
-Errors are jackknife errors: leave out each member in turn; the squared error is (m - 1) / m times the sum of squared
-deviations of the results. It estimates how much another draw of as many members would change a number on the same
-rows. For a mean over members it is the standard error of the mean.
-"""
+"""X"""
 
 from __future__ import annotations
 
@@ -19,7 +14,73 @@ from ..data.feed import batches
 from ..measures.estimate import Estimate, Kind, NotFinite, summarise
 from ..training.evaluate import ROWS
 from ..training.problem import Task
-from . import diversity
+
+
+def disagreements(logits: Tensor) -> Tensor:
+    """The share of rows on which two members predict different classes, for every pair."""
+    guesses = logits.argmax(-1)
+    return (guesses[:, None] != guesses[None]).double().mean(-1)
+
+
+def distances(logits: Tensor) -> Tensor:
+    """Half the mean squared distance of two members' probabilities, for every pair."""
+    p = logits.double().softmax(-1)
+    found = [((p - one).square().sum(-1).mean(-1) / 2) for one in p]  # row by row: no matrix of all rows
+    return torch.stack(found)
+
+
+def divergences(logits: Tensor) -> Tensor:
+    """KL(f_i || f_j) averaged over rows (Lu et al. 2024, Eq. 11), for every ordered pair."""
+    log_p = logits.double().log_softmax(-1)
+    found = [(one.exp() * (one - log_p)).sum(-1).mean(-1) for one in log_p]
+    return torch.stack(found)
+
+
+def over_pairs(matrix: Tensor) -> Tensor:
+    """The mean over ordered pairs of different members."""
+    n = len(matrix)
+    if n < 2:
+        raise ValueError("diversity is between members, and there is only one")
+    return (matrix.sum() - matrix.diagonal().sum()) / (n * (n - 1))
+
+
+def disagreement(logits: Tensor) -> Tensor:
+    """How often two members predict different classes."""
+    return over_pairs(disagreements(logits))
+
+
+def variance(logits: Tensor) -> Tensor:
+    """The variance over members of the predicted probabilities, summed over classes, averaged over rows (Eq. 1).
+
+    Unbiased, with members - 1 below, so that it does not grow with their number: the mean of `distances`.
+    """
+    return over_pairs(distances(logits))
+
+
+def divergence(logits: Tensor) -> Tensor:
+    """The Kullback-Leibler divergence between two members (Eq. 11)."""
+    return over_pairs(divergences(logits))
+
+
+def member_error(logits: Tensor, targets: Tensor) -> Tensor:
+    """The mean over members of the share of wrong rows."""
+    return (logits.argmax(-1) != targets).double().mean()
+
+
+def error_ratio(logits: Tensor, targets: Tensor) -> Tensor:
+    """The disagreement error ratio (Theisen et al. 2023; Lu et al. 2024, Eq. 2): disagreement over mean error.
+
+    Not a number where no member is ever wrong.
+    """
+    return disagreement(logits) / member_error(logits, targets)
+
+
+MATRICES: dict[str, Callable[[Tensor], Tensor]] = {
+    "disagreement": disagreements,
+    "variance": distances,
+    "kl": divergences,
+}
+
 
 By = Literal["logits", "probabilities"]
 BINS = 15  # Guo et al. 2017, section 5
@@ -80,7 +141,7 @@ def improvement_rate(logits: Tensor, targets: Tensor, by: By = "logits") -> Tens
     """
     if len(logits) < 2:
         raise ValueError("an ensemble improves over its members, and there is only one")
-    error = diversity.error(logits, targets)
+    error = member_error(logits, targets)
     return (error - (1 - accuracy(predicted(logits, by), targets))) / error
 
 
@@ -116,8 +177,8 @@ def scored(logits: Tensor, targets: Tensor, by: By = "logits") -> Mapping[str, E
         return scores
     return scores | {
         "eir": over_members(logits, lambda some: improvement_rate(some, targets, by)),
-        "der": over_members(logits, lambda some: diversity.error_ratio(some, targets)),
-        "disagreement": over_members(logits, diversity.disagreement, "unbiased"),
-        "variance": over_members(logits, diversity.variance, "unbiased"),
-        "kl": over_members(logits, diversity.divergence, "unbiased"),
+        "der": over_members(logits, lambda some: error_ratio(some, targets)),
+        "disagreement": over_members(logits, disagreement, "unbiased"),
+        "variance": over_members(logits, variance, "unbiased"),
+        "kl": over_members(logits, divergence, "unbiased"),
     }

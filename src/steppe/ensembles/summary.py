@@ -16,9 +16,8 @@ from ..measures.estimate import Estimate, summarise
 from ..measures.registry import resolve_measures
 from ..measures.run import measure_objective
 from ..training.distributed import device_of
-from . import diversity
 from .members import Trained
-from .scores import By, accuracy, calibration_error, logits, negative_log_likelihood, scored
+from .scores import MATRICES, By, accuracy, calibration_error, logits, negative_log_likelihood, scored
 
 SHARPNESS = "adaptive_worst_l2@0.5"  # SharpBalance paper, section 4.1 and appendix D.2
 
@@ -108,7 +107,7 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
         members,
         scored(outputs, targets, by),
         _mean(sharpnesses),
-        {name: matrix(outputs).tolist() for name, matrix in diversity.MATRICES.items()},
+        {name: matrix(outputs).tolist() for name, matrix in MATRICES.items()},
         _under_corruptions(trained, models, test, by),
     )
 

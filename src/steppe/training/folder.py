@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from .. import __version__
 from .._util import files
-from .._util.digests import DIGEST, digest
+from .._util.digests import digest, read_yaml, save_yaml
 from .._util.locks import FolderLocked, lock_folder
 from .._util.names import unknown
 from .._util.types import fits, words
-from .._util.untrusted import yaml_in
 from .._util.user_code import imported, is_factory
 from ..data.dataset import Splits
 from ..data.pixels import Standard
@@ -90,45 +88,9 @@ def is_empty(path: Path) -> bool:
     return path.is_dir() and {p.name for p in path.iterdir()} in ({LOCK}, {LOCK, HOLDER})
 
 
-class Changed(ValueError):
-    """A YAML file whose content does not match its digest."""
-
-
-def described(content: Mapping[str, Any]) -> bytes:
-    """Return a mapping as a YAML file with a digest."""
-    return yaml.safe_dump({**content, DIGEST: _digest(content)}, sort_keys=False, allow_unicode=True).encode()
-
-
-def description(file: Path) -> dict[str, Any]:
-    """Read such a file; raise `Changed` if its digest does not match. Files of older versions have none."""
-    content: dict[str, Any] = yaml_in(file)
-    stored = content.pop(DIGEST, None)
-    if stored is not None and stored != _digest(content):
-        raise Changed(
-            f"{file} is damaged, or was changed: its digest does not match its content. Restore it from a copy. If you "
-            f"changed it on purpose, delete its line `{DIGEST}: ...`"
-        )
-    return content
-
-
 def read_run_yaml(path: Path) -> dict[str, Any] | None:
     """Read run.yaml, or return None if there is none."""
-    if not (path / RUN).exists():
-        return None
-    try:
-        content = description(path / RUN)
-        _ = content["config"].keys()
-    except Changed:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path / RUN} does not describe a run: {error!r}. Restore it, or start in another folder"
-        ) from error
-    return content
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return digest([json.dumps(content, sort_keys=True, default=repr)])
+    return read_yaml(path / RUN, "a run", lambda content: content["config"].keys()) if (path / RUN).exists() else None
 
 
 def plain(config: Config) -> dict[str, Any]:
@@ -221,7 +183,7 @@ def prepare(path: Path, done: Loaded | None, training: Training, splits: Splits)
         "steps_per_epoch": training.course.per_epoch,
         "starts": [*(before["starts"] if before is not None else []), _start(training)],
     }
-    files.replace(path / RUN, described(content))
+    save_yaml(path / RUN, content)
 
 
 def _refuse_to_delete_records(path: Path) -> None:

@@ -19,25 +19,22 @@ from ..data.dataset import Splits
 from ..optim.base import STEP
 from ..optim.step import Pass
 from . import records
-from .averages import averages_of
 from .batches import Batch, BatchSource, Rows
 from .checkpoint import Kept, Loaded, commit
-from .config import Config
+from .config import Config, as_setting
 from .distributed import agreed, align_, together, wrapped
 from .evaluate import autocast, record_of
-from .optimizer import optimizer_of, sets_lr
-from .problem import NOISE, Task, model_of, moved, trained_loss
+from .problem import NOISE, Task, model_of, moved, optimizer_of, sets_lr, trained_loss
 from .progress import Display
 from .records import Logger, Record, numbers
 from .schedule import Course, Position, learning_rate
 from .stopping import Stopped, Wish
-from .train_state import TrainState
-from .validate import as_setting
+from .train_state import TrainState, averages_of
 
 AGREE = 16  # steps between exchanges with other processes about stopping and saving: each one synchronises
 PAUSE = 10.0
-"""Seconds between the checkpoints at the ends of short epochs. A checkpoint of ResNet-18 takes 0.3 s, which is as long as
-an epoch on a few thousand rows; a killed process repeats these seconds."""
+"""Seconds between checkpoints at the ends of short epochs: what a killed process repeats at most, beside one epoch. A
+checkpoint with its digests can take as long as a short epoch."""
 
 
 class Training:

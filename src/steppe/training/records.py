@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .._util import files
-from .._util.csv_text import csv_text
 from .._util.digests import digest
-from .._util.json import json_safe
+from .._util.export import csv_text, json_safe
 from .._util.names import unknown
 from .._util.untrusted import from_json
 from .._util.user_code import imported, is_factory

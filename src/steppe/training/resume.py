@@ -16,7 +16,7 @@ from . import checkpoint, records
 from .checkpoint import PREVIOUS, Loaded
 from .config import Config
 from .folder import LENGTH, config_in, refuse_changes
-from .optimizer import finds_lr, options_of
+from .problem import finds_lr, options_of
 from .schedule import Course, Position, learning_rate
 
 

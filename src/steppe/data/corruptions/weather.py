@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..pixels import brighter, grey, tinted
 from .blur import enlarged, smoothed, streaked
-from .draws import Draws
+from .noise import Draws
 
 ICE = (0.78, 0.88, 1.0)  # the tint of frost: a pale blue
 WATER = (175 / 255, 238 / 255, 238 / 255)  # pale turquoise

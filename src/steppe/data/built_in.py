@@ -1,4 +1,4 @@
-"""Synthetic problems with known solutions, each a function of its sizes and its seed."""
+"""Data sets that need no files: scikit-learn's digits, and synthetic problems with known solutions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,34 @@ from torch import Generator, Tensor, nn
 
 from ..core.draw import seed_of
 from .dataset import Dataset, Splits
+
+TRAINING_ROWS = 1200  # two thirds; the study that comes with steppe uses the first half of them
+
+
+def digits(training_rows: int = TRAINING_ROWS) -> Splits:
+    """Load the 8 x 8 digits in a fixed shuffled order: the first rows are for training, the others for testing.
+
+    The grey levels 0 .. 16 are scaled to bytes 0 .. 255 (level * 255 / 16, rounded: levels stay distinct), so that
+    inputs are images like any other: (rows, 1, 8, 8).
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as missing:
+        raise ImportError(
+            "the digits come with scikit-learn, and scikit-learn is missing: pip install scikit-learn"
+        ) from missing
+    data = load_digits()
+    levels = torch.tensor(data.images, dtype=torch.float64).unsqueeze(1)
+    if not 0 < training_rows < len(levels):
+        raise ValueError(
+            f"digits has {len(levels)} rows: training on {training_rows} of them leaves nothing to train or test on; "
+            f"take between 1 and {len(levels) - 1}"
+        )
+    images = (levels * 255 / 16).round().to(torch.uint8)
+    whole = Dataset("digits", images, torch.tensor(data.target), tuple("0123456789"))
+    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))
+    return Splits(train=whole.rows(order[:training_rows]), test=whole.rows(order[training_rows:]))
+
 
 TRUTH, TRAIN, TEST = range(3)  # uses of a seed: independent streams
 
