@@ -182,9 +182,9 @@ def test_one_member_has_no_diversity() -> None:
     assert set(scored(logits, torch.zeros(5, dtype=torch.int64))) == {
         f"{whose}{what}" for whose in ("", "member_") for what in ("accuracy", "nll", "calibration_error")
     }
-    with pytest.raises(ValueError, match="only one"):
+    with pytest.raises(ValueError, match="there is one"):
         variance(logits)
-    with pytest.raises(ValueError, match="only one"):
+    with pytest.raises(ValueError, match="there is one"):
         improvement_rate(logits, torch.zeros(5, dtype=torch.int64))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def json_safe(x: Any, other: Callable[[Any], Any] = lambda x: x) -> Any:
-    """A copy of a value that `json.dumps(..., allow_nan=False)` takes.
+    """Return a copy of a value that `json.dumps(..., allow_nan=False)` takes.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ FORMULA = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # first characters of a f
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """The columns of some rows below a header; missing values are empty."""
+    """Return the columns of some rows below a header; missing values are empty."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(map(_harmless, columns))
@@ -47,7 +47,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _harmless(value: Any) -> Any:
-    """Prefixes a text that would start a formula with an apostrophe; numbers stay, also as text."""
+    """Prefix a string that would start a formula with an apostrophe; numbers stay, also as strings."""
     if not isinstance(value, str) or not value.startswith(FORMULA):
         return value
     try:

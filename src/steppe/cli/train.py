@@ -22,7 +22,7 @@ class How:
 
 
 def run(config: Config, how: How, file: File, sources: Sources) -> Output:
-    """Trains, or shows what training would be."""
+    """Train, or return what training would do."""
     with usage_errors():
         refuse_unknown(config, sources.spelled)
     if how.dry_run:
@@ -40,7 +40,7 @@ def run(config: Config, how: How, file: File, sources: Sources) -> Output:
 
 
 def dry(config: Config, sources: Sources) -> Output:
-    """Everything that a run would start with; writes nothing."""
+    """Return everything that a run would start with; write nothing."""
     import torch
 
     from ..core.process_group import Workers

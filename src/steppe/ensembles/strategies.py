@@ -123,7 +123,7 @@ class Strategy:
     averages: bool = False
 
     def weights(self, config: Config) -> Weights:
-        """Which of a member's weights predict."""
+        """Return which of a member's weights predict."""
         if not self.averages:
             return "last"
         return "swa" if config.swa is not None else "ema"
@@ -143,7 +143,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy of that name; raises ValueError with the nearest names."""
+    """Return the strategy of that name; raise ValueError with the nearest names."""
     if name not in STRATEGIES:
         raise ValueError(unknown("strategy", name, STRATEGIES))
     return STRATEGIES[name]

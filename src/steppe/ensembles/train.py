@@ -30,7 +30,7 @@ Way = Callable[[Ensemble, bool | None], AbstractContextManager[Reach]]
 
 
 def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: bool | None = None) -> Trained:
-    """Trains all members, each in its own folder under the ensemble's.
+    """Train all members, each in its own folder under the ensemble's.
 
     Call it again to resume: the result is bit-identical.
 
@@ -59,7 +59,7 @@ def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: b
 
 @contextmanager
 def in_sequence(ensemble: Ensemble, progress: bool | None) -> Iterator[Reach]:
-    """One member after the other."""
+    """Yield a function that trains one member after the other."""
 
     def reach(configs: Sequence[Config], until: int | None) -> None:
         for config in configs:
@@ -76,7 +76,7 @@ PAUSE = 0.2  # seconds between two checks for a signal to stop
 
 @contextmanager
 def in_processes(ensemble: Ensemble, progress: bool | None) -> Iterator[Callable[[Sequence[Config], int | None], None]]:
-    """Several members at once, in spawned processes that live until the ensemble is trained."""
+    """Yield a function that trains several members at once, in spawned processes that live until the block ends."""
     cores = os.cpu_count() or 1
     count = min(ensemble.processes or cores, ensemble.members)
     idle: list[Worker] = []
@@ -97,7 +97,7 @@ class _Task:
     config: Config
     until: int | None
     deaths: int = 0
-    got: Position | None = None  # how far the run was at the last death
+    reached: Position | None = None  # how far the run was when its process last died
 
 
 class Worker:
@@ -105,13 +105,13 @@ class Worker:
 
     def __init__(self, threads: int):
         context = get_context("spawn")
-        self.pipe, there = context.Pipe()
-        self.process = context.Process(target=_work, args=(there, threads), daemon=True)
+        self.pipe, child_pipe = context.Pipe()
+        self.process = context.Process(target=_work, args=(child_pipe, threads), daemon=True)
         self.process.start()
-        there.close()
+        child_pipe.close()
 
     def result(self) -> dict[str, str] | None:
-        """The result of its task; None if the process died."""
+        """Return the result of its task; None if the process died."""
         try:
             result: dict[str, str] = self.pipe.recv()
         except (EOFError, OSError):
@@ -159,16 +159,16 @@ def _reach(waiting: deque[_Task], count: int, idle: list[Worker], threads: int, 
 
 
 def _place(path: Path) -> Position:
-    """The position of a member's run, started or not."""
+    """Return the position of a member's run, started or not."""
     return open_run(path).position if (path / RUN).exists() else Position()
 
 
 def _again(task: _Task, worker: Worker, waiting: deque[_Task]) -> list[str]:
-    """Gives a task to another process, unless its process died several times at the same position."""
+    """Give a task to another process, unless its process died several times at the same position."""
     path = folder_of(task.config)
     now = _place(path)
-    task.deaths = 1 if now != task.got else task.deaths + 1
-    task.got = now
+    task.deaths = 1 if now != task.reached else task.deaths + 1
+    task.reached = now
     if task.deaths < TRIES:
         waiting.append(task)
         return []
@@ -176,7 +176,7 @@ def _again(task: _Task, worker: Worker, waiting: deque[_Task]) -> list[str]:
 
 
 def _work(pipe: Connection, threads: int) -> None:
-    """The body of a process: trains one member after the other until the pipe closes."""
+    """Train one member after the other in this process until the pipe closes."""
     import torch
 
     from ..training.entry import train

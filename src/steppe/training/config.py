@@ -125,7 +125,7 @@ class Config:
     fsdp: bool = False
     """shard the model over the processes (FSDP2) instead of replicating it (DDP)"""
     checkpoint_every: float = 60.0
-    """seconds between checkpoints within an epoch; epochs end with one, short epochs every 10 seconds"""
+    """seconds between checkpoints within an epoch; the end of an epoch writes one if the last is 10 seconds old"""
     loggers: list[str] = field(default_factory=list)
     """loggers of records beside metrics.jsonl: tensorboard, csv, or `package.module:factory`"""
     out: str | None = None
@@ -242,7 +242,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
         resolve_measures(config.measures)
     known_device(config.device)
     if config.method == "msam" and config.optimizer == "sgd" and not config.momentum:
-        raise ValueError(f"msam looks ahead along SGD's momentum, and {spelled('momentum')} is 0: give one above 0")
+        raise ValueError(f"msam extrapolates along SGD's momentum, and {spelled('momentum')} is 0: give one above 0")
     return method_of(config, spelled)
 
 
@@ -288,7 +288,7 @@ def _prefixed(setting: str, about: str = "") -> Iterator[None]:
         raise ValueError(f"{setting}: {error}" if about in str(error) else str(error)) from error
 
 
-def _check(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+def _check(what: str, names: Iterable[str], valid: Iterable[str]) -> None:
     for name in names:
-        if name not in known:
-            raise ValueError(unknown(what, name, known))
+        if name not in valid:
+            raise ValueError(unknown(what, name, valid))

@@ -66,9 +66,9 @@ def claimed(path: Path) -> Iterator[Callable[[], None]]:
     with ExitStack() as stack:
         try:
             check_folder = stack.enter_context(lock_folder(path, NAME))
-        except FolderLocked as who:
+        except FolderLocked as owner:
             raise RuntimeError(
-                f"{path} is being trained in by {who}: wait for it, stop it, or choose another folder with out"
+                f"{path} is being trained in by {owner}: wait for it, stop it, or choose another folder with out"
             ) from None
         yield check_folder
 

@@ -71,7 +71,7 @@ class Training:
         self.position, self._records = done.about.position, records.with_digest(self.path, done.about.records)
 
     def run(self, wish: Wish, display: Display, loggers: Sequence[Logger] = (), until: int | None = None) -> None:
-        """Train to the end of the run or of epoch `until`; raise `Stopped` if a signal asks to stop."""
+        """Train to the end of the run or of epoch `until`; raise `Stopped` after a signal."""
         self._wish, self._display, self._loggers = wish, display, loggers
         self._saved = monotonic()
         last = self.course.epochs if until is None else min(until, self.course.epochs)
@@ -82,7 +82,7 @@ class Training:
         except FloatingPointError as error:
             raise FloatingPointError(
                 f"{self.path}, {self.position}: {as_setting(error)} The folder keeps the last checkpoint before this. "
-                "The same command would come here again: give other settings and another --out."
+                "The same command would fail again: give other settings and another --out."
             ) from error
 
     def _train_epoch(self) -> None:

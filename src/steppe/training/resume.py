@@ -1,4 +1,4 @@
-"""The checkpoint that a run resumes from, also where it is asked for more epochs or steps.
+"""The checkpoint that a run resumes from, also with more epochs or steps than before.
 
 A longer run resumes only if it ends bit for bit as a run of that length would: nothing so far may depend on the number
 of steps. A finished run has evaluated its last epoch as the last one, which it is no longer, and so it resumes from the
@@ -79,8 +79,8 @@ def _different_past(config: Config, then: Course, now: Course, position: Positio
     options = options_of(config, then)
     if options != options_of(config, now):
         return f"the method {config.method} depends on the number of steps"
-    taken = then.taken(position)
-    for step in range(min(taken, 1) if finds_lr(config, options) else taken):
+    steps = then.taken(position)
+    for step in range(min(steps, 1) if finds_lr(config, options) else steps):
         was, would_be = (learning_rate(config, step, course.steps) for course in (then, now))
         if was != would_be:
             no_warmup = replace(config, warmup=0.0)
@@ -91,7 +91,7 @@ def _different_past(config: Config, then: Course, now: Course, position: Positio
                 f"{was:.6g} and would be {would_be:.6g}"
             )
     if config.swa is not None:
-        ends = range(every := 1 if config.swa_every == "step" else then.per_epoch, taken + 1, every)
+        ends = range(every := 1 if config.swa_every == "step" else then.per_epoch, steps + 1, every)
         if any((t > config.swa * then.steps) != (t > config.swa * now.steps) for t in ends):
             return f"its average swa, which begins after {config.swa:g} of the run, would have averaged other weights"
     return ""

@@ -184,8 +184,8 @@ def _key(inputs: Tensor, name: str, severity: int, seed: int) -> str:
 @lru_cache(maxsize=1)
 def _makers() -> str:
     """Return a digest of the corruptions' source, and the releases of the libraries below them."""
-    here = Path(__file__).parent
-    sources = [*sorted(here.glob("*.py")), here.parent / "pixels.py"]
+    folder = Path(__file__).parent
+    sources = [*sorted(folder.glob("*.py")), folder.parent / "pixels.py"]
     code = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     return " ".join([code, *(f"{library} {_version(library)}" for library in LIBRARIES)])
 
