@@ -34,7 +34,7 @@ from .train_state import TrainState, averages_of
 AGREE = 16  # steps between exchanges with other processes about stopping and saving: each one synchronises
 PAUSE = 10.0
 """Seconds between checkpoints at the ends of short epochs: what a killed process repeats at most, beside one epoch. A
-checkpoint with its digests can take as long as a short epoch."""
+checkpoint can take as long as a short epoch: 0.35 s for a ResNet-18 of width 32 (2.8 million weights, momentum)."""
 
 
 class Training:

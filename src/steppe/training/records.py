@@ -54,8 +54,7 @@ def numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 class Logger(Protocol):
     """Receives records beside metrics.jsonl: for example an adapter for MLflow or W&B.
 
-    `log_metrics` is called after the checkpoint that contains the record is written, so that a resumed run logs no epoch
-    twice.
+    `log_metrics` is called after the checkpoint that contains the record is written: a resumed run logs no epoch twice.
     """
 
     def log_params(self, params: Mapping[str, Any]) -> None:
