@@ -193,7 +193,7 @@ def test_members_that_never_err_have_no_rates() -> None:
     found = scored(logits, torch.arange(3))
     assert isnan(found["eir"].value)
     assert isnan(found["der"].value)
-    assert "ever wrong" in found["der"].note
+    assert "makes an error" in found["der"].note
     assert found["variance"].value > 0
 
 

@@ -50,7 +50,7 @@ class What:
 
 
 @dataclass
-class Measured:
+class Measurements:
     """Numbers so far, and failures."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -107,9 +107,9 @@ def run(what: What, on: On, file: File) -> Output:
     return _output(what, measured)
 
 
-def _configs(what: What, on: On) -> tuple[dict[str, Config], Measured]:
+def _configs(what: What, on: On) -> tuple[dict[str, Config], Measurements]:
     """Return the configurations of all subjects, read before the first measurement starts."""
-    configs, measured = {}, Measured()
+    configs, measured = {}, Measurements()
     from ..training.folder import is_empty
 
     empty = [where for where in what.what if is_empty(Path(where))]
@@ -128,7 +128,7 @@ def _configs(what: What, on: On) -> tuple[dict[str, Config], Measured]:
     return configs, measured
 
 
-def _output(what: What, measured: Measured) -> Output:
+def _output(what: What, measured: Measurements) -> Output:
     if what.out is not None:
         _write(Path(what.out), measured)
     data = {"results": measured.rows, "failures": measured.failures}
@@ -152,7 +152,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Any:
     return shown
 
 
-def _write(path: Path, measured: Measured) -> None:
+def _write(path: Path, measured: Measurements) -> None:
     from .._util.files import atomic_write
 
     if path.suffix == ".json":
@@ -164,7 +164,7 @@ def _write(path: Path, measured: Measured) -> None:
         file.write(text.encode())
 
 
-def _dry(what: What, on: On, configs: Mapping[str, Config], measured: Measured) -> Output:
+def _dry(what: What, on: On, configs: Mapping[str, Config], measured: Measurements) -> Output:
     plans = [{"run": where, "data": c.data, "model": c.model, "method": c.method} for where, c in configs.items()]
     shown = table("run", "data", "model")
     for row in plans:
