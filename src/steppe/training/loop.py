@@ -74,11 +74,11 @@ class Training:
         """Train to the end of the run or of epoch `until`; raise `Stopped` after a signal."""
         self._wish, self._display, self._loggers = wish, display, loggers
         self._saved = monotonic()
-        last = self.course.epochs if until is None else min(until, self.course.epochs)
+        self._last = self.course.epochs if until is None else min(until, self.course.epochs)
         try:
-            while self.position.epoch < last:
+            while self.position.epoch < self._last:
                 self._train_epoch()
-                self._end_epoch(last)
+                self._end_epoch()
         except FloatingPointError as error:
             raise FloatingPointError(
                 f"{self.path}, {self.position}: {as_setting(error)} The folder keeps the last checkpoint before this. "
@@ -175,7 +175,7 @@ class Training:
         if stop:
             raise Stopped(self.path, self.position, self._wish.why or "another process")
 
-    def _end_epoch(self, last: int) -> None:
+    def _end_epoch(self) -> None:
         state = self.state
         self._average(self.course.taken(self.position), every_step=False)
         record = record_of(state, self.position, self.course, self.config, self.splits, self.task)
@@ -186,7 +186,7 @@ class Training:
         self._unlogged.append(record)
         # the first epoch, so that a folder with several records has a checkpoint; the last but one, from which a
         # longer run resumes
-        needed = self.position.epoch in (1, last - 1, last)
+        needed = self.position.epoch in (1, self._last - 1, self._last)
         due = monotonic() - self._saved >= min(PAUSE, self.config.checkpoint_every)
         if any(agreed(self.workers, needed or due)):
             self._commit(finished=self.position.epoch == self.course.epochs)
