@@ -20,19 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MEASURES = "loss,grad_norm,lambda_max,trace,frobenius_squared,adaptive_worst_linf"
 COLUMNS = (
-    "run",
-    "measure",
-    "value",
-    "stderr",
-    "n",
-    "kind",
-    "note",
-    "complete",
-    "losses",
-    "gradients",
-    "products",
-    "seconds",
-)
+    "run", "measure", "value", "stderr", "n", "kind", "note", "complete", "losses", "gradients", "products", "seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..measures.fisher import fisher_traces
 from ..training.config import Config, Exchange, rows_file, scores_file
 from ..training.distributed import device_of
 from ..training.evaluate import objective_of
-from ..training.folder import FREE, folder_of, plain
+from ..training.folder import FREE, changes, folder_of, plain
 from ..training.problem import data_of
 from ..training.runs import Run, open_run
 from ..training.schedule import Position
@@ -86,17 +86,11 @@ def keep(config: Config, ensemble: Ensemble) -> None:
     now = {"ensemble": asdict(ensemble), "config": plain(config)}
     if (path / ABOUT).exists():
         then = _about(path)
-        free = {"ensemble": HOW, "config": FREE}
-        differ = [
-            f"{k} was {then[part].get(k)!r} and is now {v!r}"
-            for part in now
-            for k, v in now[part].items()
-            if k not in free[part] and then[part].get(k) != v
-        ]
-        if differ:
+        different = [changes(then[part], now[part], (*HOW, *FREE)) for part in now]
+        if any(different):
             raise ValueError(
-                f"{path} holds an ensemble with other settings: {'; '.join(differ)}. Use the old values, or "
-                "another out."
+                f"{path} holds an ensemble with other settings: {'; '.join(filter(None, different))}. Use the old "
+                "values, or another out."
             )
     path.mkdir(parents=True, exist_ok=True)
     save_yaml(path / ABOUT, now)

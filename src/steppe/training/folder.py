@@ -9,7 +9,7 @@ import platform
 import re
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -139,15 +139,18 @@ def task_in(content: Mapping[str, Any]) -> Task:
     return Task(tuple(task["shape"]), task["outputs"], standard, CrossEntropy() if task["classes"] else SquaredError())
 
 
+def changes(then: Mapping[str, Any], now: Mapping[str, Any], free: Container[str] = ()) -> str:
+    """Return which settings differ and how, in words, without those in `free`; empty if none do."""
+    different = [k for k in now if k not in free and then.get(k) != now[k]]
+    return "; ".join(f"{k} was {then.get(k)!r} and is now {now[k]!r}" for k in different)
+
+
 def refuse_changes(path: Path, before: Config, config: Config) -> None:
     """Raise if a setting differs that may not change during a run."""
-    then, now = plain(before), plain(config)
-    bound = [k for k in now if k not in (*FREE, *LENGTH)]
-    differ = [f"{k} was {then[k]!r} and is now {now[k]!r}" for k in bound if then[k] != now[k]]
-    if differ:
+    if different := changes(plain(before), plain(config), (*FREE, *LENGTH)):
         raise ValueError(
-            f"{path} holds a run with another configuration: {'; '.join(differ)}. A run keeps its configuration: use "
-            "the old values, or another out."
+            f"{path} holds a run with another configuration: {different}. A run keeps its configuration: use the old "
+            "values, or another out."
         )
 
 

@@ -8,14 +8,14 @@ checkpoint before its end.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from . import checkpoint, records
 from .checkpoint import PREVIOUS, Loaded
 from .config import Config
-from .folder import LENGTH, config_in, refuse_changes
+from .folder import LENGTH, changes, config_in, refuse_changes
 from .problem import finds_lr, options_of
 from .schedule import Course, Position, learning_rate
 
@@ -52,8 +52,7 @@ def _longer(path: Path, content: Mapping[str, Any], before: Config, config: Conf
     then, now = Course(content["steps"], per_epoch), Course(config.steps or config.epochs * per_epoch, per_epoch)
     if then == now:
         return done
-    old, new = asdict(before), asdict(config)
-    change = "; ".join(f"{k} was {old[k]!r} and is now {new[k]!r}" for k in LENGTH if old[k] != new[k])
+    change = changes(*({k: getattr(c, k) for k in LENGTH} for c in (before, config)))
     if now.steps < then.steps:
         raise ValueError(f"{path} cannot be made shorter: {change}. Give another out.")
     if done.about.finished:
