@@ -226,7 +226,7 @@ def test_wrong_flags_are_answered(words: list[str], said: str, capsys: pytest.Ca
         ("optimizer: sdg", "Did you mean 'sgd'"),
         ("epochs: true", "epochs takes a whole number"),
         ("augment: crop", "augment takes a list"),
-        ("lr: 1\nlr: 2", "'lr' is there 2 times"),
+        ("lr: 1\nlr: 2", "'lr' appears 2 times"),
         ("lr: [1", "is not YAML in line"),
         ("- lr", "and this is a list"),
         ("just words", "and this is a str"),

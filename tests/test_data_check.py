@@ -114,7 +114,7 @@ def test_files_that_are_nothing(tmp_path: Path, name: str, body: bytes, words: s
 
 def test_folders_that_are_nothing(tmp_path: Path) -> None:
     assert "no such file or folder" in only(tmp_path / "nowhere").problem
-    assert "It holds nothing; known are MNIST" in only(tmp_path).problem
+    assert "It holds nothing; steppe reads MNIST" in only(tmp_path).problem
     (tmp_path / "notes.txt").write_text("x")
     assert "It holds notes.txt" in only(tmp_path).problem
 

@@ -24,8 +24,7 @@ from steppe.data.corruptions.blur import (
     zoom_blur,
 )
 from steppe.data.corruptions.digital import _affine, elastic_transform, pixelate, sampled
-from steppe.data.corruptions.draws import Draws
-from steppe.data.corruptions.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
+from steppe.data.corruptions.noise import Draws, gaussian_noise, impulse_noise, shot_noise, speckle_noise
 from steppe.data.corruptions.weather import MUD, edges, equalised, fog, frost, plasma, refraction, snow, spatter
 from steppe.data.dataset import Dataset
 

@@ -56,8 +56,8 @@ def refused(name: str, root: Path, *words: str) -> None:
 @pytest.mark.parametrize(
     ("name", "body", "words"),
     [
-        ("train-images-idx3-ubyte", idx_bytes(random_bytes(6, 28, 28))[:-1], "4704 in all, and 4703 are there"),
-        ("train-images-idx3-ubyte", idx_bytes(random_bytes(6, 28, 28)) + b"x", "4704 in all, and 4705 are there"),
+        ("train-images-idx3-ubyte", idx_bytes(random_bytes(6, 28, 28))[:-1], "4704 in all, and the file holds 4703"),
+        ("train-images-idx3-ubyte", idx_bytes(random_bytes(6, 28, 28)) + b"x", "4704 in all, and the file holds 4705"),
         ("train-images-idx3-ubyte", b"", "it begins with nothing"),
         ("train-images-idx3-ubyte", b"\x00\x00\x08\x03\x00", "ends inside its header"),
         ("train-images-idx3-ubyte", b"PK\x03\x04" + bytes(100), "not an IDX file"),
@@ -85,7 +85,7 @@ def test_damaged_gzip(tmp_path: Path) -> None:
         path.write_bytes(body)
         refused("mnist", tmp_path, path.name)
     path.write_bytes(gzip.compress(idx_bytes(random_bytes(6, 28, 28)) + b"x"))
-    refused("mnist", tmp_path, path.name, "4704 bytes are declared, and more are there")
+    refused("mnist", tmp_path, path.name, "4704 bytes are declared, and the file holds more")
 
 
 def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:

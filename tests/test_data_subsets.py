@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steppe.data.dataset import Dataset, Splits
-from steppe.data.label_noise import symmetric
-from steppe.data.subsets import first, per_class, set_aside, split
+from steppe.data.subsets import first, per_class, set_aside, split, symmetric_noise
 
 
 def numbered(labels, classes=None) -> Dataset:
@@ -134,17 +133,17 @@ def images(rows: int, classes: int = 10, seed: int = 0) -> Dataset:
 @given(st.integers(1, 200), st.integers(2, 12), st.floats(0, 1), st.integers(-5, 2**40))
 def test_exactly_that_many_labels_are_wrong(rows, classes, fraction, seed):
     data = images(rows, classes)
-    noisy = symmetric(data, fraction, seed)
+    noisy = symmetric_noise(data, fraction, seed)
     assert int((noisy.targets != data.targets).sum()) == round(fraction * rows)
     assert int(noisy.targets.min()) >= 0
     assert int(noisy.targets.max()) < classes
     assert noisy.inputs is data.inputs
-    assert torch.equal(noisy.targets, symmetric(data, fraction, seed).targets)
+    assert torch.equal(noisy.targets, symmetric_noise(data, fraction, seed).targets)
 
 
 def test_wrong_labels_are_even_over_the_other_classes_and_rows():
     data = images(30000, 5)
-    noisy = symmetric(data, 0.4)
+    noisy = symmetric_noise(data, 0.4)
     table = torch.zeros(5, 5)
     table.index_put_((data.targets, noisy.targets), torch.ones(len(data)), accumulate=True)
     share = table / table.sum(1, keepdim=True)
@@ -159,13 +158,13 @@ def test_wrong_labels_are_even_over_the_other_classes_and_rows():
 def test_noise_follows_the_row_and_not_its_place(seed, fraction):
     data = images(60)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(seed))
-    after, before = symmetric(data, fraction, seed).rows(order), symmetric(data.rows(order), fraction, seed)
+    after, before = symmetric_noise(data, fraction, seed).rows(order), symmetric_noise(data.rows(order), fraction, seed)
     assert torch.equal(after.targets, before.targets)
 
 
 def test_a_subset_gets_the_labels_of_the_whole():
     data = images(1000)
-    whole, part = first(symmetric(data, 0.4, 7), 0.5), symmetric(first(data, 0.5), 0.4, 7)
+    whole, part = first(symmetric_noise(data, 0.4, 7), 0.5), symmetric_noise(first(data, 0.5), 0.4, 7)
     clean = first(data, 0.5).targets
     both = (whole.targets != clean) & (part.targets != clean)
     assert int(both.sum()) > 180  # almost the same rows: the exact share is the whole's or the part's
@@ -174,19 +173,19 @@ def test_a_subset_gets_the_labels_of_the_whole():
 
 def test_equal_rows_are_not_all_wrong_together():
     same = Dataset("same", torch.zeros(1000, 2), torch.zeros(1000, dtype=torch.int64), ("a", "b", "c"))
-    counts = torch.bincount(symmetric(same, 0.5).targets, minlength=3).tolist()
+    counts = torch.bincount(symmetric_noise(same, 0.5).targets, minlength=3).tolist()
     assert counts[0] == 500
     assert 200 < counts[1] < 300
 
 
 def test_seeds_give_other_noise():
     data = images(500)
-    a, b = (symmetric(data, 0.5, seed).targets for seed in (0, 1))
+    a, b = (symmetric_noise(data, 0.5, seed).targets for seed in (0, 1))
     assert 0.4 < float(((a != data.targets) == (b != data.targets)).float().mean()) < 0.6
 
 
 def test_label_noise_says_what_it_needs():
     with pytest.raises(ValueError, match="two classes"):
-        symmetric(Dataset("x", torch.zeros(3, 1), torch.zeros(3)), 0.1)
+        symmetric_noise(Dataset("x", torch.zeros(3, 1), torch.zeros(3)), 0.1)
     with pytest.raises(ValueError, match="from 0 to 1"):
-        symmetric(images(5), 1.2)
+        symmetric_noise(images(5), 1.2)

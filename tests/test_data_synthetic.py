@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from steppe.data.digits import digits
-from steppe.data.synthetic import (
+from steppe.data.built_in import (
+    digits,
     gaussian_rows,
     sparse_regression,
     sparse_truth,
@@ -196,5 +196,5 @@ def test_rows_have_unit_variance_and_too_few_cannot_be_white():
     assert float(gaussian_rows(4000, 5, torch.Generator().manual_seed(0)).var()) == pytest.approx(1, rel=0.03)
     with pytest.raises(ValueError, match="at least 20 rows"):
         sparse_regression(10, 10, dimensions=20, nonzero=2, law=whitened_rows)
-    with pytest.raises(ValueError, match="ask for 1 to 20"):
+    with pytest.raises(ValueError, match="use 1 to 20"):
         sparse_regression(10, 10, dimensions=20, nonzero=21)

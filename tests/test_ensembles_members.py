@@ -20,7 +20,8 @@ from torch.nn.functional import cross_entropy
 from training_runs import assert_same_end, config, timeless
 
 import steppe
-from steppe._util import arrays, files
+from steppe._util import files
+from steppe._util.digests import read_array
 from steppe.core.draw import permutation
 from steppe.ensembles import STRATEGIES, Ensemble, Trained, members_of, open_ensemble, sharp_sets, train_ensemble
 from steppe.ensembles.members import _about
@@ -344,7 +345,7 @@ def test_a_flipped_bit_in_what_members_tell_one_another_is_refused_by_name(
     def read(file: Path) -> Any:
         if file.suffix == ".yaml":
             return _about(file.parent)
-        return arrays.read(file).tolist()
+        return read_array(file).tolist()
 
     refused, expected = 0, read(whole.path / name)
     for _ in range(200):
@@ -365,4 +366,4 @@ def test_a_flipped_bit_in_what_members_tell_one_another_is_refused_by_name(
 
 def test_numbers_without_a_digest_are_read(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.arange(50))
-    assert arrays.read(tmp_path / "rows.npy").tolist() == list(range(50))
+    assert read_array(tmp_path / "rows.npy").tolist() == list(range(50))

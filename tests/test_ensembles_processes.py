@@ -20,8 +20,8 @@ import pytest
 from filelock import FileLock, Timeout
 from training_runs import assert_same_end, config
 
-import steppe.ensembles.processes as processes
 from steppe.ensembles import Ensemble, Trained, open_ensemble, train_ensemble
+from steppe.ensembles import train as ensemble_training
 from steppe.training import Config, Stopped
 
 LONG: dict[str, Any] = {"epochs": 30, "checkpoint_every": 0.01, "model": "training_runs:plain", "threads": 1}
@@ -135,10 +135,10 @@ class Scripted:
 def test_members_are_started_again_and_troubles_told_at_the_end(
     answers: list[str | None], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "Worker", Scripted)
+    monkeypatch.setattr(ensemble_training, "Worker", Scripted)
     monkeypatch.setattr(Scripted, "answers", list(answers))
     ensemble = Ensemble(members=2, how="processes", processes=1)
-    with processes.in_processes(ensemble, None) as reach:
+    with ensemble_training.in_processes(ensemble, None) as reach:
         configs = [settings(tmp_path / f"member-{i}") for i in range(2)]
         if said is None:
             reach(configs, None)

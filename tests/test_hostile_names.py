@@ -14,7 +14,7 @@ import pytest
 
 import steppe
 from steppe.cli.entry import main
-from steppe.cli.measure import COLUMNS, Found, _write
+from steppe.cli.measure import COLUMNS, Measurements, _write
 from steppe.cli.output import Output, add_row, print_output, table
 from steppe.data.check import Found as FoundData
 from steppe.measures import Estimate, Results
@@ -176,7 +176,7 @@ def test_cells_of_a_study_begin_no_formula(tmp_path: Path, shape: str) -> None:
 
 def test_cells_of_measurements_begin_no_formula(tmp_path: Path) -> None:
     numbers = {"value": -1.5, "stderr": 0.1, "n": 8, "kind": "unbiased", "note": "-x", "complete": True}
-    found = Found()
+    found = Measurements()
     found.rows.append({"run": "=1+1", "measure": "@m", **numbers, "cost": {"seconds": 1.0}})
     _write(tmp_path / "a.csv", found)
     (row,) = csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text()))

@@ -67,7 +67,7 @@ def test_a_run_whose_folder_was_replaced_does_not_write_into_the_other(
         return taken(self)
 
     monkeypatch.setattr(loop.Training, "_begin_step", replaced)
-    with pytest.raises(RuntimeError, match="another folder has come in its place"):
+    with pytest.raises(RuntimeError, match="replaced by another folder"):
         train(config(tmp_path / "run"))
     assert list((tmp_path / "run").iterdir()) == []
 

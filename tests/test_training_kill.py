@@ -114,6 +114,25 @@ def test_a_kill_at_every_system_call_that_writes(nursery: Nursery, folder: Path)
     assert len(list((folder / "killed").glob("state-*"))) == 2
 
 
+def test_a_kill_at_every_system_call_of_a_run_with_few_checkpoints(nursery: Nursery, folder: Path) -> None:
+    """Its epochs are short: records are written in between, and are replaced when they are repeated."""
+    settings = config(folder / "whole", epochs=8, method="looksam", method_options={"k": 3})
+    nursery.train(settings)
+    whole, settings = open_run(str(settings.out)), replace(settings, out=str(folder / "killed"))
+    between = 0
+    for call in count(1):
+        if nursery.train(settings, call=call)["ended"] == "finished":
+            break
+        records = folder / "killed/metrics.jsonl"
+        lines = records.read_bytes().count(b"\n") if records.exists() else 0
+        kept = len(open_run(str(settings.out)).records) if (folder / "killed/run.yaml").exists() else 0
+        assert kept <= lines <= 8
+        between += lines > kept + 1
+    assert between > 4
+    assert_same_end(open_run(str(settings.out)), whole)
+    assert len(records.read_bytes().splitlines()) == 8
+
+
 def test_a_kill_at_every_system_call_of_a_run_that_is_made_longer(nursery: Nursery, folder: Path) -> None:
     """The finished run goes back to the checkpoint before its end first: killed there, it is shorter, but whole."""
     changes = {"schedule": "constant", "measures": ["loss"], "ema": 0.9}

@@ -426,7 +426,7 @@ def test_corrupted_test_rows(tmp_path: Path) -> None:
 def test_a_run_that_is_no_longer_finite_ends_and_keeps_what_it_has(when: str, tmp_path: Path) -> None:
     settings = config(tmp_path, model="training_runs:broken", on_nonfinite=when, epochs=5, checkpoint_every=0.0)
     for _ in range(2):  # a second start comes to the same end
-        with pytest.raises(FloatingPointError, match=r"not finite.*same command would come here again"):
+        with pytest.raises(FloatingPointError, match=r"not finite.*same command would fail again"):
             train(settings)
     run = open_run(tmp_path)
     assert 0 < run.position.step + 5 * run.position.epoch < 25

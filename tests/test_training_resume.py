@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import shutil
@@ -84,6 +85,64 @@ def test_a_crash_in_any_step(step: int, every: float, whole: Run, tmp_path: Path
     reached = done.position.epoch * 5 + done.position.step if done is not None else 0
     assert reached == (step if every == 0 else step // 5 * 5)  # what is kept is what was asked for
     assert_same_end(train(settings), whole)
+
+
+LOGGED: list[float] = []
+
+
+class Listed:
+    """A logger of a user: it cannot take a record back."""
+
+    def __init__(self, folder: Path) -> None:
+        pass
+
+    def log_params(self, params: Any) -> None:
+        pass
+
+    def log_metrics(self, step: int, metrics: Any) -> None:
+        LOGGED.append(metrics["epoch"])
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("step", "kept"), [(2, 0), (7, 1), (17, 1), (22, 1), (27, 5)])
+def test_short_epochs_share_a_checkpoint_and_a_crash_repeats_those_after_it(
+    step: int, kept: int, tmp_path: Path
+) -> None:
+    """Six epochs of a few milliseconds: the first, the last but one and the last have a checkpoint of their own."""
+    LOGGED.clear()
+    changes = {"epochs": 6, "method": "looksam", "method_options": {"k": 3}, "ema": 0.9, "swa": 0.3}
+    whole = train(config(tmp_path / "whole", **changes))
+    settings = config(tmp_path / "parts", loggers=[f"{__name__}:Listed"], **changes)
+    crashed(settings, step)
+    file = tmp_path / "parts/metrics.jsonl"
+    written = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    assert [r["epoch"] for r in written] == list(range(1, step // 5 + 1))  # a record per epoch, as ever
+    done = open_run(tmp_path / "parts")
+    assert (done.position, len(done.records)) == (Position(kept), kept)  # those with a checkpoint count
+    assert [r["epoch"] for r in done.records] == LOGGED
+    run = train(settings)
+    assert_same_end(run, whole)
+    assert timeless(run.records[: len(written)]) == timeless(written)  # repeated bit for bit
+    assert len(file.read_text().splitlines()) == 6
+    assert LOGGED == [1, 2, 3, 4, 5, 6]
+
+
+def test_epochs_that_take_long_have_a_checkpoint_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "PAUSE", 0.0)
+    settings = config(tmp_path, epochs=6)
+    crashed(settings, 17)
+    assert open_run(tmp_path).position == Position(3)
+    assert len(train(settings).records) == 6
+
+
+def test_a_signal_between_two_checkpoints_writes_one(tmp_path: Path) -> None:
+    settings = config(tmp_path / "parts", epochs=6)
+    stopped(settings, 17)
+    assert open_run(tmp_path / "parts").position == Position(3, 3)
+    assert len(open_run(tmp_path / "parts").records) == 3
+    assert_same_end(train(settings), train(config(tmp_path / "whole", epochs=6)))
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])

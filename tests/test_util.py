@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from steppe._util.checkpoints import without_prefix
-from steppe._util.json import json_safe
+from steppe._util.export import json_safe
 
 
 def test_json_has_no_numbers_that_are_not_finite_and_no_arrays() -> None:

@@ -26,7 +26,7 @@ PAIRS = 3  # of similar names in an error message
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """Reads the tensors of a checkpoint by name: a .safetensors file, or one of torch.save with nothing but weights.
+    """Read the tensors of a checkpoint by name: a .safetensors file, or one of torch.save with nothing but weights.
 
     Raises
     ------
@@ -65,7 +65,7 @@ class ZipError(ValueError):
 
 
 def _stored(path: Path) -> Path | BytesIO:
-    """A checked copy of a zip file of torch.save: torch would inflate compressed records without limit.
+    """Return a checked copy of a zip file of torch.save: torch would inflate compressed records without limit.
 
     torch reads the copy because two readers may find two lists of records in one file. A file in an older format has
     no records, and torch reads it directly: its tensors are stored byte by byte.
@@ -107,7 +107,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _unwrapped(loaded: Any, path: Path) -> dict[str, Tensor]:
-    """The state dict inside what a training script saved."""
+    """Return the state dict inside what a training script saved."""
     from torch import Tensor
 
     for _ in range(DEPTH):
@@ -125,7 +125,7 @@ def _unwrapped(loaded: Any, path: Path) -> dict[str, Tensor]:
 
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
-    """Loads a state dict into a model, whatever prefix its names have; raises ValueError if it does not fit."""
+    """Load a state dict into a model, whatever prefix its names have; raise ValueError if it does not fit."""
     state = without_prefix(state, model.state_dict().keys())
     try:
         tensors = matched(model, state)
@@ -143,7 +143,7 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None
 
 
 def without_prefix(state: Mapping[str, T], own: Set[str], prefix: str | None = None) -> dict[str, T]:
-    """A state dict without the prefixes that wrappers add to all of its names.
+    """Return a state dict without the prefixes that wrappers add to all of its names.
 
     Parameters
     ----------
@@ -167,14 +167,14 @@ def without_prefix(state: Mapping[str, T], own: Set[str], prefix: str | None = N
 
 
 def matched(model: nn.Module, state: State) -> dict[str, Tensor]:
-    """The tensors of a state dict by the model's own names; raises ValueError with the keys that do not fit.
+    """Return the tensors of a state dict by the model's own names; raise ValueError with the keys that do not fit.
 
     Prefixes of DistributedDataParallel and torch.compile are removed. Of tied weights one name is enough.
     """
     from torch import Tensor
 
     if not isinstance(state, Mapping):
-        raise TypeError(f"a checkpoint is a state dict here, not a {type(state).__name__}")
+        raise TypeError(f"a checkpoint is a state dict, not a {type(state).__name__}")
     own = {name: t for name, t in model.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
     renamed = _renamed(state, own)
     tensors = {id(t): renamed[name] for name, t in own.items() if isinstance(renamed.get(name), Tensor)}
@@ -196,7 +196,7 @@ def matched(model: nn.Module, state: State) -> dict[str, Tensor]:
 
 
 def _renamed(state: State, own: State) -> dict[str, Tensor]:
-    """A state dict without prefixes of wrappers that the model's own names do not have."""
+    """Return a state dict without prefixes of wrappers that the model's own names do not have."""
     plain = {name.replace("_orig_mod.", ""): name for name in own}
     reading = {k.replace("_orig_mod.", ""): v for k, v in state.items() if not k.endswith("_extra_state")}
     best = without_prefix(reading, plain.keys(), "module")

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import files
+from .untrusted import yaml_in
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 DIGESTS, DIGEST = "digests", "digest"
 """Entries in the metadata of a safetensors file: of each tensor by its name, and of all other entries."""
+TAIL = re.compile(rb"\n[0-9a-f]{32}")  # after the array in a .npy file, where other readers ignore it
+TAIL_LENGTH = 33  # in bytes
+
+
+class ChangedError(ValueError):
+    """A YAML file whose content does not match its digest."""
 
 
 def digest(parts: Iterable[str | bytes | memoryview]) -> str:
-    """A digest of some texts or bytes, in hexadecimal."""
+    """Return a digest of strings or bytes, in hexadecimal."""
     state = sha256()
     for part in parts:
         state.update(part.encode() if isinstance(part, str) else part)
@@ -23,20 +36,20 @@ def digest(parts: Iterable[str | bytes | memoryview]) -> str:
 
 
 def with_digests(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, str]:
-    """The metadata of a file of these tensors, with digests of both."""
+    """Return the metadata of a safetensors file of these tensors, with digests of both."""
     entries = {**metadata, DIGESTS: json.dumps({name: _of_tensor(t) for name, t in tensors.items()})}
     return {**entries, DIGEST: _of_entries(entries)}
 
 
 def refuse_changed_metadata(metadata: Mapping[str, str]) -> None:
-    """Raises ValueError unless the metadata are those that `with_digests` returned."""
+    """Raise ValueError unless the metadata are those that `with_digests` returned."""
     entries = {k: v for k, v in metadata.items() if k != DIGEST}
     if DIGESTS not in entries or metadata.get(DIGEST) != _of_entries(entries):
         raise ValueError("its metadata do not match their digest")
 
 
 def refuse_changed_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Raises ValueError, with the name of the tensor, unless the tensors match their digests in the metadata."""
+    """Raise ValueError, with the name of the tensor, unless the tensors match their digests in the metadata."""
     refuse_changed_metadata(metadata)
     written: dict[str, str] = json.loads(metadata[DIGESTS])
     for name in [*written, *tensors]:
@@ -46,8 +59,82 @@ def refuse_changed_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str,
             raise ValueError(f"the tensor {name!r} does not have the digest that was written with it")
 
 
+def save_array(file: Path, array: NDArray[Any]) -> None:
+    """Write an array to a .npy file with its digest, atomically."""
+    import numpy as np
+
+    content = io.BytesIO()
+    np.save(content, array, allow_pickle=False)
+    body = content.getvalue()
+    files.replace(file, body + b"\n" + digest([body]).encode())
+
+
+def read_array(file: Path, digest_required: bool = False) -> NDArray[Any]:
+    """Read a .npy file; raise ValueError if its digest does not match, or is missing where it is required."""
+    import numpy as np
+
+    content = file.read_bytes()
+    body, tail = content[:-TAIL_LENGTH], content[-TAIL_LENGTH:]
+    has_digest = TAIL.fullmatch(tail) is not None
+    if tail[1:].decode() != digest([body]) if has_digest else digest_required:
+        raise ValueError(f"{file} is damaged: its digest does not match its content. Restore it from a copy")
+    try:
+        array: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{file} is not a .npy file, or is damaged: {error}") from error
+    return array
+
+
+def save_yaml(file: Path, content: Mapping[str, Any]) -> None:
+    """Write a mapping to a YAML file with its digest, atomically."""
+    import yaml
+
+    entries = {**content, DIGEST: _of_mapping(content)}
+    files.replace(file, yaml.safe_dump(entries, sort_keys=False, allow_unicode=True).encode())
+
+
+def read_yaml(file: Path, what: str, check: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Read the mapping in a YAML file.
+
+    Parameters
+    ----------
+    file
+        A file that `save_yaml` wrote. Files of older versions have no digest.
+    what
+        What the file describes, for errors.
+    check
+        Raises ValueError, KeyError, TypeError or AttributeError if the mapping does not describe it.
+
+    Raises
+    ------
+    ChangedError
+        If the digest does not match.
+    ValueError
+        If the file is not YAML, or `check` raises.
+
+    """
+    try:
+        content: dict[str, Any] = yaml_in(file)
+        stored = content.pop(DIGEST, None)
+        if stored is not None and stored != _of_mapping(content):
+            raise ChangedError(
+                f"{file} is damaged, or was changed: its digest does not match its content. Restore it from a copy. If "
+                f"you changed it on purpose, delete its line `{DIGEST}: ...`"
+            )
+        check(content)
+    except ChangedError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} does not describe {what}: {error!r}. Restore it, or use another folder") from error
+    return content
+
+
 def _of_entries(entries: Mapping[str, str]) -> str:
     return digest([json.dumps(dict(sorted(entries.items())))])
+
+
+def _of_mapping(content: Mapping[str, Any]) -> str:
+    return digest([json.dumps(content, sort_keys=True, default=repr)])
 
 
 def _of_tensor(t: Tensor) -> str:

@@ -85,7 +85,7 @@ def remove(path: Path) -> None:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise if a path is a symbolic link: in a folder that somebody else made it may lead anywhere."""
+    """Raise if a path is a symbolic link: in a folder from another user it may lead anywhere."""
     if path.is_symlink():
         raise OSError(
             errno.ELOOP, "steppe does not write through symbolic links: remove it, or choose another out", str(path)

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__getattr__` and `__dir__`, from the `from .module import name as name` lines of its stub."""
+    """Return a package's `__getattr__` and `__dir__`, from the `from .module import name as name` lines of its stub."""
     lines = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body
     homes = {a.name: line.module for line in lines if isinstance(line, ast.ImportFrom) for a in line.names}
 

@@ -26,12 +26,12 @@ PAUSE = 0.05  # seconds between two tries
 
 
 class FolderLocked(RuntimeError):
-    """Another process, or another part of this one, has the folder; its message says which."""
+    """Another process, or another part of this one, has the folder; the message names it."""
 
 
 @contextmanager
 def lock_folder(folder: Path, name: str, patience: float = 0.0) -> Iterator[Callable[[], None]]:
-    """Locks a folder by the file `name.lock`, or raises `FolderLocked` with the name of the process that has it.
+    """Lock a folder by the file `name.lock`, or raise `FolderLocked` with the name of the process that has it.
 
     Yields a function that raises if another folder has replaced the locked one.
     """
@@ -39,33 +39,31 @@ def lock_folder(folder: Path, name: str, patience: float = 0.0) -> Iterator[Call
     refuse_link(lock)
     with ExitStack() as stack:
         try:
-            file = FileLock(lock)
-            file.acquire(timeout=patience)
-            stack.callback(file.release)
+            file_lock = FileLock(lock)
+            file_lock.acquire(timeout=patience)
+            stack.callback(file_lock.release)
             stack.enter_context(_locked(folder, patience))
         except Timeout:
-            who = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
-            raise FolderLocked(who) from None
-        held_one = _identity(folder)
+            owner = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
+            raise FolderLocked(owner) from None
+        locked = _identity(folder)
 
         def refuse_another() -> None:
-            if _identity(folder) != held_one:
-                raise RuntimeError(
-                    f"{folder} is gone, or another folder has come in its place: nothing is written there"
-                )
+            if _identity(folder) != locked:
+                raise RuntimeError(f"{folder} was removed or replaced by another folder: nothing is written there")
 
-        with atomic_write(holder) as said:
-            said.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        with atomic_write(holder) as file:
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         try:
             yield refuse_another
         finally:
-            if _identity(folder) == held_one:
-                with suppress(OSError):  # a disk that is broken has been told of already
+            if _identity(folder) == locked:
+                with suppress(OSError):  # a broken disk has raised before
                     holder.unlink(missing_ok=True)
 
 
 def is_locked(folder: Path, name: str) -> bool:
-    """Whether anybody holds a folder by that lock."""
+    """Return whether any process holds a folder by that lock."""
     if not folder.exists():
         return False
     try:
@@ -80,7 +78,7 @@ def is_locked(folder: Path, name: str) -> bool:
 
 @contextmanager
 def _locked(folder: Path, patience: float) -> Iterator[None]:
-    """The folder itself, locked; raises Timeout if somebody else has it."""
+    """Lock the folder itself in a block; raise Timeout if another process has it."""
     if fcntl is None:  # pragma: no cover
         yield
         return
@@ -104,7 +102,7 @@ def _locked(folder: Path, patience: float) -> Iterator[None]:
 
 def _identity(folder: Path) -> tuple[int, int] | None:
     try:
-        found = folder.stat()
+        status = folder.stat()
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -11,7 +11,7 @@ from time import sleep
 
 
 def end_with_parent(grace: float = inf) -> None:
-    """Sends SIGTERM to this process when its parent ends.
+    """Send SIGTERM to this process when its parent ends.
 
     Otherwise it would keep running, with its locks and its GPU. On SIGTERM training writes a checkpoint and ends.
 

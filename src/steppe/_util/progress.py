@@ -1,18 +1,56 @@
-"""Progress bars on the terminal."""
+"""Progress bars: the one place that draws them, and where they are shown."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .terminal import console, line
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-Tick = Callable[[int, int], object]  # (points done, points in total)
+Tick = Callable[[int, int], object]  # (points or bytes done, in total)
+Column = Literal["now", "elapsed", "left", "remaining", "bytes", "speed"]
+
+
+def is_shown(progress: bool | None) -> bool:
+    """Return whether to show progress: None shows it if standard error is a terminal."""
+    return sys.stderr.isatty() if progress is None else progress
+
+
+def style(progress: bool | None) -> Literal["bars", "lines", "nothing"]:
+    """Return how to show progress: bars on a terminal unless it is False; elsewhere lines, if it is True."""
+    if not is_shown(progress):
+        return "nothing"
+    return "bars" if sys.stderr.isatty() else "lines"
+
+
+def bar(*columns: Column) -> Progress:
+    """Return a progress display on standard error, which disappears at the end.
+
+    Parameters
+    ----------
+    columns
+        What follows the description and the bar: the task's field `now`, the elapsed or the remaining time, the word
+        "left", bytes, or bytes per second. Defaults to `now` and the elapsed time.
+
+    """
+    from rich import progress as rich
+
+    every = {
+        "now": rich.TextColumn("{task.fields[now]}", markup=False),
+        "elapsed": rich.TimeElapsedColumn(),
+        "left": rich.TextColumn("left"),
+        "remaining": rich.TimeRemainingColumn(),
+        "bytes": rich.DownloadColumn(),
+        "speed": rich.TransferSpeedColumn(),
+    }
+    description = rich.TextColumn("{task.description}", markup=False)
+    chosen = [every[name] for name in columns or ("now", "elapsed")]
+    return rich.Progress(description, rich.BarColumn(), *chosen, console=console(stderr=True), transient=True)
 
 
 @contextmanager
@@ -24,16 +62,3 @@ def ticking(what: str, tick: Tick | None, progress: bool | None = None) -> Itera
     with bar() as shown:
         task = shown.add_task(line(what), total=None, now="")
         yield lambda done, total: shown.update(task, completed=done, total=total, now=f"{done} of {total}")
-
-
-def is_shown(progress: bool | None) -> bool:
-    """Whether to show progress: None shows it if standard error is a terminal."""
-    return sys.stderr.isatty() if progress is None else progress
-
-
-def bar() -> Progress:
-    """A rich progress bar with a description, the field `now` and the elapsed time; it disappears at the end."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    name, now = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[now]}"))
-    return Progress(name, BarColumn(), now, TimeElapsedColumn(), console=console(stderr=True), transient=True)

@@ -1,4 +1,4 @@
-"""All printing: control characters in names from files are escaped, because a terminal would act on them."""
+"""Printing with control characters escaped: a terminal would act on those in names from files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def line(text: object) -> str:
-    """A text on one line, with unprintable characters escaped: control codes, line breaks, direction marks."""
+    """Return a string on one line, with unprintable characters escaped: control codes, line breaks, direction marks."""
     text = str(text)
     if text.isprintable():
         return text
@@ -19,25 +19,25 @@ def line(text: object) -> str:
 
 
 def say(text: object, *, error: bool = False, end: str = "\n") -> None:
-    """Prints lines on stdout, or on stderr."""
+    """Print lines on stdout, or on stderr."""
     lines = "\n".join(map(line, str(text).expandtabs().split("\n")))
     print(lines, file=sys.stderr if error else sys.stdout, end=end, flush=error)
 
 
 def complain(text: object) -> None:
-    """Prints an error on stderr; indents all lines but the first, so that names cannot fake a message."""
+    """Print an error on stderr; indent all lines but the first, so that names cannot fake a message."""
     say(str(text).replace("\n", "\n  "), error=True)
 
 
 def cell(text: object) -> Text:
-    """A cell of a table as plain text, not as markup: names may contain brackets."""
+    """Return a cell of a table as plain text, not as markup: names may contain brackets."""
     from rich.text import Text
 
     return Text(line(text))
 
 
 def console(**options: Any) -> Console:
-    """A rich console for tables and bars; pass their texts through `line` or `cell` first."""
+    """Return a rich console for tables and bars; pass their strings through `line` or `cell` first."""
     from rich.console import Console
 
     return Console(**options)

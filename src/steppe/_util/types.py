@@ -19,17 +19,17 @@ WORDS: Mapping[Any, str] = {
 
 
 def alternatives(kind: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type that it is."""
+    """Return the types of a union, or the one type that it is."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 def choices(kind: Any) -> tuple[str, ...]:
-    """The values of a Literal, alone or in a union."""
+    """Return the values of a Literal, alone or in a union."""
     return next((get_args(t) for t in alternatives(kind) if get_origin(t) is Literal), ())
 
 
 def words(kind: Any) -> str:
-    """The values of a type in words, such as `a number or null (None)`."""
+    """Return the values of a type in words, such as `a number or null (None)`."""
     texts = []
     for one in alternatives(kind):
         shape = get_origin(one) or one
@@ -42,7 +42,7 @@ def _word(shape: Any) -> str:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a value has a type: a bool is no number, an int is also a float, and a path is also a string."""
+    """Return whether a value has a type: a bool is no number, an int is also a float, a path also a string."""
     return any(_fits(value, one) for one in alternatives(kind))
 
 

@@ -1,4 +1,4 @@
-"""Limits on YAML and JSON from others: small, shallow and without aliases, or one error with the file's name."""
+"""Limits on YAML and JSON in files: small, shallow and without aliases, or one error with the file's name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST = 10_000  # characters of a YAML scalar: YAML 1.1 reads 1:1:1... as one 
 
 
 def yaml_in(path: Path) -> Any:
-    """Reads a YAML file."""
+    """Read a YAML file."""
     size = path.stat().st_size
     if size > LARGEST:
         raise ValueError(f"{path} has {size:,} bytes, and at most {LARGEST:,} are read")
@@ -25,7 +25,7 @@ def yaml_in(path: Path) -> Any:
 
 
 def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = None) -> Any:
-    """Reads a YAML text with `load` (by default PyYAML's safe loader) after a check of its size and depth.
+    """Read a YAML text with `load` (by default PyYAML's safe loader) after a check of its size and depth.
 
     Aliases raise an error: nine lines of them expand to a billion values.
     """
@@ -43,7 +43,7 @@ def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = 
 
 
 def refuse_yaml_within(value: Any, where: Path | str) -> None:
-    """Raises for strings that hold such YAML themselves: jsonargparse parses some strings again."""
+    """Raise for strings that hold such YAML themselves: jsonargparse parses some strings again."""
     import yaml
 
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -72,22 +72,22 @@ def _refuse_shape(text: str) -> None:
 
 
 def loader() -> Any:
-    """PyYAML's safe loader, in C if available: ten times as fast."""
+    """Return PyYAML's safe loader, in C if available: ten times as fast."""
     import yaml
 
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def from_json(text: str | bytes, where: Path | str) -> Any:
-    """Reads a JSON text."""
+    """Read a JSON text."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON that can be read: {error}") from error
-    level = [found]
+    level = [value]
     for _ in range(DEEPEST + 1):
         inside = (x.values() if isinstance(x, dict) else x for x in level if isinstance(x, (dict, list)))
         level = [x for values in inside for x in values]
         if not level:
-            return found
+            return value
     raise ValueError(f"{where}: its JSON nests deeper than {DEEPEST} levels")

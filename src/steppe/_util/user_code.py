@@ -15,24 +15,24 @@ from .names import unknown
 
 @contextmanager
 def working_folder_first() -> Iterator[None]:
-    """Puts the working folder first on the import path in this block."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
+    """Put the working folder first on the import path in this block."""
+    working = str(Path.cwd())
+    sys.path.insert(0, working)
     try:
         yield
     finally:
-        sys.path.remove(here)
+        sys.path.remove(working)
 
 
 def is_factory(name: object) -> bool:
-    """Whether a name is `package.module:factory`, for code outside steppe."""
+    """Return whether a name is `package.module:factory`, for code outside steppe."""
     return ":" in str(name)
 
 
 def refuse_untrusted(file: Path, model: object, named: str | None, trust: bool) -> None:
-    """Raises if a file names a factory as its model that the user has not named too.
+    """Raise if a file names a factory as its model that the user has not named too.
 
-    Importing a module runs its code, and a file from somebody else must not choose that code.
+    Importing a module runs its code, and a file from another user must not choose that code.
 
     Parameters
     ----------
@@ -56,21 +56,21 @@ def refuse_untrusted(file: Path, model: object, named: str | None, trust: bool) 
 
 
 def imported(place: str, what: str) -> Any:
-    """Imports the object that `package.module:name` names; it makes a `what`."""
+    """Import the object that `package.module:name` names; it makes a `what`."""
     module_name, _, path = place.partition(":")
     if not all(part.isidentifier() for part in f"{module_name}.{path}".split(".")):
         raise ValueError(f"a {what} of your own is written package.module:factory, and {place!r} is not of that form")
     with working_folder_first():
-        found: Any = _module(module_name, place)
+        target: Any = _module(module_name, place)
     for name in path.split("."):
-        if not hasattr(found, name):
-            callables = [n for n in getattr(found, "__dict__", {}) if n[0] != "_" and callable(getattr(found, n))]
-            where = getattr(found, "__qualname__", module_name)
+        if not hasattr(target, name):
+            callables = [n for n in getattr(target, "__dict__", {}) if n[0] != "_" and callable(getattr(target, n))]
+            where = getattr(target, "__qualname__", module_name)
             raise ValueError(f"{place}: in {where}, {unknown('factory', name, callables)}")
-        found = getattr(found, name)
-    if not callable(found):
-        raise ValueError(f"{place} is a {type(found).__name__}: name a function or a class that makes a {what}")
-    return found
+        target = getattr(target, name)
+    if not callable(target):
+        raise ValueError(f"{place} is a {type(target).__name__}: name a function or a class that makes a {what}")
+    return target
 
 
 def _module(name: str, place: str) -> ModuleType:
@@ -82,4 +82,4 @@ def _module(name: str, place: str) -> ModuleType:
                 f"{place}: there is no module {error.name or name!r}, neither in {Path.cwd()} nor among the installed "
                 "packages. Start from the folder that holds it, or install it."
             ) from error
-        raise  # the module is there, and something that it imports is not: its own message says so
+        raise  # the module exists, and one that it imports does not: the message names that one

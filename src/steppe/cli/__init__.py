@@ -1,3 +1,3 @@
-"""What people type: `steppe train`, `steppe measure` and the others."""
+"""The command line: `steppe train`, `steppe measure` and the other commands."""
 
 from .entry import main as main

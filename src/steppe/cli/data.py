@@ -52,7 +52,7 @@ class List:
 
 
 def get(options: Get) -> Output:
-    """Downloads, checks and unpacks; resumes partial downloads."""
+    """Download, check and unpack; resume partial downloads."""
     from ..data.catalogue import CATALOGUE, CORRUPTED, files
 
     if not options.names:
@@ -69,7 +69,7 @@ def get(options: Get) -> Output:
 
 
 def check(options: Check) -> Output:
-    """Describes every path, or reports what is wrong with it."""
+    """Describe every path, or report what is wrong with it."""
     from ..data.check import check as look
 
     if not options.paths:
@@ -79,10 +79,10 @@ def check(options: Check) -> Output:
 
 
 def list_all(options: List) -> Output:
-    """Names that `--data` takes, and where the published data sets are."""
+    """Return the names that `--data` takes, and where the published data sets are."""
     from ..data.catalogue import CATALOGUE, CORRUPTED
 
-    here = {row["name"]: row["found"] for row in found_under(options.data_root)}
+    places = {row["name"]: row["found"] for row in found_under(options.data_root)}
     shown = table("name", "is", "rows", "shape", "classes", "download", "found in", right=("classes",))
     rows: list[dict[str, Any]] = []
     for name, text in BUILT_IN.items():
@@ -91,14 +91,14 @@ def list_all(options: List) -> Output:
     for name, one in CATALOGUE.items():
         rows.append(
             {"name": name, "is": one.title, "rows": one.rows, "shape": one.shape, "classes": one.classes}
-            | {"bytes": one.size, "cite": one.cite, "found": here.get(name)}
+            | {"bytes": one.size, "cite": one.cite, "found": places.get(name)}
         )
         sizes = f"{one.rows[0]} + {one.rows[1]}"
         shape = " x ".join(map(str, one.shape))
-        add_row(shown, name, one.title, sizes, shape, one.classes, f"{one.size / 1e6:,.0f} MB", here.get(name, ""))
+        add_row(shown, name, one.title, sizes, shape, one.classes, f"{one.size / 1e6:,.0f} MB", places.get(name, ""))
     for name, file in CORRUPTED.items():
-        rows.append({"name": name, "is": "corrupted test rows", "bytes": file.size, "found": here.get(name)})
-        add_row(shown, name, "corrupted test rows", "", "", "", f"{file.size / 1e6:,.0f} MB", here.get(name, ""))
+        rows.append({"name": name, "is": "corrupted test rows", "bytes": file.size, "found": places.get(name)})
+        add_row(shown, name, "corrupted test rows", "", "", "", f"{file.size / 1e6:,.0f} MB", places.get(name, ""))
     for name, text in YOUR_OWN.items():
         rows.append({"name": name, "is": text, "found": None})
         add_row(shown, name, text, "", "", "", "", "")
@@ -106,19 +106,19 @@ def list_all(options: List) -> Output:
 
 
 def found_under(root: str) -> list[dict[str, str]]:
-    """The published data sets that are in a folder."""
+    """Return the published data sets that are in a folder."""
     from ..data.catalogue import CATALOGUE, CORRUPTED
 
-    found = []
+    sets = []
     for name, one in CATALOGUE.items():
         try:
-            found.append({"name": name, "found": str(one.find(root))})
+            sets.append({"name": name, "found": str(one.find(root))})
         except OSError:
             continue
     for name, file in CORRUPTED.items():
         if (Path(root) / file.holds).is_dir():
-            found.append({"name": name, "found": str(Path(root) / file.holds)})
-    return found
+            sets.append({"name": name, "found": str(Path(root) / file.holds)})
+    return sets
 
 
 COMMANDS = {

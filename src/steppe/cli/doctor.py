@@ -32,7 +32,7 @@ class Where:
 
 
 def run(where: Where) -> Output:
-    """Versions, devices, optional packages and data sets."""
+    """Return versions, devices, optional packages and data sets."""
     versions: dict[str, str | None] = {"python": platform.python_version(), "steppe": _own()}
     versions |= {name: _version(name) for name in (*NEEDED, *OPTIONAL)}
     missing = [name for name in NEEDED if versions[name] is None]
@@ -88,7 +88,7 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> tuple[list[dict[str, str]], int | None]:
-    """The devices of torch and its number of threads."""
+    """Return the devices of torch and its number of threads."""
     try:
         import torch
     except Exception as error:  # this command also diagnoses broken installs

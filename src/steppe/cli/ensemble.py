@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..ensembles.strategies import STRATEGIES, Ensemble, strategy
-from ..training.config import Config
-from ..training.validate import refuse_unknown
+from ..training.config import Config, refuse_unknown
 from .errors import STOPPED, usage_errors
 from .options import Command, File, Sources
 from .output import Output, add_row, table, to_json
@@ -44,7 +43,7 @@ class Scoring:
 
 
 def run(ensemble: Ensemble, scoring: Scoring, config: Config, how: How, file: File, sources: Sources) -> Output:
-    """Trains every ensemble, and shows all of them in one table."""
+    """Train every ensemble, and return all of them in one table."""
     from ..measures.registry import resolve_measures
 
     with usage_errors():
@@ -71,14 +70,14 @@ def run(ensemble: Ensemble, scoring: Scoring, config: Config, how: How, file: Fi
 
 
 def _root(config: Config) -> Path:
-    """The folder of the ensembles of one command."""
+    """Return the folder of the ensembles of one command."""
     from ..training.folder import folder_of
 
     return folder_of(replace(config, method="ensemble"))
 
 
 def _plans(ensemble: Ensemble, scoring: Scoring, config: Config, sources: Sources) -> Iterator[tuple[Config, Ensemble]]:
-    """The settings of every ensemble, each in a folder named after its strategy and radius."""
+    """Yield the settings of every ensemble, each in a folder named after its strategy and radius."""
     from ..ensembles.members import members_of
 
     for name in dict.fromkeys(n.strip() for n in ensemble.strategy.split(",")):
@@ -175,7 +174,7 @@ def _cell(e: Estimate | None, scale: float, form: str) -> str:
 
 
 def _number(e: Estimate, form: str) -> str:
-    """A number with its error, if both are finite."""
+    """Return a number with its error, if both are finite."""
     if not isfinite(e.value):
         return "-"
     return f"{e.value + 0.0 if round(e.value, 9) else 0.0:{form}}" + (

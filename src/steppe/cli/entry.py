@@ -41,13 +41,13 @@ ABOUT = "steppe trains models towards flat minima and measures how flat they are
 
 
 def command(name: str) -> Command:
-    """The command of that name; its module does not import torch."""
-    found: Command = import_module(f".{COMMANDS[name]}", __package__).COMMANDS[name]
-    return found
+    """Return the command of that name; its module does not import torch."""
+    selected: Command = import_module(f".{COMMANDS[name]}", __package__).COMMANDS[name]
+    return selected
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line (by default `sys.argv`) and returns the exit code."""
+    """Run a command line (by default `sys.argv`) and return the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings(), debugging("--debug" in argv):
         return _main(argv)
@@ -83,7 +83,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _select(argv: Sequence[str]) -> Command | str:
-    """The command that the first words name, or the help page or version that they ask for."""
+    """Return the command that the first words name, or the help page or version."""
     first = argv[0] if argv else "--help"
     if first in ("-h", "--help", "help"):
         return _page("steppe", ABOUT, [(n, command(n).summary) for n in COMMANDS])
@@ -105,6 +105,6 @@ def _select(argv: Sequence[str]) -> Command | str:
 
 
 def _page(name: str, about: str, commands: Iterable[tuple[str, str]]) -> str:
-    """The help page of steppe, or of a group of commands."""
+    """Return the help page of steppe, or of a group of commands."""
     rows = [f"  {command:<18} {summary}" for command, summary in commands]
     return "\n".join([f"usage: {name} COMMAND [options]", "", about, "", *rows, "", f"{name} COMMAND --help\n"])

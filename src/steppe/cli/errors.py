@@ -20,7 +20,7 @@ class UsageError(ValueError):
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turns errors about names and values in this block into usage errors."""
+    """Turn errors about names and values in this block into usage errors."""
     try:
         yield
     except (ValueError, TypeError, LookupError) as error:
@@ -29,7 +29,7 @@ def usage_errors() -> Iterator[None]:
 
 @contextmanager
 def debugging(on: bool) -> Iterator[None]:
-    """Shows tracebacks in this block, and in processes that it starts."""
+    """Show tracebacks in this block, and in processes that it starts."""
     before = os.environ.get(DEBUG)
     if on:
         os.environ[DEBUG] = "1"
@@ -43,13 +43,13 @@ def debugging(on: bool) -> Iterator[None]:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Prints the traceback of an error if --debug or STEPPE_DEBUG is on."""
+    """Print the traceback of an error if --debug or STEPPE_DEBUG is on."""
     if os.environ.get(DEBUG, "") not in ("", "0"):
         say("".join(traceback.format_exception(error)), error=True)
 
 
 def report_error(error: BaseException, command: str) -> int:
-    """Prints an error on stderr and returns the exit code."""
+    """Print an error on stderr and return the exit code."""
     print_traceback(error)
     if isinstance(error, KeyboardInterrupt):
         complain(f"{command}: stopped")
@@ -60,7 +60,7 @@ def report_error(error: BaseException, command: str) -> int:
 
 
 def message(error: BaseException) -> str:
-    """The message of an error, readable without its type."""
+    """Return the message of an error, readable without its type."""
     if isinstance(error, KeyError):  # str() adds quotes
         return str(error.args[0]) if error.args else "a key is missing"
     if isinstance(error, OSError) and error.strerror:

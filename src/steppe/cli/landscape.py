@@ -49,12 +49,12 @@ class Look:
 
 
 def run(look: Look, on: On, file: File) -> Output:
-    """Evaluates the loss point by point; writes the points so far if it is stopped."""
+    """Evaluate the loss point by point; write the points so far if it is stopped."""
     if len(look.what) not in (1, 2):
         raise UsageError(f"a landscape is of one run or checkpoint, or between two, not of {len(look.what)}")
     if Path(look.out).suffix not in FORMATS:
         raise UsageError(f"--out takes a file that ends in {', '.join(FORMATS)}, not {look.out!r}")
-    from ..training.validate import known_device
+    from ..training.config import known_device
 
     with usage_errors():
         known_device(on.device)

@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._util.csv_text import csv_text
+from .._util.export import csv_text
 from ..training.config import Config
 from .errors import FAILED, STOPPED, UsageError, message, print_traceback, usage_errors
 from .options import Command, File
@@ -20,19 +20,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MEASURES = "loss,grad_norm,lambda_max,trace,frobenius_squared,adaptive_worst_linf"
 COLUMNS = (
-    "run",
-    "measure",
-    "value",
-    "stderr",
-    "n",
-    "kind",
-    "note",
-    "complete",
-    "losses",
-    "gradients",
-    "products",
-    "seconds",
-)
+    "run", "measure", "value", "stderr", "n", "kind", "note", "complete", "losses", "gradients", "products", "seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,7 +39,7 @@ class What:
 
 
 @dataclass
-class Found:
+class Measurements:
     """Numbers so far, and failures."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -71,7 +60,7 @@ class Found:
         self.failures.append({"run": run, "measure": "", "why": message(error)})
 
     def error_lines(self) -> list[str]:
-        """One line per skipped folder and per failure, with the name of the run once."""
+        """Return one line per skipped folder and per failure, with the name of the run once."""
         rows = [(f["run"], f["measure"], f["why"]) for f in self.failures]
         places = ["" if why.startswith(run) else f"{run} {name}".strip() + ": " for run, name, why in rows]
         skipped = [f"steppe measure: {run} was skipped: no run has started in it" for run in self.skipped]
@@ -80,10 +69,10 @@ class Found:
 
 
 def run(what: What, on: On, file: File) -> Output:
-    """Measures one subject after the other; failures are listed at the end, after the numbers of the others."""
+    """Measure one subject after the other; failures are listed at the end, after the numbers of the others."""
     from ..measures.registry import resolve_measures
     from ..measures.run import measure_objective
-    from ..training.validate import known_device
+    from ..training.config import known_device
 
     if not what.what:
         raise UsageError("name what to measure: folders of runs, or a checkpoint with --model and --data")
@@ -92,30 +81,30 @@ def run(what: What, on: On, file: File) -> Output:
     with usage_errors():
         plan = resolve_measures(what.measures)
         known_device(on.device)
-    configs, found = _configs(what, on)
+    configs, measured = _configs(what, on)
     if what.dry_run:
-        return _dry(what, on, configs, found)
+        return _dry(what, on, configs, measured)
     for where in configs:
         try:
-            found.take(where, measure_objective(subject(where, on).objective(on), plan, on.seed))
+            measured.take(where, measure_objective(subject(where, on).objective(on), plan, on.seed))
         except KeyboardInterrupt:
-            found.stopped = True
+            measured.stopped = True
         except Exception as error:
-            found.fail(where, error)
-        if found.stopped:
+            measured.fail(where, error)
+        if measured.stopped:
             break
-    return _output(what, found)
+    return _output(what, measured)
 
 
-def _configs(what: What, on: On) -> tuple[dict[str, Config], Found]:
-    """The configurations of all subjects, read before the first measurement starts."""
-    configs, found = {}, Found()
+def _configs(what: What, on: On) -> tuple[dict[str, Config], Measurements]:
+    """Return the configurations of all subjects, read before the first measurement starts."""
+    configs, measured = {}, Measurements()
     from ..training.folder import is_empty
 
     empty = [where for where in what.what if is_empty(Path(where))]
     if len(empty) == len(what.what):
         raise FileNotFoundError(f"{empty[0]} holds no run yet: a start in it failed, or has just begun")
-    found.skipped += empty
+    measured.skipped += empty
     for where in what.what:
         if where in empty:
             continue
@@ -124,16 +113,16 @@ def _configs(what: What, on: On) -> tuple[dict[str, Config], Found]:
         except UsageError:
             raise
         except (OSError, ValueError) as error:
-            found.fail(where, error)
-    return configs, found
+            measured.fail(where, error)
+    return configs, measured
 
 
-def _output(what: What, found: Found) -> Output:
+def _output(what: What, measured: Measurements) -> Output:
     if what.out is not None:
-        _write(Path(what.out), found)
-    data = {"results": found.rows, "failures": found.failures}
-    code = STOPPED if found.stopped else FAILED if found.failures else 0
-    return Output(data, [_table(found.rows)] if found.rows else [], found.error_lines(), code)
+        _write(Path(what.out), measured)
+    data = {"results": measured.rows, "failures": measured.failures}
+    code = STOPPED if measured.stopped else FAILED if measured.failures else 0
+    return Output(data, [_table(measured.rows)] if measured.rows else [], measured.error_lines(), code)
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Any:
@@ -152,28 +141,28 @@ def _table(rows: Sequence[dict[str, Any]]) -> Any:
     return shown
 
 
-def _write(path: Path, found: Found) -> None:
+def _write(path: Path, measured: Measurements) -> None:
     from .._util.files import atomic_write
 
     if path.suffix == ".json":
-        text = to_json({"results": found.rows, "failures": found.failures})
+        text = to_json({"results": measured.rows, "failures": measured.failures})
     else:
-        text = csv_text(COLUMNS, (row | row["cost"] for row in found.rows))
+        text = csv_text(COLUMNS, (row | row["cost"] for row in measured.rows))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         file.write(text.encode())
 
 
-def _dry(what: What, on: On, configs: Mapping[str, Config], found: Found) -> Output:
+def _dry(what: What, on: On, configs: Mapping[str, Config], measured: Measurements) -> Output:
     plans = [{"run": where, "data": c.data, "model": c.model, "method": c.method} for where, c in configs.items()]
     shown = table("run", "data", "model")
     for row in plans:
         add_row(shown, row["run"], row["data"], row["model"])
     data = {"runs": plans, "measures": what.measures, "rows": on.rows, "batch": on.batch, "split": on.split}
-    data |= {"failures": found.failures}
+    data |= {"failures": measured.failures}
     where = f"{on.rows} {on.split} rows, or as many as there are, in batches of {on.batch}"
     words = f"{', '.join(what.measures)} on {where}; nothing was measured"
-    return Output(data, [shown, words], found.error_lines(), FAILED if found.failures else 0)
+    return Output(data, [shown, words], measured.error_lines(), FAILED if measured.failures else 0)
 
 
 COMMANDS = {

@@ -57,15 +57,15 @@ class Which:
 
 
 def run(which: Which) -> Output:
-    """All methods in a table, or one with its parameters and the sources of their defaults."""
+    """Return all methods in a table, or one with its parameters and the sources of their defaults."""
     from ..methods.registry import METHODS, method
 
     if which.method is None:
         rows = {name: described(name, METHODS[name], method(name)) for name in METHODS}
         shown = table("method", "passes", "parameters", "what it does", "paper", fold=("parameters", "what it does"))
         for name, row in rows.items():
-            given = " ".join(f"{p['name']}={p['default']}" for p in row["parameters"])
-            add_row(shown, name, row["passes"], given, row["does"], row["paper"])
+            parameters = " ".join(f"{p['name']}={p['default']}" for p in row["parameters"])
+            add_row(shown, name, row["passes"], parameters, row["does"], row["paper"])
         return Output(list(rows.values()), [shown, "Passes per step, at default options."])
     with usage_errors():
         made = method(which.method)
@@ -78,7 +78,7 @@ def run(which: Which) -> Output:
 
 
 def described(name: str, factory: Callable[..., Method], made: Method) -> dict[str, Any]:
-    """The description of a method, read from its code."""
+    """Return the description of a method, read from its code."""
     does, paper = ABOUT[name]
     ours, sources = inspect.signature(factory).parameters.values(), comments(factory)
     usual = {p.name: p.default for p in inspect.signature(type(made)).parameters.values()}
@@ -98,14 +98,14 @@ def described(name: str, factory: Callable[..., Method], made: Method) -> dict[s
 
 
 def typed(default: Any) -> Any:
-    """A default as a user types it."""
+    """Return a default as a user types it."""
     from ..core.triple import TRIPLES
 
     return next((name for name, triple in TRIPLES.items() if triple is default), default)
 
 
 def passes(made: Method) -> str:
-    """The number of passes per step, and that of the first or of every k-th step if it differs."""
+    """Return the number of passes per step, and that of the first or of every k-th step if it differs."""
     costs = [made.cost(step) for step in range(STEPS)]
     odd = [step for step, cost in enumerate(costs) if cost != costs[1]]
     if not odd:
@@ -114,7 +114,7 @@ def passes(made: Method) -> str:
 
 
 def comments(where: object) -> dict[str, str]:
-    """The parameters in the numpy-style docstring of a function or class, with their descriptions."""
+    """Return the parameters in the numpy-style docstring of a function or class, with their descriptions."""
     section = (inspect.getdoc(where) or "").partition("\nParameters\n----------\n")[2]
     entries = re.findall(r"^(\w+(?:, \w+)*)\n((?:    .+\n?)+)", section, flags=re.MULTILINE)
     return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}

@@ -25,7 +25,7 @@ class Which:
 
 
 def run(which: Which) -> Output:
-    """All reference models in a table, or one."""
+    """Return all reference models in a table, or one."""
     from ..nn.registry import MODELS
 
     if which.model is not None and which.model not in MODELS:
@@ -44,7 +44,7 @@ def run(which: Which) -> Output:
 
 
 def described(name: str, architecture: Architecture) -> dict[str, Any]:
-    """A model with its options and its number of parameters; built on the meta device, without memory for weights."""
+    """Return a model with its options and number of parameters; built on the meta device, without memory."""
     import torch
 
     from ..nn.registry import build

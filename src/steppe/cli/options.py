@@ -57,7 +57,7 @@ class Sources:
     of: Mapping[str, str]  # by option: FLAG, DEFAULT or the name of a file
 
     def spelled(self, name: str) -> str:
-        """An option as the user wrote it: as a flag, or as a key of a file."""
+        """Return an option as the user wrote it: as a flag, or as a key of a file."""
         return flag_of(name) if self.of[name] in (FLAG, DEFAULT) else f"{self.of[name]}: {name}"
 
 
@@ -84,7 +84,7 @@ class Option:
         return str(self.metadata.get("metavar") or METAVARS[kinds[0]])
 
     def is_a(self, kind: type) -> bool:
-        """Whether the type is, or allows, values of this kind: bool, list or dict."""
+        """Return whether the type is, or allows, values of this kind: bool, list or dict."""
         return any((get_origin(t) or t) is kind for t in alternatives(self.type))
 
 
@@ -114,7 +114,7 @@ class Command:
     examples: Sequence[str] = ()
 
     def options(self) -> dict[str, Option]:
-        """The options by name."""
+        """Return the options by name."""
         from docstring_parser import parse_from_object
 
         options = {}
@@ -138,7 +138,7 @@ class Parsed:
     sources: Sources
 
     def of(self, settings: type) -> Any:
-        """The options of one dataclass, as a value of it."""
+        """Return the options of one dataclass, as a value of it."""
         if settings is Sources:
             return self.sources
         try:
@@ -151,12 +151,12 @@ class Parsed:
 
 
 def flag_of(name: str) -> str:
-    """The flag of an option."""
+    """Return the flag of an option."""
     return f"--{name.replace('_', '-')}"
 
 
 def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
-    """The options that the command line and the file in `--config` set, or the help page if `--help` asks for it."""
+    """Return the options set by the command line and by the file in `--config`, or the help page with `--help`."""
     options = command.options()
     arguments = list(_arguments(options, argv))
     file = next((word.partition("=")[2] for name, word in reversed(arguments) if name == "config"), None)
@@ -174,7 +174,7 @@ def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
 
 
 def _arguments(options: Mapping[str, Option], argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of an option's name and one word for the parser; the name of a positional argument is empty.
+    """Yield pairs of an option's name and one word for the parser; the name of a positional argument is empty.
 
     Adds to what argparse reads: underscores in flags, lists with commas, --switch=false, positional arguments between
     flags, and the nearest flag to one that does not exist.
@@ -249,7 +249,7 @@ def _parser(
 
 
 def _default(option: Option, file: str | None, in_file: Mapping[str, Any]) -> str:
-    """The value without a flag, for the help page."""
+    """Return the value without a flag, for the help page."""
     value = in_file.get(option.name, option.default)
     if option.name not in in_file and (value is None or value is False or value in ([], {})):
         return ""
@@ -259,7 +259,7 @@ def _default(option: Option, file: str | None, in_file: Mapping[str, Any]) -> st
 
 
 def _checked(parse: Callable[[], Namespace], options: Mapping[str, Option], file: str | None) -> dict[str, Any]:
-    """The parsed values by name. Errors of jsonargparse become errors that name the flag or the file's key."""
+    """Return the parsed values by name. Errors of jsonargparse become errors that name the flag or the file's key."""
     from jsonargparse import ArgumentError
 
     try:
@@ -280,19 +280,19 @@ def _checked(parse: Callable[[], Namespace], options: Mapping[str, Option], file
 
 
 def read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
-    """The options in a YAML file, or in a run's run.yaml, which has them under `config`."""
+    """Return the options in a YAML file, or in a run's run.yaml, which has them under `config`."""
     mapping = read_mapping(file)
     if isinstance(mapping.get("config"), dict):
         mapping = mapping["config"]
-    known = [o.name for o in options.values() if o.flag and o.name not in NOT_IN_FILES]
+    names = [o.name for o in options.values() if o.flag and o.name not in NOT_IN_FILES]
     for key in mapping:
-        if str(key).replace("-", "_") not in known:
-            raise UsageError(f"{file}: " + unknown("option", str(key), known))
+        if str(key).replace("-", "_") not in names:
+            raise UsageError(f"{file}: " + unknown("option", str(key), names))
     return {str(key).replace("-", "_"): value for key, value in mapping.items()}
 
 
 def read_mapping(file: str) -> dict[Any, Any]:
-    """The mapping in a YAML file: small, without aliases, each key once."""
+    """Return the mapping in a YAML file: small, without aliases, each key once."""
     import yaml
     from jsonargparse import get_loader
 
@@ -300,7 +300,7 @@ def read_mapping(file: str) -> dict[Any, Any]:
     if path.is_dir():
         inside = path / "run.yaml"
         hint = f" Did you mean {str(inside)!r}?" if inside.exists() else ""
-        raise UsageError(f"a YAML file is needed here, and {file!r} is a folder.{hint}")
+        raise UsageError(f"{file!r} is a folder, and a YAML file is needed.{hint}")
     if not path.exists():
         raise FileNotFoundError(f"there is no file {file!r} to read options from (the working folder is {Path.cwd()})")
     if path.stat().st_size > MAX_BYTES:
@@ -321,5 +321,5 @@ def read_mapping(file: str) -> dict[Any, Any]:
     keys = [key.value for key, _ in yaml.compose(text, Loader=loader()).value]
     for key in keys:
         if keys.count(key) > 1:
-            raise UsageError(f"{file}: {key!r} is there {keys.count(key)} times: keep one")
+            raise UsageError(f"{file}: {key!r} appears {keys.count(key)} times: keep one")
     return mapping

@@ -1,4 +1,4 @@
-"""Output of a command: JSON for programs, tables and sentences for people."""
+"""Output of a command: JSON for programs, tables and sentences on a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._util.json import json_safe
+from .._util.export import json_safe
 from .._util.terminal import cell, complain, console, say
 
 PIPE_WIDTH = 160  # columns without a terminal: enough for one line per row of a table
@@ -23,7 +23,7 @@ class Output:
     data
         The result as JSON values, for --json.
     shown
-        The result as texts and tables.
+        The result as strings and tables.
     errors
         Lines for stderr.
     code
@@ -38,7 +38,7 @@ class Output:
 
 
 def print_output(output: Output, as_json: bool) -> None:
-    """Prints the result on stdout and the errors on stderr."""
+    """Print the result on stdout and the errors on stderr."""
     if as_json:
         say(to_json(output.data))
     elif output.shown:
@@ -54,7 +54,7 @@ def print_output(output: Output, as_json: bool) -> None:
 
 
 def table(*heads: str, right: Sequence[str] = (), fold: Sequence[str] = ()) -> Any:
-    """An empty table; columns in `right` are aligned right, and cells of columns in `fold` may take several lines."""
+    """Return an empty table; columns in `right` are aligned right, columns in `fold` wrap their cells."""
     from rich import box
     from rich.table import Table
 
@@ -67,10 +67,10 @@ def table(*heads: str, right: Sequence[str] = (), fold: Sequence[str] = ()) -> A
 
 
 def add_row(to: Any, *cells: object) -> None:
-    """Adds a row to a table."""
+    """Add a row to a table."""
     to.add_row(*map(cell, cells))
 
 
 def to_json(data: Any) -> str:
-    """Values as JSON text: paths and other types as texts, numbers that are not finite as null."""
+    """Return values as JSON text: paths and other types as strings, numbers that are not finite as null."""
     return json.dumps(json_safe(data, str), indent=2, allow_nan=False)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._util.checkpoints import load_into, read_checkpoint
 from ..data.registry import CHOICES, declared
-from ..training.config import Config
-from ..training.validate import refuse_unknown
+from ..training.config import Config, refuse_unknown
 from .errors import UsageError, usage_errors
 from .options import flag_of
 
@@ -70,7 +69,7 @@ class Subject:
     task: Task
 
     def objective(self, on: On) -> Objective:
-        """The loss on some rows as a function of the weights."""
+        """Return the loss on some rows as a function of the weights."""
         from ..training.distributed import device_of
         from ..training.evaluate import objective_of
 
@@ -81,7 +80,7 @@ class Subject:
 
 
 def config_of(where: str, on: On) -> Config:
-    """The configuration of a run, or one made from the flags for a checkpoint."""
+    """Return the configuration of a run, or one made from the flags for a checkpoint."""
     path = Path(where)
     if path.is_dir():
         from ..training.runs import open_run
@@ -106,7 +105,7 @@ def config_of(where: str, on: On) -> Config:
 
 
 def subject(where: str, on: On) -> Subject:
-    """Loads a run or a checkpoint: the model with its weights, and the data."""
+    """Load a run or a checkpoint: the model with its weights, and the data."""
     from ..training.problem import data_of, model_of, standard_of, task_of
     from ..training.runs import open_run
 

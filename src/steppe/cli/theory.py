@@ -27,7 +27,7 @@ class Which:
 
 
 def run(which: Which) -> Output:
-    """Runs one study and writes it, or lists all in a table."""
+    """Run one study and write it, or list all in a table."""
     from ..theory.registry import NAMED, find
     from ..theory.result import Settings, check_path, save
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..training.config import Config
-from ..training.validate import refuse_unknown
+from ..training.config import Config, refuse_unknown
 from .errors import STOPPED, usage_errors
 from .options import Command, File, Sources
 from .output import Output, add_row, table
@@ -23,7 +22,7 @@ class How:
 
 
 def run(config: Config, how: How, file: File, sources: Sources) -> Output:
-    """Trains, or shows what training would be."""
+    """Train, or return what training would do."""
     with usage_errors():
         refuse_unknown(config, sources.spelled)
     if how.dry_run:
@@ -41,7 +40,7 @@ def run(config: Config, how: How, file: File, sources: Sources) -> Output:
 
 
 def dry(config: Config, sources: Sources) -> Output:
-    """Everything that a run would start with; writes nothing."""
+    """Return everything that a run would start with; write nothing."""
     import torch
 
     from ..core.process_group import Workers

@@ -53,7 +53,16 @@ class Augmentations:
 
 
 def augmentation(names: Sequence[str], classes: int | None = None) -> Augmentations:
-    """Return the named augmentations in order, mixup last; mixup needs the number of classes for its soft labels."""
+    """Return augmentations by name.
+
+    Parameters
+    ----------
+    names
+        Keys of `AUGMENTATIONS`, applied in order, mixup last.
+    classes
+        The number of classes, which mixup needs for its soft labels.
+
+    """
     for name in names:
         if name not in AUGMENTATIONS:
             raise ValueError(unknown("augmentation", name, AUGMENTATIONS))
@@ -65,13 +74,13 @@ def augmentation(names: Sequence[str], classes: int | None = None) -> Augmentati
 
 def crop(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
     """Crop a window of the image's size at random from the image with a black margin."""
-    _want_images(images, "crop")
+    _require_images(images, "crop")
     return _window(pad(images, [MARGIN] * 4), images.shape, draws), targets
 
 
 def crop_reflect(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
     """Crop with a margin that reflects the image (Zagoruyko & Komodakis 2016, Section 3)."""
-    _want_images(images, "crop-reflect")
+    _require_images(images, "crop-reflect")
     height, width = images.shape[-2:]
     if min(height, width) <= MARGIN:
         raise ValueError(
@@ -83,7 +92,7 @@ def crop_reflect(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Ten
 
 def flip(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
     """Mirror each image horizontally with probability 1/2."""
-    _want_images(images, "flip")
+    _require_images(images, "flip")
     coin = torch.randint(0, 2, (len(images), 1, 1, 1), generator=draws, device=images.device, dtype=torch.bool)
     return torch.where(coin, images.flip(3), images), targets
 
@@ -91,8 +100,15 @@ def flip(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Ten
 def mixup(classes: int, alpha: float = 0.5) -> Augmentation:
     """Mix each row with another of the batch, inputs and one-hot targets (Zhang et al. 2018).
 
-    One mixing weight per batch, from Beta(alpha, alpha). alpha = 0.5 is that of Andriushchenko et al. 2023, Section
-    5.1; the authors of mixup use 1 on CIFAR. Targets that are class probabilities already are mixed as they are.
+    One mixing weight per batch, from Beta(alpha, alpha). Targets that are class probabilities are mixed as they are.
+
+    Parameters
+    ----------
+    classes
+        The number of classes.
+    alpha
+        0.5 as in Andriushchenko et al. 2023, Section 5.1; the authors of mixup use 1 on CIFAR.
+
     """
 
     def mix(inputs: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
@@ -114,11 +130,18 @@ def beta(alpha: float, draws: Generator, device: torch.device) -> Tensor:
 
 
 def randaugment(operations: int = 2, magnitude: float = 9.0) -> Augmentation:
-    """Apply two operations of magnitude 9 of 30 per image: the paper's choice for ResNet-50 on ImageNet."""
+    """Apply random operations to each image.
+
+    Parameters
+    ----------
+    operations, magnitude
+        Their number per image, and their magnitude on a scale to 30: the paper's choice for ResNet-50 on ImageNet.
+
+    """
     strength = magnitude / STRONGEST
 
     def augment(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        _want_images(images, "randaugment")
+        _require_images(images, "randaugment")
         rows, device = len(images), images.device
         which = torch.randint(0, len(OPERATIONS), (operations, rows), generator=draws, device=device)
         sign = torch.randint(0, 2, (operations, rows), generator=draws, device=device).float() * 2 - 1
@@ -173,7 +196,7 @@ def _one_hot(targets: Tensor, classes: int) -> Tensor:
     return (targets.unsqueeze(1) == torch.arange(classes, device=targets.device)).float()
 
 
-def _want_images(images: Tensor, name: str) -> None:
+def _require_images(images: Tensor, name: str) -> None:
     if images.ndim != 4:
         raise ValueError(f"{name} takes images (rows, channels, height, width); these are {tuple(images.shape)}")
 

@@ -64,15 +64,22 @@ class Report:
 
 
 def check(path: Path | str) -> Report:
-    """Read what is at a path and report it; problems are reported, not raised."""
+    """Identify the data at a path; problems are reported, not raised.
+
+    Parameters
+    ----------
+    path
+        A folder or a file.
+
+    """
     path = Path(path).expanduser()
     if not path.exists():
-        found = [Found("nothing", str(path), problem="there is no such file or folder")]
+        results = [Found("nothing", str(path), problem="there is no such file or folder")]
     elif path.is_dir():
-        found = [*_published(path), *_corrupted(path)] or [_folder(path)]
+        results = [*_published(path), *_corrupted(path)] or [_folder(path)]
     else:
-        found = [_file(path)]
-    return Report(str(path), tuple(found))
+        results = [_file(path)]
+    return Report(str(path), tuple(results))
 
 
 def _published(root: Path) -> Iterator[Found]:
@@ -81,12 +88,12 @@ def _published(root: Path) -> Iterator[Found]:
         try:
             folder = one.find(root)
         except FileNotFoundError:
-            found = _partly(one, root)
+            result = _partly(one, root)
         else:
-            found = _read_published(name, root, folder)
-        if found is not None and (found.where, one.layouts[0].needs) not in seen:
-            seen.add((found.where, one.layouts[0].needs))  # MNIST and Fashion-MNIST have the same file names
-            yield found
+            result = _read_published(name, root, folder)
+        if result is not None and (result.where, one.layouts[0].needs) not in seen:
+            seen.add((result.where, one.layouts[0].needs))  # MNIST and Fashion-MNIST have the same file names
+            yield result
 
 
 def _read_published(name: str, root: Path, folder: Path) -> Found:
@@ -145,8 +152,8 @@ def _folder(path: Path) -> Found:
         return Found("class folders", str(path), _parts(folders.read(path)))
     except (ValueError, OSError) as error:
         inside = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
-        known = ", ".join(one.title for one in CATALOGUE.values())
-        why = f"{error}. It holds {inside}; known are {known}, and class folders of pictures"
+        titles = ", ".join(one.title for one in CATALOGUE.values())
+        why = f"{error}. It holds {inside}; steppe reads {titles}, and class folders of images"
         return Found("unknown", str(path), problem=why)
 
 
@@ -183,8 +190,8 @@ def _mat(path: Path) -> Found:
 def _idx(path: Path) -> Found:
     from . import mnist
 
-    held = mnist.array(path)
-    return Found("IDX file", str(path), (Part(path.stem, held.shape[0], held.shape[1:], 0),))
+    array = mnist.array(path)
+    return Found("IDX file", str(path), (Part(path.stem, array.shape[0], array.shape[1:], 0),))
 
 
 def _parts(splits: Splits) -> tuple[Part, ...]:

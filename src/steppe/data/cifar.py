@@ -52,12 +52,12 @@ def _binary(path: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]
 
 
 def _pickled(path: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    held = unpickling.table(path)
-    pixels, labels = (_there(path, held, key) for key in ("data", LABEL_KEY[name]))
+    table = unpickling.table(path)
+    pixels, labels = (_entry(path, table, key) for key in ("data", LABEL_KEY[name]))
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (PIXELS,):
         raise DataError(f"{path}: 'data' should be an array of bytes with {PIXELS} columns")
-    whole = isinstance(labels, list) and all(type(label) is int and 0 <= label < 256 for label in labels)
-    if not whole:
+    valid = isinstance(labels, list) and all(type(label) is int and 0 <= label < 256 for label in labels)
+    if not valid:
         raise DataError(f"{path}: {LABEL_KEY[name]!r} should be a list of class numbers")
     return pixels, np.array(labels, np.int64)
 
@@ -70,13 +70,13 @@ def _classes(folder: Path, name: str) -> tuple[str, ...]:
         names = listed.read_text(encoding="latin-1").split()
     elif (folder / pickled).is_file():
         listed = folder / pickled
-        names = _there(listed, unpickling.table(listed), key)
+        names = _entry(listed, unpickling.table(listed), key)
     if not isinstance(names, list) or len(names) != count or not all(isinstance(n, (str, bytes)) for n in names):
         raise DataError(f"{listed}: it should hold the names of {count} classes")
     return tuple(n.decode("latin-1") if isinstance(n, bytes) else n for n in names)
 
 
-def _there(path: Path, held: dict[str, object], key: str) -> object:
-    if key not in held:
-        raise DataError(f"{path}: it has no {key!r}, only {', '.join(sorted(held)) or 'nothing'}")
-    return held[key]
+def _entry(path: Path, table: dict[str, object], key: str) -> object:
+    if key not in table:
+        raise DataError(f"{path}: it has no {key!r}, only {', '.join(sorted(table)) or 'nothing'}")
+    return table[key]

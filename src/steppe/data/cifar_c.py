@@ -17,11 +17,24 @@ SEVERITIES = 5  # one after the other in each file: README.txt of the archive
 
 
 def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset:
-    """Read the test images of `cifar10` or `cifar100` under a corruption at severity 1 to 5, and only those."""
+    """Read the test images of a data set under one corruption at one severity.
+
+    Parameters
+    ----------
+    root
+        The folder that holds the data sets, or the folder of the .npy files.
+    data
+        `cifar10` or `cifar100`.
+    corruption
+        The name of its file, without the suffix.
+    severity
+        1 to 5.
+
+    """
     folder, labels_file = find(root, data), find(root, data) / "labels.npy"
     path = folder / f"{corruption}.npy"
-    if corruption not in (known := corruptions(folder)):
-        raise ValueError(unknown(f"corruption in {folder}", corruption, known))
+    if corruption not in (names := corruptions(folder)):
+        raise ValueError(unknown(f"corruption in {folder}", corruption, names))
     if severity not in range(1, SEVERITIES + 1):
         raise ValueError(f"severity is 1 to {SEVERITIES}, not {severity}")
     images, labels = mapped(path), mapped(labels_file)

@@ -55,7 +55,18 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Splits:
-    """Training and test rows; validation rows for choosing settings, and held-out rows for methods that use them."""
+    """The parts of a data set.
+
+    Attributes
+    ----------
+    train, test
+        Training and test rows.
+    validation
+        Rows for choosing settings.
+    held_out
+        Rows for methods with held-out passes.
+
+    """
 
     train: Dataset
     test: Dataset

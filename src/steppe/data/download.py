@@ -6,10 +6,9 @@ import errno
 import http.client
 import os
 import shutil
-import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from io import FileIO
@@ -18,7 +17,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from .._util.terminal import console, say
+from .._util.progress import Tick, bar, style
+from .._util.terminal import say
 from .catalogue import CATALOGUE, File, files
 from .errors import MOST_BYTES, DataError
 
@@ -27,7 +27,6 @@ TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 18
 MOST_FILES = 500_000  # in an archive; TinyImageNet has 120 thousand
 SCHEMES = ("http", "https", "file")
-Tick = Callable[[int, int], object]  # bytes so far, bytes in all
 
 
 def get(name: str, root: Path | str, progress: bool | None = None, mirror: str | None = None) -> Path:
@@ -222,16 +221,12 @@ def _refuse_bombs(sizes: Sequence[int], most: int) -> None:
 @contextmanager
 def _progress(name: str, progress: bool | None) -> Iterator[Tick]:
     """Yield a function of bytes so far and bytes in all that updates a bar on a terminal."""
-    terminal = sys.stderr.isatty()
-    if progress and not terminal:  # a log: one line per file
+    shown = style(progress)
+    if shown == "lines":
         say(f"{name} ...", error=True)
-    if progress is False or not terminal:
+    if shown != "bars":
         yield lambda done, total: None
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    label = TextColumn("{task.description}", markup=False)
-    columns = (label, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with bar("bytes", "speed", "remaining") as bars:
+        task = bars.add_task(name, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)

@@ -26,10 +26,26 @@ class Feed:
     that rows, crops and mixup's partners do not depend on the number of processes; batches are cheap next to a model.
     An epoch drops an incomplete last batch, other rows every epoch: a smaller batch would be a noisier step and,
     captured or compiled, another program.
+
+    Parameters
+    ----------
+    dataset
+        Rows on the device.
+    batch_size
+        Rows per step, over all processes together.
+    seed
+        Seed of the order and of augmentation.
+    augment
+        Augmentations of each batch.
+    standard
+        Standardisation of the inputs; None leaves them.
+    rank, world
+        The number of this process, and of all processes.
+
     """
 
     dataset: Dataset
-    batch_size: int  # over all processes together
+    batch_size: int
     seed: int = 0
     augment: Augmentations | None = None
     standard: Standard | None = None

@@ -1,4 +1,4 @@
-"""Folders of class folders with image files, read into one tensor of bytes."""
+"""Folders of class folders with image files, TinyImageNet among them, read into one tensor of bytes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .catalogue import CATALOGUE
 from .dataset import Dataset, Splits
 from .errors import MOST_BYTES, DataError
 
@@ -26,6 +27,7 @@ GREY = frozenset(("1", "L", "LA"))
 
 # folders for testing: the first that exists; beside a test folder, one of the others is for validation
 TEST = ("test", "val", "valid", "validation")
+ANNOTATIONS = "val_annotations.txt"  # of TinyImageNet
 EVERY = 5  # without such folders every fifth image of a class is a test image: a fixed rule gives everybody one split
 
 
@@ -52,7 +54,8 @@ def read(root: Path | str, size: int | None = None) -> Splits:
         raise DataError(f"{root}: it has a folder 'train', and none of {', '.join(TEST)} beside it")
     files, labels, classes = listed(root / "train")
     train = Dataset(root.name, pixels(files, size), torch.tensor(labels), classes)
-    test, *others = (_beside(root / name, train, size) for name in tests[: 2 if tests[0] == "test" else 1])
+    parts = [root / name for name in tests[: 2 if tests[0] == "test" else 1]]
+    test, *others = (_beside(train, part, *_listed_as(classes, part), size) for part in parts)
     return Splits(train, test, validation=others[0] if others else None)
 
 
@@ -83,16 +86,22 @@ def pictures(folder: Path) -> list[Path]:
     return sorted(path for path in inside if path.suffix.lower() in SUFFIXES)
 
 
-def _beside(folder: Path, train: Dataset, size: int | None) -> Dataset:
-    files, labels, classes = listed(folder)
-    if classes != train.classes:
-        odd = ", ".join(sorted(set(classes) ^ set(train.classes))[:5])
-        raise DataError(f"{folder}: its classes are not those of the training folder; they differ in {odd}")
+def _beside(train: Dataset, folder: Path, files: list[Path], labels: list[int], size: int | None = None) -> Dataset:
+    """Read images for testing or validation; raise DataError if they are not of the training images' shape."""
     inputs = pixels(files, size)
     if inputs.shape[1:] != train.inputs.shape[1:]:
         shapes = f"{tuple(inputs.shape[1:])} and not {tuple(train.inputs.shape[1:])} as for training"
         raise DataError(f"{folder}: pictures are (channels, height, width) {shapes}")
-    return Dataset(train.name, inputs, torch.tensor(labels), classes)
+    return Dataset(train.name, inputs, torch.tensor(labels), train.classes)
+
+
+def _listed_as(classes: tuple[str, ...], folder: Path) -> tuple[list[Path], list[int]]:
+    """List a folder of class folders whose classes have to be those of the training folder."""
+    files, labels, own = listed(folder)
+    if own != classes:
+        odd = ", ".join(sorted(set(own) ^ set(classes))[:5])
+        raise DataError(f"{folder}: its classes are not those of the training folder; they differ in {odd}")
+    return files, labels
 
 
 def _split(files: list[Path], labels: list[int], classes: tuple[str, ...], root: Path, size: int | None) -> Splits:
@@ -171,3 +180,39 @@ def _decoded(path: Path, want: tuple[int, int], size: int | None) -> tuple[np.nd
             return np.asarray(rgb if size is None else ImageOps.fit(rgb, want)), picture.mode in GREY
         except Exception as error:
             raise DataError(f"{path}: a broken picture: {error}") from error
+
+
+def read_tiny_imagenet(root: Path | str, name: str = "tiny-imagenet") -> Splits:
+    """Read TinyImageNet from under a root; the test rows are its labelled validation images, as in papers.
+
+    The validation folder is as published, with a table of classes, or has class folders, as many scripts produce.
+    """
+    folder = CATALOGUE[name].find(root)
+    files, labels, classes = listed(folder / "train")
+    train = Dataset(name, pixels(files), torch.tensor(labels), classes)
+    validation = folder / "val"
+    annotated = (validation / ANNOTATIONS).is_file() and (validation / "images").is_dir()
+    files, labels = _annotated(validation, classes) if annotated else _listed_as(classes, validation)
+    return Splits(train, _beside(train, validation, files, labels))
+
+
+def _annotated(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
+    """List the published layout: all images in one folder, and a table of names, classes and boxes."""
+    path = folder / ANNOTATIONS
+    numbers = {name: number for number, name in enumerate(classes)}
+    files, labels = [], []
+    for line, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        if not text.strip():
+            continue
+        name, label, *_ = (*text.split("\t"), "", "")
+        if label not in numbers:
+            raise DataError(f"{path}, line {line}: {label!r} is not a class of the training folder")
+        if Path(name).name != name or "\\" in name:  # the table must not lead out of its folder
+            raise DataError(f"{path}, line {line}: {name!r} is not the name of a file")
+        if not (folder / "images" / name).is_file():
+            raise DataError(f"{path}, line {line}: there is no {folder / 'images' / name}")
+        files.append(folder / "images" / name)
+        labels.append(numbers[label])
+    if not files:
+        raise DataError(f"{path}: it lists no pictures")
+    return files, labels

@@ -62,15 +62,15 @@ def array(path: Path) -> NDArray[np.uint8]:
                 raise DataError(f"{path}: it ends inside its header")
             shape = struct.unpack(f">{head[3]}I", axes)
             declared = prod(shape)
-            there = stored - 4 - len(axes)
-            if not zipped and there != declared:
-                raise DataError(f"{path}: {shape} bytes are declared, {declared} in all, and {there} are there")
+            held = stored - 4 - len(axes)
+            if not zipped and held != declared:
+                raise DataError(f"{path}: {shape} bytes are declared, {declared} in all, and the file holds {held}")
             check_size(path, declared, stored)
             body, more = file.read(declared), file.read(1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: its gzip stream is damaged: {error}") from error
     if len(body) != declared or more:
-        raise DataError(f"{path}: {declared} bytes are declared, and {'more' if more else len(body)} are there")
+        raise DataError(f"{path}: {declared} bytes are declared, and the file holds {'more' if more else len(body)}")
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 

@@ -45,24 +45,24 @@ def read(path: Path | str, most: int = MOST_BYTES) -> Splits:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    held = arrays(path, most)
-    for name, array in held.items():
+    content = arrays(path, most)
+    for name, array in content.items():
         if array.dtype.kind not in NUMBERS + "U":
             raise DataError(f"{path}, {name}: it holds {array.dtype}, and numbers were expected")
-    names = {part: pair for part, words in PARTS.items() if (pair := _pair(held, words))}
+    names = {part: pair for part, words in PARTS.items() if (pair := _pair(content, words))}
     if "train" not in names:
-        names = {"train": pair} if (pair := _pair(held, ())) else {}
+        names = {"train": pair} if (pair := _pair(content, ())) else {}
     if not names:
         raise DataError(
-            f"{path}: it holds {', '.join(sorted(held)) or 'nothing'}; expected are x_train, y_train, x_test, y_test, "
-            "or x and y (also inputs or images, targets or labels)"
+            f"{path}: it holds {', '.join(sorted(content)) or 'nothing'}; expected are x_train, y_train, "
+            "x_test, y_test, or x and y (also inputs or images, targets or labels)"
         )
-    classes, targets = _targets(path, {part: (y, held[y]) for part, (_, y) in names.items()})
-    if classes and CLASSES in held:
-        classes = _named(path, held[CLASSES], len(classes))
+    classes, targets = _targets(path, {part: (y, content[y]) for part, (_, y) in names.items()})
+    if classes and CLASSES in content:
+        classes = _named(path, content[CLASSES], len(classes))
     sets = {}
     for part, (x, _) in names.items():
-        inputs = _inputs(f"{path}, {x}", held[x])
+        inputs = _inputs(f"{path}, {x}", content[x])
         check_pairs(f"{path}, {x}", len(inputs), len(targets[part]))
         sets[part] = Dataset(path.stem, inputs, targets[part], classes)
         if inputs.shape[1:] != sets["train"].inputs.shape[1:]:
@@ -114,7 +114,7 @@ def _targets(path: Path, named: dict[str, tuple[str, NDArray[Any]]]) -> tuple[tu
         return (), {part: _finite(f"{path}, {named[part][0]}", column) for part, column in columns.items()}
     count = 1 + max(int(column.max()) for column in columns.values())
     if count > MOST_CLASSES:
-        raise DataError(f"{path}: a label is {count - 1}, and more than {MOST_CLASSES:,} classes are not believed")
+        raise DataError(f"{path}: a label is {count - 1}, and more than {MOST_CLASSES:,} classes are not read")
     numbers = {part: class_numbers(f"{path}, {named[part][0]}", column, count) for part, column in columns.items()}
     return tuple(map(str, range(count))), numbers
 
@@ -137,9 +137,9 @@ def mapped(path: Path) -> NDArray[Any]:
     """Memory-map the array of a .npy file."""
     with _as_data_error(path):
         array = npy.open_memmap(path, "r")
-        held, declared = path.stat().st_size - array.offset, array.nbytes
-        if held != declared:
-            raise ValueError(f"its header declares {declared} bytes, shape {array.shape}, and {held} are there")
+        stored, declared = path.stat().st_size - array.offset, array.nbytes
+        if stored != declared:
+            raise ValueError(f"its header declares {declared} bytes, shape {array.shape}, and the file holds {stored}")
         return array
 
 

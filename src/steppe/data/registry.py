@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 Reader = Callable[[Path], "Splits"]
 
 
-def _built_in(module: str, function: str) -> Reader:
+def _built_in(function: str) -> Reader:
     def make(root: Path) -> Splits:
-        splits: Splits = getattr(import_module(f".{module}", __package__), function)()
+        splits: Splits = getattr(import_module(".built_in", __package__), function)()
         return splits
 
     return make
 
 
-def _published(module: str, name: str) -> Reader:
+def _published(module: str, name: str, function: str = "read") -> Reader:
     def read(root: Path) -> Splits:
-        splits: Splits = import_module(f".{module}", __package__).read(root, name)
+        splits: Splits = getattr(import_module(f".{module}", __package__), function)(root, name)
         rows = (len(splits.train), len(splits.test))
         if rows != CATALOGUE[name].rows:
             warnings.warn(
@@ -43,16 +43,16 @@ def _published(module: str, name: str) -> Reader:
 
 
 DATASETS: dict[str, Reader] = {
-    "digits": _built_in("digits", "digits"),
-    "spirals": _built_in("synthetic", "spirals"),
-    "teacher-student": _built_in("synthetic", "teacher_student"),
-    "sparse-regression": _built_in("synthetic", "sparse_regression"),
+    "digits": _built_in("digits"),
+    "spirals": _built_in("spirals"),
+    "teacher-student": _built_in("teacher_student"),
+    "sparse-regression": _built_in("sparse_regression"),
     "mnist": _published("mnist", "mnist"),
     "fashion-mnist": _published("mnist", "fashion-mnist"),
     "cifar10": _published("cifar", "cifar10"),
     "cifar100": _published("cifar", "cifar100"),
     "svhn": _published("svhn", "svhn"),
-    "tiny-imagenet": _published("tiny_imagenet", "tiny-imagenet"),
+    "tiny-imagenet": _published("folders", "tiny-imagenet", "read_tiny_imagenet"),
 }
 OWN = ("folder:PATH", "folder:PATH@SIZE", "npz:PATH")
 """Forms of names for data sets of the user's own."""

@@ -29,7 +29,7 @@ def part(path: Path) -> Dataset:
         raise DataError(f"{path}: not a file of SVHN as published: {wrong}. `steppe data get svhn` downloads them")
     from scipy.io import loadmat
 
-    held = loadmat(path, variable_names=("X", "y"))
-    images = np.ascontiguousarray(held["X"].transpose(3, 2, 0, 1))
-    labels = class_numbers(path, held["y"].reshape(-1) % 10, 10)
+    content = loadmat(path, variable_names=("X", "y"))
+    images = np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1))
+    labels = class_numbers(path, content["y"].reshape(-1) % 10, 10)
     return Dataset("svhn", torch.from_numpy(images), labels, tuple("0123456789"))

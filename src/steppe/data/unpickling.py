@@ -100,7 +100,7 @@ class _Reader(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         full_name = f"{module}.{name}".replace("numpy._core.", "numpy.core.", 1)  # as numpy 2 calls it
         if full_name not in CALLS:
-            raise ValueError(f"it asks to run {full_name}")
+            raise ValueError(f"it names {full_name}, which is not allowed")
         return CALLS[full_name]
 
     def load_empty_dictionary(self) -> None:

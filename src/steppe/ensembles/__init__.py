@@ -1,4 +1,4 @@
-"""Ensembles of runs: strategies, what members tell one another, and how good and how different they are."""
+"""Ensembles of runs: strategies, the exchange between members, and their accuracy and diversity."""
 
 from .._util.lazy import lazy_exports
 

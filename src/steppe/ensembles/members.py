@@ -10,14 +10,13 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from .._util import arrays, files
+from .._util.digests import read_array, read_yaml, save_array, save_yaml
 from .._util.names import unknown
 from ..measures.fisher import fisher_traces
-from ..training.config import Config
+from ..training.config import Config, Exchange, rows_file, scores_file
 from ..training.distributed import device_of
 from ..training.evaluate import objective_of
-from ..training.exchange import Exchange, rows_file, scores_file
-from ..training.folder import FREE, Changed, described, description, folder_of, plain
+from ..training.folder import FREE, changes, folder_of, plain
 from ..training.problem import data_of
 from ..training.runs import Run, open_run
 from ..training.schedule import Position
@@ -45,12 +44,21 @@ class Trained:
 
 
 def folder(config: Config, ensemble: Ensemble) -> Path:
-    """The folder of an ensemble: `out`, or a name made from its settings."""
+    """Return the folder of an ensemble: `out`, or a name made from its settings."""
     return folder_of(replace(config, method=ensemble.strategy))
 
 
 def members_of(config: Config, ensemble: Ensemble) -> list[Config]:
-    """The configurations of all members. Their data are the same, whatever their seeds."""
+    """Return the configurations of all members. All have the same data, and seeds of their own.
+
+    Parameters
+    ----------
+    config
+        The configuration that the members have in common.
+    ensemble
+        The settings of the ensemble.
+
+    """
     chosen, epochs = strategy(ensemble.strategy), _epochs(config)
     data_seed = config.seed if config.data_seed is None else config.data_seed
     return [
@@ -58,7 +66,7 @@ def members_of(config: Config, ensemble: Ensemble) -> list[Config]:
             config,
             seed=APART * config.seed + i,
             data_seed=data_seed,
-            corruptions=[],  # the ensemble is tested under them, and its members with it
+            corruptions=[],  # evaluated once for the whole ensemble
             out=str(folder(config, ensemble) / f"member-{i}"),
             **chosen.changes(config, ensemble, i, epochs),
         )
@@ -73,29 +81,32 @@ def _epochs(config: Config) -> int:
 
 
 def keep(config: Config, ensemble: Ensemble) -> None:
-    """Writes ensemble.yaml; raises ValueError if the folder holds an ensemble with other settings."""
+    """Write ensemble.yaml; raise ValueError if the folder holds an ensemble with other settings."""
     path = folder(config, ensemble)
     now = {"ensemble": asdict(ensemble), "config": plain(config)}
     if (path / ABOUT).exists():
         then = _about(path)
-        free = {"ensemble": HOW, "config": FREE}
-        differ = [
-            f"{k} was {then[part].get(k)!r} and is now {v!r}"
-            for part in now
-            for k, v in now[part].items()
-            if k not in free[part] and then[part].get(k) != v
-        ]
-        if differ:
+        different = [changes(then[part], now[part], (*HOW, *FREE)) for part in now]
+        if any(different):
             raise ValueError(
-                f"{path} holds an ensemble with other settings: {'; '.join(differ)}. Use the old values, or "
-                "another out."
+                f"{path} holds an ensemble with other settings: {'; '.join(filter(None, different))}. Use the old "
+                "values, or another out."
             )
     path.mkdir(parents=True, exist_ok=True)
-    files.replace(path / ABOUT, described(now))
+    save_yaml(path / ABOUT, now)
 
 
 def open_ensemble(path: Path | str, model: str | None = None, trust: bool = False) -> Trained:
-    """Open the ensemble in a folder, finished or not; `model` and `trust` as in `steppe.training.open_run`."""
+    """Open the ensemble in a folder, finished or not.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    model, trust
+        As in `steppe.training.open_run`.
+
+    """
     path = Path(path)
     if not (path / ABOUT).exists():
         raise FileNotFoundError(f"{path} is no ensemble's folder: it has no {ABOUT}. `steppe ensemble` makes one")
@@ -106,25 +117,20 @@ def open_ensemble(path: Path | str, model: str | None = None, trust: bool = Fals
 
 
 def _about(path: Path) -> dict[str, Any]:
-    try:
-        about = description(path / ABOUT)
-        if about["ensemble"].get("how") == "stacked":  # removed; `how` may change between starts
-            about["ensemble"]["how"] = "sequence"
-        for part, known in (("ensemble", asdict(Ensemble())), ("config", asdict(Config()))):
-            unexpected = [k for k in about[part] if k not in known]
-            if unexpected:
-                raise KeyError(unknown("setting", unexpected[0], known))
-    except Changed:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path / ABOUT} does not describe an ensemble: {error!r}. Restore it, or start again in another folder"
-        ) from error
-    return about
+    return read_yaml(path / ABOUT, "an ensemble", _check_settings)
+
+
+def _check_settings(about: dict[str, Any]) -> None:
+    if about["ensemble"].get("how") == "stacked":  # removed; `how` may change between starts
+        about["ensemble"]["how"] = "sequence"
+    for part, settings in (("ensemble", asdict(Ensemble())), ("config", asdict(Config()))):
+        unexpected = [k for k in about[part] if k not in settings]
+        if unexpected:
+            raise KeyError(unknown("setting", unexpected[0], settings))
 
 
 def write_scores(config: Config, epoch: int) -> None:
-    """Writes the sharpness score of every training row for a member after an epoch: its Fisher trace.
+    """Write the sharpness score of every training row for a member after an epoch: its Fisher trace.
 
     In evaluation mode, on rows without augmentation and with the labels trained on (Lu et al. 2024, section 4.3).
     """
@@ -140,37 +146,48 @@ def write_scores(config: Config, epoch: int) -> None:
         )
     device = device_of(config.device)
     objective = objective_of(run.model().to(device), run.task, run.data().train.to(device), None)
-    arrays.save(file, fisher_traces(objective).numpy())
+    save_array(file, fisher_traces(objective).numpy())
 
 
 def exchange(configs: Sequence[Config], ensemble: Ensemble, epoch: int) -> None:
-    """Writes every member's sharp rows from the scores of all of them."""
+    """Write every member's sharp rows from the scores of all of them."""
     paths = [folder_of(c) for c in configs]
     if all(rows_file(p, epoch).exists() for p in paths):
         return
-    scores = np.stack([arrays.read(scores_file(p, epoch)) for p in paths])
+    scores = np.stack([read_array(scores_file(p, epoch)) for p in paths])
     for path, flags in zip(paths, sharp_sets(scores, ensemble.share, ensemble.named, ensemble.rest), strict=True):
-        arrays.save(rows_file(path, epoch), np.flatnonzero(flags))
+        save_array(rows_file(path, epoch), np.flatnonzero(flags))
 
 
 def exchanges(config: Config) -> list[int]:
-    """The epochs after which a member waits for the others."""
+    """Return the epochs after which a member waits for the others."""
     schedule = Exchange.of(config.sharp_rows)
     return schedule.epochs(_epochs(config)) if schedule is not None else []
 
 
 def sharp_sets(scores: NDArray[Any], share: float = 0.5, named: End = "sharpest", rest: Rest = "normal") -> Flags:
-    """Which rows are sharpness-aware for which member: one row of flags per member, from one row of scores per member.
+    """Return the sharpness-aware rows of every member as flags (members, rows).
 
-    Every member names the k = int(share * rows) rows at one end of its scores; of equal scores the first rows come
-    first. Member i's set is the union of what the *other* members name (Lu et al. 2024, section 4.3). Rows that
-    nobody names are normal, as in the paper. In the released code they are dealt out in turn, the j-th of them to
-    member j mod M: there a member's set also has its own share (CIFAR-100, TinyImageNet) or all shares but its own
-    (CIFAR-10), and the rows named are the flattest.
+    Each member selects k = int(share * rows) rows at one end of its scores; of equal scores the first rows come first.
+    Member i's set is the union of the selections of the *other* members (Lu et al. 2024, section 4.3).
+
+    Parameters
+    ----------
+    scores
+        The score of every training row for every member, (members, rows).
+    share
+        The fraction of the rows that a member selects.
+    named
+        Which end of its scores: "sharpest" as in the paper, "flattest" as in the released code.
+    rest
+        What happens to rows that no member selected. "normal": plain steps, as in the paper. Otherwise the j-th of
+        them belongs to member j mod members, as in the released code; a member's set also has its own share
+        ("own-share": CIFAR-100, TinyImageNet) or all shares but its own ("other-shares": CIFAR-10).
+
     """
-    for word, known in ((named, End), (rest, Rest)):
-        if word not in get_args(known):
-            raise ValueError(unknown("choice", word, get_args(known)))
+    for choice, allowed in ((named, get_args(End)), (rest, get_args(Rest))):
+        if choice not in allowed:
+            raise ValueError(unknown("choice", choice, allowed))
     members, rows = _checked(scores)
     k = int(round(share * rows, 6))  # rounded, so that 0.29 of 100 are 29
     if not 0 < share <= 1 or k < 1:
@@ -179,12 +196,12 @@ def sharp_sets(scores: NDArray[Any], share: float = 0.5, named: End = "sharpest"
     listed = np.zeros((members, rows), dtype=np.bool_)
     np.put_along_axis(listed, np.argsort(keys, axis=1, kind="stable")[:, :k], True, axis=1)
     times = listed.sum(0)
-    sharp: Flags = times - listed > 0  # named by another
+    sharp: Flags = times - listed > 0  # selected by another member
     if rest != "normal":
-        nobodys = np.flatnonzero(times == 0)
-        owner = np.arange(len(nobodys)) % members
+        unselected = np.flatnonzero(times == 0)
+        owner = np.arange(len(unselected)) % members
         own = owner == np.arange(members)[:, None]
-        sharp[:, nobodys] = own if rest == "own-share" else ~own
+        sharp[:, unselected] = own if rest == "own-share" else ~own
     return sharp
 
 
@@ -197,6 +214,6 @@ def _checked(scores: NDArray[Any]) -> tuple[int, int]:
     if len(bad):
         raise ValueError(
             f"{len(bad)} scores are infinite or not a number, the first of member {bad[0][0]} at training row "
-            f"{bad[0][1]}: there is no order of them. Lower the learning rate or rho"
+            f"{bad[0][1]}: they cannot be ordered. Lower the learning rate or rho"
         )
     return scores.shape[0], scores.shape[1]

@@ -1,8 +1,11 @@
-"""Predictions of members and of their ensemble, and scores of both: every number with its error over members.
+"""Scores of an ensemble and of its members, and their diversity: every number with its error over members.
 
 Errors are jackknife errors: leave out each member in turn; the squared error is (m - 1) / m times the sum of squared
 deviations of the results. It estimates how much another draw of as many members would change a number on the same
 rows. For a mean over members it is the standard error of the mean.
+
+`logits` have the shape (members, rows, classes), `targets` the shape (rows,). A diversity is the mean over pairs of
+different members of a matrix (members, members), whose diagonal is zero.
 """
 
 from __future__ import annotations
@@ -19,7 +22,71 @@ from ..data.feed import batches
 from ..measures.estimate import Estimate, Kind, NotFinite, summarise
 from ..training.evaluate import ROWS
 from ..training.problem import Task
-from . import diversity
+
+
+def disagreements(logits: Tensor) -> Tensor:
+    """Return the fraction of rows on which two members predict different classes, for every pair."""
+    guesses = logits.argmax(-1)
+    return (guesses[:, None] != guesses[None]).double().mean(-1)
+
+
+def distances(logits: Tensor) -> Tensor:
+    """Return half the mean squared distance of two members' probabilities, for every pair."""
+    p = logits.double().softmax(-1)
+    return torch.stack([(p - one).square().sum(-1).mean(-1) / 2 for one in p])  # one member at a time, to save memory
+
+
+def divergences(logits: Tensor) -> Tensor:
+    """Return KL(f_i || f_j), averaged over rows (Lu et al. 2024, Eq. 11), for every ordered pair."""
+    log_p = logits.double().log_softmax(-1)
+    return torch.stack([(one.exp() * (one - log_p)).sum(-1).mean(-1) for one in log_p])
+
+
+def over_pairs(matrix: Tensor) -> Tensor:
+    """Return the mean over ordered pairs of different members."""
+    n = len(matrix)
+    if n < 2:
+        raise ValueError("diversity needs two members, and there is one")
+    return (matrix.sum() - matrix.diagonal().sum()) / (n * (n - 1))
+
+
+def disagreement(logits: Tensor) -> Tensor:
+    """Return the mean fraction of rows on which two members predict different classes."""
+    return over_pairs(disagreements(logits))
+
+
+def variance(logits: Tensor) -> Tensor:
+    """Return the variance over members of the predicted probabilities, summed over classes, averaged over rows (Eq. 1).
+
+    Unbiased, with members - 1 in the denominator: the mean of `distances`.
+    """
+    return over_pairs(distances(logits))
+
+
+def divergence(logits: Tensor) -> Tensor:
+    """Return the Kullback-Leibler divergence between two members (Eq. 11)."""
+    return over_pairs(divergences(logits))
+
+
+def member_error(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the error of a member, averaged over members."""
+    return (logits.argmax(-1) != targets).double().mean()
+
+
+def error_ratio(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the disagreement error ratio (Theisen et al. 2023; Lu et al. 2024, Eq. 2): disagreement over mean error.
+
+    NaN if no member makes an error.
+    """
+    return disagreement(logits) / member_error(logits, targets)
+
+
+MATRICES: dict[str, Callable[[Tensor], Tensor]] = {
+    "disagreement": disagreements,
+    "variance": distances,
+    "kl": divergences,
+}
+
 
 By = Literal["logits", "probabilities"]
 BINS = 15  # Guo et al. 2017, section 5
@@ -27,7 +94,18 @@ BINS = 15  # Guo et al. 2017, section 5
 
 @torch.no_grad()
 def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
-    """Logits of every model on every row: (members, rows, classes), on the CPU; models run in evaluation mode."""
+    """Return the logits of every model on every row, on the CPU; models run in evaluation mode.
+
+    Parameters
+    ----------
+    models
+        The members.
+    dataset
+        The rows.
+    task
+        The standardisation of the inputs.
+
+    """
     device = dataset.inputs.device
     outputs = []
     for model in models:
@@ -39,10 +117,16 @@ def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
 
 
 def predicted(logits: Tensor, by: By = "logits") -> Tensor:
-    """Log-probabilities of the ensemble.
+    """Return the log-probabilities of the ensemble, (rows, classes).
 
-    Of the mean of the members' logits (Lu et al. 2024, section 2), or the logarithm of the mean of their
-    probabilities (Lakshminarayanan et al. 2017).
+    Parameters
+    ----------
+    logits
+        The members' logits.
+    by
+        What to average over members: "logits" (Lu et al. 2024, section 2), or "probabilities" (Lakshminarayanan et al.
+        2017).
+
     """
     if by == "logits":
         return logits.mean(0).log_softmax(-1)
@@ -52,18 +136,18 @@ def predicted(logits: Tensor, by: By = "logits") -> Tensor:
 
 
 def accuracy(log_probabilities: Tensor, targets: Tensor) -> Tensor:
-    """The share of rows whose most likely class is right."""
+    """Return the fraction of rows whose most likely class is correct."""
     return (log_probabilities.argmax(-1) == targets).double().mean(-1)
 
 
 def negative_log_likelihood(log_probabilities: Tensor, targets: Tensor) -> Tensor:
-    """The mean over rows of -log p(target)."""
+    """Return the mean over rows of -log p(target)."""
     index = targets.expand(log_probabilities.shape[:-1]).unsqueeze(-1)
     return -log_probabilities.double().gather(-1, index).squeeze(-1).mean(-1)
 
 
 def calibration_error(log_probabilities: Tensor, targets: Tensor, bins: int = BINS) -> Tensor:
-    """The expected calibration error of one predictor: sum over bins of rows / n |accuracy - confidence|.
+    """Return the expected calibration error of one predictor: sum over bins of rows / n |accuracy - confidence|.
 
     Bins are of equal width in the largest probability, open below and closed above (Guo et al. 2017, Eq. 3).
     """
@@ -74,28 +158,48 @@ def calibration_error(log_probabilities: Tensor, targets: Tensor, bins: int = BI
 
 
 def improvement_rate(logits: Tensor, targets: Tensor, by: By = "logits") -> Tensor:
-    """The ensemble improvement rate: (mean error of members - error of the ensemble) / mean error of members.
+    """Return the ensemble improvement rate: (mean error of members - error of the ensemble) / mean error of members.
 
-    Theisen et al. 2023; Lu et al. 2024, Eq. 4. NaN if no member is ever wrong.
+    Theisen et al. 2023; Lu et al. 2024, Eq. 4. NaN if no member makes an error.
     """
     if len(logits) < 2:
-        raise ValueError("an ensemble improves over its members, and there is only one")
-    error = diversity.error(logits, targets)
+        raise ValueError("the improvement rate needs two members, and there is one")
+    error = member_error(logits, targets)
     return (error - (1 - accuracy(predicted(logits, by), targets))) / error
 
 
 def over_members(logits: Tensor, statistic: Callable[[Tensor], Tensor], kind: Kind = "plug-in") -> Estimate:
-    """A statistic of all members with its jackknife error; NaN where it is undefined."""
+    """Return a statistic of all members with its jackknife error; NaN where it is undefined.
+
+    Parameters
+    ----------
+    logits
+        The members' logits.
+    statistic
+        A function of the logits of some of the members.
+    kind
+        The kind of the estimate.
+
+    """
     try:
         return summarise(logits, kind, lambda some: statistic(some).double())
     except NotFinite:
         if not bool(logits.isfinite().all()):
             raise
-        return Estimate(nan, nan, len(logits), kind, note="no member is ever wrong")
+        return Estimate(nan, nan, len(logits), kind, note="no member makes an error")
 
 
 def scored(logits: Tensor, targets: Tensor, by: By = "logits") -> Mapping[str, Estimate]:
-    """All scores of an ensemble on some rows, by name."""
+    """Return all scores of an ensemble by name, as in the table of docs/ensembles.md.
+
+    Parameters
+    ----------
+    logits, targets
+        The members' logits and the classes of the same rows.
+    by
+        As in `predicted`.
+
+    """
     own = logits.log_softmax(-1)
 
     def of_members(score: Callable[[Tensor, Tensor], Tensor]) -> Estimate:
@@ -116,8 +220,8 @@ def scored(logits: Tensor, targets: Tensor, by: By = "logits") -> Mapping[str, E
         return scores
     return scores | {
         "eir": over_members(logits, lambda some: improvement_rate(some, targets, by)),
-        "der": over_members(logits, lambda some: diversity.error_ratio(some, targets)),
-        "disagreement": over_members(logits, diversity.disagreement, "unbiased"),
-        "variance": over_members(logits, diversity.variance, "unbiased"),
-        "kl": over_members(logits, diversity.divergence, "unbiased"),
+        "der": over_members(logits, lambda some: error_ratio(some, targets)),
+        "disagreement": over_members(logits, disagreement, "unbiased"),
+        "variance": over_members(logits, variance, "unbiased"),
+        "kl": over_members(logits, divergence, "unbiased"),
     }

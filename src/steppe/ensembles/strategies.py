@@ -9,8 +9,7 @@ from typing import Any, Literal, get_type_hints
 
 from .._util.names import unknown
 from .._util.types import fits, words
-from ..training.config import Config
-from ..training.exchange import Exchange
+from ..training.config import Config, Exchange
 
 End = Literal["sharpest", "flattest"]
 Rest = Literal["normal", "own-share", "other-shares"]
@@ -124,7 +123,7 @@ class Strategy:
     averages: bool = False
 
     def weights(self, config: Config) -> Weights:
-        """Which of a member's weights predict."""
+        """Return which of a member's weights predict."""
         if not self.averages:
             return "last"
         return "swa" if config.swa is not None else "ema"
@@ -144,7 +143,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy of that name; raises ValueError with the nearest names."""
+    """Return the strategy of that name; raise ValueError with the nearest names."""
     if name not in STRATEGIES:
         raise ValueError(unknown("strategy", name, STRATEGIES))
     return STRATEGIES[name]

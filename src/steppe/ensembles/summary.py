@@ -16,9 +16,8 @@ from ..measures.estimate import Estimate, summarise
 from ..measures.registry import resolve_measures
 from ..measures.run import measure_objective
 from ..training.distributed import device_of
-from . import diversity
 from .members import Trained
-from .scores import By, accuracy, calibration_error, logits, negative_log_likelihood, scored
+from .scores import MATRICES, By, accuracy, calibration_error, logits, negative_log_likelihood, scored
 
 SHARPNESS = "adaptive_worst_l2@0.5"  # SharpBalance paper, section 4.1 and appendix D.2
 
@@ -58,7 +57,7 @@ class Report:
     severities: Mapping[int, Mapping[str, Estimate]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """All values as JSON types, except that numbers may be NaN or infinite."""
+        """Return all values as JSON types, except that numbers may be NaN or infinite."""
         return {
             "path": str(self.path),
             "strategy": self.strategy,
@@ -75,12 +74,23 @@ class Report:
 
 
 def without_cost(e: Estimate) -> dict[str, Any]:
-    """An estimate without its cost."""
+    """Return an estimate without its cost."""
     return {k: v for k, v in asdict(e).items() if k not in ("cost", "complete")}
 
 
 def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> Report:
-    """Tests a trained ensemble as its configuration says, and measures the sharpness of its members."""
+    """Evaluate a trained ensemble on its test rows, and measure the sharpness of its members.
+
+    Parameters
+    ----------
+    trained
+        The ensemble. Its configuration has the corruptions to evaluate under.
+    by
+        As in `predicted`.
+    sharpness
+        The measure, by name.
+
+    """
     unfinished = [str(run.path) for run in trained.runs if not run.finished]
     if unfinished:
         raise ValueError(f"{', '.join(unfinished)} is not trained to its end: rerun the command that trains it")
@@ -108,7 +118,7 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
         members,
         scored(outputs, targets, by),
         _mean(sharpnesses),
-        {name: matrix(outputs).tolist() for name, matrix in diversity.MATRICES.items()},
+        {name: matrix(outputs).tolist() for name, matrix in MATRICES.items()},
         _under_corruptions(trained, models, test, by),
     )
 
@@ -118,7 +128,7 @@ def _predictions(trained: Trained, models: Sequence[nn.Module], rows: Dataset) -
 
 
 def _sharpness(trained: Trained, i: int, model: nn.Module, name: str) -> Estimate:
-    """The sharpness of a member; all members are measured on the same rows."""
+    """Return the sharpness of a member; all members are measured on the same rows."""
     run = trained.runs[i]
     objective = run.objective(trained.weights, model=model)
     results = measure_objective(objective, resolve_measures([name]), run.config.seed, progress=False)
@@ -137,7 +147,7 @@ def _mean(estimates: Sequence[Estimate]) -> Estimate:
 def _under_corruptions(
     trained: Trained, models: Sequence[nn.Module], test: Dataset, by: By
 ) -> Mapping[int, Mapping[str, Estimate]]:
-    """The same scores by severity, over the rows of all corruptions together."""
+    """Return the same scores by severity, over the rows of all corruptions together."""
     from ..data import corruptions
 
     config = trained.config

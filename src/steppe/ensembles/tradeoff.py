@@ -23,9 +23,13 @@ DIVERSITIES: Mapping[str, str] = {
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
-    """The slope of log y over log x by least squares, with its standard error (points - 2 degrees of freedom).
+    """Return the slope of log y over log x by least squares, with its standard error (points - 2 degrees of freedom).
 
-    Points without a logarithm are left out; NaN if fewer than two different x remain.
+    Parameters
+    ----------
+    x, y
+        The points. Those without a logarithm are left out; the slope is NaN if fewer than two different x remain.
+
     """
     pairs = [(log(a), log(b)) for a, b in zip(x, y, strict=True) if 0 < a < inf and 0 < b < inf]
     n = len(pairs)
@@ -40,16 +44,25 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
 
 
 def slopes(reports: Sequence[Report], diversity: str = "der") -> dict[str, Estimate]:
-    """The slope over radii of every strategy."""
-    found = {}
+    """Return the slope of every strategy over the ensembles of its radii.
+
+    Parameters
+    ----------
+    reports
+        One per ensemble.
+    diversity
+        A key of `DIVERSITIES`.
+
+    """
+    fitted = {}
     for name in dict.fromkeys(r.strategy for r in reports):
         mine = [r for r in reports if r.strategy == name]
-        found[name] = slope([r.sharpness.value for r in mine], [r.scores[diversity].value for r in mine])
-    return found
+        fitted[name] = slope([r.sharpness.value for r in mine], [r.scores[diversity].value for r in mine])
+    return fitted
 
 
 def figure(reports: Sequence[Report], diversity: str = "der", sharpness: str = "sharpness") -> Any:
-    """A plotly figure: one point per ensemble with its radius and its errors over members, one line per strategy."""
+    """Return a plotly figure: one point per ensemble with its radius and errors over members, one line per strategy."""
     try:
         import plotly.graph_objects as go
     except ImportError as e:
@@ -93,7 +106,7 @@ def figure(reports: Sequence[Report], diversity: str = "der", sharpness: str = "
 
 
 def write_html(fig: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a self-contained page with the figure."""
+    """Write a self-contained page with the figure."""
     from .._util.files import atomic_write
 
     page: str = fig.to_html(include_plotlyjs=True, full_html=True, div_id="figure")
@@ -108,13 +121,13 @@ def _label(name: str, fitted: Estimate) -> str:
     return f"{name}: slope {fitted.value:.2f}{error}"
 
 
-def _bars(found: Sequence[Estimate], colour: str) -> dict[str, Any]:
-    bars = [e.stderr if isfinite(e.stderr) else 0.0 for e in found]
+def _bars(estimates: Sequence[Estimate], colour: str) -> dict[str, Any]:
+    bars = [e.stderr if isfinite(e.stderr) else 0.0 for e in estimates]
     return {"type": "data", "array": bars, "color": colour, "thickness": 1, "width": 4}
 
 
 def _line(x: Sequence[float], y: Sequence[float], fitted: Estimate) -> tuple[list[float], list[float]] | None:
-    """The ends of the fitted line."""
+    """Return the ends of the fitted line."""
     good = [(a, b) for a, b in zip(x, y, strict=True) if 0 < a < inf and 0 < b < inf]
     if not isfinite(fitted.value):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._util.json import json_safe
-from .._util.progress import bar, is_shown
+from .._util.export import json_safe
+from .._util.progress import bar, style
 from .._util.terminal import cell, console, line, say
 from .curvature.measures import Eigenvalue, SpectralMeasure
 from .curvature.operator import Curvature
@@ -193,10 +192,10 @@ def _running(one: Measure, objective: Objective, seed: int, spectra: dict[Any, S
 @contextmanager
 def _watching(measures: int, progress: bool | None) -> Iterator[Watch]:
     """Yield a function that shows the running estimate: as a bar on a terminal, as one line per measure in a log."""
-    if not is_shown(progress):
+    if (how := style(progress)) == "nothing":
         yield lambda name, estimate: None
         return
-    if not sys.stderr.isatty():
+    if how == "lines":
         yield lambda name, estimate: say(f"{name} ...", error=True) if estimate is None else None
         return
     with bar() as shown:

@@ -11,7 +11,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any, Literal
 
-from .._util.csv_text import csv_text
+from .._util.export import csv_text
 from .._util.files import atomic_write
 from .._util.names import unknown
 from .table import Run, Table

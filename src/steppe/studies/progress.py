@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from .._util.terminal import console, line, say
+from .._util.progress import bar, style
+from .._util.terminal import line, say
 
 Update = Callable[[str, str], None]  # called with a cell's name and its state: running, done or failed
 
@@ -29,10 +29,10 @@ def show_progress(total: int, done: int, progress: bool | None, what: str = "cel
         failed = f", {counts['failed']} failed" if counts["failed"] else ""
         return f"{counts['done']} of {total} done{failed}, {len(running)} running"
 
-    shown = sys.stderr.isatty() if progress is None else progress
-    if not shown:
+    shown = style(progress)
+    if shown == "nothing":
         yield lambda name, state: None
-    elif not sys.stderr.isatty():
+    elif shown == "lines":
 
         def print_line(name: str, state: str) -> None:
             count(name, state)
@@ -42,12 +42,8 @@ def show_progress(total: int, done: int, progress: bool | None, what: str = "cel
 
         yield print_line
     else:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-        now = TextColumn("{task.fields[now]}", markup=False)
-        columns = (TextColumn(what), BarColumn(), now, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-        with Progress(*columns, console=console(stderr=True), transient=True) as bars:
-            task = bars.add_task("", total=total - done, now=summary())
+        with bar("now", "elapsed", "left", "remaining") as bars:
+            task = bars.add_task(what, total=total - done, now=summary())
 
             def update(name: str, state: str) -> None:
                 words = count(name, state)

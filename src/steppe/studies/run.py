@@ -94,7 +94,7 @@ def run(
 def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ()) -> None:
     """Raise for a measure, a name or an option that does not exist, in any cell."""
     from ..measures.registry import resolve_measures
-    from ..training.validate import refuse_unknown
+    from ..training.config import refuse_unknown
 
     resolve_measures([*study.measures, *also])
     seen = set()

@@ -14,7 +14,7 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any, Protocol
 
-from .._util.json import json_safe
+from .._util.export import json_safe
 from .._util.untrusted import from_json
 from . import schema
 from .schema import insert

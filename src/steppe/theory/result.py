@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .._util.export import json_safe
 from .._util.files import atomic_write
-from .._util.json import json_safe
 from .._util.names import unknown
 
 SUFFIXES = (".html", ".json")

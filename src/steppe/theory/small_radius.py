@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from ..core.ball import Ball
 from ..core.metric import Elementwise, Metric
-from ..data.digits import digits
+from ..data.built_in import digits
 from ..measures import AverageCase, AverageLimit, CurvatureLimit, Measure, Objective, SlopeLimit, WorstCase
 from .panels import BLUE, GREEN, ORANGE, VERMILLION, Panel, line, picture
 from .result import Result, Settings

@@ -9,14 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .._util import arrays
+from .._util.digests import read_array
 from ..core.draw import permutation, seed_of
 from ..core.process_group import Workers
 from ..data.augment import augmentation
 from ..data.dataset import Dataset, Splits
 from ..data.feed import Feed
-from .config import Config
-from .exchange import Exchange, rows_file
+from .config import Config, Exchange, rows_file
 from .problem import HELD_OUT, SHARP, Task
 
 HALF = 0.5  # default fraction of sharp rows: the ratio of SharpBalance's released scripts
@@ -110,7 +109,7 @@ def _exchanged_rows(path: Path | None, exchange: Exchange | None, epoch: int, ro
 def _listed(file: Path, rows: int) -> Tensor:
     """Return the mask of the rows whose numbers are in a file."""
     sharp = torch.zeros(rows, dtype=torch.bool)
-    listed = torch.from_numpy(arrays.read(file))
+    listed = torch.from_numpy(read_array(file))
     good = listed.dtype == torch.int64 and listed.ndim == 1 and len(listed)
     if not good or not 0 <= int(listed.min()) <= int(listed.max()) < rows:
         raise ValueError(

@@ -1,10 +1,10 @@
 """Checkpoints of a run: weights in one file, which commits, and all other state in a second file that it names.
 
-A kill at any moment is harmless because of the order of writes. Records are appended and the state file is written
-first; then `checkpoint.safetensors` is replaced atomically, and only that advances the run. Files of an unfinished
-write are referenced by nothing and are deleted at the next start. The checkpoint before the last one stays as
-`previous.safetensors`, with its state file. Digests detect damage: a run whose last checkpoint is damaged or lost
-resumes from the previous one.
+A kill at any moment is harmless because of the order of writes. Records are appended, one per epoch, and the state file
+is written first; then `checkpoint.safetensors` is replaced atomically, and only that advances the run. A resumed run
+removes the records after its checkpoint and repeats their epochs. Files of an unfinished write are referenced by
+nothing and are deleted at the next start. The checkpoint before the last one stays as `previous.safetensors`, with its
+state file. Digests detect damage: a run whose last checkpoint is damaged or lost resumes from the previous one.
 """
 
 from __future__ import annotations

@@ -1,17 +1,25 @@
-"""The full configuration of a training run. This module does not import torch: commands read it before torch.
+"""The full configuration of a training run, and its checks before anything is read or built.
 
-None means the default of the method, the model or the machine.
+This module does not import torch: commands read it before torch. None means the default of the method, the model or the
+machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from math import isfinite
-from typing import Any, Literal, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
+from .._util.names import unknown
 from .._util.types import fits, words
+
+if TYPE_CHECKING:
+    from ..core.probe import Method
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,7 @@ class Config:
     fsdp: bool = False
     """shard the model over the processes (FSDP2) instead of replicating it (DDP)"""
     checkpoint_every: float = 60.0
-    """seconds between checkpoints within an epoch; every epoch ends with one"""
+    """seconds between checkpoints within an epoch; the end of an epoch writes one if the last is 10 seconds old"""
     loggers: list[str] = field(default_factory=list)
     """loggers of records beside metrics.jsonl: tensorboard, csv, or `package.module:factory`"""
     out: str | None = None
@@ -154,3 +162,133 @@ _RANGES: list[tuple[str, Callable[[Any], bool], tuple[str, ...]]] = [
     ("a list of numbers from 0 to 1", lambda v: all(0 <= x <= 1 for x in v), ("milestones",)),
     ("a list of numbers from 1 to 5", lambda v: all(x in range(1, 6) for x in v), ("severities",)),
 ]
+
+
+FORM = re.compile(r"exchanged@(\d+)(?:\+(\d+))?")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Exchange scores after epoch `first` and, if `every` is given, after every so many epochs from there."""
+
+    first: int
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.first < 1 or (self.every is not None and self.every < 1):
+            raise ValueError(f"scores are exchanged after 1 epoch or more, and every 1 or more, not {self}")
+
+    @classmethod
+    def of(cls, text: str | None) -> Exchange | None:
+        """Parse `exchanged@10` or `exchanged@10+5`; return None for any other text."""
+        parts = FORM.fullmatch(text or "")
+        return None if parts is None else cls(int(parts[1]), int(parts[2]) if parts[2] else None)
+
+    def __str__(self) -> str:
+        return f"exchanged@{self.first}" + (f"+{self.every}" if self.every is not None else "")
+
+    def holding(self, epoch: int) -> int | None:
+        """Return the epoch of the last exchange before an epoch; None before the first."""
+        if epoch < self.first:
+            return None
+        return self.first if self.every is None else epoch - (epoch - self.first) % self.every
+
+    def epochs(self, of: int) -> list[int]:
+        """Return all exchanges of a run of `of` epochs."""
+        return list(range(self.first, of, self.every or of))
+
+
+def scores_file(folder: Path, epoch: int) -> Path:
+    """Return the file with a member's score for every training row after an epoch."""
+    return folder / f"scores-{epoch}.npy"
+
+
+def rows_file(folder: Path, epoch: int) -> Path:
+    """Return the file with the numbers of a member's sharp rows from an epoch on."""
+    return folder / f"sharp-{epoch}.npy"
+
+
+def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Method:
+    """Raise ValueError for unknown names and for options that their owner does not have; else return the method.
+
+    Parameters
+    ----------
+    config
+        The run. A user's own model or logger is imported, and not built.
+    spelled
+        How the user writes the name of a setting, such as `--method-options`; errors use it.
+
+    """
+    from .._util.user_code import imported, is_factory
+    from ..data.augment import AUGMENTATIONS
+    from ..data.corruptions import NAMES
+    from ..data.registry import DATASETS, OWN
+    from ..measures.registry import resolve_measures
+    from ..nn.registry import refuse_options
+    from .records import LOGGERS
+
+    if not config.data.startswith(("folder:", "npz:")):
+        _check("data set", [config.data], [*DATASETS, *OWN])
+    with _prefixed(spelled("model_options"), " of "):
+        refuse_options(config.model, config.model_options)
+    _check("augmentation", config.augment, AUGMENTATIONS)
+    _check("corruption", config.corruptions, [*NAMES, "all"])
+    for name in config.loggers:
+        if is_factory(name):
+            imported(name, "logger")
+        else:
+            _check("logger", [name], LOGGERS)
+    with _prefixed(spelled("measures")):
+        resolve_measures(config.measures)
+    known_device(config.device)
+    if config.method == "msam" and config.optimizer == "sgd" and not config.momentum:
+        raise ValueError(f"msam extrapolates along SGD's momentum, and {spelled('momentum')} is 0: give one above 0")
+    return method_of(config, spelled)
+
+
+def method_of(config: Config, spelled: Callable[[str], str] = str) -> Method:
+    """Return the method with the options of a configuration, without those that training adds."""
+    from ..methods.registry import method
+
+    options = dict(config.method_options)
+    if config.rho is not None:
+        if options.get("rho", config.rho) != config.rho:
+            raise ValueError(
+                f"{spelled('rho')} is {config.rho:g}, and rho in {spelled('method_options')} is {options['rho']!r}: "
+                "give one of them"
+            )
+        options["rho"] = config.rho
+    with _prefixed(spelled("method_options"), f" of {config.method}"):
+        return method(config.method, **options)
+
+
+def as_setting(error: Exception) -> str:
+    """Return the engine's message about a non-finite step with the run's setting instead of the engine's option."""
+    return str(error).replace("SharpnessAware(..., on_nonfinite='skip')", "on_nonfinite skip (--on-nonfinite skip)")
+
+
+def known_device(name: str | None) -> None:
+    """Raise ValueError unless this machine has a device of that name."""
+    import torch
+
+    if name is None:
+        return
+    devices = {"cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))}
+    devices |= {"cuda"} if torch.cuda.is_available() else set()
+    devices |= {"mps"} if torch.backends.mps.is_available() else set()
+    _check("device", [name], devices)
+
+
+@contextmanager
+def _prefixed(setting: str, about: str = "") -> Iterator[None]:
+    """Put the name of the setting before errors that contain `about`."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{setting}: {error}" if about in str(error) else str(error)) from error
+
+
+def _check(what: str, names: Iterable[str], valid: Iterable[str]) -> None:
+    for name in names:
+        if name not in valid:
+            raise ValueError(unknown(what, name, valid))

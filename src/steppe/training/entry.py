@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from ..core.process_group import Workers
 from ..measures.functional import preserved_rng
 from .checkpoint import Loaded
-from .config import Config
+from .config import Config, refuse_unknown
 from .distributed import device_of, joined, threads, together
 from .folder import LOCK, claimed, folder_of, is_empty, plain, prepare, read_run_yaml
 from .loop import Training
@@ -25,7 +25,6 @@ from .records import Logger, logger
 from .resume import resume_point
 from .runs import Run, open_run
 from .stopping import Wish, listening
-from .validate import refuse_unknown
 
 ONE_AT_A_TIME = threading.RLock()  # reentrant: an ensemble trains several runs in one thread
 

@@ -9,7 +9,7 @@ import platform
 import re
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from .. import __version__
 from .._util import files
-from .._util.digests import DIGEST, digest
+from .._util.digests import digest, read_yaml, save_yaml
 from .._util.locks import FolderLocked, lock_folder
 from .._util.names import unknown
 from .._util.types import fits, words
-from .._util.untrusted import yaml_in
 from .._util.user_code import imported, is_factory
 from ..data.dataset import Splits
 from ..data.pixels import Standard
@@ -68,9 +66,9 @@ def claimed(path: Path) -> Iterator[Callable[[], None]]:
     with ExitStack() as stack:
         try:
             check_folder = stack.enter_context(lock_folder(path, NAME))
-        except FolderLocked as who:
+        except FolderLocked as owner:
             raise RuntimeError(
-                f"{path} is being trained in by {who}: wait for it, stop it, or choose another folder with out"
+                f"{path} is being trained in by {owner}: wait for it, stop it, or choose another folder with out"
             ) from None
         yield check_folder
 
@@ -90,45 +88,9 @@ def is_empty(path: Path) -> bool:
     return path.is_dir() and {p.name for p in path.iterdir()} in ({LOCK}, {LOCK, HOLDER})
 
 
-class Changed(ValueError):
-    """A YAML file whose content does not match its digest."""
-
-
-def described(content: Mapping[str, Any]) -> bytes:
-    """Return a mapping as a YAML file with a digest."""
-    return yaml.safe_dump({**content, DIGEST: _digest(content)}, sort_keys=False, allow_unicode=True).encode()
-
-
-def description(file: Path) -> dict[str, Any]:
-    """Read such a file; raise `Changed` if its digest does not match. Files of older versions have none."""
-    content: dict[str, Any] = yaml_in(file)
-    stored = content.pop(DIGEST, None)
-    if stored is not None and stored != _digest(content):
-        raise Changed(
-            f"{file} is damaged, or was changed: its digest does not match its content. Restore it from a copy. If you "
-            f"changed it on purpose, delete its line `{DIGEST}: ...`"
-        )
-    return content
-
-
 def read_run_yaml(path: Path) -> dict[str, Any] | None:
     """Read run.yaml, or return None if there is none."""
-    if not (path / RUN).exists():
-        return None
-    try:
-        content = description(path / RUN)
-        _ = content["config"].keys()
-    except Changed:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path / RUN} does not describe a run: {error!r}. Restore it, or start in another folder"
-        ) from error
-    return content
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return digest([json.dumps(content, sort_keys=True, default=repr)])
+    return read_yaml(path / RUN, "a run", lambda content: content["config"].keys()) if (path / RUN).exists() else None
 
 
 def plain(config: Config) -> dict[str, Any]:
@@ -177,15 +139,18 @@ def task_in(content: Mapping[str, Any]) -> Task:
     return Task(tuple(task["shape"]), task["outputs"], standard, CrossEntropy() if task["classes"] else SquaredError())
 
 
+def changes(then: Mapping[str, Any], now: Mapping[str, Any], free: Container[str] = ()) -> str:
+    """Return which settings differ and how, in words, without those in `free`; empty if none do."""
+    different = [k for k in now if k not in free and then.get(k) != now[k]]
+    return "; ".join(f"{k} was {then.get(k)!r} and is now {now[k]!r}" for k in different)
+
+
 def refuse_changes(path: Path, before: Config, config: Config) -> None:
     """Raise if a setting differs that may not change during a run."""
-    then, now = plain(before), plain(config)
-    bound = [k for k in now if k not in (*FREE, *LENGTH)]
-    differ = [f"{k} was {then[k]!r} and is now {now[k]!r}" for k in bound if then[k] != now[k]]
-    if differ:
+    if different := changes(plain(before), plain(config), (*FREE, *LENGTH)):
         raise ValueError(
-            f"{path} holds a run with another configuration: {'; '.join(differ)}. A run keeps its configuration: use "
-            "the old values, or another out."
+            f"{path} holds a run with another configuration: {different}. A run keeps its configuration: use the old "
+            "values, or another out."
         )
 
 
@@ -221,11 +186,11 @@ def prepare(path: Path, done: Loaded | None, training: Training, splits: Splits)
         "steps_per_epoch": training.course.per_epoch,
         "starts": [*(before["starts"] if before is not None else []), _start(training)],
     }
-    files.replace(path / RUN, described(content))
+    save_yaml(path / RUN, content)
 
 
 def _refuse_to_delete_records(path: Path) -> None:
-    """Raise if there are records of two epochs and no checkpoint: it was lost, because every epoch writes one."""
+    """Raise if there are records of two epochs and no checkpoint: it was lost, because the first epoch writes one."""
     lines = (path / RECORDS).read_bytes().count(b"\n") if (path / RECORDS).exists() else 0
     if lines > 1:
         raise FileNotFoundError(

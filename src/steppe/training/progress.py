@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Protocol
 
-from .._util.terminal import console, say
+from .._util.progress import bar, style
+from .._util.terminal import say
 from .losses import Sums
 from .schedule import Course, Position
 
@@ -81,16 +81,13 @@ class Bars:
 @contextmanager
 def progress_shown(progress: bool | None, course: Course, start: Position, batch: int) -> Iterator[Display]:
     """Yield bars on a terminal unless `progress` is False; elsewhere lines if it is True, else nothing."""
-    if progress is False or (progress is None and not sys.stderr.isatty()):
+    shown = style(progress)
+    if shown == "nothing":
         yield Silent()
-    elif not sys.stderr.isatty():
+    elif shown == "lines":
         yield Lines(course)
     else:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        name, now = (TextColumn(t, markup=False) for t in ("{task.description}", "{task.fields[now]}"))
-        columns = (name, BarColumn(), TimeRemainingColumn(), now)
-        with Progress(*columns, console=console(stderr=True), transient=True) as bars:
+        with bar("remaining", "now") as bars:
             yield Bars(bars, course, start, batch)
 
 

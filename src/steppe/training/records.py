@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .._util import files
-from .._util.csv_text import csv_text
 from .._util.digests import digest
-from .._util.json import json_safe
+from .._util.export import csv_text, json_safe
 from .._util.names import unknown
 from .._util.untrusted import from_json
 from .._util.user_code import imported, is_factory
@@ -53,9 +52,9 @@ def numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 class Logger(Protocol):
-    """Receives records beside metrics.jsonl: an adapter for MLflow or W&B takes a few lines.
+    """Receives records beside metrics.jsonl: for example an adapter for MLflow or W&B.
 
-    `log_metrics` is called when the checkpoint that contains the record is on disk.
+    `log_metrics` is called after the checkpoint that contains the record is written: a resumed run logs no epoch twice.
     """
 
     def log_params(self, params: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The checkpoint that a run resumes from, also where it is asked for more epochs or steps.
+"""The checkpoint that a run resumes from, also with more epochs or steps than before.
 
 A longer run resumes only if it ends bit for bit as a run of that length would: nothing so far may depend on the number
 of steps. A finished run has evaluated its last epoch as the last one, which it is no longer, and so it resumes from the
@@ -8,15 +8,15 @@ checkpoint before its end.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from . import checkpoint, records
 from .checkpoint import PREVIOUS, Loaded
 from .config import Config
-from .folder import LENGTH, config_in, refuse_changes
-from .optimizer import finds_lr, options_of
+from .folder import LENGTH, changes, config_in, refuse_changes
+from .problem import finds_lr, options_of
 from .schedule import Course, Position, learning_rate
 
 
@@ -52,8 +52,7 @@ def _longer(path: Path, content: Mapping[str, Any], before: Config, config: Conf
     then, now = Course(content["steps"], per_epoch), Course(config.steps or config.epochs * per_epoch, per_epoch)
     if then == now:
         return done
-    old, new = asdict(before), asdict(config)
-    change = "; ".join(f"{k} was {old[k]!r} and is now {new[k]!r}" for k in LENGTH if old[k] != new[k])
+    change = changes(*({k: getattr(c, k) for k in LENGTH} for c in (before, config)))
     if now.steps < then.steps:
         raise ValueError(f"{path} cannot be made shorter: {change}. Give another out.")
     if done.about.finished:
@@ -79,8 +78,8 @@ def _different_past(config: Config, then: Course, now: Course, position: Positio
     options = options_of(config, then)
     if options != options_of(config, now):
         return f"the method {config.method} depends on the number of steps"
-    taken = then.taken(position)
-    for step in range(min(taken, 1) if finds_lr(config, options) else taken):
+    steps = then.taken(position)
+    for step in range(min(steps, 1) if finds_lr(config, options) else steps):
         was, would_be = (learning_rate(config, step, course.steps) for course in (then, now))
         if was != would_be:
             no_warmup = replace(config, warmup=0.0)
@@ -91,7 +90,7 @@ def _different_past(config: Config, then: Course, now: Course, position: Positio
                 f"{was:.6g} and would be {would_be:.6g}"
             )
     if config.swa is not None:
-        ends = range(every := 1 if config.swa_every == "step" else then.per_epoch, taken + 1, every)
+        ends = range(every := 1 if config.swa_every == "step" else then.per_epoch, steps + 1, every)
         if any((t > config.swa * then.steps) != (t > config.swa * now.steps) for t in ends):
             return f"its average swa, which begins after {config.swa:g} of the run, would have averaged other weights"
     return ""

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: it writes a checkpoint at its next step and ends."""
+"""Signals that stop a run: it writes a checkpoint at its next step and ends."""
 
 from __future__ import annotations
 

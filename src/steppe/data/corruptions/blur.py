@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, interpolate, pad
 
-from .draws import Draws
+from .noise import Draws
 
 
 def gaussian_blur(images: Tensor, _: Draws, sigma: float) -> Tensor:

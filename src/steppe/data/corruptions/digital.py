@@ -11,7 +11,7 @@ from torch.nn.functional import grid_sample
 
 from ..pixels import saturated
 from .blur import smoothed
-from .draws import Draws
+from .noise import Draws
 
 
 def contrast(images: Tensor, _: Draws, left: float) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..pixels import brighter, grey, tinted
 from .blur import enlarged, smoothed, streaked
-from .draws import Draws
+from .noise import Draws
 
 ICE = (0.78, 0.88, 1.0)  # the tint of frost: a pale blue
 WATER = (175 / 255, 238 / 255, 238 / 255)  # pale turquoise
@@ -80,11 +80,9 @@ def plasma(draws: Draws, size: int, smoothness: float) -> Tensor:
         middle += (corners + beside + below + beside.roll(-1, 1)) / 4
         upper += (corners + beside + middle + middle.roll(1, 1)) / 4
         left += (corners + below + middle + middle.roll(1, 2)) / 4
-        cloud[:, half::step, half::step], cloud[:, ::step, half::step], cloud[:, half::step, ::step] = (
-            middle,
-            upper,
-            left,
-        )
+        cloud[:, half::step, half::step] = middle
+        cloud[:, ::step, half::step] = upper
+        cloud[:, half::step, ::step] = left
         step, reach = half, reach / smoothness**2
     cloud = cloud - cloud.amin((1, 2), keepdim=True)
     return (cloud / cloud.amax((1, 2), keepdim=True)).float().unsqueeze(1)

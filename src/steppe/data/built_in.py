@@ -1,4 +1,4 @@
-"""Synthetic problems with known solutions, each a function of its sizes and its seed."""
+"""Data sets that need no files: scikit-learn's digits, and synthetic problems with known solutions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,40 @@ from torch import Generator, Tensor, nn
 from ..core.draw import seed_of
 from .dataset import Dataset, Splits
 
+TRAINING_ROWS = 1200  # two thirds; the study that comes with steppe uses the first half of them
+
+
+def digits(training_rows: int = TRAINING_ROWS) -> Splits:
+    """Load the 8 x 8 digits in a fixed shuffled order: the first rows are for training, the others for testing.
+
+    The grey levels 0 .. 16 are scaled to bytes 0 .. 255 (level * 255 / 16, rounded: levels stay distinct), so that
+    inputs are images (rows, 1, 8, 8).
+
+    Parameters
+    ----------
+    training_rows
+        The number of training rows, of 1797.
+
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as missing:
+        raise ImportError(
+            "the digits come with scikit-learn, and scikit-learn is missing: pip install scikit-learn"
+        ) from missing
+    data = load_digits()
+    levels = torch.tensor(data.images, dtype=torch.float64).unsqueeze(1)
+    if not 0 < training_rows < len(levels):
+        raise ValueError(
+            f"digits has {len(levels)} rows: training on {training_rows} of them leaves nothing to train or test on; "
+            f"take between 1 and {len(levels) - 1}"
+        )
+    images = (levels * 255 / 16).round().to(torch.uint8)
+    dataset = Dataset("digits", images, torch.tensor(data.target), tuple("0123456789"))
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
+    return Splits(train=dataset.rows(order[:training_rows]), test=dataset.rows(order[training_rows:]))
+
+
 TRUTH, TRAIN, TEST = range(3)  # uses of a seed: independent streams
 
 
@@ -19,6 +53,18 @@ def spirals(rows: int = 1000, test_rows: int = 1000, turns: float = 1.5, noise: 
 
     Class 0 lies on radius = angle / (2 pi turns), class 1 on the same curve turned by half a circle, evenly along the
     curve. Arms are 1 / (2 turns) apart, so without noise the classes do not touch and a perfect classifier exists.
+
+    Parameters
+    ----------
+    rows, test_rows
+        Numbers of rows.
+    turns
+        Turns of each spiral.
+    noise
+        Standard deviation of Gaussian noise on the points.
+    seed
+        Seed of the points.
+
     """
 
     def part(name: str, n: int, stream: int) -> Dataset:
@@ -34,7 +80,16 @@ def spirals(rows: int = 1000, test_rows: int = 1000, turns: float = 1.5, noise: 
 
 
 def teacher(inputs: int = 20, hidden: int = 10, seed: int = 0) -> nn.Module:
-    """Return the network behind the targets of `teacher_student`: one hidden layer of ReLUs, Gaussian weights."""
+    """Return the network behind the targets of `teacher_student`: one hidden layer of ReLUs, Gaussian weights.
+
+    Parameters
+    ----------
+    inputs, hidden
+        Widths of the input and of the hidden layer.
+    seed
+        Seed of the weights.
+
+    """
     draws = _stream(seed, TRUTH)
     with torch.random.fork_rng(devices=[]):  # torch's initial weights, overwritten below, advance its generator
         net = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 1))
@@ -47,7 +102,16 @@ def teacher(inputs: int = 20, hidden: int = 10, seed: int = 0) -> nn.Module:
 def teacher_student(
     rows: int = 1000, test_rows: int = 1000, inputs: int = 20, hidden: int = 10, seed: int = 0
 ) -> Splits:
-    """Return a regression on a teacher's outputs for Gaussian inputs: nets that contain the teacher reach loss 0."""
+    """Return a regression on a teacher's outputs for Gaussian inputs: networks that contain it reach loss 0.
+
+    Parameters
+    ----------
+    rows, test_rows
+        Numbers of rows.
+    inputs, hidden, seed
+        As in `teacher`.
+
+    """
     net = teacher(inputs, hidden, seed)
 
     def part(n: int, stream: int) -> Dataset:
@@ -68,14 +132,23 @@ def gaussian_rows(rows: int, dimensions: int, draws: Generator) -> Tensor:
 def whitened_rows(rows: int, dimensions: int, draws: Generator) -> Tensor:
     """Draw rows with X'X = rows * I, so that the mean loss *is* the squared distance from the truth."""
     if rows < dimensions:
-        raise ValueError(f"{rows} rows cannot be white in {dimensions} dimensions: ask for at least {dimensions} rows")
+        raise ValueError(f"{rows} rows cannot be white in {dimensions} dimensions: use at least {dimensions} rows")
     x = torch.randn(rows, dimensions, generator=draws, dtype=torch.float64)
     orthonormal: Tensor = torch.linalg.qr(x).Q
     return (orthonormal * sqrt(rows)).float()
 
 
 def sparse_truth(dimensions: int = 200, nonzero: int = 20, seed: int = 0) -> Tensor:
-    """Return the vector behind `sparse_regression`: 1 or -1 at `nonzero` random places, 0 elsewhere."""
+    """Return the vector behind `sparse_regression`: 1 or -1 at random places, 0 elsewhere.
+
+    Parameters
+    ----------
+    dimensions, nonzero
+        Length of the vector, and number of nonzero entries.
+    seed
+        Seed of places and signs.
+
+    """
     draws = _stream(seed, TRUTH)
     truth = torch.zeros(dimensions)
     places = torch.randperm(dimensions, generator=draws)[:nonzero]
@@ -97,9 +170,21 @@ def sparse_regression(
     forms assume white inputs (`whitened_rows`, at least as many rows as dimensions): at a minimum of the mean squared
     error the Hessian of u * v is then 2 [[v v, u v], [u v, u u]], diagonal in each block. (The paper prints it without
     the 2, though its loss has no 1/2.)
+
+    Parameters
+    ----------
+    rows, test_rows
+        Numbers of rows.
+    dimensions, nonzero
+        As in `sparse_truth`.
+    law
+        Draws the training inputs: `gaussian_rows` or `whitened_rows`.
+    seed
+        Seed of the truth and of the inputs.
+
     """
     if not 0 < nonzero <= dimensions:
-        raise ValueError(f"{nonzero} of {dimensions} coefficients cannot be nonzero: ask for 1 to {dimensions}")
+        raise ValueError(f"{nonzero} of {dimensions} coefficients cannot be nonzero: use 1 to {dimensions}")
     truth = sparse_truth(dimensions, nonzero, seed)
 
     def part(n: int, stream: int, rows_of: Law) -> Dataset:
