@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
@@ -49,7 +50,7 @@ class More:
     names: list[str] = field(default_factory=list, metadata={"metavar": "MEASURE", "nargs": "*"})
     """measures by name, with a radius as in worst_linf@0.002; docs/measures.md lists them"""
     study: str | None = field(default=None, metadata={"metavar": "FILE"})
-    """a study's YAML file; defaults to the built-in digits study"""
+    """the study's YAML file, or digits for the built-in study"""
     out: str | None = field(default=None, metadata={"metavar": "FOLDER"})
     """the study's folder; defaults to the file's own, or studies/NAME"""
 
@@ -72,6 +73,8 @@ def add_measure(more: More, engine: Engine) -> Output:
     """Adds measures to all runs of a study."""
     if not more.names:
         raise UsageError("name the measures to add: steppe study add-measure trace worst_linf@0.002 --study study.yaml")
+    if more.study is None:
+        raise UsageError("name the study to add measures to: --study study.yaml, or --study digits for the built-in one")
     study = study_of(Which(more.study, more.out), engine)
     from ..measures.registry import resolve_measures
 
@@ -79,14 +82,15 @@ def add_measure(more: More, engine: Engine) -> Output:
         resolve_measures(more.names)
     if not study.store.exists():
         raise FileNotFoundError(
-            f"there is no study here: {study.store} does not exist, and measures are added to a study that has run. "
-            "`steppe study run` makes one; --study FILE or --out FOLDER name another"
+            f"this study has not run: {study.store} does not exist, and measures are added to a study that has run. "
+            f"Run it first: steppe study run {more.study}; --out FOLDER names another folder"
         )
     return _run(study, engine, more.names)
 
 
 def status(which: Which) -> Output:
     """How many cells of a study are done."""
+    from ..studies.plan import TEXTS
     from ..studies.run import being_run
 
     study, cells, results = study_and_results(which)
@@ -99,7 +103,7 @@ def status(which: Which) -> Output:
     ]
     counts = Counter(row["state"] for row in rows)
     states = ", ".join(f"{n} {state}" for state in ("done", "running", "failed", "open") if (n := counts[state]))
-    shown: list[Any] = [f"{study.folder}: {len(rows)} cells: {states}"]
+    shown: list[Any] = [*heading(study), f"{study.folder}: {len(rows)} cells: {states}"]
     listed = table("cell", "state", "run", "error", fold=("error", "run"))
     for row in rows:
         if row["state"] in ("failed", "running"):
@@ -107,7 +111,15 @@ def status(which: Which) -> Output:
     shown += [listed] if listed.row_count else []
     old = len(runs) - sum(c.key in runs for c in cells)
     shown += [f"{old} more in the store are not in the study as it is now"] if old else []
-    return Output({"folder": study.folder, "counts": counts, "cells": rows, "not_in_study": old}, shown)
+    texts = {name: getattr(study, name) for name in TEXTS if getattr(study, name)}
+    data = {"folder": study.folder, **texts, "counts": counts, "cells": rows, "not_in_study": old}
+    return Output(data, shown)
+
+
+def heading(study: Study) -> list[str]:
+    """The study's title, question and notes, with an empty line after them; nothing without them."""
+    texts = [text for text in (study.title, study.question, study.notes) if text]
+    return ["\n".join(texts) + "\n"] if texts else []
 
 
 def report(which: Which, page: Page) -> Output:
@@ -122,7 +134,7 @@ def report(which: Which, page: Page) -> Output:
     findings = finding(study, cells, results)
     if page.export is not None:
         export_table(of_plan(study, cells, results), page.export)
-    return output_of(study, replace(findings, report=_page(study, page.page, findings)))
+    return _with_heading(study, replace(findings, report=_page(study, page.page, findings)))
 
 
 def serve(which: Which, server: Server) -> Output:
@@ -135,17 +147,28 @@ def serve(which: Which, server: Server) -> Output:
 
 
 def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
-    from ..studies.cell import cells, check_trust
-    from ..studies.run import check_names
     from ..studies.run import run as run_study
 
-    with usage_errors():
-        check_trust(study, planned := cells(study), engine.trust)
-        check_names(study, planned, also)
-    findings = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
+    with _invalid_is_usage():
+        findings = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
     if not findings.stopped and findings.done:
         findings = replace(findings, report=_page(study, None, findings))
-    return output_of(study, findings)
+    return _with_heading(study, findings)
+
+
+@contextmanager
+def _invalid_is_usage() -> Iterator[None]:
+    from ..studies.check import InvalidStudy
+
+    try:
+        yield
+    except InvalidStudy as error:
+        raise UsageError(str(error)) from error
+
+
+def _with_heading(study: Study, findings: Finding) -> Output:
+    output = output_of(study, findings)
+    return replace(output, shown=[*heading(study), *output.shown])
 
 
 def _page(study: Study, out: str | None, findings: Finding) -> Path:
@@ -155,25 +178,26 @@ def _page(study: Study, out: str | None, findings: Finding) -> Path:
 
 
 def _dry(study: Study, engine: Engine) -> Output:
-    from ..studies.cell import cells, check_trust
+    from ..studies.cell import cells
+    from ..studies.check import check_study
     from ..studies.pictures import open_pictures
-    from ..studies.run import check_data, check_names, open_tasks
+    from ..studies.run import open_tasks
     from ..studies.statistics.findings import admitted, of_plan
     from ..studies.store import Store
     from ..studies.table import Table
 
-    planned, results, measures, notes = cells(study), Table([]), list(study.measures), {}
     with usage_errors():
-        check_trust(study, planned, engine.trust)
-        check_names(study, planned)
+        planned = cells(study)
+    results, measures, notes = Table([]), list(study.measures), {}
     if study.store.exists():
         from ..studies.run import measures_of
 
         with Store.reading(study.store) as store:
             results, measures, notes = store.table(), measures_of(study, store), store.notes()
     tasks = open_tasks(study, planned, results, measures, engine.again)
-    if study.engine.name != "ray":
-        check_data([task.cell for task in tasks])
+    with _invalid_is_usage():
+        remote = study.engine.name == "ray"
+        check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
     pictures = open_pictures(study, planned, admitted(study, of_plan(study, planned, results)), notes, engine.again)
     rows = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     shown = table("cell", "run", "measures", fold=("run", "measures"))

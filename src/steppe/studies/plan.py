@@ -35,6 +35,9 @@ WHICH = {
 }
 """Runs that pictures can show, among those that count."""
 
+TEXTS = ("title", "question", "notes")
+"""Keys of a study that describe it to readers and change nothing else."""
+
 PICTURES = ("spectrum", "landscape", "ensembles")
 STORE = "study.sqlite"  # in the study's folder
 COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}
@@ -168,6 +171,8 @@ class Study:
     ----------
     name : str
         The study's name.
+    title, question, notes : str
+        What readers of the report see: a heading, the question that the study answers, and any other text.
     base : mapping
         Settings of `steppe train` that all runs share.
     grid : Grid
@@ -196,10 +201,15 @@ class Study:
         Where cells are computed.
     out : str
         The study's folder; defaults to studies/NAME.
+    file : str, optional
+        The file that the study was read from.
 
     """
 
     name: str
+    title: str = ""
+    question: str = ""
+    notes: str = ""
     base: Mapping[str, Any] = field(default_factory=dict)
     grid: Grid = field(default_factory=Grid)
     random: Draws | None = None
@@ -214,6 +224,7 @@ class Study:
     show: Show = field(default_factory=Show)
     engine: EngineSettings = field(default_factory=EngineSettings)
     out: str = ""
+    file: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -246,11 +257,16 @@ class Study:
             For an unknown key or a wrong value, with the nearest that exists.
 
         """
-        _known_keys(given, cls, "key of a study", but=("name",))
+        for key in given:
+            if key in types() and key not in KEYS:
+                raise ValueError(
+                    f"{key} is a setting of a run: write it under `base`, or under `grid` with a list of values"
+                )
+        _known_keys(given, KEYS, "key of a study")
         values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-        for key in ("pool", "errors", "out", "standardise"):
-            if not isinstance(values.get(key, ""), str):
-                raise ValueError(f"{key} takes a text, not {values[key]!r}")
+        for key in (*TEXTS, "pool", "errors", "out", "standardise"):
+            if key in values:
+                values[key] = _text(key, values[key])
         if "pool" in values and ("grid" in values or "random" in values):
             raise ValueError("a study has a pool of checkpoints, or a grid or random draws of runs to train: not both")
         if "errors" in values and "pool" not in values:
@@ -264,7 +280,10 @@ class Study:
             raise ValueError(f"tolerance takes a number, 0 or more, not {tolerance!r}")
         base = values.get("base", {})
         if not isinstance(base, Mapping):
-            raise ValueError(f"base takes settings of a run, not {base!r}")
+            raise ValueError(f"base takes settings of a run, as in {{data: digits, lr: 0.1}}, not {base!r}")
+        for key in base:
+            if key in KEYS and key not in types():
+                raise ValueError(f"base.{key}: {key} is a key of the study: move it out of `base`")
         values["base"] = {"threads": 1} | settings(base, "base")
         if "grid" in values:
             values["grid"] = Grid.of(values["grid"], "grid")
@@ -290,23 +309,41 @@ class Study:
                 raise ValueError(f"the target {target} needs {needed} in base: {TARGETS[target]}")
 
 
+KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file"))
+"""Keys of a study's file."""
+
+EXAMPLES = {"measures": "lambda_max, trace", "targets": "test_error, gap", "groups": "lr"}
+
+
 def digits() -> Study:
     """The study that comes with steppe, digits.yaml."""
     file = files(__package__) / "digits.yaml"
     return Study.of(from_yaml(file.read_text(encoding="utf-8"), str(file)), "digits")
 
 
-def _known_keys(given: Mapping[str, Any], cls: Any, what: str, but: Sequence[str] = ()) -> None:
-    known = [f.name for f in fields(cls) if f.name not in but]
-    for key in given:
+def _known_keys(values: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    for key in values:
         if key not in known:
             raise ValueError(unknown(what, str(key), known))
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        hint = ""
+        if isinstance(value, list):
+            hint = ": one pattern with * covers several files" if key == "pool" else ": write one text"
+        elif not isinstance(value, Mapping):
+            hint = f": quote it, {key}: '{value}'"
+        elif key in TEXTS:
+            hint = f". A text with a colon needs quotes, {key}: '...', or its own lines below `{key}: |`"
+        raise ValueError(f"{key} takes a text, not {value!r}{hint}")
+    return value.strip() if key == "notes" else " ".join(value.split()) if key in TEXTS else value
 
 
 def _names(value: Any, key: str) -> list[str]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise ValueError(f"{key} takes a list of names, not {value!r}")
+        raise ValueError(f"{key} takes a list of names, as in `{key}: [{EXAMPLES[key]}]`, not {value!r}")
     return list(dict.fromkeys(names))
 
 
@@ -344,6 +381,6 @@ def _engine(value: Any) -> EngineSettings:
     if isinstance(value, str):
         return EngineSettings(name=value)  # type: ignore[arg-type]  # checked there
     if not isinstance(value, Mapping):
-        raise ValueError(f"engine takes a name or a mapping, not {value!r}")
-    _known_keys(value, EngineSettings, "key of engine")
+        raise ValueError(f"engine takes a name or a mapping, as in {{name: local, workers: 4}}, not {value!r}")
+    _known_keys(value, [f.name for f in fields(EngineSettings)], "key of engine")
     return EngineSettings(**value)
