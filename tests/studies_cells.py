@@ -76,6 +76,18 @@ def full(shape: tuple[int, ...], outputs: int, marks: str, times: int = 1) -> nn
     return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), outputs))
 
 
+def marked(shape: tuple[int, ...], outputs: int, marks: str, width: int) -> nn.Module:
+    """A network that leaves a file whenever it is built."""
+    built = len(list(Path(marks).glob("built-*")))
+    (Path(marks) / f"built-{built}").touch()
+    return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), width), nn.Linear(width, outputs))
+
+
+def broken(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """A factory that fails."""
+    raise ZeroDivisionError("no layers")
+
+
 def descendants(pid: int) -> Iterator[tuple[int, str]]:
     """The processes below a process, with how each was started, from /proc."""
     parents: dict[int, list[int]] = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import complain
+from .._util.user_code import is_factory
 from .errors import FAILED, STOPPED, UsageError, usage_errors
 from .options import Command
 from .output import Output, add_row, table
@@ -56,11 +57,63 @@ class More:
 
 
 @dataclass(frozen=True)
+class New:
+    """The study file to write."""
+
+    file: str = field(default="study.yaml", metadata={"metavar": "FILE", "nargs": "?"})
+    """the file to write"""
+    data: str = "digits"
+    """data set: `steppe data list`, `folder:PATH` or `npz:PATH`"""
+    model: str = "mlp"
+    """model: `steppe models`, or `package.module:factory`"""
+
+
+@dataclass(frozen=True)
 class Server:
     """Where the page is served."""
 
     port: int = 8421
     """on this machine only; 0 takes any free port"""
+
+
+def init(new: New) -> Output:
+    """Writes a study file with comments; the same file runs as it is."""
+    from ..data.catalogue import CATALOGUE
+    from ..data.registry import load
+    from ..nn.registry import refuse_options
+    from ..studies.plan import Study
+    from ..studies.template import study_text
+    from ..training.config import Config
+    from ..training.validate import refuse_unknown
+
+    file = Path(new.file)
+    if file.suffix not in (".yaml", ".yml"):
+        raise UsageError(f"a study's file ends in .yaml, not {new.file!r}")
+    if file.exists():
+        raise UsageError(f"{file} exists and stays as it is: give another name, or remove it")
+    with usage_errors():
+        refuse_unknown(Config(data=new.data))
+        if not is_factory(new.model):
+            refuse_options(new.model, {})
+    shown = [f"{file} is written. Next: steppe study run {file} --dry-run"]
+    classes, rows = True, None
+    if new.data in CATALOGUE:
+        try:
+            CATALOGUE[new.data].find(Config().data_root)
+        except FileNotFoundError as error:
+            shown.append(str(error))
+    elif not new.data.startswith("folder:"):  # which always has classes; these are small
+        train = load(new.data).train
+        classes, rows = bool(train.classes), len(train)
+    out = Study(file.stem).folder
+    text = study_text(str(file), str(out), new.data, new.model, classes=classes, rows=rows)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:  # another process was first
+        raise UsageError(f"{file} exists and stays as it is: give another name, or remove it") from None
+    return Output({"file": file, "data": new.data, "model": new.model}, shown)
 
 
 def run(which: Which, engine: Engine, dry: Dry) -> Output:
@@ -74,7 +127,9 @@ def add_measure(more: More, engine: Engine) -> Output:
     if not more.names:
         raise UsageError("name the measures to add: steppe study add-measure trace worst_linf@0.002 --study study.yaml")
     if more.study is None:
-        raise UsageError("name the study to add measures to: --study study.yaml, or --study digits for the built-in one")
+        raise UsageError(
+            "name the study to add measures to: --study study.yaml, or --study digits for the built-in one"
+        )
     study = study_of(Which(more.study, more.out), engine)
     from ..measures.registry import resolve_measures
 
@@ -243,6 +298,10 @@ def _correlations(study: Study, held: Sequence[Comparison]) -> Any:
 
 
 COMMANDS = {
+    "study init": Command(
+        "study init", "Write a commented study file for a data set and a model.", (New,), init,
+        ["steppe study init", "steppe study init cifar.yaml --data cifar10 --model resnet18"],
+    ),
     "study run": Command(
         "study run", "Train a pool of runs, measure, correlate, write the report; rerun the command to resume.",
         (Which, Engine, Dry), run, ["steppe study run", "steppe study run study.yaml --workers 4"],

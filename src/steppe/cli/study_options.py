@@ -90,17 +90,20 @@ def _read(file: Path) -> dict[Any, Any]:
 
 def _folder_is_no_file(folder: Path) -> UsageError:
     """The error for a folder in the place of a study's file, with the file if the folder's store records it."""
-    from ..studies.run import file_of
+    from ..studies.plan import STORE
+    from ..studies.run import file_of, folder_hint
 
-    try:
-        file = file_of(folder)
-    except FileNotFoundError as error:
-        return UsageError(f"{folder} is a folder, and this command needs a study's YAML file. {error}")
+    if not (folder / STORE).exists():
+        hint = folder_hint(folder) or "`steppe study init` writes one"
+        return UsageError(f"{folder} is a folder, and this command needs a study's YAML file. {hint}")
+    file = file_of(folder)
     name = str(file) if file is not None else BUILT_IN if folder.name == BUILT_IN else None
     if name is None:
         return UsageError(f"{folder} is a study's folder, and this command needs the study's YAML file")
     out = "" if folder == Path("studies") / Path(name).stem else f" --out {folder}"
-    return UsageError(f"{folder} is a study's folder. This command needs the study's file, which is {name}: {name}{out}")
+    return UsageError(
+        f"{folder} is a study's folder. This command needs the study's file, which is {name}: {name}{out}"
+    )
 
 
 def study_and_results(which: Which) -> tuple[Study, list[Cell], Table]:

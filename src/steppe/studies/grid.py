@@ -52,7 +52,9 @@ def _list_hint(name: str, value: Any, place: str) -> str:
     """How to write a list in the place of a value, or a value in the place of a list."""
     in_base, text = place.startswith("base"), _yaml(value)
     if _takes(name, list) and not isinstance(value, list | Mapping):
-        return f": write `{name}: [{text}]`" if in_base else f": each value is a list itself, as in `{name}: [[{text}]]`"
+        return (
+            f": write `{name}: [{text}]`" if in_base else f": each value is a list itself, as in `{name}: [[{text}]]`"
+        )
     if not isinstance(value, list) or _takes(name, list):
         return ""
     if in_base:

@@ -131,18 +131,19 @@ def store_in(folder: Path) -> Path:
     """The store in a study's folder; without one, raises FileNotFoundError with what the folder is instead."""
     if (folder / STORE).exists():
         return folder / STORE
-    problem = f"there is no study in {folder}: it has no {STORE}"
-    studies = sorted(str(store.parent) for store in folder.glob(f"*/{STORE}"))
-    files = sorted(str(file) for file in folder.glob("*.yaml"))
+    hint = folder_hint(folder) or "`steppe study run` makes one"
+    raise FileNotFoundError(f"there is no study in {folder}: it has no {STORE}. {hint}")
+
+
+def folder_hint(folder: Path) -> str:
+    """What a folder without a study holds, and what to do with it; empty if it holds nothing of use."""
     if (folder / "run.yaml").exists():
-        problem += f". It is the folder of one run: `pool: {folder.parent}/*` in a study's file takes such folders"
-    elif studies:
-        problem += f". It holds the folders of studies: {', '.join(studies)}. Give one of them"
-    elif files:
-        problem += f". Give a study's file: {', '.join(files)}"
-    else:
-        problem += ". `steppe study run` makes one"
-    raise FileNotFoundError(problem)
+        return f"It is the folder of one run: `pool: {folder.parent}/*` in a study's file takes such folders"
+    studies = sorted(str(store.parent) for store in folder.glob(f"*/{STORE}"))
+    if studies:
+        return f"It holds the folders of studies: {', '.join(studies)}. Give one of them"
+    files = sorted(str(file) for file in folder.glob("*.yaml"))
+    return f"Give a study's file: {', '.join(files)}" if files else ""
 
 
 def file_of(folder: Path) -> Path | None:
