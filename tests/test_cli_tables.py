@@ -96,7 +96,7 @@ def test_measures_are_listed_as_they_are_computed(capsys: pytest.CaptureFixture[
     import torch
     from torch.nn.functional import cross_entropy
 
-    from steppe.measures import LogDeterminant, Objective
+    from steppe.measures import Objective
 
     rows = {row["name"]: row for row in answered(capsys, "measures")}
     assert list(rows) == list(steppe.MEASURES)

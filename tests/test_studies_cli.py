@@ -131,7 +131,8 @@ def test_what_failed_is_told_with_an_exit_code(file: Path, capsys: pytest.Captur
             {"grid": {"method": ["none", "sam", {"method": "looksam", "rho": 0.3}], "rho": [0.1, 0.2]}},
             "grid.rho: rho does not apply to the method none, and grid gives it to every method. Write each radius "
             "beside its method, and remove `rho` from grid:\n    grid:\n      method:\n        - none\n"
-            "        - {method: sam, rho: 0.1}\n        - {method: sam, rho: 0.2}\n        - {method: looksam, rho: 0.3}",
+            "        - {method: sam, rho: 0.1}\n        - {method: sam, rho: 0.2}\n"
+            "        - {method: looksam, rho: 0.3}",
         ),
         (
             {"base": BASE | {"rho": 0.1}, "grid": {"method": ["sa-sam", "sam"]}},
@@ -376,8 +377,8 @@ def test_a_folder_where_a_file_belongs(file: Path, capsys: pytest.CaptureFixture
         code, out, err = told(capsys, "run", place)
         assert (code, out) == (2, "")
         assert "studies/mine is a study's folder. This command needs the study's file, which is mine.yaml" in err
-    assert told(capsys, "run", str(file), "--out", "other")[0] == 0
-    assert "which is mine.yaml: mine.yaml --out other" in told(capsys, "run", "other")[2]
+    assert told(capsys, "run", str(file), "--out", "else/where")[0] == 0
+    assert "which is mine.yaml: mine.yaml --out else/where" in told(capsys, "run", "else/where")[2]
     assert "which is mine.yaml" in told(capsys, "add-measure", "trace", "--study", "studies/mine")[2]
     [run] = Path("studies/mine/runs").glob("*/")
     for command in ("report", "run"):

@@ -25,7 +25,7 @@ ABOUT: Mapping[str, tuple[str, str, str]] = {  # kind of estimate, cost in passe
     "lambda_min": ("upper bound", PRODUCTS, ""),
     "trace": ("unbiased", PRODUCTS, ""),
     "frobenius_squared": ("unbiased", PRODUCTS, ""),
-    "log_determinant": ("plug-in", "1000 products", ""),
+    "log_determinant": ("plug-in", "up to 1000 products", ""),
     "adaptive_lambda_max": ("lower bound", PRODUCTS, ANDRIUSHCHENKO),
     "adaptive_trace": ("unbiased", PRODUCTS, ANDRIUSHCHENKO),
     "adaptive_frobenius_squared": ("unbiased", PRODUCTS, ""),

@@ -49,7 +49,7 @@ class More:
     """Which measures to add to which study."""
 
     names: list[str] = field(default_factory=list, metadata={"metavar": "MEASURE", "nargs": "*"})
-    """measures by name, with a radius as in worst_linf@0.002; docs/measures.md lists them"""
+    """measures by name, with a radius as in worst_linf@0.002; `steppe measures` lists them"""
     study: str | None = field(default=None, metadata={"metavar": "FILE"})
     """the study's YAML file, or digits for the built-in study"""
     out: str | None = field(default=None, metadata={"metavar": "FOLDER"})
