@@ -49,9 +49,8 @@ ABOUT: Mapping[str, tuple[str, str, str]] = {  # kind of estimate, cost in passe
     },
 }
 FOOT = (
-    "Costs are passes over the measured rows, at default options; a product with the Hessian costs about two gradients. "
-    "name@radius sets the radius of those that have one, worst_linf@0.002. Other options are set in Python "
-    "(docs/measures.md)."
+    "Costs are passes over the measured rows at default options; a product with the Hessian costs about two gradients. "
+    "worst_linf@0.002 sets the radius of the last twelve. Other options are set in Python: docs/measures.md."
 )
 
 

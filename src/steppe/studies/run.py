@@ -117,7 +117,9 @@ def study_in(folder: Path) -> tuple[Study, list[Cell], Table]:
         groups=tuple(about["groups"]),
         admission=tuple(Rule.of(rule) for rule in about["admission"]),
         out=str(folder),
-        **{name: str(about.get(name) or "") for name in TEXTS},
+        title=str(about.get("title") or ""),
+        question=str(about.get("question") or ""),
+        notes=str(about.get("notes") or ""),
     )
     configs = {run.key: run.config for run in table.runs}
     planned = [
