@@ -376,10 +376,10 @@ def test_a_folder_where_a_file_belongs(file: Path, capsys: pytest.CaptureFixture
     for place in ("studies/mine", "studies/mine/study.sqlite"):
         code, out, err = told(capsys, "run", place)
         assert (code, out) == (2, "")
-        assert "studies/mine is a study's folder. This command needs the study's file, which is mine.yaml" in err
+        assert "studies/mine is a study's folder, and this command needs the study's file: give mine.yaml" in err
     assert told(capsys, "run", str(file), "--out", "else/where")[0] == 0
-    assert "which is mine.yaml: mine.yaml --out else/where" in told(capsys, "run", "else/where")[2]
-    assert "which is mine.yaml" in told(capsys, "add-measure", "trace", "--study", "studies/mine")[2]
+    assert "file: give mine.yaml --out else/where" in told(capsys, "run", "else/where")[2]
+    assert "file: give mine.yaml" in told(capsys, "add-measure", "trace", "--study", "studies/mine")[2]
     [run] = Path("studies/mine/runs").glob("*/")
     for command in ("report", "run"):
         assert "It holds the folders of studies: studies/mine" in told(capsys, command, "studies")[2]

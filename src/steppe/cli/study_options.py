@@ -101,9 +101,7 @@ def _folder_is_no_file(folder: Path) -> UsageError:
     if name is None:
         return UsageError(f"{folder} is a study's folder, and this command needs the study's YAML file")
     out = "" if folder == Path("studies") / Path(name).stem else f" --out {folder}"
-    return UsageError(
-        f"{folder} is a study's folder. This command needs the study's file, which is {name}: {name}{out}"
-    )
+    return UsageError(f"{folder} is a study's folder, and this command needs the study's file: give {name}{out}")
 
 
 def study_and_results(which: Which) -> tuple[Study, list[Cell], Table]:
