@@ -202,9 +202,15 @@ def serve(which: Which, server: Server) -> Output:
 
 
 def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
+    from ..studies.cell import cells
+    from ..studies.check import check_names, invalid_values
     from ..studies.run import run as run_study
 
     with _invalid_is_usage():
+        if study.engine.name == "ray":  # a driver of Ray in Python needs no torch, and checks no names
+            with invalid_values():
+                planned = cells(study)
+            check_names(study, planned, also)
         findings = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
     if not findings.stopped and findings.done:
         findings = replace(findings, report=_page(study, None, findings))
@@ -234,7 +240,7 @@ def _page(study: Study, out: str | None, findings: Finding) -> Path:
 
 def _dry(study: Study, engine: Engine) -> Output:
     from ..studies.cell import cells
-    from ..studies.check import check_study
+    from ..studies.check import check_names, check_study
     from ..studies.pictures import open_pictures
     from ..studies.run import open_tasks
     from ..studies.statistics.findings import admitted, of_plan
@@ -252,6 +258,8 @@ def _dry(study: Study, engine: Engine) -> Output:
     tasks = open_tasks(study, planned, results, measures, engine.again)
     with _invalid_is_usage():
         remote = study.engine.name == "ray"
+        if remote:
+            check_names(study, planned)
         check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
     pictures = open_pictures(study, planned, admitted(study, of_plan(study, planned, results)), notes, engine.again)
     rows = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]

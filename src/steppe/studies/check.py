@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +57,7 @@ def check_study(
     trust : bool
         Allow whatever code run folders of the pool name as their model.
     remote : bool
-        Whether cells are computed on nodes with their own data: names are checked if torch is installed here.
+        Whether cells are computed on nodes with their own data. Then only trust is checked, without importing torch.
 
     Raises
     ------
@@ -70,10 +69,8 @@ def check_study(
     """
     with invalid_values():
         check_trust(study, planned, trust)
-        if remote and find_spec("torch") is None:
-            return
-        _check_names(study, [cell for cell in planned if not _is_trained(cell)], also)
     if not remote:
+        check_names(study, planned, also)
         _check_data_and_models(study, missing)
 
 
@@ -89,20 +86,24 @@ def _is_trained(cell: Cell) -> bool:
     return cell.checkpoint is not None and Path(cell.checkpoint).is_dir()
 
 
-def _check_names(study: Study, cells: Sequence[Cell], also: Sequence[str]) -> None:
+def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ()) -> None:
+    """Raise `InvalidStudy` for a measure, a name or an option that does not exist, in any cell that is to train."""
     from ..measures.registry import resolve_measures
     from ..training.validate import refuse_unknown
 
-    resolve_measures([*study.measures, *also])
-    checked = set()
-    for cell in cells:
-        c = Config(**cell.config)
-        names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options, c.data))
-        names += repr((c.augment, c.corruptions, c.device))
-        if names not in checked:
-            _refuse_rho(study, c)
-            refuse_unknown(c)
-            checked.add(names)
+    with invalid_values():
+        resolve_measures([*study.measures, *also])
+        checked = set()
+        for cell in planned:
+            if _is_trained(cell):
+                continue
+            c = Config(**cell.config)
+            names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options, c.data))
+            names += repr((c.augment, c.corruptions, c.device))
+            if names not in checked:
+                _refuse_rho(study, c)
+                refuse_unknown(c)
+                checked.add(names)
 
 
 def _refuse_rho(study: Study, config: Config) -> None:
