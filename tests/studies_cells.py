@@ -58,10 +58,10 @@ def contents(study: Study) -> dict[str, Any]:
     }
 
 
-def deadly(shape: tuple[int, ...], outputs: int, marks: str, times: int = 1) -> nn.Module:
-    """A network whose process is killed when it is first built, so many times over all processes."""
+def deadly(shape: tuple[int, ...], outputs: int, marks: str, times: int = 1, spared: int = 0) -> nn.Module:
+    """A network whose process is killed when it is first built, so many times over all processes but one."""
     died = len(list(Path(marks).glob("died-*")))
-    if died < times:
+    if died < times and os.getpid() != spared:
         (Path(marks) / f"died-{died}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), outputs))
@@ -74,6 +74,18 @@ def full(shape: tuple[int, ...], outputs: int, marks: str, times: int = 1) -> nn
     if tried < times:
         raise OSError(28, "No space left on device")
     return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), outputs))
+
+
+def marked(shape: tuple[int, ...], outputs: int, marks: str, width: int) -> nn.Module:
+    """A network that leaves a file whenever it is built."""
+    built = len(list(Path(marks).glob("built-*")))
+    (Path(marks) / f"built-{built}").touch()
+    return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), width), nn.Linear(width, outputs))
+
+
+def broken(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """A factory that fails."""
+    raise ZeroDivisionError("no layers")
 
 
 def descendants(pid: int) -> Iterator[tuple[int, str]]:

@@ -43,6 +43,7 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
     "ensemble": "--members --strategy --member-radii --exchange-at --exchange-every --share --named --rest --how "
     f"--processes --radii --sharpness --diversity --average --plot {RUN}",
     "theory": "NAME --out --quick --seed --sizes",
+    "study init": "FILE --data --model",
     "study run": f"STUDY --out {ENGINE} --progress --dry-run",
     "study status": "STUDY --out",
     "study report": "STUDY --out --page --export",
@@ -52,6 +53,7 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
     "data check": "PATH",
     "data list": "--data-root",
     "methods": "METHOD",
+    "measures": "MEASURE",
     "models": "MODEL",
     "doctor": "--data-root",
 }

@@ -91,6 +91,46 @@ def test_one_method_says_where_its_defaults_come_from(capsys: pytest.CaptureFixt
     assert "Did you mean 'sam'" in capsys.readouterr().err
 
 
+def test_measures_are_listed_as_they_are_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The listed kind and cost are those of an estimate on a small network."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from steppe.measures import Objective
+
+    rows = {row["name"]: row for row in answered(capsys, "measures")}
+    assert list(rows) == list(steppe.MEASURES)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
+    objective = Objective(model, cross_entropy, (torch.randn(64, 5), torch.randint(3, (64,))), m=32)
+    for name, row in rows.items():
+        measure = steppe.MEASURES[name]
+        estimate = measure.estimate(objective)
+        assert (row["kind"], name) == (estimate.kind, name)
+        for count, unit in re.findall(r"(\d+) (loss|gradient|product)", row["cost"]):
+            spent = getattr(estimate.cost, {"loss": "losses"}.get(unit, f"{unit}s"))
+            assert 0 < spent <= int(count) + 1, name
+            assert row["cost"].startswith("up to") or spent >= int(count), name
+        assert row["is"], name
+        assert row["class"].split(" of ")[0] == type(measure).__name__
+    page = printed(capsys, "measures")
+    assert all(name in page for name in steppe.MEASURES)
+    assert "0x" not in page
+
+
+def test_one_measure_in_detail(capsys: pytest.CaptureFixture[str]) -> None:
+    row = answered(capsys, "measures", "adaptive_worst_linf_normalised@0.01")
+    assert row["class"] == "PerBatch of OnNormalisedLogits of WorstCase"
+    options = {option["name"]: option["default"] for option in row["options"]}
+    assert (options["rho"], options["steps"]) == (0.01, 20)
+    assert row["paper"] == "Andriushchenko et al. 2023"
+    page = printed(capsys, "measures", "relative_flatness")
+    assert "kind of estimate: unbiased" in page
+    assert "Petzka et al. 2021" in page
+    assert main(["measures", "tracee"]) == 2
+    assert "Did you mean 'trace'" in capsys.readouterr().err
+
+
 def test_models_are_listed_with_their_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["name"]: row for row in answered(capsys, "models")}
     assert list(rows) == list(MODELS)

@@ -127,6 +127,26 @@ def test_what_failed_is_told_with_an_exit_code(file: Path, capsys: pytest.Captur
         ({"base": {"data": "digit"}}, "there is no data set 'digit'. Did you mean 'digits'"),
         ({"gird": {}}, "mine.yaml: there is no key of a study 'gird'. Did you mean 'grid'"),
         ({"grid": {"method_options": [{"n": 2}], "method": ["sam"]}}, "there is no option of sam 'n'"),
+        (
+            {"grid": {"method": ["none", "sam", {"method": "looksam", "rho": 0.3}], "rho": [0.1, 0.2]}},
+            "grid.rho: rho does not apply to the method none, and grid gives it to every method. Write each radius "
+            "beside its method, and remove `rho` from grid:\n    grid:\n      method:\n        - none\n"
+            "        - {method: sam, rho: 0.1}\n        - {method: sam, rho: 0.2}\n"
+            "        - {method: looksam, rho: 0.3}",
+        ),
+        (
+            {"base": BASE | {"rho": 0.1}, "grid": {"method": ["sa-sam", "sam"]}},
+            "base.rho: rho does not apply to the method sa-sam",
+        ),
+        ({"grid": {"method": [{"method": "none", "rho": 0.1}]}}, "leave rho out of its entry"),
+        (
+            {"grid": {"method": ["none"]}, "random": {"n": 2, "space": {"rho": {"uniform": [0, 1]}}}},
+            "run none in a study of its own",
+        ),
+        ({"base": BASE | {"data": "teacher-student"}}, "targets: test_error, gap needs classes, and teacher-student"),
+        ({"base": BASE | {"model": "resnet18", "model_options": {}}}, "cannot be built for the rows of spirals"),
+        ({"base": BASE | {"model": "studies_cells:broken", "model_options": {}}}, "ZeroDivisionError: no layers"),
+        ({"base": BASE | {"lr": -1}}, "lr is -1.0, and has to be 0 or more"),
     ],
 )
 def test_wrong_names_are_answered_before_anything_is_done(
@@ -242,12 +262,16 @@ def test_measures_are_added_only_to_a_study_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for given in ([], ["--study", str(written({"grid": {"seed": [0]}}))]):
-        code, out, err = told(capsys, "add-measure", "trace", *given)
+    for name, place in ((str(written({"grid": {"seed": [0]}})), "mine"), ("digits", "digits")):
+        code, out, err = told(capsys, "add-measure", "trace", "--study", name)
         assert (code, out) == (1, "")
-        assert "there is no study here: studies/" in err
-        assert "`steppe study run` makes one" in err
+        assert f"this study has not run: studies/{place}/study.sqlite does not exist" in err
+        assert f"steppe study run {name}" in err
         assert not Path("studies").exists()
+    for words in ([], ["--out", "studies/digits"]):
+        code, out, err = told(capsys, "add-measure", "trace", *words)
+        assert (code, out) == (2, "")
+        assert "name the study to add measures to: --study study.yaml, or --study digits" in err
 
 
 def test_a_study_is_told_of_by_its_folder(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,7 +298,7 @@ def test_folders_that_are_none_or_not_enough(file: Path, capsys: pytest.CaptureF
         assert "--config" not in err
     code, _, err = told(capsys, "run", "empty")
     assert code == 2
-    assert "empty is a folder, and this command computes: give the study's YAML file" in err
+    assert "empty is a folder, and this command needs a study's YAML file. `steppe study init` writes one" in err
     assert main(["report", "serve", "empty"]) == 1
     assert "there is no study in empty" in capsys.readouterr().err
 
@@ -300,6 +324,135 @@ def test_what_no_cell_could_do_is_found_once_before_the_study_starts(
     assert "tried" not in err
     assert not out
     assert not Path("studies").exists()
+
+
+def test_each_data_set_and_each_model_is_checked_once(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 cells of two data sets and two models: as many reads and builds as there are different ones."""
+    from steppe.data.registry import DATASETS
+
+    reads: list[str] = []
+    for name in ("spirals", "digits"):
+
+        def counted(root: Path, name: str = name, read: Any = DATASETS[name]) -> Any:
+            reads.append(name)
+            return read(root)
+
+        monkeypatch.setitem(DATASETS, name, counted)
+    models = [{"model": "studies_cells:marked", "model_options": {"marks": ".", "width": width}} for width in (3, 4)]
+    written({"grid": {"net": models, "data": ["spirals", "digits"], "lr": [0.1, 0.2], "seed": list(range(25))}})
+    code, out, err = told(capsys, "run", str(file), "--dry-run", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["planned"] == 200
+    assert sorted(reads) == ["digits", "spirals"]
+    assert len(list(Path().glob("built-*"))) == 4  # each model for the rows of each data set
+
+
+def test_a_study_in_its_own_words(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {"title": "SAM on\nspirals", "question": "Is it [red]flat[/red]?", "notes": "One.\n\nTwo.\n"}
+    written({**texts, "grid": {"seed": [0]}, "measures": ["loss"]})
+    shown = "SAM on spirals\nIs it [red]flat[/red]?\nOne.\n\nTwo.\n\n"
+    code, out, _ = told(capsys, "run", str(file))
+    assert code == 0
+    assert out.startswith(shown)
+    for place in (str(file), "studies/mine"):
+        assert told(capsys, "status", place)[1].startswith(shown + "studies/mine: 1 cells: 1 done")
+        assert told(capsys, "report", place)[1].startswith(shown)
+        described = json.loads(told(capsys, "status", place, "--json")[1])
+        assert (described["title"], described["notes"]) == ("SAM on spirals", "One.\n\nTwo.")
+    page = json.loads(re.search(r'id="data">(.*?)</script>', Path("studies/mine/report.html").read_text("utf-8"))[1])
+    assert [page[name] for name in texts] == ["SAM on spirals", "Is it [red]flat[/red]?", "One.\n\nTwo."]
+    written(
+        {"grid": {"seed": [0]}, "measures": ["loss"]}
+    )  # removed from the file, and from the store by the next report
+    assert "SAM" not in told(capsys, "report", str(file))[1]
+    assert "title" not in json.loads(told(capsys, "status", "studies/mine", "--json")[1])
+
+
+def test_a_folder_where_a_file_belongs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written({"grid": {"seed": [0]}, "measures": ["loss"]})
+    assert told(capsys, "run", str(file))[0] == 0
+    for place in ("studies/mine", "studies/mine/study.sqlite"):
+        code, out, err = told(capsys, "run", place)
+        assert (code, out) == (2, "")
+        assert "studies/mine is a study's folder, and this command needs the study's file: give mine.yaml" in err
+    assert told(capsys, "run", str(file), "--out", "else/where")[0] == 0
+    assert "file: give mine.yaml --out else/where" in told(capsys, "run", "else/where")[2]
+    assert "file: give mine.yaml" in told(capsys, "add-measure", "trace", "--study", "studies/mine")[2]
+    [run] = Path("studies/mine/runs").glob("*/")
+    for command in ("report", "run"):
+        assert "It holds the folders of studies: studies/mine" in told(capsys, command, "studies")[2]
+        assert "Give a study's file: mine.yaml" in told(capsys, command, ".")[2]
+        assert "It is the folder of one run: `pool: studies/mine/runs/*`" in told(capsys, command, str(run))[2]
+    file.unlink()
+    assert "needs the study's YAML file" in told(capsys, "run", "studies/mine")[2]
+
+
+@pytest.mark.parametrize("star", ["*.pt", "*", "*/runs"])
+def test_a_star_in_yaml_needs_quotes(file: Path, capsys: pytest.CaptureFixture[str], star: str) -> None:
+    file.write_text(f"base: {{data: digits}}\npool: {star}\n")
+    code, _, err = told(capsys, "run", str(file))
+    assert code == 2
+    assert f"mine.yaml: in YAML a value that starts with * is an alias. Quote it: pool: '{star}'" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "targets"),
+    [
+        ([], ("test_error", "gap")),
+        (["--data", "teacher-student"], ("test_loss", "loss_gap")),
+        (["--data", "cifar10", "--model", "resnet18"], ("test_error", "gap")),
+        (["--data", "folder:my pictures #1", "--model", "mine.net:make"], ("test_error", "gap")),
+    ],
+)
+def test_a_new_study_file_is_a_study(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    targets: tuple[str, ...],
+) -> None:
+    from steppe.studies.cell import cells
+
+    monkeypatch.chdir(tmp_path)
+    code, out, err = told(capsys, "init", "new/first.yaml", *words)
+    assert (code, err) == (0, "")
+    assert out.startswith("new/first.yaml is written. Next: steppe study run new/first.yaml --dry-run")
+    assert ("steppe data get cifar10" in out) == ("cifar10" in words)
+    study = study_of(Which("new/first.yaml"))
+    wanted = dict(zip(words[::2], words[1::2], strict=True))
+    assert study.base["data"] == wanted.get("--data", "digits")
+    assert study.base["model"] == wanted.get("--model", "mlp")
+    assert str(study.base["data"]) in study.title
+    assert study.question.endswith("?")
+    assert tuple(study.targets) == targets
+    assert len(cells(study)) == 24  # as its comment says
+    before = Path("new/first.yaml").read_text()
+    code, _, err = told(capsys, "init", "new/first.yaml", *words)
+    assert code == 2
+    assert "new/first.yaml exists and stays as it is" in err
+    assert Path("new/first.yaml").read_text() == before
+
+
+def test_a_new_study_file_passes_all_checks_and_wrong_names_write_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, said in (
+        (["--data", "digit"], "'digits'"),
+        (["--model", "mlpp"], "'mlp'"),
+        (["x.txt"], "ends in .yaml"),
+    ):
+        code, _, err = told(capsys, "init", *words)
+        assert code == 2
+        assert said in err
+    assert not list(tmp_path.iterdir())
+    for name in ("digits", "spirals", "sparse-regression"):
+        assert told(capsys, "init", f"{name}.yaml", "--data", name)[0] == 0
+        code, out, err = told(capsys, "run", f"{name}.yaml", "--dry-run")
+        assert (code, err) == (0, "")
+        assert "24 of 24 cells would be computed" in out
 
 
 def test_a_pool_takes_what_measure_takes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

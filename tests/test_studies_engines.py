@@ -54,7 +54,8 @@ def test_a_study_of_the_removed_engine_opens_and_computes_nothing(folder: Path) 
 def test_a_killed_worker_costs_its_cell_and_the_cell_is_tried_again(folder: Path) -> None:
     marks = folder / "marks"
     marks.mkdir()
-    grid = {"model_options": [{"marks": str(marks), "times": 2}], "seed": [0, 1, 2]}
+    options = {"marks": str(marks), "times": 2, "spared": os.getpid()}  # the driver, which builds a model to check it
+    grid = {"model_options": [options], "seed": [0, 1, 2]}
     study = tiny(folder / "killed", base={**BASE, "model": "studies_cells:deadly"}, grid=grid)
     found = run(study, replace(LOCAL, retries=2))
     assert found.done == 3
@@ -66,7 +67,7 @@ def test_a_cell_that_kills_every_worker_is_recorded_and_the_others_go_on(folder:
     marks = folder / "more marks"
     marks.mkdir()
     both = [
-        {"model": "studies_cells:deadly", "model_options": {"marks": str(marks), "times": 99}},
+        {"model": "studies_cells:deadly", "model_options": {"marks": str(marks), "times": 99, "spared": os.getpid()}},
         {"model": "mlp", "model_options": BASE["model_options"]},
     ]
     study = tiny(folder / "deadly", grid={"net": both})
@@ -85,7 +86,7 @@ def test_a_cell_that_kills_every_worker_is_recorded_and_the_others_go_on(folder:
 
 @pytest.mark.parametrize(("retries", "done"), [(1, 0), (2, 1)])
 def test_want_of_space_may_pass(tmp_path: Path, retries: int, done: int) -> None:
-    marks = {"marks": str(tmp_path), "times": 2}
+    marks = {"marks": str(tmp_path), "times": 3}  # the first one is the check before the study starts
     study = tiny(tmp_path / "full", base={**BASE, "model": "studies_cells:full", "model_options": marks}, grid={})
     assert run(study, Serial(retries)).done == done
 

@@ -17,9 +17,10 @@ from torch.nn.functional import cross_entropy
 from steppe.measures import random_plane, slice_2d
 from steppe.studies.engines import Serial
 from steppe.studies.pictures import alike, chosen
-from steppe.studies.plan import Show, Study
+from steppe.studies.plan import Study
 from steppe.studies.report import content
 from steppe.studies.run import look, run
+from steppe.studies.show import Show
 from steppe.studies.store import Store
 from steppe.studies.table import Measured, Run, Table
 from steppe.training import open_run

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {  # in the order of the help page, with the modul
     "landscape": "landscape",
     "ensemble": "ensemble",
     "theory": "theory",
+    "study init": "study",
     "study run": "study",
     "study status": "study",
     "study report": "study",
@@ -29,6 +30,7 @@ COMMANDS: Mapping[str, str] = {  # in the order of the help page, with the modul
     "data check": "data",
     "data list": "data",
     "methods": "methods",
+    "measures": "measures",
     "models": "models",
     "doctor": "doctor",
 }

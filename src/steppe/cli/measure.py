@@ -31,7 +31,7 @@ class What:
     what: list[str] = field(default_factory=list, metadata={"metavar": "RUN|CHECKPOINT", "nargs": "*"})
     """folders of runs, or files of weights: .safetensors, or .pt and .pth with nothing but weights"""
     measures: list[str] = field(default_factory=lambda: DEFAULT_MEASURES.split(","))
-    """measures by name, with a radius as in worst_linf@0.002; docs/measures.md lists them"""
+    """measures by name, with a radius as in worst_linf@0.002; `steppe measures` lists them"""
     out: str | None = field(default=None, metadata={"metavar": "FILE"})
     """also write the numbers to a .json or .csv file"""
     dry_run: bool = False

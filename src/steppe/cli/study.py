@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import complain
+from .._util.user_code import is_factory
 from .errors import FAILED, STOPPED, UsageError, usage_errors
 from .options import Command
 from .output import Output, add_row, table
@@ -47,11 +49,23 @@ class More:
     """Which measures to add to which study."""
 
     names: list[str] = field(default_factory=list, metadata={"metavar": "MEASURE", "nargs": "*"})
-    """measures by name, with a radius as in worst_linf@0.002; docs/measures.md lists them"""
+    """measures by name, with a radius as in worst_linf@0.002; `steppe measures` lists them"""
     study: str | None = field(default=None, metadata={"metavar": "FILE"})
-    """a study's YAML file; defaults to the built-in digits study"""
+    """the study's YAML file, or digits for the built-in study"""
     out: str | None = field(default=None, metadata={"metavar": "FOLDER"})
     """the study's folder; defaults to the file's own, or studies/NAME"""
+
+
+@dataclass(frozen=True)
+class New:
+    """The study file to write."""
+
+    file: str = field(default="study.yaml", metadata={"metavar": "FILE", "nargs": "?"})
+    """the file to write"""
+    data: str = "digits"
+    """data set: `steppe data list`, `folder:PATH` or `npz:PATH`"""
+    model: str = "mlp"
+    """model: `steppe models`, or `package.module:factory`"""
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,45 @@ class Server:
 
     port: int = 8421
     """on this machine only; 0 takes any free port"""
+
+
+def init(new: New) -> Output:
+    """Writes a study file with comments; the same file runs as it is."""
+    from ..data.catalogue import CATALOGUE
+    from ..data.registry import load
+    from ..nn.registry import refuse_options
+    from ..studies.plan import Study
+    from ..studies.template import study_text
+    from ..training.config import Config, refuse_unknown
+
+    file = Path(new.file)
+    if file.suffix not in (".yaml", ".yml"):
+        raise UsageError(f"a study's file ends in .yaml, not {new.file!r}")
+    if file.exists():
+        raise UsageError(f"{file} exists and stays as it is: give another name, or remove it")
+    with usage_errors():
+        refuse_unknown(Config(data=new.data))
+        if not is_factory(new.model):
+            refuse_options(new.model, {})
+    shown = [f"{file} is written. Next: steppe study run {file} --dry-run"]
+    classes, rows = True, None
+    if new.data in CATALOGUE:
+        try:
+            CATALOGUE[new.data].find(Config().data_root)
+        except FileNotFoundError as error:
+            shown.append(str(error))
+    elif not new.data.startswith("folder:"):  # which always has classes; these are small
+        train = load(new.data).train
+        classes, rows = bool(train.classes), len(train)
+    out = Study(file.stem).folder
+    text = study_text(str(file), str(out), new.data, new.model, classes=classes, rows=rows)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:  # another process was first
+        raise UsageError(f"{file} exists and stays as it is: give another name, or remove it") from None
+    return Output({"file": file, "data": new.data, "model": new.model}, shown)
 
 
 def run(which: Which, engine: Engine, dry: Dry) -> Output:
@@ -72,6 +125,10 @@ def add_measure(more: More, engine: Engine) -> Output:
     """Adds measures to all runs of a study."""
     if not more.names:
         raise UsageError("name the measures to add: steppe study add-measure trace worst_linf@0.002 --study study.yaml")
+    if more.study is None:
+        raise UsageError(
+            "name the study to add measures to: --study study.yaml, or --study digits for the built-in one"
+        )
     study = study_of(Which(more.study, more.out), engine)
     from ..measures.registry import resolve_measures
 
@@ -79,14 +136,15 @@ def add_measure(more: More, engine: Engine) -> Output:
         resolve_measures(more.names)
     if not study.store.exists():
         raise FileNotFoundError(
-            f"there is no study here: {study.store} does not exist, and measures are added to a study that has run. "
-            "`steppe study run` makes one; --study FILE or --out FOLDER name another"
+            f"this study has not run: {study.store} does not exist, and measures are added to a study that has run. "
+            f"Run it first: steppe study run {more.study}; --out FOLDER names another folder"
         )
     return _run(study, engine, more.names)
 
 
 def status(which: Which) -> Output:
     """How many cells of a study are done."""
+    from ..studies.plan import TEXTS
     from ..studies.run import being_run
 
     study, cells, results = study_and_results(which)
@@ -99,7 +157,7 @@ def status(which: Which) -> Output:
     ]
     counts = Counter(row["state"] for row in rows)
     states = ", ".join(f"{n} {state}" for state in ("done", "running", "failed", "open") if (n := counts[state]))
-    shown: list[Any] = [f"{study.folder}: {len(rows)} cells: {states}"]
+    shown: list[Any] = [*heading(study), f"{study.folder}: {len(rows)} cells: {states}"]
     listed = table("cell", "state", "run", "error", fold=("error", "run"))
     for row in rows:
         if row["state"] in ("failed", "running"):
@@ -107,7 +165,15 @@ def status(which: Which) -> Output:
     shown += [listed] if listed.row_count else []
     old = len(runs) - sum(c.key in runs for c in cells)
     shown += [f"{old} more in the store are not in the study as it is now"] if old else []
-    return Output({"folder": study.folder, "counts": counts, "cells": rows, "not_in_study": old}, shown)
+    texts = {name: getattr(study, name) for name in TEXTS if getattr(study, name)}
+    data = {"folder": study.folder, **texts, "counts": counts, "cells": rows, "not_in_study": old}
+    return Output(data, shown)
+
+
+def heading(study: Study) -> list[str]:
+    """The study's title, question and notes, with an empty line after them; nothing without them."""
+    texts = [text for text in (study.title, study.question, study.notes) if text]
+    return ["\n".join(texts) + "\n"] if texts else []
 
 
 def report(which: Which, page: Page) -> Output:
@@ -122,7 +188,7 @@ def report(which: Which, page: Page) -> Output:
     findings = finding(study, cells, results)
     if page.export is not None:
         export_table(of_plan(study, cells, results), page.export)
-    return output_of(study, replace(findings, report=_page(study, page.page, findings)))
+    return _with_heading(study, replace(findings, report=_page(study, page.page, findings)))
 
 
 def serve(which: Which, server: Server) -> Output:
@@ -135,17 +201,34 @@ def serve(which: Which, server: Server) -> Output:
 
 
 def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
-    from ..studies.cell import cells, check_trust
-    from ..studies.run import check_names
+    from ..studies.cell import cells
+    from ..studies.check import check_names, invalid_values
     from ..studies.run import run as run_study
 
-    with usage_errors():
-        check_trust(study, planned := cells(study), engine.trust)
-        check_names(study, planned, also)
-    findings = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
+    with _invalid_is_usage():
+        if study.engine.name == "ray":  # a driver of Ray in Python needs no torch, and checks no names
+            with invalid_values():
+                planned = cells(study)
+            check_names(study, planned, also)
+        findings = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
     if not findings.stopped and findings.done:
         findings = replace(findings, report=_page(study, None, findings))
-    return output_of(study, findings)
+    return _with_heading(study, findings)
+
+
+@contextmanager
+def _invalid_is_usage() -> Iterator[None]:
+    from ..studies.check import InvalidStudy
+
+    try:
+        yield
+    except InvalidStudy as error:
+        raise UsageError(str(error)) from error
+
+
+def _with_heading(study: Study, findings: Finding) -> Output:
+    output = output_of(study, findings)
+    return replace(output, shown=[*heading(study), *output.shown])
 
 
 def _page(study: Study, out: str | None, findings: Finding) -> Path:
@@ -155,25 +238,28 @@ def _page(study: Study, out: str | None, findings: Finding) -> Path:
 
 
 def _dry(study: Study, engine: Engine) -> Output:
-    from ..studies.cell import cells, check_trust
+    from ..studies.cell import cells
+    from ..studies.check import check_names, check_study
     from ..studies.pictures import open_pictures
-    from ..studies.run import check_data, check_names, open_tasks
+    from ..studies.run import open_tasks
     from ..studies.statistics.findings import admitted, of_plan
     from ..studies.store import Store
     from ..studies.table import Table
 
-    planned, results, measures, notes = cells(study), Table([]), list(study.measures), {}
     with usage_errors():
-        check_trust(study, planned, engine.trust)
-        check_names(study, planned)
+        planned = cells(study)
+    results, measures, notes = Table([]), list(study.measures), {}
     if study.store.exists():
         from ..studies.run import measures_of
 
         with Store.reading(study.store) as store:
             results, measures, notes = store.table(), measures_of(study, store), store.notes()
     tasks = open_tasks(study, planned, results, measures, engine.again)
-    if study.engine.name != "ray":
-        check_data([task.cell for task in tasks])
+    with _invalid_is_usage():
+        remote = study.engine.name == "ray"
+        if remote:
+            check_names(study, planned)
+        check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
     pictures = open_pictures(study, planned, admitted(study, of_plan(study, planned, results)), notes, engine.again)
     rows = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     shown = table("cell", "run", "measures", fold=("run", "measures"))
@@ -219,6 +305,10 @@ def _correlations(study: Study, held: Sequence[Comparison]) -> Any:
 
 
 COMMANDS = {
+    "study init": Command(
+        "study init", "Write a commented study file for a data set and a model.", (New,), init,
+        ["steppe study init", "steppe study init cifar.yaml --data cifar10 --model resnet18"],
+    ),
     "study run": Command(
         "study run", "Train a pool of runs, measure, correlate, write the report; rerun the command to resume.",
         (Which, Engine, Dry), run, ["steppe study run", "steppe study run study.yaml --workers 4"],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import UsageError, usage_errors
 from .options import read_mapping
@@ -14,13 +15,15 @@ if TYPE_CHECKING:
     from ..studies.plan import Study
     from ..studies.table import Table
 
+BUILT_IN = "digits"  # the study that comes with steppe
+
 
 @dataclass(frozen=True)
 class Which:
     """Which study."""
 
     study: str | None = field(default=None, metadata={"metavar": "STUDY", "nargs": "?"})
-    """a study's YAML file, or its folder where nothing is computed; defaults to the built-in digits study"""
+    """a study's YAML file, its folder where nothing is computed, or digits, the built-in study (the default)"""
     out: str | None = field(default=None, metadata={"metavar": "FOLDER"})
     """the study's folder; defaults to the file's own, or studies/NAME"""
 
@@ -52,17 +55,17 @@ class Engine:
 
 def study_of(which: Which, engine: Engine | None = None) -> Study:
     """The study of a file. Flags override the file."""
-    from ..studies.plan import Study, digits
+    from ..studies.plan import STORE, Study, digits
 
     with usage_errors():
-        if which.study is None:
+        if which.study is None or (which.study == BUILT_IN and not Path(BUILT_IN).exists()):
             study = digits()
         else:
             file = Path(which.study)
-            if file.is_dir():
-                raise UsageError(f"{file} is a folder, and this command computes: give the study's YAML file")
+            if file.is_dir() or file.name == STORE:
+                raise _folder_is_no_file(file if file.is_dir() else file.parent)
             try:
-                study = Study.of(read_mapping(which.study), file.stem)
+                study = replace(Study.of(_read(file), file.stem), file=which.study)
             except ValueError as error:
                 raise UsageError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
         if which.out is not None:
@@ -70,6 +73,35 @@ def study_of(which: Which, engine: Engine | None = None) -> Study:
         flags = {"name": "engine", "address": "address", "workers": "workers", "retries": "retries"}
         changes = {key: value for key, flag in flags.items() if (value := getattr(engine, flag, None)) is not None}
         return replace(study, engine=replace(study.engine, **changes))
+
+
+def _read(file: Path) -> dict[Any, Any]:
+    """The content of a study's file. YAML reads an unquoted * as an alias, such as that of `pool: *.pt`."""
+    try:
+        return read_mapping(str(file))
+    except UsageError as error:
+        star = re.search(r"^\s*([\w-]+:|-)\s+(\*[^\s#]*)", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        if star is None:
+            raise
+        raise UsageError(
+            f"{file}: in YAML a value that starts with * is an alias. Quote it: {star[1]} '{star[2]}'"
+        ) from error
+
+
+def _folder_is_no_file(folder: Path) -> UsageError:
+    """The error for a folder in the place of a study's file, with the file if the folder's store records it."""
+    from ..studies.plan import STORE
+    from ..studies.run import file_of, folder_hint
+
+    if not (folder / STORE).exists():
+        hint = folder_hint(folder) or "`steppe study init` writes one"
+        return UsageError(f"{folder} is a folder, and this command needs a study's YAML file. {hint}")
+    file = file_of(folder)
+    name = str(file) if file is not None else BUILT_IN if folder.name == BUILT_IN else None
+    if name is None:
+        return UsageError(f"{folder} is a study's folder, and this command needs the study's YAML file")
+    out = "" if folder == Path("studies") / Path(name).stem else f" --out {folder}"
+    return UsageError(f"{folder} is a study's folder, and this command needs the study's file: give {name}{out}")
 
 
 def study_and_results(which: Which) -> tuple[Study, list[Cell], Table]:
@@ -88,9 +120,6 @@ def study_and_results(which: Which) -> tuple[Study, list[Cell], Table]:
 
 def store_of(which: Which) -> Path:
     """The file with the results of a study."""
-    from ..studies.plan import STORE
+    from ..studies.run import store_in
 
-    store = Path(which.study) / STORE if which.study and which.is_folder else study_of(which).store
-    if not store.exists():
-        raise FileNotFoundError(f"there is no study in {store.parent}: it has no {STORE}. `steppe study run` makes one")
-    return store
+    return store_in(Path(which.study) if which.study and which.is_folder else study_of(which).folder)

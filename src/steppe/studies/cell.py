@@ -12,7 +12,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from .._util import user_code
 from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
@@ -185,14 +184,6 @@ def _pool(study: Study) -> list[Cell]:
         )
     rows = _table_of_errors(Path(study.errors), paths) if study.errors else {}
     return [_pool_cell(study, path, rows.get(path, {})) for path in paths]
-
-
-def check_trust(study: Study, planned: Sequence[Cell], trust: bool) -> None:
-    """Raise if a run folder of the pool names a model outside steppe that the study's file does not name."""
-    for cell in planned:
-        if cell.checkpoint is not None:
-            file = Path(cell.checkpoint) / "run.yaml"
-            user_code.refuse_untrusted(file, cell.config["model"], study.base.get("model"), trust)
 
 
 def _pool_cell(study: Study, path: Path, row: Mapping[str, Any]) -> Cell:

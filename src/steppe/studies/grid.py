@@ -38,10 +38,34 @@ def setting(name: str, value: Any, place: str) -> Any:
         raise ValueError(f"{place}: {unknown('setting', str(name), (n for n in types() if n not in RESERVED))}")
     kind = types()[name]
     if not fits(value, kind):
-        if choices(kind):
-            raise ValueError(f"{place}: {unknown(f'value of {name}', str(value), choices(kind))}")
-        raise ValueError(f"{place}: {name} takes {words(kind)}, not {value!r}")
+        if choices(kind) and isinstance(value, str):
+            raise ValueError(f"{place}: {unknown(f'value of {name}', value, choices(kind))}")
+        raise ValueError(f"{place}: {name} takes {words(kind)}, not {value!r}{_list_hint(name, value, place)}")
     return _as_float(value, kind)
+
+
+def _takes(name: str, kind: type) -> bool:
+    return kind in [get_origin(t) or t for t in alternatives(types()[name])]
+
+
+def _list_hint(name: str, value: Any, place: str) -> str:
+    """How to write a list in the place of a value, or a value in the place of a list."""
+    in_base, text = place.startswith("base"), _yaml(value)
+    if _takes(name, list) and not isinstance(value, list | Mapping):
+        return (
+            f": write `{name}: [{text}]`" if in_base else f": each value is a list itself, as in `{name}: [[{text}]]`"
+        )
+    if not isinstance(value, list) or _takes(name, list):
+        return ""
+    if in_base:
+        return f": to vary it over runs, write `{name}: {text}` under `grid`"
+    if place.count(".") > 1:  # in an entry such as {method: sam, rho: [0.1, 0.2]}
+        return f": write one entry per value, {', '.join(f'{{..., {name}: {_yaml(v)}}}' for v in value)}"
+    return f": list the values without inner brackets, `{name}: {text}`"
+
+
+def _yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str).replace('"', "")
 
 
 def settings(values: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -79,7 +103,7 @@ class Grid:
     def of(cls, values: Any, place: str) -> Grid:
         """Parse `{method: [none, {method: sam, rho: 0.1}], lr: [0.1, 0.2]}`."""
         if not isinstance(values, Mapping):
-            raise ValueError(f"{place} takes settings with lists of values, not {values!r}")
+            raise ValueError(f"{place} takes settings with lists of values, as in {{lr: [0.1, 0.2]}}, not {values!r}")
         return cls({str(name): _axis(str(name), axis, f"{place}.{name}") for name, axis in values.items()})
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -88,10 +112,17 @@ class Grid:
 
 
 def _axis(name: str, values: Any, place: str) -> list[dict[str, Any]]:
+    if name not in types() and not (isinstance(values, list) and any(isinstance(v, Mapping) for v in values)):
+        setting(name, None, place)  # raises: only an axis of mappings has a name of its own
     if not isinstance(values, list) or not values:
-        raise ValueError(f"{place} takes a list of values, not {values!r}")
+        hint = ""
+        if isinstance(values, Mapping) and set(values) <= set(RANGES):
+            hint = f": ranges belong under `random`, as in {{n: 20, space: {{{name}: {_yaml(values)}}}}}"
+        elif values is not None and not isinstance(values, Mapping | list):
+            hint = f": write `{name}: [{_yaml(values)}]`, or move it to `base` if all runs share it"
+        raise ValueError(f"{place} takes a list of values, not {values!r}{hint}")
     # a mapping is several settings, unless the values of this setting are mappings themselves
-    several = name not in types() or dict not in [get_origin(t) or t for t in alternatives(types()[name])]
+    several = name not in types() or not _takes(name, dict)
     return [
         settings(value, place) if several and isinstance(value, Mapping) else {name: setting(name, value, place)}
         for value in values
@@ -109,8 +140,9 @@ class Range:
     def of(cls, given: Any, place: str) -> Range:
         """Parse `{log_uniform: [0.01, 1]}`."""
         if not isinstance(given, Mapping) or len(given) != 1:
+            hint = f": {{choice: {_yaml(given)}}} draws from a list" if isinstance(given, list) else ""
             raise ValueError(
-                f"{place} takes one of {', '.join(RANGES)}, as in {{log_uniform: [0.01, 1]}}, not {given!r}"
+                f"{place} takes one of {', '.join(RANGES)}, as in {{log_uniform: [0.01, 1]}}, not {given!r}{hint}"
             )
         (kind, values), *_ = given.items()
         if kind not in RANGES:

@@ -8,7 +8,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from .cell import Cell, Task, short_hash
-from .plan import WHICH, Study
+from .plan import Study
+from .show import WHICH
 from .table import Run, Table
 
 if TYPE_CHECKING:

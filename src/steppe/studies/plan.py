@@ -14,6 +14,7 @@ from .._util.names import unknown
 from .._util.untrusted import from_yaml
 from ..data.registry import declared
 from .grid import Draws, Grid, settings, types
+from .show import Show
 
 TARGETS = {
     "test_error": "share of wrong answers on test rows",
@@ -27,15 +28,9 @@ TARGETS = {
 }
 """Numbers of a trained run that a study can predict."""
 
-WHICH = {
-    "best": "the lowest value of the first target",
-    "worst": "the highest value of the first target",
-    "flattest": "the lowest value of the first measure",
-    "sharpest": "the highest value of the first measure",
-}
-"""Runs that pictures can show, among those that count."""
+TEXTS = ("title", "question", "notes")
+"""Keys of a study that describe it to readers and change nothing else."""
 
-PICTURES = ("spectrum", "landscape", "ensembles")
 STORE = "study.sqlite"  # in the study's folder
 COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 EngineName = Literal["local", "serial", "ray"]
@@ -108,59 +103,6 @@ class EngineSettings:
 
 
 @dataclass(frozen=True)
-class Show:
-    """Pictures for the report, computed when all runs are measured; none by default.
-
-    Parameters
-    ----------
-    spectrum, landscape : sequence of str
-        The runs (keys of `WHICH`) whose Hessian spectrum, or whose loss in a random plane, is drawn.
-    ensembles : bool
-        Whether runs that differ in their seed alone are scored as ensembles.
-
-    """
-
-    spectrum: Sequence[str] = ()
-    landscape: Sequence[str] = ()
-    ensembles: bool = False
-
-    @classmethod
-    def of(cls, value: Any) -> Show:
-        """Parse `[spectrum, ensembles]` or `{spectrum: [best, flattest], ensembles: true}`."""
-        pictures = {value: None} if isinstance(value, str) else value
-        if isinstance(pictures, list) and all(isinstance(name, str) for name in pictures):
-            pictures = dict.fromkeys(pictures)
-        if not isinstance(pictures, Mapping):
-            raise ValueError(f"show takes a list of {', '.join(PICTURES)}, or a mapping of them, not {value!r}")
-        for name in pictures:
-            if name not in PICTURES:
-                raise ValueError(f"show: {unknown('picture', str(name), PICTURES)}")
-        ensembles = pictures.get("ensembles", "ensembles" in pictures)
-        if ensembles is not None and not isinstance(ensembles, bool):
-            raise ValueError(f"show.ensembles takes true or false, not {ensembles!r}")
-        spectrum, landscape = (_which(n, pictures.get(n, n in pictures)) for n in ("spectrum", "landscape"))
-        return cls(spectrum, landscape, ensembles is not False)
-
-    def words(self) -> list[str]:
-        """Each picture with its runs."""
-        of_runs = {"spectrum": self.spectrum, "landscape": self.landscape}
-        lines = [f"{name} of {', '.join(which)}" for name, which in of_runs.items() if which]
-        return [*lines, *(["ensembles"] if self.ensembles else [])]
-
-
-def _which(name: str, value: Any) -> tuple[str, ...]:
-    if value is None or isinstance(value, bool):
-        return () if value is False else ("best", "worst")
-    runs = [value] if isinstance(value, str) else value
-    if not isinstance(runs, list) or not all(isinstance(run, str) for run in runs):
-        raise ValueError(f"show.{name} takes a list of {', '.join(WHICH)}, not {value!r}")
-    for run in runs:
-        if run not in WHICH:
-            raise ValueError(f"show.{name}: {unknown('choice of runs', run, WHICH)}")
-    return tuple(dict.fromkeys(runs))
-
-
-@dataclass(frozen=True)
 class Study:
     """A plan: runs to train or a pool of checkpoints, and what is measured and predicted.
 
@@ -196,6 +138,10 @@ class Study:
         Where cells are computed.
     out : str
         The study's folder; defaults to studies/NAME.
+    title, question, notes : str
+        Texts for readers of the report: a heading, the question that the study answers, and anything else.
+    file : str, optional
+        The file that the study was read from.
 
     """
 
@@ -214,6 +160,10 @@ class Study:
     show: Show = field(default_factory=Show)
     engine: EngineSettings = field(default_factory=EngineSettings)
     out: str = ""
+    title: str = ""
+    question: str = ""
+    notes: str = ""
+    file: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -246,25 +196,23 @@ class Study:
             For an unknown key or a wrong value, with the nearest that exists.
 
         """
-        _known_keys(given, cls, "key of a study", but=("name",))
+        for key in given:
+            if key in types() and key not in KEYS:
+                raise ValueError(
+                    f"{key} is a setting of a run: write it under `base`, or under `grid` with a list of values"
+                )
+        _known_keys(given, KEYS, "key of a study")
         values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-        for key in ("pool", "errors", "out", "standardise"):
-            if not isinstance(values.get(key, ""), str):
-                raise ValueError(f"{key} takes a text, not {values[key]!r}")
-        if "pool" in values and ("grid" in values or "random" in values):
-            raise ValueError("a study has a pool of checkpoints, or a grid or random draws of runs to train: not both")
-        if "errors" in values and "pool" not in values:
-            raise ValueError("errors is the CSV file of a pool of checkpoints: there is no `pool`")
-        if "standardise" in values:
-            declared(values["standardise"])
-            if "pool" not in values:
-                raise ValueError("standardise is for a pool of checkpoints: there is no `pool`. Runs record their own")
-        tolerance = values.get("tolerance", 0)
-        if not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool) or not tolerance >= 0:
-            raise ValueError(f"tolerance takes a number, 0 or more, not {tolerance!r}")
+        for key in (*TEXTS, "pool", "errors", "out", "standardise"):
+            if key in values:
+                values[key] = _text(key, values[key])
+        _check_pool(values)
         base = values.get("base", {})
         if not isinstance(base, Mapping):
-            raise ValueError(f"base takes settings of a run, not {base!r}")
+            raise ValueError(f"base takes settings of a run, as in {{data: digits, lr: 0.1}}, not {base!r}")
+        for key in base:
+            if key in KEYS and key not in types():
+                raise ValueError(f"base.{key}: {key} is a key of the study: move it out of `base`")
         values["base"] = {"threads": 1} | settings(base, "base")
         if "grid" in values:
             values["grid"] = Grid.of(values["grid"], "grid")
@@ -290,23 +238,56 @@ class Study:
                 raise ValueError(f"the target {target} needs {needed} in base: {TARGETS[target]}")
 
 
+KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file"))
+"""Keys of a study's file."""
+
+EXAMPLES = {"measures": "lambda_max, trace", "targets": "test_error, gap", "groups": "lr"}
+
+
 def digits() -> Study:
     """The study that comes with steppe, digits.yaml."""
     file = files(__package__) / "digits.yaml"
     return Study.of(from_yaml(file.read_text(encoding="utf-8"), str(file)), "digits")
 
 
-def _known_keys(given: Mapping[str, Any], cls: Any, what: str, but: Sequence[str] = ()) -> None:
-    known = [f.name for f in fields(cls) if f.name not in but]
-    for key in given:
+def _known_keys(values: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    for key in values:
         if key not in known:
             raise ValueError(unknown(what, str(key), known))
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        hint = ""
+        if isinstance(value, list):
+            hint = ": one pattern with * covers several files" if key == "pool" else ": write one text"
+        elif not isinstance(value, Mapping):
+            hint = f": quote it, {key}: '{value}'"
+        elif key in TEXTS:
+            hint = f". A text with a colon needs quotes, {key}: '...', or its own lines below `{key}: |`"
+        raise ValueError(f"{key} takes a text, not {value!r}{hint}")
+    return value.strip() if key == "notes" else " ".join(value.split()) if key in TEXTS else value
+
+
+def _check_pool(values: Mapping[str, Any]) -> None:
+    """Raise for keys of a pool without one, or beside runs to train."""
+    if "pool" in values and ("grid" in values or "random" in values):
+        raise ValueError("a study has a pool of checkpoints, or a grid or random draws of runs to train: not both")
+    if "errors" in values and "pool" not in values:
+        raise ValueError("errors is the CSV file of a pool of checkpoints: there is no `pool`")
+    if "standardise" in values:
+        declared(values["standardise"])
+        if "pool" not in values:
+            raise ValueError("standardise is for a pool of checkpoints: there is no `pool`. Runs record their own")
+    tolerance = values.get("tolerance", 0)
+    if not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool) or not tolerance >= 0:
+        raise ValueError(f"tolerance takes a number, 0 or more, not {tolerance!r}")
 
 
 def _names(value: Any, key: str) -> list[str]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise ValueError(f"{key} takes a list of names, not {value!r}")
+        raise ValueError(f"{key} takes a list of names, as in `{key}: [{EXAMPLES[key]}]`, not {value!r}")
     return list(dict.fromkeys(names))
 
 
@@ -344,6 +325,6 @@ def _engine(value: Any) -> EngineSettings:
     if isinstance(value, str):
         return EngineSettings(name=value)  # type: ignore[arg-type]  # checked there
     if not isinstance(value, Mapping):
-        raise ValueError(f"engine takes a name or a mapping, not {value!r}")
-    _known_keys(value, EngineSettings, "key of engine")
+        raise ValueError(f"engine takes a name or a mapping, as in {{name: local, workers: 4}}, not {value!r}")
+    _known_keys(value, [f.name for f in fields(EngineSettings)], "key of engine")
     return EngineSettings(**value)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._util.locks import FolderLocked, is_locked, lock_folder
-from ..training.config import Config
 from ..training.stopping import Wish, listening
-from .cell import Cell, Disagreement, Outcome, Task, as_stored, cells, check_trust
+from .cell import Cell, Disagreement, Outcome, Task, as_stored, cells
+from .check import check_study, invalid_values
 from .pictures import open_pictures
-from .plan import STORE, TARGETS, Rule, Study
+from .plan import STORE, TARGETS, TEXTS, Rule, Study
 from .progress import Update, show_progress
 from .statistics.findings import Finding, admitted, finding, of_plan
 from .store import Store
@@ -62,12 +62,11 @@ def run(
     Finding
 
     """
-    planned = cells(study)
-    check_trust(study, planned, trust)
-    remote = getattr(engine, "remote", study.engine.name == "ray")  # nodes have their own data, and a driver no torch
-    if not remote:
-        check_names(study, planned, also)
-        check_data([task.cell for task in still_open(study, planned, also, again)])
+    with invalid_values():
+        planned = cells(study)
+    missing = [task.cell for task in still_open(study, planned, also, again)]
+    remote = getattr(engine, "remote", study.engine.name == "ray")
+    check_study(study, planned, missing, also, trust=trust, remote=remote)
     with ExitStack() as stack:
         stack.enter_context(claimed(study.folder))
         store = stack.enter_context(Store.open(study.store))
@@ -91,32 +90,6 @@ def run(
     return replace(finding(study, planned, table), stopped=stopped)
 
 
-def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ()) -> None:
-    """Raise for a measure, a name or an option that does not exist, in any cell."""
-    from ..measures.registry import resolve_measures
-    from ..training.config import refuse_unknown
-
-    resolve_measures([*study.measures, *also])
-    seen = set()
-    for cell in planned:
-        if cell.checkpoint is not None and Path(cell.checkpoint).is_dir():
-            continue  # a run that is already trained
-        c = Config(**cell.config)
-        names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options, c.data))
-        names += repr((c.augment, c.corruptions, c.device))
-        if names not in seen:
-            refuse_unknown(c)
-            seen.add(names)
-
-
-def check_data(needed: Sequence[Cell]) -> None:
-    """Raise unless the data of these cells can be read."""
-    from ..data.registry import load
-
-    for name, root in dict.fromkeys((c.config["data"], c.config["data_root"]) for c in needed):
-        load(name, root)
-
-
 def renote(study: Study) -> None:
     """Update the study's note in its store: other groups and rules need no computation."""
     planned = cells(study)
@@ -132,9 +105,7 @@ def look(study: Study) -> tuple[list[Cell], Table]:
 
 def study_in(folder: Path) -> tuple[Study, list[Cell], Table]:
     """The study in a folder from its note, its cells, and its stored runs. It can be reported, not run."""
-    if not (folder / STORE).exists():
-        raise FileNotFoundError(f"there is no study in {folder}: it has no {STORE}. `steppe study run` makes one")
-    with Store.reading(folder / STORE) as store:
+    with Store.reading(store_in(folder)) as store:
         notes, table = store.notes(), store.table()
     about = notes.get(ABOUT)
     if about is None:
@@ -146,6 +117,9 @@ def study_in(folder: Path) -> tuple[Study, list[Cell], Table]:
         groups=tuple(about["groups"]),
         admission=tuple(Rule.of(rule) for rule in about["admission"]),
         out=str(folder),
+        title=str(about.get("title") or ""),
+        question=str(about.get("question") or ""),
+        notes=str(about.get("notes") or ""),
     )
     configs = {run.key: run.config for run in table.runs}
     planned = [
@@ -153,6 +127,34 @@ def study_in(folder: Path) -> tuple[Study, list[Cell], Table]:
         for key, name, values in about["cells"]
     ]
     return study, planned, table
+
+
+def store_in(folder: Path) -> Path:
+    """The store in a study's folder; without one, raises FileNotFoundError with what the folder is instead."""
+    if (folder / STORE).exists():
+        return folder / STORE
+    hint = folder_hint(folder) or "`steppe study run` makes one"
+    raise FileNotFoundError(f"there is no study in {folder}: it has no {STORE}. {hint}")
+
+
+def folder_hint(folder: Path) -> str:
+    """What a folder without a study holds, and what to do with it; empty if it holds nothing of use."""
+    if (folder / "run.yaml").exists():
+        return f"It is the folder of one run: `pool: {folder.parent}/*` in a study's file takes such folders"
+    studies = sorted(str(store.parent) for store in folder.glob(f"*/{STORE}"))
+    if studies:
+        return f"It holds the folders of studies: {', '.join(studies)}. Give one of them"
+    files = sorted(str(file) for file in folder.glob("*.yaml"))
+    return f"Give a study's file: {', '.join(files)}" if files else ""
+
+
+def file_of(folder: Path) -> Path | None:
+    """The YAML file that the study in a folder was last run from, if it is recorded and still there."""
+    with Store.reading(store_in(folder)) as store:
+        about = store.notes().get(ABOUT) or {}
+    recorded = about.get("file")
+    file = Path(os.path.relpath(folder / str(recorded))) if recorded else None
+    return file if file is not None and file.is_file() else None
 
 
 def measures_of(study: Study, store: Store) -> list[str]:
@@ -239,6 +241,8 @@ def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[st
         store.note(ADDED, added)
     about = {
         "name": study.name,
+        **{name: text for name in TEXTS if (text := getattr(study, name))},
+        "file": os.path.relpath(study.file, study.folder) if study.file else None,
         "measures": [*study.measures, *added],
         "targets": list(study.targets),
         "groups": list(study.groups),

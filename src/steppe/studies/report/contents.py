@@ -63,7 +63,9 @@ def content(store: Store, results: Sequence[Comparison] | None = None, *, full: 
         results = findings(counted, names, chosen_targets, how) if len(counted) > 1 else []
     roles = chosen(counted, next(iter(targets), None), next(iter(measures), None))
     made: Content = {
-        "title": str(study.get("name") or store.path.resolve().parent.name),
+        "title": str(study.get("title") or study.get("name") or store.path.resolve().parent.name),
+        "question": str(study.get("question") or ""),
+        "notes": str(study.get("notes") or ""),
         "runs": {
             "names": [run.name for run in table.runs],
             "keys": [run.key for run in table.runs],

@@ -1,0 +1,201 @@
+"""Checks of a study before its first cell trains: each data set, model, method and measure once, not once per cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._util import user_code
+from ..training.config import Config
+from .cell import Cell
+from .plan import TARGETS, Study
+
+if TYPE_CHECKING:
+    from ..data.dataset import Splits
+
+OF_CLASSES = tuple(name for name in TARGETS if not name.endswith("loss") and name != "loss_gap")
+
+
+class InvalidStudy(ValueError):
+    """The study's file asks for something that no run can do."""
+
+
+@contextmanager
+def invalid_values() -> Iterator[None]:
+    """Raise errors about names and values in this block as `InvalidStudy`."""
+    try:
+        yield
+    except InvalidStudy:
+        raise
+    except (ValueError, TypeError, LookupError) as error:
+        raise InvalidStudy(str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)) from error
+
+
+def check_study(
+    study: Study,
+    planned: Sequence[Cell],
+    missing: Sequence[Cell],
+    also: Sequence[str] = (),
+    *,
+    trust: bool = False,
+    remote: bool = False,
+) -> None:
+    """Raise unless every cell can be computed as far as is visible without training.
+
+    Parameters
+    ----------
+    study : Study
+        The plan.
+    planned : sequence of Cell
+        All its cells, whose names are checked.
+    missing : sequence of Cell
+        The cells that are still to compute, whose data and models are checked too.
+    also : sequence of str
+        More measures.
+    trust : bool
+        Allow whatever code run folders of the pool name as their model.
+    remote : bool
+        Whether cells are computed on nodes with their own data. Then only trust is checked, without importing torch.
+
+    Raises
+    ------
+    InvalidStudy
+        For names, options and models that do not exist or do not fit.
+    FileNotFoundError
+        For missing data, with the command that downloads it.
+
+    """
+    with invalid_values():
+        check_trust(study, planned, trust)
+    if not remote:
+        check_names(study, planned, also)
+        _check_data_and_models(study, missing)
+
+
+def check_trust(study: Study, planned: Sequence[Cell], trust: bool) -> None:
+    """Raise if a run folder of the pool names a model outside steppe that the study's file does not name."""
+    for cell in planned:
+        if cell.checkpoint is not None:
+            file = Path(cell.checkpoint) / "run.yaml"
+            user_code.refuse_untrusted(file, cell.config["model"], study.base.get("model"), trust)
+
+
+def _is_trained(cell: Cell) -> bool:
+    return cell.checkpoint is not None and Path(cell.checkpoint).is_dir()
+
+
+def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ()) -> None:
+    """Raise `InvalidStudy` for a measure, a name or an option that does not exist, in any cell that is to train."""
+    from ..measures.registry import resolve_measures
+    from ..training.config import refuse_unknown
+
+    with invalid_values():
+        resolve_measures([*study.measures, *also])
+        checked = set()
+        for cell in planned:
+            if _is_trained(cell):
+                continue
+            c = Config(**cell.config)
+            names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options, c.data))
+            names += repr((c.augment, c.corruptions, c.device))
+            if names not in checked:
+                _refuse_rho(study, c)
+                refuse_unknown(c)
+                checked.add(names)
+
+
+def _refuse_rho(study: Study, config: Config) -> None:
+    """Raise for a radius of a method without one, with the YAML that was probably meant."""
+    if config.rho is None or not _without_rho(config.method):
+        return
+    axes = study.grid.axes
+    methods = axes.get("method") or [{"method": config.method}]
+    problem = f"rho does not apply to the method {config.method}"
+    if study.random is not None and "rho" in study.random.space:
+        raise InvalidStudy(
+            f"random.space.rho: {problem}, and a radius is drawn for every method of the grid: run {config.method} in "
+            "a study of its own"
+        )
+    if any(config.method == value.get("method") and "rho" in value for value in methods):
+        raise InvalidStudy(f"grid.method: {problem}: leave rho out of its entry")
+    radii = [value["rho"] for value in axes.get("rho", [])] or [config.rho]
+    entries = []
+    for value in methods:
+        if _without_rho(str(value.get("method", config.method))) or "rho" in value:
+            entries.append(value)
+        else:
+            entries += [{**value, "rho": radius} for radius in radii]
+    place = "grid" if "rho" in axes else "base"
+    lines = [f"      - {v['method'] if list(v) == ['method'] else _flow(v)}" for v in entries]
+    raise InvalidStudy(
+        f"{place}.rho: {problem}, and {place} gives it to every method. Write each radius beside its method, and "
+        f"remove `rho` from {place}:\n  grid:\n    method:\n" + "\n".join(lines)
+    )
+
+
+def _without_rho(method: str) -> bool:
+    from inspect import signature
+
+    from ..methods.registry import METHODS
+
+    return method in METHODS and "rho" not in signature(METHODS[method]).parameters
+
+
+def _flow(value: Mapping[str, Any]) -> str:
+    import yaml
+
+    return str(yaml.safe_dump(dict(value), default_flow_style=True, sort_keys=False, width=1 << 20)).strip()
+
+
+def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> None:
+    """Read each data set once and build each model once."""
+    from ..data.registry import declared, load
+
+    roots = {(c.config["data"], c.config["data_root"]) for c in missing}
+    if study.standardise is not None and declared(study.standardise) is None:
+        roots |= {(study.standardise, root) for _, root in roots}
+    splits = {place: load(*place) for place in sorted(roots)}
+    configs = [Config(**cell.config) for cell in missing if not _is_trained(cell)]
+    models = {repr((c.data, c.data_root, c.model, c.model_options)): c for c in configs}
+    with invalid_values():
+        for config in models.values():
+            rows = splits[config.data, config.data_root]
+            _check_targets(study, config.data, rows)
+            _check_model(config, rows)
+
+
+def _check_targets(study: Study, data: str, splits: Splits) -> None:
+    wrong = [name for name in study.targets if name in OF_CLASSES]
+    if wrong and not splits.train.classes and not study.errors:
+        raise ValueError(
+            f"targets: {', '.join(wrong)} needs classes, and {data} has numbers as targets: write "
+            "`targets: [test_loss, loss_gap]`"
+        )
+
+
+def _check_model(config: Config, splits: Splits) -> None:
+    """Build the model, and pass a row through a reference model; on the meta device, which takes no memory."""
+    import torch
+
+    from ..nn.registry import build
+    from ..training.problem import model_of, task_of
+
+    task = task_of(splits)
+    try:
+        if user_code.is_factory(config.model):
+            model_of(config, task.shape, task.outputs)
+            return
+        with torch.device("meta"), torch.no_grad():
+            model = build(config.model, task.shape, task.outputs, **config.model_options).eval()
+            model(torch.empty(1, *task.shape))
+    except (OSError, MemoryError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        # a full disk or memory may recover: cells retry
+    except Exception as error:
+        raise ValueError(
+            f"the model {config.model} with options {config.model_options} cannot be built for the rows of "
+            f"{config.data}, which have the shape {task.shape}: {type(error).__name__}: {error}"
+        ) from error
