@@ -95,7 +95,7 @@ def _model(page: Page, settings: Settings, name: str, model: str, options: dict[
     from steppe.training import Config
     from steppe.training.loop import Training
     from steppe.training.problem import task_of
-    from steppe.training.stopping import Wish
+    from steppe.training.stopping import StopRequest
 
     size, warm, steps, marks = (8, 2, 1, 1) if settings.quick else (128, WARM, STEPS, MARKS)
     data = cifar_like(size * (warm + steps * marks + 1), settings.device)
@@ -111,7 +111,7 @@ def _model(page: Page, settings: Settings, name: str, model: str, options: dict[
         training = Training(config, Path(), splits, task, Workers(), torch.device(settings.device))
         watch = Marks(settings, steps, marks, warm)
         training.capture()
-        _run_until_timed(lambda: training.run(Wish(), watch))
+        _run_until_timed(lambda: training.run(StopRequest(), watch))
         return [size * steps / s for s in watch.seconds()]
 
     throughput: dict[str, list[float]] = {EAGER: [], CAPTURED: []}
@@ -220,7 +220,7 @@ def _runs(settings: Settings, folder: Path) -> Runs:
     from steppe.training import Config
     from steppe.training.loop import Training
     from steppe.training.problem import task_of
-    from steppe.training.stopping import Wish
+    from steppe.training.stopping import StopRequest
 
     width, size, many = (2, 8, 24) if settings.quick else (WIDTH, BATCH, ROWS)
     data = cifar_like(many, settings.device)
@@ -236,7 +236,7 @@ def _runs(settings: Settings, folder: Path) -> Runs:
     parts = {name: len(feed) // share for name, share in SHARES.items()}  # steps
 
     def ours(number: int) -> None:
-        training.run(Wish(), step_seconds, until=training.position.epoch + 1)
+        training.run(StopRequest(), step_seconds, until=training.position.epoch + 1)
 
     def loop(sam: bool) -> Callable[[int], None]:
         torch.manual_seed(0)

@@ -16,7 +16,7 @@ from steppe.studies.engines import Serial
 from steppe.studies.plan import Study
 from steppe.studies.store import Store
 from steppe.training.records import TIMINGS
-from steppe.training.stopping import Wish
+from steppe.training.stopping import StopRequest
 
 BASE: dict[str, Any] = {
     "data": "spirals", "fraction": 0.1, "model": "mlp", "model_options": {"width": 8, "depth": 1}, "epochs": 2,
@@ -118,6 +118,6 @@ class Counting:
     def __init__(self) -> None:
         self.tasks: list[Task] = []
 
-    def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Any) -> Iterator[Outcome]:
+    def outcomes(self, tasks: Sequence[Task], stop_request: StopRequest, begun: Any) -> Iterator[Outcome]:
         self.tasks += tasks
-        yield from Serial().outcomes(tasks, wish, begun)
+        yield from Serial().outcomes(tasks, stop_request, begun)

@@ -11,6 +11,7 @@ from registry import Entry, Run, obeying, same
 from torch import Tensor, nn
 
 import steppe
+from steppe.optim.finite import nonfinite_flag
 
 KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "a NaN loss": lambda loss: loss * torch.nan,
@@ -91,3 +92,15 @@ def test_unwatched_numbers_pass_through() -> None:
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'raise' or 'skip'.*not 'ignore'"):
         steppe.sam(torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1), on_nonfinite="ignore")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), None])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_the_flag_of_several_dtypes(bad: float | None, place: int) -> None:
+    tensors = [torch.randn(5), torch.randn(2, 3, dtype=torch.float64), torch.full((3,), 6e4, dtype=torch.float16)]
+    if bad is not None:
+        tensors[place].view(-1)[1] = bad
+    before = [t.clone() for t in tensors]
+    assert float(nonfinite_flag(tensors)) == float(bad is not None)
+    assert float(nonfinite_flag(tensors[:1], torch.ones(()))) == 1.0  # it stays set
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(tensors, before, strict=True))

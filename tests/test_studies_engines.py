@@ -19,7 +19,7 @@ from steppe.studies.engines.engine import Tries
 from steppe.studies.plan import EngineSettings
 from steppe.studies.run import run
 from steppe.studies.store import Store
-from steppe.training.stopping import Wish
+from steppe.training.stopping import StopRequest
 
 LOCAL = Local(2, start="forkserver")  # as spawned, but torch is imported once for all workers
 
@@ -109,8 +109,8 @@ def test_a_wish_to_stop_is_heard_and_the_same_call_goes_on(folder: Path, by_seri
 
         workers = 1
 
-        def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Any = None) -> Iterator[Outcome]:
-            for number, outcome in enumerate(Serial().outcomes(tasks, wish)):
+        def outcomes(self, tasks: Sequence[Task], stop_request: StopRequest, begun: Any = None) -> Iterator[Outcome]:
+            for number, outcome in enumerate(Serial().outcomes(tasks, stop_request)):
                 yield outcome
                 if number == 0:
                     os.kill(os.getpid(), signal.SIGTERM)

@@ -23,7 +23,7 @@ from steppe.studies.cell import Task, cells
 from steppe.studies.engines import Ray, Serial
 from steppe.studies.engines.ray import _outcome, joined
 from steppe.studies.run import run
-from steppe.training.stopping import Wish
+from steppe.training.stopping import StopRequest
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install ray")
 PATIENCE = 120.0  # seconds for a step: machines that test may be busy
@@ -107,16 +107,16 @@ def what_cannot_even_begin_is_no_lost_worker(folder: Path, ray: Any) -> None:
 def tasks_that_are_stopped_write_a_checkpoint_and_let_go(folder: Path, ray: Any) -> None:
     study = tiny(folder / "long", base={**BASE, "epochs": 1_000_000, "evaluate_every": 1000}, grid={})
     [cell] = cells(study)
-    task, wish, end = Task(cell, str(folder / "long run"), [], []), Wish(), monotonic() + PATIENCE
+    task, stop_request, end = Task(cell, str(folder / "long run"), [], []), StopRequest(), monotonic() + PATIENCE
 
     def ask() -> None:
         while not (folder / "long run" / "metrics.jsonl").exists() and monotonic() < end:
             sleep(0.05)
-        wish.why = "SIGTERM"
+        stop_request.why = "SIGTERM"
 
     asker = Thread(target=ask)
     asker.start()
-    assert list(Ray().outcomes([task], wish)) == []
+    assert list(Ray().outcomes([task], stop_request)) == []
     asker.join()
     assert monotonic() < end
     assert list((folder / "long run").glob("checkpoint*"))

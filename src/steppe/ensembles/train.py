@@ -20,7 +20,7 @@ from ..training.folder import RUN, folder_of
 from ..training.problem import data_of
 from ..training.runs import open_run
 from ..training.schedule import Position
-from ..training.stopping import Stopped, Wish, listening
+from ..training.stopping import Stopped, StopRequest, stop_signals
 from .members import Trained, exchange, exchanges, folder, keep, members_of, open_ensemble, write_scores
 from .strategies import Ensemble, How
 
@@ -80,10 +80,10 @@ def in_processes(ensemble: Ensemble, progress: bool | None) -> Iterator[Callable
     cores = os.cpu_count() or 1
     count = min(ensemble.processes or cores, ensemble.members)
     idle: list[Worker] = []
-    with listening() as wish:
+    with stop_signals() as stop_request:
 
         def reach(configs: Sequence[Config], until: int | None) -> None:
-            _reach(deque(_Task(c, until) for c in configs), count, idle, max(1, cores // count), wish)
+            _reach(deque(_Task(c, until) for c in configs), count, idle, max(1, cores // count), stop_request)
 
         try:
             yield reach
@@ -124,18 +124,18 @@ class Worker:
         self.process.join()
 
 
-def _reach(waiting: deque[_Task], count: int, idle: list[Worker], threads: int, wish: Wish) -> None:
+def _reach(waiting: deque[_Task], count: int, idle: list[Worker], threads: int, stop_request: StopRequest) -> None:
     busy: dict[Connection, tuple[Worker, _Task]] = {}
     errors: list[str] = []
     paths = [folder_of(t.config) for t in waiting]
     terminated = False
     try:
         while waiting or busy:
-            while waiting and len(busy) < count and not wish.why:
+            while waiting and len(busy) < count and not stop_request.why:
                 worker, task = idle.pop() if idle else Worker(threads), waiting.popleft()
                 worker.pipe.send((task.config, task.until))
                 busy[worker.pipe] = worker, task
-            if wish.why and not terminated:
+            if stop_request.why and not terminated:
                 terminated = True
                 waiting.clear()
                 for worker, _ in busy.values():
@@ -146,14 +146,14 @@ def _reach(waiting: deque[_Task], count: int, idle: list[Worker], threads: int, 
                 result = worker.result()
                 if result is not None:
                     idle.append(worker)
-                    errors += [result["error"]] if result["error"] and not wish.why else []
-                elif not wish.why:
+                    errors += [result["error"]] if result["error"] and not stop_request.why else []
+                elif not stop_request.why:
                     errors += _again(task, worker, waiting)
     finally:
         for worker, _ in busy.values():
             worker.process.kill()
-    if wish.why:
-        raise Stopped(paths[0].parent, min(_place(p) for p in paths), wish.why)
+    if stop_request.why:
+        raise Stopped(paths[0].parent, min(_place(p) for p in paths), stop_request.why)
     if errors:
         raise RuntimeError("; ".join(errors) + ". The progress of the other members is kept.")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._util.locks import FolderLocked, is_locked, lock_folder
-from ..training.stopping import Wish, listening
+from ..training.stopping import StopRequest, stop_signals
 from .cell import Cell, Disagreement, Outcome, Task, as_stored, cells
 from .check import check_study, invalid_values
 from .pictures import open_pictures
@@ -70,7 +70,7 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(claimed(study.folder))
         store = stack.enter_context(Store.open(study.store))
-        wish = stack.enter_context(listening())
+        stop_request = stack.enter_context(stop_signals())
         store.release()  # claims of a driver that ended: its workers ended with it
         states = store.states()
         store.add(as_stored(c) for c in planned if c.key not in states)
@@ -80,13 +80,13 @@ def run(
         if tasks:
             engine = engine or _engine(study)
             with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
-                stopped = _compute(store, tasks, engine, wish, update)
+                stopped = _compute(store, tasks, engine, stop_request, update)
         table = store.table()
         counted = admitted(study, of_plan(study, planned, table))  # all are measured: the best run is now known
         pictures = open_pictures(study, planned, counted, store.notes(), again) if not stopped else []
         if pictures:
             with show_progress(len(pictures), 0, progress, "pictures") as update:
-                stopped = _compute(store, pictures, engine or _engine(study), wish, update)
+                stopped = _compute(store, pictures, engine or _engine(study), stop_request, update)
     return replace(finding(study, planned, table), stopped=stopped)
 
 
@@ -193,7 +193,7 @@ def open_tasks(
     return tasks
 
 
-def _compute(store: Store, tasks: Sequence[Task], engine: Engine, wish: Wish, update: Update) -> str:
+def _compute(store: Store, tasks: Sequence[Task], engine: Engine, stop_request: StopRequest, update: Update) -> str:
     """Compute tasks and store their outcomes; returns why it ended early, or an empty text."""
     by_key = {task.cell.key: task.cell for task in tasks}
     driver = f"process {os.getpid()} on {socket.gethostname()}"
@@ -203,16 +203,16 @@ def _compute(store: Store, tasks: Sequence[Task], engine: Engine, wish: Wish, up
             update(task.cell.name, "running")
 
     try:
-        for outcome in engine.outcomes(tasks, wish, begun):
+        for outcome in engine.outcomes(tasks, stop_request, begun):
             if outcome.state == "stopped":
-                return wish.why or outcome.error
+                return stop_request.why or outcome.error
             if outcome.ends:
                 raise Disagreement(outcome.error)
             _store_outcome(store, by_key[outcome.key], outcome)
             update(by_key[outcome.key].name, outcome.state)
     finally:
         store.release()
-    return wish.why
+    return stop_request.why
 
 
 def _store_outcome(store: Store, cell: Cell, outcome: Outcome) -> None:

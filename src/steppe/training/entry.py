@@ -24,7 +24,7 @@ from .progress import progress_shown
 from .records import Logger, logger
 from .resume import resume_point
 from .runs import Run, open_run
-from .stopping import Wish, listening
+from .stopping import StopRequest, stop_signals
 
 ONE_AT_A_TIME = threading.RLock()  # reentrant: an ensemble trains several runs in one thread
 
@@ -59,12 +59,14 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
 
     """
     with ExitStack() as stack:
-        wish = stack.enter_context(listening())
-        _train(stack, config, wish, progress, until)
+        stop_request = stack.enter_context(stop_signals())
+        _train(stack, config, stop_request, progress, until)
         return open_run(folder_of(config), config.model)
 
 
-def _train(stack: ExitStack, config: Config, wish: Wish, progress: bool | None, until: int | None) -> None:
+def _train(
+    stack: ExitStack, config: Config, stop_request: StopRequest, progress: bool | None, until: int | None
+) -> None:
     plain(config)  # raises before anything is created if a file cannot hold the configuration
     refuse_unknown(config)
     path, device = folder_of(config), device_of(config.device)
@@ -87,7 +89,7 @@ def _train(stack: ExitStack, config: Config, wish: Wish, progress: bool | None, 
         progress_shown(progress if first else False, training.course, training.position, config.batch_size)
     )
     training.capture()
-    training.run(wish, display, loggers, until)
+    training.run(stop_request, display, loggers, until)
 
 
 def _threads_before(path: Path, content: Mapping[str, Any] | None, device: torch.device) -> int | None:

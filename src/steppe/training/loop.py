@@ -27,7 +27,7 @@ from .problem import NOISE, Task, model_of, moved, optimizer_of, sets_lr, traine
 from .progress import Display
 from .records import Logger, Record, numbers
 from .schedule import Course, Position, learning_rate
-from .stopping import Stopped, Wish
+from .stopping import Stopped, StopRequest
 from .train_state import TrainState, averages_of
 
 AGREE = 16  # steps between exchanges with other processes about stopping and saving: each one synchronises
@@ -69,9 +69,11 @@ class Training:
         self.state.load(done.weights, done.state)
         self.position, self._records = done.about.position, records.with_digest(self.path, done.about.records)
 
-    def run(self, wish: Wish, display: Display, loggers: Sequence[Logger] = (), until: int | None = None) -> None:
+    def run(
+        self, stop_request: StopRequest, display: Display, loggers: Sequence[Logger] = (), until: int | None = None
+    ) -> None:
         """Train to the end of the run or of epoch `until`; raise `Stopped` after a signal."""
-        self._wish, self._display, self._loggers = wish, display, loggers
+        self._stop_request, self._display, self._loggers = stop_request, display, loggers
         self._saved = monotonic()
         self._last = self.course.epochs if until is None else min(until, self.course.epochs)
         try:
@@ -167,12 +169,12 @@ class Training:
 
     def _stop_or_save(self) -> None:
         due = monotonic() - self._saved >= self.config.checkpoint_every
-        stop, save = agreed(self.workers, bool(self._wish.why), due)
+        stop, save = agreed(self.workers, bool(self._stop_request.why), due)
         if stop or save:
             self._count_time()
             self._commit()
         if stop:
-            raise Stopped(self.path, self.position, self._wish.why or "another process")
+            raise Stopped(self.path, self.position, self._stop_request.why or "another process")
 
     def _end_epoch(self) -> None:
         state = self.state

@@ -26,7 +26,7 @@ class Stopped(RuntimeError):
 
 
 @dataclass
-class Wish:
+class StopRequest:
     """A request to stop; `why` names the signal, and is empty until one arrives."""
 
     why: str = ""
@@ -39,15 +39,15 @@ class Wish:
 
 
 @contextmanager
-def listening() -> Iterator[Wish]:
-    """Record SIGTERM and SIGINT in a `Wish` during a block; in the main thread only, which alone can."""
-    wish = Wish()
+def stop_signals() -> Iterator[StopRequest]:
+    """Record SIGTERM and SIGINT in a `StopRequest` during a block; in the main thread only, which alone can."""
+    stop_request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield wish
+        yield stop_request
         return
-    before = {s: signal.signal(s, wish.note) for s in STOPS}
+    before = {s: signal.signal(s, stop_request.note) for s in STOPS}
     try:
-        yield wish
+        yield stop_request
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from ...training.stopping import Wish
+from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
 from ..plan import EngineSettings
 from ..work import work
@@ -24,15 +24,17 @@ class Engine(Protocol):
         """The number of cells that it computes at a time."""
         ...
 
-    def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Begun = lambda task: None) -> Iterator[Outcome]:
+    def outcomes(
+        self, tasks: Sequence[Task], stop_request: StopRequest, begun: Begun = lambda task: None
+    ) -> Iterator[Outcome]:
         """Yield the outcome of each task, in any order, until all are computed or a stop is requested.
 
         Parameters
         ----------
         tasks : sequence of Task
             What to compute.
-        wish : Wish
-            `wish.why` is set when a stop is requested.
+        stop_request : StopRequest
+            `stop_request.why` is set when a stop is requested.
         begun : callable
             Called with each task when it starts.
 
@@ -65,13 +67,15 @@ class Serial:
     retries: int = 2
     workers: int = 1
 
-    def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Begun = lambda task: None) -> Iterator[Outcome]:
+    def outcomes(
+        self, tasks: Sequence[Task], stop_request: StopRequest, begun: Begun = lambda task: None
+    ) -> Iterator[Outcome]:
         tries = Tries(self.retries)
         for task in tasks:
             begun(task)
             outcome = None
             while outcome is None:
-                if wish.why:
+                if stop_request.why:
                     return
                 outcome = tries.settled(work(task))
             yield outcome

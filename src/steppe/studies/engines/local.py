@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ..._util.processes import end_with_parent
-from ...training.stopping import Wish
+from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
 from ..work import work
 from .engine import PAUSE, Begun, Tries
@@ -62,12 +62,14 @@ class Local:
         gpus = _gpus() if device is None or device == "cuda" else 0
         return cls(workers or gpus * per_gpu or _cores(), retries, gpus)
 
-    def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Begun = lambda task: None) -> Iterator[Outcome]:
+    def outcomes(
+        self, tasks: Sequence[Task], stop_request: StopRequest, begun: Begun = lambda task: None
+    ) -> Iterator[Outcome]:
         tries, waiting = Tries(self.retries), deque(tasks)
         with TemporaryDirectory(prefix="steppe-") as slots:
             workers = [_Worker(self.start, slots, self.gpus) for _ in range(min(self.workers, len(tasks)))]
             try:
-                while not wish.why and (waiting or any(worker.task for worker in workers)):
+                while not stop_request.why and (waiting or any(worker.task for worker in workers)):
                     for worker in workers:
                         if worker.task is None and waiting:
                             begun(waiting[0])

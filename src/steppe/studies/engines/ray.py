@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
-from ...training.stopping import Wish
+from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
 from ..work import work
 from .engine import PAUSE, Begun, Tries
@@ -57,7 +57,9 @@ class Ray:
         with joined(self.address, self.limit) as ray:
             return self._places(ray)[0]
 
-    def outcomes(self, tasks: Sequence[Task], wish: Wish, begun: Begun = lambda task: None) -> Iterator[Outcome]:
+    def outcomes(
+        self, tasks: Sequence[Task], stop_request: StopRequest, begun: Begun = lambda task: None
+    ) -> Iterator[Outcome]:
         tries, waiting = Tries(self.retries), deque(tasks)
         running: dict[Any, Task] = {}
         here = os.getcwd(), list(sys.path)
@@ -66,7 +68,7 @@ class Ray:
             # Ray's own retries would multiply with ours
             remote = ray.remote(num_cpus=1, num_gpus=share, max_retries=0)(_work_from)
             try:
-                while (waiting or running) and not wish.why:
+                while (waiting or running) and not stop_request.why:
                     while waiting and len(running) < places:
                         task = waiting.popleft()
                         begun(task)
