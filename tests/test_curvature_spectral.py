@@ -15,11 +15,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrices import digits_network, tiny_network
+from model_cases import MAKERS, Case, convolutions, lstm, make, transformer, writes_a_buffer
 from oracles import curvature as oracle
 from problems import flat_parts, flat_weights, random_vector
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from untouched import MAKERS, Case, assert_untouched, convolutions, lstm, make, transformer, writes_a_buffer
 
 from steppe import Elementwise
 from steppe.core.metric import Given

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 from again import Again
+from snapshots import assert_untouched
 from torch import nn
 from torch.nn.functional import cross_entropy
-from untouched import assert_untouched
 
 from steppe.cuda.graphed_calls import EAGER, GraphedCalls
 from steppe.measures import fisher, functional, ghost, passes

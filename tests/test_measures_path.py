@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import QuadraticBowl, conv_problem, each_output, flat_weights, mlp_problem, random_hessian, random_vector
+from snapshots import assert_untouched
 from torch import nn
-from untouched import assert_untouched
 
 from steppe.measures import plotting
 from steppe.measures.directions import LAYERS, Normalised, matched, weights_from_state

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+from model_cases import convolutions, dictionaries, make
 from oracles import curvature
 from problems import each_cross_entropy, flat_weights
 from rich.progress import Progress
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-from untouched import assert_untouched, convolutions, dictionaries, make
 
 from steppe import MEASURES, TRACE, Ball, Estimate, Given, Measure, Objective, measure
 from steppe._util.names import unknown

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from oracles.curvature import gradient
 from oracles.flat import Landscape
 from oracles.sharpness import polar_grid, trust_region, vertices
-from places import flat
 from problems import conv_problem, each_cross_entropy, flat_parts, flat_weights, random_hessian, random_vector
-from surfaces import FLOAT, MAGNITUDE, bowl, classifier, network, rescaled, scaled_by, surface, waves
+from sharpness_problems import FLOAT, MAGNITUDE, bowl, classifier, network, rescaled, scaled_by, surface, waves
+from sites import flat
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from untouched import assert_untouched
 
 from steppe import SAM, Ball, Elementwise, Filterwise, NormLayersOnly
 from steppe.core.metric import Given
