@@ -46,7 +46,8 @@ for option, value in itertools.product(command(name).options().values(), evil):
     if takes_file:
         Path("options.yaml").write_text(json.dumps({option.name: value}))
         asked.append([*name.split(), *dry, "--config", "options.yaml"])
-        asked.append([*name.split(), *dry, "--config", "options.yaml", f"{option.flag}.x=1"])
+        if option.is_a(dict) or isinstance(value, dict):
+            asked.append([*name.split(), *dry, "--config", "options.yaml", f"{option.flag}.x=1"])
     for one in asked:
         calls += 1
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:

@@ -86,7 +86,7 @@ def test_an_ensemble_is_trained_and_told_of(place: Path, capsys: pytest.CaptureF
     assert json.loads(Path("runs/two/ensembles.json").read_text()) == found
     said = found["ensembles"][1]["matrices"]["disagreement"]
     assert np.array(said).shape == (3, 3)
-    again = answered(capsys, *words, "--how", "processes")
+    again = answered(capsys, *words, "--how", "processes", "--processes", "1")
     assert again == found  # finished: nothing was trained, and everything told again
 
 
