@@ -68,7 +68,7 @@ loops = pytest.mark.parametrize("loop", LOOPS)
 
 @loops
 @obeying()
-def test_whoever_steps_the_gradient_is_unscaled(entry: Entry, loop: str) -> None:
+def test_gradients_are_unscaled_in_every_kind_of_loop(entry: Entry, loop: str) -> None:
     run, twin = Run(entry, dtype=torch.float32, scaler=scaler(2.0**16)), Run(entry, dtype=torch.float32)
     for i in range(STEPS):
         stepped(run, i, loop)

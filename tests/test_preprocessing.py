@@ -127,7 +127,7 @@ def test_a_checkpoint_without_declaration_is_refused_with_the_choices(
         ("spirals", 1, "numbers"),
     ],
 )
-def test_declarations_that_cannot_be_are_answered(
+def test_impossible_declarations_are_refused(
     place: Path, words: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["measure", FILE, *MODEL, "--data", "npz:plain.npz", *LOSS]

@@ -263,7 +263,7 @@ def test_other_files_and_damaged_ones_are_refused_and_left_alone(tmp_path, make,
     assert before is None or path.read_bytes() == before
 
 
-def test_damage_that_comes_up_later_is_told_as_such(tmp_path):
+def test_damage_found_later_is_reported_as_damage(tmp_path):
     path = tmp_path / "study.sqlite"
     damaged(path)
     with Store.join(path) as store, pytest.raises(ValueError, match="is damaged"):
@@ -298,7 +298,7 @@ def test_a_path_with_marks_of_addresses_in_it_can_be_read(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_store_in_a_folder_that_nobody_may_write_to_can_be_read(tmp_path):  # pragma: no cover
+def test_a_store_in_a_read_only_folder_can_be_read(tmp_path):  # pragma: no cover
     filled(tmp_path / "s" / "study.sqlite", 2)
     (tmp_path / "s").chmod(0o500)
     try:
@@ -308,7 +308,7 @@ def test_a_store_in_a_folder_that_nobody_may_write_to_can_be_read(tmp_path):  # 
         (tmp_path / "s").chmod(0o700)
 
 
-def test_a_writer_that_waits_too_long_says_so(store, monkeypatch):
+def test_a_writer_that_waits_too_long_raises(store, monkeypatch):
     monkeypatch.setattr("steppe.studies.schema.PATIENCE", 0.05)
     locked = pytest.raises(TimeoutError, match="locked by another process")
     with Store.join(store.path) as other, by_hand(store), locked:
