@@ -31,7 +31,7 @@ evil = [
     {"rho": "evil.C"},
 ]
 dry = ["--dry-run"] if "dry_run" in command(name).options() else []
-calls = 0
+calls, first = 0, {}
 for option, value in itertools.product(command(name).options().values(), evil):
     if option.flag is None or option.name in ("json", "debug", "config", "dry_run", "out"):
         continue
@@ -41,9 +41,11 @@ for option, value in itertools.product(command(name).options().values(), evil):
         continue
     words = [name.split(), dry, [f"{option.flag}={json.dumps(value)}"]]
     asked = [sum(words, [])]
-    if isinstance(value, dict):
+    # by other ways than its flag, one option per type: the parser treats all options of a type alike
+    one_of_its_type = first.setdefault(str(option.type), option.name) == option.name
+    if isinstance(value, dict) and one_of_its_type:
         asked += [sum([*words[:2], [f"{option.flag}.{k}={json.dumps(v)}"]], []) for k, v in value.items()]
-    if takes_file:
+    if takes_file and one_of_its_type:
         Path("options.yaml").write_text(json.dumps({option.name: value}))
         asked.append([*name.split(), *dry, "--config", "options.yaml"])
         if option.is_a(dict) or isinstance(value, dict):
