@@ -22,10 +22,10 @@ help:
 demo: .venv/ready
 	@$(BIN)/steppe study run $(ARGS)
 
-# two test processes on two cores: one thread each is fastest
+# two test processes on two cores: one thread each is fastest; worksteal keeps most files, and their fixtures, in one process
 test: export OMP_NUM_THREADS ?= 1
 test: lint
-	$(BIN)/pytest -n 2 $(ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import Place, flat
+from sites import BareSite, flat
 from torch import Tensor
 
 import steppe
@@ -31,27 +31,27 @@ metrics = st.sampled_from(sorted(METRICS))
 radii = st.one_of(st.floats(1e-3, 10.0), st.just([0.5, 2.0]))
 
 
-def place(seed: int, zeros: bool = False) -> Place:
+def site(seed: int, zeros: bool = False) -> BareSite:
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(s, generator=generator, dtype=torch.float64) for s in SHAPES]
     if zeros:
         tensors[0][0] = 0.0
     roles = [Role(weight=len(s) > 1, norm=i in (0, 2)) for i, s in enumerate(SHAPES)]
-    return Place(tensors, [0, 0, 1, 1, 0, 1], roles)
+    return BareSite(tensors, [0, 0, 1, 1, 0, 1], roles)
 
 
-def ball(p: float, metric: str, rho: float | list[float], at: Place) -> steppe.Ball:
+def ball(p: float, metric: str, rho: float | list[float], at: BareSite) -> steppe.Ball:
     if isinstance(rho, list):
         rho = [rho[c.group] for c in at.space.chunks]
     return steppe.Ball(rho, METRICS[metric], p)
 
 
-def noise(at: Place, seed: int) -> list[Tensor]:
+def noise(at: BareSite, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed + 1)
     return [torch.randn(t.shape, generator=generator, dtype=t.dtype) for t in at.tensors]
 
 
-def scale(p: float, metric: str, rho: float | list[float], at: Place) -> Tensor:
+def scale(p: float, metric: str, rho: float | list[float], at: BareSite) -> Tensor:
     """rho T, entry by entry, written out from the definitions."""
     per_tensor = []
     for i, (w, role) in enumerate(zip(at.tensors, at.roles, strict=True)):
@@ -81,7 +81,7 @@ def length(d: Tensor, t: Tensor, p: float) -> Tensor:
 @given(seeds, norms, metrics, radii)
 @settings(deadline=None, max_examples=150)
 def test_steepest_is_on_the_boundary_and_nothing_in_the_ball_climbs_more(seed, p, metric, rho):
-    at = place(seed, zeros=seed % 2 == 0)
+    at = site(seed, zeros=seed % 2 == 0)
     g = torch.cat([x.reshape(-1) for x in noise(at, seed)])
     t = scale(p, metric, rho, at)
     d = flat(ball(p, metric, rho, at).steepest(at.vector(*noise(at, seed)), at))
@@ -96,7 +96,7 @@ def test_steepest_is_on_the_boundary_and_nothing_in_the_ball_climbs_more(seed, p
 @given(seeds, norms, metrics, radii, st.floats(0.01, 100))
 @settings(deadline=None, max_examples=150)
 def test_projection_is_feasible_and_idempotent_and_keeps_what_is_inside(seed, p, metric, rho, size):
-    at = place(seed)
+    at = site(seed)
     t = scale(p, metric, rho, at)
     b = ball(p, metric, rho, at)
     d = at.vector(*[size * x for x in noise(at, seed)])
@@ -110,7 +110,7 @@ def test_projection_is_feasible_and_idempotent_and_keeps_what_is_inside(seed, p,
 @given(seeds, st.sampled_from([1.0, 2.0, inf]), metrics, st.floats(0.1, 2))
 @settings(deadline=None, max_examples=100)
 def test_projection_is_the_nearest_point_where_a_closed_form_exists(seed, p, metric, rho):
-    at = place(seed)
+    at = site(seed)
     t = scale(p, metric, rho, at)
     free = t > 0
     d = at.vector(*[5 * x for x in noise(at, seed)])
@@ -125,25 +125,25 @@ def test_projection_is_the_nearest_point_where_a_closed_form_exists(seed, p, met
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize("metric", sorted(METRICS))
 def test_a_zero_gradient_moves_nothing(p, metric):
-    at = place(0)
+    at = site(0)
     zero = at.vector(*[torch.zeros_like(t) for t in at.tensors])
     assert not flat(ball(p, metric, 0.5, at).steepest(zero, at)).any()
 
 
 def test_ties_share_the_l1_radius():
-    at = Place([torch.zeros(4, dtype=torch.float64)])
+    at = BareSite([torch.zeros(4, dtype=torch.float64)])
     d = flat(steppe.Ball(0.6, p=1).steepest(at.vector(torch.tensor([3.0, -3.0, 1.0, 3.0], dtype=torch.float64)), at))
     torch.testing.assert_close(d, torch.tensor([0.2, -0.2, 0.0, 0.2], dtype=torch.float64))
 
 
 def test_float16_radius_survives_norms_beyond_its_range():
-    at = Place([torch.zeros(512, 512, dtype=torch.float16)])
+    at = BareSite([torch.zeros(512, 512, dtype=torch.float16)])
     d = steppe.Ball(0.05).steepest(at.vector(torch.full((512, 512), 300.0, dtype=torch.float16)), at)
     assert d.norm() == pytest.approx(0.05, rel=2e-3)
 
 
 def test_unnormalised_ascent_is_a_gradient_step_in_the_metric():
-    at = place(3)
+    at = site(3)
     g = torch.cat([x.reshape(-1) for x in noise(at, 3)])
     t = scale(2, "elementwise", 1.0, at)
     d = flat(steppe.Slope(0.3, METRICS["elementwise"]).steepest_(at.vector(*noise(at, 3)), at))
@@ -161,7 +161,7 @@ def test_adaptive_ascent_is_invariant_under_relu_rescaling(seed, c):
     def relative_ascent(*weights: Tensor) -> list[Tensor]:
         leaves = [w.clone().requires_grad_() for w in weights]
         loss = (torch.relu(x @ leaves[0].T) @ leaves[1].T - y).square().mean()
-        at = Place([w.detach() for w in leaves])
+        at = BareSite([w.detach() for w in leaves])
         grads = at.vector(*torch.autograd.grad(loss, leaves))
         d = steppe.Ball(0.5, steppe.Elementwise(0.0)).steepest(grads, at)
         return [e / w for e, w in zip(d.tensors, weights, strict=True)]

@@ -2,7 +2,6 @@
 
 import importlib
 import random
-from dataclasses import replace
 from itertools import islice
 from math import comb
 from pathlib import Path
@@ -184,28 +183,6 @@ def test_an_interval_from_few_values_is_all_of_them(part):
     assert part("gpu_timing").interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
 
 
-def test_rounds_end_when_the_time_is_up_but_not_before_three_unless_none_is_left(part, monkeypatch):
-    timing = part("gpu_timing")
-    now = [0.0]
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
-
-    def rounds(settings, *limits, lasting=1.0):
-        count = 0
-        for _ in settings.within(*limits):
-            now[0] += lasting
-            count += 1
-        return count
-
-    settings = timing.Settings(device="cpu")
-    assert rounds(settings, 20, 0.5) == 3
-    assert rounds(settings, 20, 5.5) == 6
-    assert rounds(settings, 4, 1e9) == 4
-    assert rounds(replace(settings, rounds=6), 20, 1e9) == 6
-    assert rounds(settings, 20, 1e9, 4.5, lasting=2.0) == 2  # a third one would end at 6
-    assert rounds(settings, 20, 1e9, 6.0, lasting=2.0) == 3
-    assert rounds(settings, 20, 1e9, -1.0) == 1
-
-
 def test_floors_of_a_roof(part):
     timing = part("gpu_timing")
     # 2 TFLOP at 1000 TFLOP/s are 2 ms; 12 GB at 4000 GB/s are 3 ms
@@ -217,50 +194,6 @@ def test_bytes_of_a_step(part):
     # SGD: weights read twice, gradient written; saved tensors written and read; five times the weights by momentum
     assert steps.least_bytes(100, 1000, passes=1, shares=1) == 300 + 2000 + 500
     assert steps.least_bytes(100, 1000, passes=4, shares=2.0) == 1200 + 4000 + 500
-
-
-def test_the_eager_step_runs_in_every_round_and_the_others_in_some(part, monkeypatch):
-    steps, settings = part("gpu_steps"), part("gpu_timing").Settings(rounds=15, device="cpu")
-    monkeypatch.setattr(type(settings), "ms", lambda self, work, times: work() * times)
-    fused, both = f"{steps.EAGER}, fused base", f"{steps.TWO}, fused base"
-    ms = {steps.SGD: 1.0, steps.TWO: 2.0, both: 4.0, steps.LOOP: 3.0, steps.EAGER: 5.0, fused: 6.0}
-    ms |= {"steppe sam, captured": 7.0}
-    found = {name: steps.Variant(lambda t=t: t, (128,), 0, 0, 0) for name, t in ms.items()}
-    times, paired = steps.measured(settings, found, batch=128, left=1e9)
-    rounds = dict.fromkeys(ms, 5) | {steps.EAGER: 15, steps.TWO: 15, "steppe sam, captured": 3}
-    assert {name: len(ts) for name, ts in times.items()} == rounds
-    together = {name: 4 if name in ("steppe sam, captured", steps.SGD) else 2 for name in ms}
-    assert {name: set(ts) for name, ts in times.items()} == {name: {ms[name] * together[name]} for name in ms}
-    assert {name: set(pair.ratios) for name, pair in paired.items()} == {
-        steps.LOOP: {1.5},
-        steps.EAGER: {2.5},
-        fused: {1.5},
-    }
-
-
-@pytest.mark.parametrize(("compiled", "called"), [(8.0, "compiled and captured"), (12.0, "captured")])
-def test_bars_count_the_faster_of_captured_and_compiled(part, compiled, called, capsys):
-    steps, timing = part("gpu_steps"), part("gpu_timing")
-    page = timing.Page("steps", "", timing.Settings(device="cpu"))
-    times = {
-        steps.LOOP: [20.0],
-        steps.SGD: [16.0],
-        "steppe sam, captured": [10.0],
-        steps.compiled_name("sam"): [compiled],
-    }
-    pair = timing.Paired([1.0], [1.0])
-    steps._bars(page, 64, 128, times, {steps.EAGER: pair, steps.UNCHECKED: pair})
-    best = min(compiled, 10.0)
-    assert page.bars[:2] == [
-        (
-            f"per-parameter loop / SAM {called}, width 64, batch 128",
-            "at least 2.2",
-            f"{20 / best:.2f}",
-            "met" if best < 9 else "MISSED",
-        ),
-        (f"SAM {called} / eager SGD, width 64, batch 128", "at most 1", f"{best / 16:.3f}", "met"),
-    ]
-    assert f"compiled and captured SAM: {called}." in capsys.readouterr().out
 
 
 def test_what_cannot_be_compiled_is_said_and_left_out(part, monkeypatch, capsys):
@@ -394,14 +327,3 @@ def test_some_files_of_cifar10_are_enough_and_pixels_are_standard(part, tmp_path
 
 def test_missing_products_are_counted_and_the_graph_is_not_multiplied(part):
     assert part("gpu_curvature").extrapolated(built=2.0, probing=3.0, ran=6, most=60) == 32.0
-
-
-def test_stretches_of_a_run_are_timed_after_the_warm_up(part, monkeypatch):
-    ensembles, timing = part("gpu_training"), part("gpu_timing")
-    marks = ensembles.Marks(timing.Settings(device="cpu"), steps=2, marks=2, warm=3)
-    monkeypatch.setattr(ensembles.time, "perf_counter", lambda: float(marks.done**2))
-    with pytest.raises(ensembles.TimedAll):
-        for _ in range(100):
-            marks.stepped(None, None)
-    assert marks.done == 7
-    assert marks.seconds() == [25.0 - 9.0, 49.0 - 25.0]

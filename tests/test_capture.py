@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 from cpu_recorder import CpuRecorder
+from host_syncs import host_syncs
 from torch import nn
-from waits import waits
 
 import steppe
 from steppe import capture
@@ -206,7 +206,7 @@ def test_nothing_waits_for_the_gpu():
     given = list(batches(12))
     for x, y in given[:6]:
         take(x, y)
-    with waits() as seen:
+    with host_syncs() as seen:
         for x, y in given[6:]:
             take(x, y)
     assert not seen

@@ -127,13 +127,13 @@ def test_a_whole_model_is_refused_with_a_way_out(tmp_path: Path) -> None:
         ({"model": [1]}, "has no tensors in it, but 'model'"),
     ],
 )
-def test_other_things_are_told_apart(tmp_path: Path, content: Any, said: str) -> None:
+def test_other_contents_are_named(tmp_path: Path, content: Any, said: str) -> None:
     torch.save(content, tmp_path / "odd.pt")
     with pytest.raises(ValueError, match=said):
         read_checkpoint(tmp_path / "odd.pt")
 
 
-def test_files_that_are_none_are_told_apart(tmp_path: Path) -> None:
+def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         read_checkpoint(tmp_path / "none.pt")
     (tmp_path / "code.py").write_text("1")
@@ -164,7 +164,7 @@ def test_damage_is_an_error_with_a_name_and_never_anything_else(tmp_path: Path, 
     assert all(isinstance(t, Tensor) for t in found.values())  # a flipped bit in a number is a number
 
 
-def test_names_that_do_not_fit_are_answered_with_the_nearest(tmp_path: Path) -> None:
+def test_names_that_do_not_fit_are_refused_with_the_nearest(tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     torch.save({k.replace("head", "haed"): v for k, v in net().state_dict().items()}, path)
     with pytest.raises(ValueError, match="does not fit") as caught:
@@ -174,7 +174,7 @@ def test_names_that_do_not_fit_are_answered_with_the_nearest(tmp_path: Path) -> 
     assert "--model-options" in said
 
 
-def test_shapes_that_do_not_fit_are_told(tmp_path: Path) -> None:
+def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     path, model = tmp_path / "weights.pt", net(5)
     torch.save(net(6).state_dict(), path)
     before = {k: v.clone() for k, v in model.state_dict().items()}

@@ -102,7 +102,7 @@ def test_a_run_is_trained_and_its_folder_tells_of_it(runs: Path, capsys: pytest.
     assert again["last"]["test_loss"] == pytest.approx(loss_of(weights("sam"), train=False), rel=1e-5)
 
 
-def test_people_are_told_in_a_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_result_is_printed_in_one_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["train", "--config", "runs/sam/run.yaml"]) == 0
     said = capsys.readouterr()
@@ -163,14 +163,14 @@ def test_a_dry_run_writes_down_what_a_run_writes(runs: Path, capsys: pytest.Capt
         (["--device", "cuda:99"], "no device 'cuda:99'"),
     ],
 )
-def test_names_that_do_not_exist_are_answered_before_anything_is_done(
+def test_unknown_names_are_refused_before_anything_is_written(
     runs: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in told(capsys, "train", *words, "--out", "runs.none", code=2)
     assert not Path("runs.none").exists()
 
 
-def test_failures_are_told_in_a_sentence(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_printed_in_one_sentence(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "CIFAR-10 is not under" in told(capsys, "train", "--data", "cifar10", "--out", "runs.bad/a", code=1)
     changed = told(capsys, "train", "--config", "runs/sam/run.yaml", "--lr", "0.7", code=1)
     assert "lr was 0.2 and is now 0.7" in changed
@@ -206,7 +206,7 @@ def test_whatever_happens_is_an_exit_code(
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-def test_a_run_that_is_stopped_says_how_to_go_on(
+def test_a_stopped_run_prints_how_to_resume(
     runs: Path, sent: signal.Signals, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     def stopped(*_: Any) -> None:
@@ -286,7 +286,7 @@ def test_numbers_of_others_are_kept_where_one_fails(runs: Path, capsys: pytest.C
     assert {f["run"] for f in kept["failures"]} == {"broken.pt", "nowhere"}
 
 
-def test_a_measure_that_fails_is_told_beside_the_others(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_measure_is_printed_with_the_others(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = answered(capsys, "measure", "runs/sam", "--measures", "log_determinant,loss", "--rows", "50", code=1)
     assert [r["measure"] for r in found["results"]] == ["loss"]
     assert found["failures"][0]["measure"] == "log_determinant"
@@ -346,7 +346,7 @@ def test_what_is_measured_by_default_is_what_the_library_does(runs: Path, capsys
         (["runs/sam/checkpoint.safetensors", *MLP], 1, "does not fit the model"),
     ],
 )
-def test_what_cannot_be_measured_is_answered(
+def test_what_cannot_be_measured_is_refused(
     runs: Path, words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said in told(capsys, "measure", *words, code=code)

@@ -159,7 +159,7 @@ def test_the_doctor_sees_what_is_here(capsys: pytest.CaptureFixture[str], tmp_pa
     assert str(tmp_path) in printed(capsys, "doctor", "--data-root", str(tmp_path))
 
 
-def test_the_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_names_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import metadata
 
     real = metadata.version
@@ -178,7 +178,7 @@ def test_the_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], mon
     assert "ray" in missing
 
 
-def test_the_doctor_looks_for_all_that_steppe_asks_for() -> None:
+def test_the_doctor_checks_every_dependency() -> None:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
     assert [re.split(r"[\[>=]", line)[0] for line in project["dependencies"]] == list(NEEDED)
     known = project["optional-dependencies"]
@@ -245,7 +245,7 @@ def test_tables_are_not_cut_in_a_pipe_and_names_are_no_markup(capsys: pytest.Cap
     assert "[red]text" in out
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     command = f"{sys.executable} -m steppe methods | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("method")

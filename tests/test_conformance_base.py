@@ -71,7 +71,7 @@ def test_a_radius_is_not_ignored(entry: Entry) -> None:
 
 
 @obeying()
-def test_a_step_costs_what_it_says(entry: Entry) -> None:
+def test_a_step_takes_its_declared_number_of_passes(entry: Entry) -> None:
     run = Run(entry)
     for i in range(7):
         run.step(i)

@@ -7,8 +7,8 @@ import math
 
 import pytest
 import torch
+from host_syncs import host_syncs
 from torch import nn
-from waits import waits
 
 import steppe
 from steppe.core.vector import Space
@@ -69,7 +69,7 @@ def test_a_step_waits_for_the_gpu_once_to_look_and_never_otherwise(name, says, d
     closure = closure_for(model, x, y)
     for _ in range(2):
         opt.step(closure)
-    with waits() as seen:
+    with host_syncs() as seen:
         for _ in range(3):
             opt.step(closure)
     assert len(seen) == (3 if says else 0), seen

@@ -7,9 +7,9 @@ from math import inf
 
 import pytest
 import torch
+from snapshots import assert_untouched
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
-from untouched import assert_untouched
 
 from steppe import Ball, Elementwise
 from steppe.measures import (

@@ -13,6 +13,7 @@ import torch
 from curvature_problems import close, conv, directions, matrix, mlp, right, small
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_cases import MAKERS, Case, checkpointed, convolutions, lstm, make, tied, transformer
 from oracles import curvature as oracle
 from problems import (
     bowl_problem,
@@ -27,7 +28,6 @@ from torch.func import grad, jacfwd, jacrev, jvp
 from torch.nn import functional
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.utils import parametrizations
-from untouched import MAKERS, Case, checkpointed, convolutions, lstm, make, tied, transformer
 
 from steppe import Elementwise, NormLayersOnly, Vector
 from steppe.core.basis import flat

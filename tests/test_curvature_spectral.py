@@ -15,11 +15,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrices import digits_network, tiny_network
+from model_cases import MAKERS, Case, convolutions, lstm, make, transformer, writes_a_buffer
 from oracles import curvature as oracle
 from problems import flat_parts, flat_weights, random_vector
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from untouched import MAKERS, Case, assert_untouched, convolutions, lstm, make, transformer, writes_a_buffer
 
 from steppe import Elementwise
 from steppe.core.metric import Given
@@ -114,7 +115,7 @@ def test_one_sweep_answers_everything(form: Form, adaptive: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_a_question_knows_its_form_and_metric(name: str) -> None:
+def test_a_spectral_measure_has_its_form_and_metric(name: str) -> None:
     """`estimate` builds the operator that the question describes."""
     question, exact = ASKED[name]
     asked = replace(dense(question), form=gauss_newton, metric=ADAPTIVE)  # type: ignore[type-var]
@@ -159,7 +160,7 @@ def test_eigenvectors_on_a_network() -> None:
         assert float(pair.vector.norm()) == pytest.approx(1, rel=1e-10)
 
 
-def test_refusals_reach_whoever_asks() -> None:
+def test_refusals_are_raised_to_the_caller() -> None:
     with pytest.raises(ValueError, match="take cut >="):
         LogDeterminant(1e-6, runs=2, steps=10).estimate(objective())
     assert float(oracle.eigenvalues(matrix())[0]) < -1e-3
@@ -192,7 +193,7 @@ def test_running_costs_grow_and_the_last_one_is_the_whole() -> None:
     assert costs[-1] == pytest.approx((o.spent() - before).products)
 
 
-def test_the_three_usual_questions_cost_about_thirty_products() -> None:
+def test_the_three_usual_measures_cost_about_thirty_products() -> None:
     totals = []
     model, x, y = digits_network()
     for seed in range(5):
@@ -228,7 +229,7 @@ def test_running_estimates_end_with_the_estimate(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_whoever_stops_early_has_the_estimate_before(name: str) -> None:
+def test_an_interrupted_estimate_is_the_previous_one(name: str) -> None:
     question, exact = ASKED[name]
     o = objective()
     running = with_cost(question.running(o), o)
@@ -253,7 +254,7 @@ def test_seeds(name: str) -> None:
     assert one.value != other.value
 
 
-def test_questions_are_values() -> None:
+def test_spectral_measures_are_values() -> None:
     """They are keys of a table that says which of them share a sweep."""
     assert Trace() == Trace(0.02)
     assert len({Trace(), Trace(), Trace(0.1), FrobeniusSquared(), Eigenvalue(), Eigenvalue(2)}) == 5
@@ -279,7 +280,7 @@ def few(question: SpectralMeasure) -> SpectralMeasure:
 
 
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda f: f.__name__)
-def test_no_question_leaves_a_trace(maker: Callable[[], Case]) -> None:
+def test_no_measure_changes_the_model(maker: Callable[[], Case]) -> None:
     case = make(maker)
     for i, m in enumerate(case.model.modules()):
         m.training = i % 2 == 0
@@ -293,7 +294,7 @@ def test_no_question_leaves_a_trace(maker: Callable[[], Case]) -> None:
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_no_question_leaves_a_trace_by_itself(name: str) -> None:
+def test_no_single_measure_changes_the_model(name: str) -> None:
     case = make(convolutions)
     with assert_untouched(case.model):
         try:

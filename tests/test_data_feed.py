@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from host_syncs import host_syncs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
-from waits import waits
 
 from steppe.data.augment import AUGMENTATIONS, augmentation
 from steppe.data.dataset import Dataset
@@ -205,7 +205,7 @@ def test_a_gpu_gets_the_same_rows_without_waiting():
     data = photos()
     feed = Feed(data.to("cuda"), 8, 0, augmentation(ALL, 10), Standard.of(data)).epoch(0)
     next(feed)
-    with waits() as seen:
+    with host_syncs() as seen:
         list(feed)
     assert not seen
     plain = [y.cpu() for _, y in Feed(data.to("cuda"), 8, 0).epoch(4)]

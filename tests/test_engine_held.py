@@ -442,7 +442,7 @@ def test_torchs_own_layers_stop_tracking_after_the_first_pass_and_no_others_do(n
         assert seen[1:] == [[True], [True]]
 
 
-def test_sync_batch_norm_and_lookalikes_are_told_apart() -> None:
+def test_sync_batch_norm_differs_from_lookalikes() -> None:
     assert _can_stop_tracking(nn.SyncBatchNorm(3))
     assert _can_stop_tracking(nn.LazyBatchNorm2d())
     assert not _can_stop_tracking(OwnForward(3))

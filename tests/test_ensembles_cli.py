@@ -63,7 +63,7 @@ def seen(inputs: torch.Tensor) -> torch.Tensor:
     return ((inputs.double() / 255 - train.mean()) / train.std(correction=0)).float()
 
 
-def test_an_ensemble_is_trained_and_told_of(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ensemble_is_trained_and_reported(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--strategy", "deep,sharpbalance", "--out", "runs/two", "--rho", "0.1"]
     words += ["--corruptions", "fog,contrast", "--severities", "2,4"]
     found = answered(capsys, *words)
@@ -86,7 +86,7 @@ def test_an_ensemble_is_trained_and_told_of(place: Path, capsys: pytest.CaptureF
     assert json.loads(Path("runs/two/ensembles.json").read_text()) == found
     said = found["ensembles"][1]["matrices"]["disagreement"]
     assert np.array(said).shape == (3, 3)
-    again = answered(capsys, *words, "--how", "processes")
+    again = answered(capsys, *words, "--how", "processes", "--processes", "1")
     assert again == found  # finished: nothing was trained, and everything told again
 
 
@@ -103,7 +103,7 @@ def test_sharpness_is_a_measure_of_every_member(place: Path, capsys: pytest.Capt
     assert found["sharpness"]["stderr"] == pytest.approx(np.std(means, ddof=1) / 3**0.5, rel=1e-2)
 
 
-def test_people_see_tables(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_printed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["ensemble", *SMALL, "--strategy", "deep", "--out", "runs/sharp"]) == 0
     shown = capsys.readouterr()
@@ -152,7 +152,7 @@ def test_a_dry_run_writes_nothing(place: Path, capsys: pytest.CaptureFixture[str
         (["--members", "three"], "--members"),
     ],
 )
-def test_wrong_questions_are_answered_at_once(
+def test_wrong_options_are_refused_before_training(
     place: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
@@ -163,7 +163,7 @@ def test_wrong_questions_are_answered_at_once(
     assert not Path("runs/none").exists()
 
 
-def test_a_stop_is_told(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_is_reported(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: Any) -> None:
         raise Stopped(Path("runs/x/member-1"), Position(3, 4), "SIGTERM")
 

@@ -132,7 +132,7 @@ class Scripted:
         ([None, "", None, None], "exit code -9, 3 times at the same position"),
     ],
 )
-def test_members_are_started_again_and_troubles_told_at_the_end(
+def test_members_are_restarted_and_errors_raised_at_the_end(
     answers: list[str | None], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ensemble_training, "Worker", Scripted)

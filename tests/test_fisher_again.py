@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 from cpu_recorder import CpuRecorder
+from snapshots import assert_untouched
 from torch import nn
 from torch.nn.functional import cross_entropy
-from untouched import assert_untouched
 
 from steppe.cuda.graphs import GraphCache
 from steppe.measures import fisher, functional, ghost

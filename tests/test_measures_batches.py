@@ -13,11 +13,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_cases import FLOAT, classification, dictionaries, make
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
-from untouched import FLOAT, classification, dictionaries, make
 
 from steppe.measures.batches import as_batches, row, rows_of, take_rows
 from steppe.measures.objective import Objective

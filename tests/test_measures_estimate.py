@@ -13,9 +13,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_cases import SIZES, classification, make
 from scipy import stats
 from torch import Tensor
-from untouched import SIZES, classification, make
 
 from steppe import SAM, Probe
 from steppe.core.rows import Part, Row

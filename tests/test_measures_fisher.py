@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_cases import MAKERS, make
 from problems import each_cross_entropy
+from snapshots import assert_untouched
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
-from untouched import MAKERS, assert_untouched, make
 
 from steppe.measures import ghost_layers
 from steppe.measures.batches import row, rows_of

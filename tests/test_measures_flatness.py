@@ -10,9 +10,9 @@ import pytest
 import torch
 from oracles import curvature
 from problems import flat_parts, flat_weights
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
-from untouched import assert_untouched
 
 from steppe import Objective
 from steppe.measures import PerBatch, RelativeFlatness

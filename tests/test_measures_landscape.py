@@ -13,8 +13,8 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import QuadraticBowl, conv_problem, each_output, flat_weights, mlp_problem, random_hessian, random_vector
+from snapshots import assert_untouched
 from torch import nn
-from untouched import assert_untouched
 
 from steppe.measures import plotting
 from steppe.measures.directions import FILTERS, LAYERS, UNSCALED, Direction, Normalised, random_direction, random_plane

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from matrices import with_spectrum
 from oracles import curvature
 from problems import bowl_problem, each_output, flat_weights, random_vector
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
-from untouched import assert_untouched
 
 from steppe import Ball, Given, Measure, Objective, gaussian, rademacher
 from steppe.core.metric import Metric

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from model_cases import FLOAT, MAKERS, SIZES, Case, classification, convolutions, frozen, make, tied, transformer
 from problems import each_cross_entropy, mlp_problem
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import cross_entropy, mse_loss
-from untouched import FLOAT, MAKERS, SIZES, Case, classification, convolutions, frozen, make, tied, transformer
 
 from steppe import TRACE, Ball, Elementwise, NormLayersOnly, Probe, Vector
 from steppe.core.rows import Chosen, Part

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import QuadraticBowl, conv_problem, each_output, flat_weights, mlp_problem, random_hessian, random_vector
+from snapshots import assert_untouched
 from torch import nn
-from untouched import assert_untouched
 
 from steppe.measures import plotting
 from steppe.measures.directions import LAYERS, Normalised, matched, weights_from_state
@@ -110,7 +110,7 @@ def test_in_a_bowl_the_path_hangs_below_its_ends():
     assert found.along.lengths == pytest.approx((float(d.norm()),))
 
 
-def test_no_height_is_told_where_the_loss_is_no_number():
+def test_there_is_no_barrier_where_the_loss_is_not_finite():
     found = path(line(torch.sqrt, 1.0), at(-1.0), points=5)
     assert found.along.nonfinite == 2
     assert np.isnan(found.losses[3:]).all()

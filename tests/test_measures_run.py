@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 import torch
+from model_cases import convolutions, dictionaries, make
 from oracles import curvature
 from problems import each_cross_entropy, flat_weights
 from rich.progress import Progress
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-from untouched import assert_untouched, convolutions, dictionaries, make
 
 from steppe import MEASURES, TRACE, Ball, Estimate, Given, Measure, Objective, measure
 from steppe._util.names import unknown
@@ -185,7 +186,7 @@ def digits_like() -> tuple[nn.Module, Pair]:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
-def test_questions_to_one_spectrum_share_their_products(order: tuple[int, ...]) -> None:
+def test_measures_of_one_spectrum_share_their_products(order: tuple[int, ...]) -> None:
     three = ("lambda_max", "trace", "frobenius_squared")
     names = [three[i] for i in order]
     model, data = digits_like()
@@ -211,7 +212,7 @@ OTHERS: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_questions_to_different_spectra_do_not(other: str) -> None:
+def test_measures_of_different_spectra_share_none(other: str) -> None:
     model, data = classifier(2)
     asked = Trace(**OTHERS[other](model))
     found = measure(model, cross_entropy, data, {"one": Trace(), "other": asked})
@@ -303,7 +304,7 @@ def test_a_loss_without_second_derivatives_has_no_curvature_but_all_else() -> No
     assert "twice" in found.failures["lambda_max"]
 
 
-def test_a_measure_that_says_nothing_is_a_failure() -> None:
+def test_a_measure_without_an_estimate_is_a_failure() -> None:
     """Rather than a name that was asked for and is nowhere."""
 
     class Silent(Measure):
@@ -502,7 +503,7 @@ def test_no_progress_where_it_is_not_wanted() -> None:
     assert (terminal.getvalue(), output.getvalue()) == ("", "")
 
 
-def test_no_progress_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     measured("loss,grad_norm")
     assert capsys.readouterr() == ("", "")
 
@@ -722,7 +723,7 @@ def test_the_model_is_left_alone(training: bool) -> None:
     assert not found.failures
 
 
-def test_two_looks_at_a_determinant_share_their_runs() -> None:
+def test_two_determinant_measures_share_their_lanczos_runs() -> None:
     model, data = classifier(2)
     asked = {"wide": LogDeterminant(0.3, runs=4), "narrow": LogDeterminant(0.5, runs=4)}
     found = measure(model, cross_entropy, data, asked)

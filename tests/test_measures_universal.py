@@ -17,11 +17,11 @@ from matrices import with_spectrum
 from oracles import curvature
 from problems import bowl_problem, each_output, flat_weights, mlp_problem, random_hessian, random_vector
 from scipy.integrate import dblquad
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from untouched import assert_untouched
 
 from steppe import (
     DETERMINANT,

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from model_cases import FLOAT, MAKERS, Case, classification, convolutions, lstm, make, writes_a_buffer
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-from untouched import FLOAT, MAKERS, Case, assert_untouched, classification, convolutions, lstm, make, writes_a_buffer
 
 from steppe import SAM, Ball
 from steppe.measures.objective import Objective

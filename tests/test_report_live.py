@@ -145,7 +145,7 @@ def test_half_open_requests_do_not_keep_others_out(path) -> None:
     with served(path) as running:
         threads = threading.active_count()
         try:
-            for _ in range(200):
+            for _ in range(2 * live.MAX_CONNECTIONS):
                 idle.append(socket.create_connection(("127.0.0.1", running.port)))
                 idle[-1].sendall(b"GET / HTTP/1.1\r\nHost:")
             assert ask(running)[0] == 200

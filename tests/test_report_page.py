@@ -78,9 +78,35 @@ def open_page(chromium):
         assert one.quiet(), (one.asked[1:], one.said)
 
 
+# the values of all menus and boxes, by id; and a page as it was loaded: no dialog, no filter, these values
+VALUES = """() => Object.fromEntries([...document.querySelectorAll('select[id], input[id]')].map(
+  one => [one.id, one.type === 'checkbox' ? one.checked : one.value]))"""
+RESET = """values => {
+  document.querySelectorAll('dialog[open]').forEach(one => one.close());
+  document.getElementById('clear').click();
+  for (const [id, value] of Object.entries(values)) {
+    const one = document.getElementById(id), field = one.type === 'checkbox' ? 'checked' : 'value';
+    if (one[field] !== value) { one[field] = value; one.dispatchEvent(new Event('change')); }
+  }
+}"""
+
+
+@pytest.fixture(scope="module")
+def shared_page(chromium, report):
+    watched = Watched(chromium, report)
+    yield watched
+    watched.context.close()
+
+
 @pytest.fixture
-def page(open_page, report):
-    return open_page(report).page
+def page(shared_page):
+    """One page for many tests, because loading it takes seconds; it is reset after each."""
+    page = shared_page.page
+    values = page.evaluate(VALUES)
+    yield page
+    page.evaluate(RESET, values)
+    assert page.evaluate(VALUES) == values
+    assert shared_page.quiet(), (shared_page.asked[1:], shared_page.said)
 
 
 def filter_by(page, setting: str, value: str) -> None:
@@ -114,7 +140,8 @@ def test_numbers_on_the_page_are_the_stores(page, table) -> None:
     assert error == pytest.approx(first.target_errors["test_error"], rel=0.05)
 
 
-def test_heads_sort_up_down_and_back(page, table) -> None:
+def test_heads_sort_up_down_and_back(open_page, report, table) -> None:
+    page = open_page(report).page
     head = page.locator('#runs-table th[data-key="targets:test_error"]')
     plan = names(page)
     found = []
@@ -207,7 +234,8 @@ def test_axes_colours_and_shapes_are_chosen(page, table) -> None:
     assert not page.evaluate("document.getElementById('scatter-chart').data.some(t => t.error_y.visible)")
 
 
-def test_pointing_at_a_run_names_it(page, table) -> None:
+def test_pointing_at_a_run_names_it(open_page, report, table) -> None:
+    page = open_page(report).page
     chart = page.locator("#scatter-chart")
     chart.scroll_into_view_if_needed()
     box = chart.locator(".points path").first.bounding_box()
@@ -246,8 +274,9 @@ def test_heat_maps_are_means_of_the_store(page, table) -> None:
     assert seen == 29
 
 
-def test_the_whole_page_by_keyboard(page) -> None:
+def test_the_whole_page_by_keyboard(open_page, report) -> None:
     """Tab reaches the table's heads; arrows walk, Enter sorts and opens, Escape closes and goes back."""
+    page = open_page(report).page
     page.locator("#clear").evaluate("e => document.getElementById('search').focus()")
     for _ in range(8):
         page.keyboard.press("Tab")
@@ -274,7 +303,8 @@ def test_the_whole_page_by_keyboard(page) -> None:
     assert page.evaluate("document.activeElement.textContent") == "test_error"
 
 
-def test_the_chart_by_keyboard(page) -> None:
+def test_the_chart_by_keyboard(open_page, report) -> None:
+    page = open_page(report).page
     page.locator("#scatter-chart").focus()
     told = []
     for _ in range(3):
@@ -366,10 +396,11 @@ def test_words_are_readable(open_page, report, scheme) -> None:
         assert contrast(page, f'.panel td[data-value="{value}"]') >= 4.5
 
 
-@pytest.mark.parametrize("width", [320, 360])
-def test_on_a_phone_nothing_sticks_out(open_page, report, width) -> None:
-    page = open_page(report, viewport={"width": width, "height": 740}).page
-    assert page.evaluate("document.documentElement.scrollWidth") == width
+def test_on_a_phone_nothing_sticks_out(open_page, report) -> None:
+    page = open_page(report, viewport={"width": 320, "height": 740}).page
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
 
 
 def test_on_paper(open_page, report) -> None:

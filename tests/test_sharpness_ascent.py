@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracles import sharpness
 from oracles.curvature import gradient, mean_loss
-from places import Place, flat
 from problems import mlp_problem, random_hessian, random_vector
-from surfaces import FLOAT, MAGNITUDE, Function, bowl, surface, waves
+from sharpness_problems import FLOAT, MAGNITUDE, Function, bowl, surface, waves
+from sites import BareSite, flat
 from torch import Tensor
 
 from steppe import Ball, Vector
@@ -49,7 +49,7 @@ class Hill:
     def __init__(self, f: Function, w: Tensor, p: float = 2.0):
         self.f, self.w, self.p = f, w, p
         half = len(w) // 2
-        self.place = Place([w[:half], w[half:]])
+        self.place = BareSite([w[:half], w[half:]])
         self.seen: list[Tensor] = []
 
     def vector(self, x: Tensor) -> Vector:

@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.flat import Landscape
-from places import flat
 from problems import each_cross_entropy, flat_weights, random_hessian, random_vector
-from surfaces import FLOAT, MAGNITUDE, bowl, classifier, network, rescaled, scaled_by, surface, waves
+from sharpness_problems import FLOAT, MAGNITUDE, bowl, classifier, network, rescaled, scaled_by, surface, waves
+from sites import flat
+from snapshots import assert_untouched
 from torch import nn
 from torch.nn.functional import cross_entropy
-from untouched import assert_untouched
 
 from steppe import Draw, Vector, gaussian, rademacher, sphere
 from steppe.measures.estimate import NotFinite, with_cost

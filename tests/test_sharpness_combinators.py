@@ -11,10 +11,10 @@ import pytest
 import torch
 from oracles.sharpness import trust_region
 from problems import random_vector
-from surfaces import FLOAT, MAGNITUDE, network
+from sharpness_problems import FLOAT, MAGNITUDE, network
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from untouched import assert_untouched
 
 from steppe import Ball, rademacher
 from steppe.measures.estimate import Estimate, Kind, Measure, NotFinite, summarise, weighted

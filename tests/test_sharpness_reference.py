@@ -10,8 +10,8 @@ import torch
 from oracles.flat import Landscape
 from oracles.sharpness import published_procedure
 from problems import each_cross_entropy, flat_weights
+from sharpness_problems import FLOAT, MAGNITUDE
 from sklearn.datasets import load_digits
-from surfaces import FLOAT, MAGNITUDE
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 

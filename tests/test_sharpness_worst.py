@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from oracles.curvature import gradient
 from oracles.flat import Landscape
 from oracles.sharpness import polar_grid, trust_region, vertices
-from places import flat
 from problems import conv_problem, each_cross_entropy, flat_parts, flat_weights, random_hessian, random_vector
-from surfaces import FLOAT, MAGNITUDE, bowl, classifier, network, rescaled, scaled_by, surface, waves
+from sharpness_problems import FLOAT, MAGNITUDE, bowl, classifier, network, rescaled, scaled_by, surface, waves
+from sites import flat
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from untouched import assert_untouched
 
 from steppe import SAM, Ball, Elementwise, Filterwise, NormLayersOnly
 from steppe.core.metric import Given
@@ -72,7 +72,7 @@ def test_on_quadratics_it_is_the_maximum_of_the_trust_region_problem(metric, low
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_unless_told_otherwise_it_finds_most_of_the_maximum_of_any_quadratic(seed):
+def test_by_default_it_finds_most_of_the_maximum_of_any_quadratic(seed):
     lowest, steepness, rho = (-1.0, -3.0, -8.0, 0.5)[seed % 4], (0.1, 1.0)[seed % 2], (0.3, 2.0)[seed // 4]
     h, slope = random_hessian(4, seed, lowest), steepness * random_vector(4, seed + 2)
     exact = trust_region(slope, h, rho).rise
@@ -131,7 +131,7 @@ def test_in_two_dimensions_it_is_what_brute_force_finds(seed, p, climb):
     st.sampled_from(sorted(CLIMBS)),
     st.sampled_from([nn.ReLU, nn.Tanh]),
 )
-def test_the_worst_point_is_in_the_ball_and_as_high_as_said(seed, p, rho, metric, climb, activation):
+def test_the_worst_point_is_in_the_ball_and_has_the_stated_loss(seed, p, rho, metric, climb, activation):
     objective = classifier(seed, activation)
     rho = rho / 10 if p == inf else rho
     measure = WorstCase(Ball(rho, metric, p), 5, 2, CLIMBS[climb])
@@ -155,7 +155,7 @@ def test_it_is_never_below_the_one_step_value(seed, p, rho, kind):
         assert found >= max(OneStep(ball).estimate(objective).value, 0) * (1 - 1e-12)
 
 
-def test_a_search_that_finds_nothing_higher_says_zero_and_stays():
+def test_a_search_that_finds_nothing_higher_returns_zero():
     """At the top of a dome."""
     summit = WorstCase(Ball(0.5)).highest(bowl(-random_hessian(4), torch.zeros(4, dtype=FLOAT)))
     assert summit.rise == 0
@@ -238,7 +238,7 @@ def test_a_given_scale_is_the_metric_that_it_equals(p):
     assert WorstCase(ours).estimate(objective).value == WorstCase(same).estimate(objective).value
 
 
-def test_a_given_scale_belongs_to_the_ball_and_not_to_whoever_made_it():
+def test_a_given_scale_is_copied():
     single, double = [torch.ones(3), torch.ones(2)], [torch.ones(3, dtype=FLOAT), torch.ones(2, dtype=FLOAT)]
     site = surface(waves(0, 5), random_vector(5))
     for scales in (single, double):

@@ -110,7 +110,7 @@ def test_a_driver_that_is_gone_leaves_nothing_running(file: Path, capsys: pytest
         assert "6 cells: 1 running, 5 open" in told(capsys, "status", str(file))[1]
 
 
-def test_what_failed_is_told_with_an_exit_code(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_give_an_exit_code(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written({"grid": {"lr": [0.1, 1e30]}})
     code, out, err = told(capsys, "run", str(file))
     assert code == 1
@@ -149,7 +149,7 @@ def test_what_failed_is_told_with_an_exit_code(file: Path, capsys: pytest.Captur
         ({"base": BASE | {"lr": -1}}, "lr is -1.0, and has to be 0 or more"),
     ],
 )
-def test_wrong_names_are_answered_before_anything_is_done(
+def test_unknown_names_are_refused_before_anything_is_written(
     file: Path, capsys: pytest.CaptureFixture[str], given: dict[str, Any], said: str
 ) -> None:
     written(given)
@@ -274,7 +274,7 @@ def test_measures_are_added_only_to_a_study_that_is_there(
         assert "name the study to add measures to: --study study.yaml, or --study digits" in err
 
 
-def test_a_study_is_told_of_by_its_folder(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_is_named_by_its_folder(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert told(capsys, "run", str(file))[0] == 0
     by_file, by_folder = (
         json.loads(told(capsys, "report", where, "--json")[1]) for where in (str(file), "studies/mine")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from studies_cells import contents, descendants
-from studies_nursery import SEEDS, study
+from studies_processes import SEEDS, study
 
 from steppe.studies.store import Store
 
@@ -32,10 +32,10 @@ def started(*words: str, **pipes: Any) -> subprocess.Popen[str]:
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    return subprocess.Popen([sys.executable, str(here / "studies_nursery.py"), *words], text=True, env=env, **pipes)
+    return subprocess.Popen([sys.executable, str(here / "studies_processes.py"), *words], text=True, env=env, **pipes)
 
 
-class Nursery:
+class ForkServer:
     """Runs studies without workers in forked children."""
 
     def __init__(self) -> None:
@@ -65,30 +65,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    with nursery.process:
-        yield nursery
-        assert nursery.process.stdin is not None
-        nursery.process.stdin.close()
+def server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    with server.process:
+        yield server
+        assert server.process.stdin is not None
+        server.process.stdin.close()
 
 
 @pytest.fixture(scope="module")
-def undisturbed(nursery: Nursery, folder: Path) -> tuple[dict[str, Any], float]:
-    answer = nursery.run(folder / "whole")
+def undisturbed(server: ForkServer, folder: Path) -> tuple[dict[str, Any], float]:
+    answer = server.run(folder / "whole")
     found = contents(study(folder / "whole"))
     assert sum(isinstance(run, dict) and run["state"] == "done" for run in found.values()) == 2 * SEEDS
     return found, answer["seconds"]
 
 
-def test_drivers_that_are_killed(nursery: Nursery, folder: Path, undisturbed: tuple[dict[str, Any], float]) -> None:
+def test_drivers_that_are_killed(server: ForkServer, folder: Path, undisturbed: tuple[dict[str, Any], float]) -> None:
     whole, seconds = undisturbed
     moments, kills, partly = random.Random(1), 0, 0
     for number in range(5 * FORKED):  # as often as it takes: how fast the machine is differs from start to start
         out, fresh = folder / f"driver-{number}", True
         while kills < FORKED or not partly:
             most = seconds * max(1, kills / FORKED)  # later, where all kills so far were before the first record
-            answer = nursery.run(out, after=moments.uniform(0, most))
+            answer = server.run(out, after=moments.uniform(0, most))
             if answer["ended"] != "killed":
                 seconds = answer["seconds"] if fresh else seconds  # other work may have slowed the first measurement
                 break
@@ -96,7 +96,7 @@ def test_drivers_that_are_killed(nursery: Nursery, folder: Path, undisturbed: tu
             if study(out).store.exists():
                 with Store.reading(study(out).store) as store:
                     partly += list(store.states().values()).count("done") not in (0, 2 * SEEDS)
-        nursery.run(out)
+        server.run(out)
         assert contents(study(out)) == whole
         if kills >= FORKED and partly:
             break

@@ -217,6 +217,6 @@ def test_what_may_be_asked_for() -> None:
         ({"ensembles": "yes"}, "show.ensembles takes true or false, not 'yes'"),
     ],
 )
-def test_what_is_wrong_is_answered(given: Any, said: str) -> None:
+def test_wrong_show_sections_are_refused(given: Any, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         Study.of({"show": given}, "s")

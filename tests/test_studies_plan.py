@@ -182,12 +182,12 @@ def test_keys_follow_from_what_numbers_follow_from() -> None:
         ({"targets": {"gap": 1}}, "targets takes a list of names, as in `targets: [test_error, gap]`"),
     ],
 )
-def test_what_is_wrong_is_answered(given: dict[str, Any], said: str) -> None:
+def test_wrong_study_files_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         study(**given)
 
 
-def test_settings_out_of_range_are_answered_with_the_run() -> None:
+def test_settings_out_of_range_are_refused_with_the_run() -> None:
     with pytest.raises(ValueError, match=r"the run with .*'lr': -1.*lr is -1.0, and has to be 0 or more"):
         cells(study(grid={"lr": [-1]}))
 

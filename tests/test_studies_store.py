@@ -5,6 +5,7 @@ import json
 import os
 import sqlite3
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf, isnan, nan
 from pathlib import Path
@@ -30,6 +31,19 @@ class Cell:
 def store(tmp_path):
     with Store.open(tmp_path / "study.sqlite") as store:
         yield store
+
+
+@contextmanager
+def by_hand(store):
+    """One write transaction on the file of a store, as by another program."""
+    db = sqlite3.connect(store.path, isolation_level=None)
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        yield db
+        if db.in_transaction:
+            db.execute("COMMIT")
+    finally:
+        db.close()
 
 
 ESTIMATE = Estimate(0.25, 0.01, 8, "lower bound", Cost(1.0, 20.0, 0.0, 3.5), note="a note", complete=False)
@@ -106,9 +120,10 @@ def test_a_record_is_whole_or_not_there(store):
     store.add([Cell("a")])
     with pytest.raises(TypeError, match="has a value"):
         store.record("a", targets={"e": 0.1}, measures={"m": 3.0})
-    with pytest.raises(sqlite3.IntegrityError), store._writing() as db:
-        db.execute("INSERT INTO finished (cell, at) VALUES (1, 'now')")
-        db.execute("INSERT INTO claims (cell, worker, since) VALUES (99, 'nobody', 0)")
+    with by_hand(store) as db:
+        db.execute("CREATE TRIGGER fails BEFORE INSERT ON finished BEGIN SELECT RAISE(ABORT, 'disk trouble'); END")
+    with pytest.raises(sqlite3.IntegrityError, match="disk trouble"):
+        store.record("a", targets={"e": 0.1})
     (run,) = store.table().runs
     assert (run.state, run.targets) == ("open", {})
 
@@ -166,8 +181,8 @@ def test_records_are_never_changed_even_by_hand(store, table):
     store.note("n", 1)
     column = {"cells": "name", "notes": "name", "origins": "versions", "curves": "record", "finished": "at"}
     for change in (f"DELETE FROM {table}", f"UPDATE {table} SET {column.get(table, 'name')} = 'x'"):
-        with pytest.raises(sqlite3.IntegrityError, match="never changed"):
-            store._db.execute(change)
+        with by_hand(store) as db, pytest.raises(sqlite3.IntegrityError, match="never changed"):
+            db.execute(change)
 
 
 def test_the_last_note_of_a_name_counts(store):
@@ -180,8 +195,9 @@ def test_the_last_note_of_a_name_counts(store):
 
 
 def test_a_store_is_in_write_ahead_mode_and_has_a_mark(store):
-    assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert store._db.execute("PRAGMA application_id").fetchone() == (int.from_bytes(b"STEP"),)
+    with by_hand(store) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert db.execute("PRAGMA application_id").fetchone() == (int.from_bytes(b"STEP"),)
     assert [p.name for p in store.path.parent.iterdir() if p.suffix == ".tmp"] == []
 
 
@@ -247,7 +263,7 @@ def test_other_files_and_damaged_ones_are_refused_and_left_alone(tmp_path, make,
     assert before is None or path.read_bytes() == before
 
 
-def test_damage_that_comes_up_later_is_told_as_such(tmp_path):
+def test_damage_found_later_is_reported_as_damage(tmp_path):
     path = tmp_path / "study.sqlite"
     damaged(path)
     with Store.join(path) as store, pytest.raises(ValueError, match="is damaged"):
@@ -265,9 +281,10 @@ def test_readers_see_what_is_committed_and_cannot_write(store):
     store.add([Cell("a")])
     with Store.reading(store.path) as reader:
         assert reader.states() == {"a": "open"}
-        with store._writing() as db:
+        with by_hand(store) as db:
             db.execute("INSERT INTO finished (cell, at) VALUES (1, 'now')")
             assert reader.states() == {"a": "open"}
+            db.execute("COMMIT")
         assert reader.states() == {"a": "done"}
         with pytest.raises(OSError, match="readonly"):
             reader.add([Cell("b")])
@@ -281,7 +298,7 @@ def test_a_path_with_marks_of_addresses_in_it_can_be_read(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_store_in_a_folder_that_nobody_may_write_to_can_be_read(tmp_path):  # pragma: no cover
+def test_a_store_in_a_read_only_folder_can_be_read(tmp_path):  # pragma: no cover
     filled(tmp_path / "s" / "study.sqlite", 2)
     (tmp_path / "s").chmod(0o500)
     try:
@@ -291,10 +308,10 @@ def test_a_store_in_a_folder_that_nobody_may_write_to_can_be_read(tmp_path):  # 
         (tmp_path / "s").chmod(0o700)
 
 
-def test_a_writer_that_waits_too_long_says_so(store, monkeypatch):
+def test_a_writer_that_waits_too_long_raises(store, monkeypatch):
     monkeypatch.setattr("steppe.studies.schema.PATIENCE", 0.05)
     locked = pytest.raises(TimeoutError, match="locked by another process")
-    with Store.join(store.path) as other, store._writing(), locked:
+    with Store.join(store.path) as other, by_hand(store), locked:
         other.add([Cell("a")])
 
 

@@ -60,7 +60,7 @@ def test_every_study_is_written_as_numbers_and_picture(name: str, tmp_path: Path
     assert [p.name for p in (tmp_path / "new" / "folder").iterdir() if p.name.startswith(".")] == []
 
 
-def test_a_command_writes_and_says_what_it_saw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_writes_and_prints_its_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "two.html"
     said = answered(capsys, "sharpbalance-figure-2", *FAST, "--out", str(out))
     assert said["files"] == [str(out), str(tmp_path / "two.json")]
@@ -90,7 +90,7 @@ def test_a_seed_repeats_and_another_does_not(capsys: pytest.CaptureFixture[str])
         (["wishart-moments", "--seed", "-1"], "0 or more"),
     ],
 )
-def test_wrong_questions_are_answered(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["theory", *words]) == 2
     assert said in capsys.readouterr().err
 
@@ -103,7 +103,7 @@ def test_wrong_questions_are_answered(words: list[str], said: str, capsys: pytes
         (["--sizes.rows", "601"], "601 rows cannot be split into 10"),
     ],
 )
-def test_wrong_sizes_are_answered(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_sizes_are_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["theory", "sharpbalance-figure-2", "--quick", *words]) == 1
     assert said in capsys.readouterr().err
 

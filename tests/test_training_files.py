@@ -271,7 +271,7 @@ def test_a_logger_of_ones_own(tmp_path: Path) -> None:
     assert [first, second] == [(r["step"], numbers(r)) for r in run.records]
 
 
-def test_an_unknown_logger_is_answered_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_logger_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no logger 'cvs'. Did you mean 'csv'"):
         logger("cvs", tmp_path, [])
 
@@ -296,7 +296,7 @@ with claimed(Path(sys.argv[1])):
 """
 
 
-def test_a_second_process_is_told_who_has_the_folder_until_the_first_is_gone(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_while_the_first_holds_the_folder(tmp_path: Path) -> None:
     first = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
     with first:
@@ -319,7 +319,7 @@ def test_a_run_yaml_that_is_none(text: str, tmp_path: Path) -> None:
         open_run(tmp_path)
 
 
-def test_a_setting_that_nobody_knows(tmp_path: Path) -> None:
+def test_an_unknown_setting_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("config: {learning_rate: 1}\ntask: {}")
     with pytest.raises(ValueError, match=r"no setting 'learning_rate'"):
         open_run(tmp_path)

@@ -24,12 +24,12 @@ KILLS = 20
 EPOCHS = 25
 
 
-class Nursery:
-    """Trains in processes of its own; see training_nursery.py."""
+class ForkServer:
+    """Trains in processes of its own; see training_processes.py."""
 
     def __init__(self) -> None:
         here = Path(__file__).parent
-        command = [sys.executable, "-W", "error", str(here / "training_nursery.py")]
+        command = [sys.executable, "-W", "error", str(here / "training_processes.py")]
         path = os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])])
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
@@ -49,12 +49,12 @@ class Nursery:
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    with nursery.process:
-        yield nursery
-        assert nursery.process.stdin is not None
-        nursery.process.stdin.close()
+def server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    with server.process:
+        yield server
+        assert server.process.stdin is not None
+        server.process.stdin.close()
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ RUNS: list[dict[str, Any]] = [
 ]
 
 
-def test_twenty_kills_at_random_moments(nursery: Nursery, folder: Path) -> None:
+def test_twenty_kills_at_random_moments(server: ForkServer, folder: Path) -> None:
     moments = random.Random(0)
     kills = in_the_middle = 0
     wholes: dict[str, tuple[Config, float]] = {}
@@ -81,11 +81,11 @@ def test_twenty_kills_at_random_moments(nursery: Nursery, folder: Path) -> None:
             break
         if changes["method"] not in wholes:
             settings = config(folder / f"whole-{number}", epochs=EPOCHS, checkpoint_every=0.02, **changes)
-            wholes[changes["method"]] = settings, nursery.train(settings)["seconds"]
+            wholes[changes["method"]] = settings, server.train(settings)["seconds"]
         settings, seconds = wholes[changes["method"]]
         whole, settings = open_run(str(settings.out)), replace(settings, out=str(folder / f"killed-{number}"))
         mine = 0
-        while nursery.train(settings, after=moments.uniform(0, seconds / 3) if mine < 8 else None)["ended"] == "killed":
+        while server.train(settings, after=moments.uniform(0, seconds / 3) if mine < 8 else None)["ended"] == "killed":
             mine += 1
         kills += mine
         run = open_run(str(settings.out))
@@ -95,14 +95,14 @@ def test_twenty_kills_at_random_moments(nursery: Nursery, folder: Path) -> None:
     assert in_the_middle >= KILLS // 4  # the kills were not all before the first checkpoint
 
 
-def test_a_kill_at_every_system_call_that_writes(nursery: Nursery, folder: Path) -> None:
+def test_a_kill_at_every_system_call_that_writes(server: ForkServer, folder: Path) -> None:
     """The k-th start of a run dies at its k-th call: in locks, run.yaml, records, both files of a checkpoint."""
     settings = config(folder / "whole", epochs=3, checkpoint_every=0.0, method="ssam-d", ema=0.9)
-    nursery.train(settings)
+    server.train(settings)
     whole, settings = open_run(str(settings.out)), replace(settings, out=str(folder / "killed"))
     left_behind: set[str] = set()
     for call in count(1):
-        if nursery.train(settings, call=call)["ended"] == "finished":
+        if server.train(settings, call=call)["ended"] == "finished":
             break
         names = {p.name for p in (folder / "killed").iterdir()}
         left_behind |= {n[1:].rsplit(".", 2)[0] for n in names if n.endswith(".tmp")}  # .NAME.PROCESS.tmp
@@ -114,14 +114,14 @@ def test_a_kill_at_every_system_call_that_writes(nursery: Nursery, folder: Path)
     assert len(list((folder / "killed").glob("state-*"))) == 2
 
 
-def test_a_kill_at_every_system_call_of_a_run_with_few_checkpoints(nursery: Nursery, folder: Path) -> None:
+def test_a_kill_at_every_system_call_of_a_run_with_few_checkpoints(server: ForkServer, folder: Path) -> None:
     """Its epochs are short: records are written in between, and are replaced when they are repeated."""
     settings = config(folder / "whole", epochs=8, method="looksam", method_options={"k": 3})
-    nursery.train(settings)
+    server.train(settings)
     whole, settings = open_run(str(settings.out)), replace(settings, out=str(folder / "killed"))
     between = 0
     for call in count(1):
-        if nursery.train(settings, call=call)["ended"] == "finished":
+        if server.train(settings, call=call)["ended"] == "finished":
             break
         records = folder / "killed/metrics.jsonl"
         lines = records.read_bytes().count(b"\n") if records.exists() else 0
@@ -133,15 +133,15 @@ def test_a_kill_at_every_system_call_of_a_run_with_few_checkpoints(nursery: Nurs
     assert len(records.read_bytes().splitlines()) == 8
 
 
-def test_a_kill_at_every_system_call_of_a_run_that_is_made_longer(nursery: Nursery, folder: Path) -> None:
+def test_a_kill_at_every_system_call_of_a_run_that_is_made_longer(server: ForkServer, folder: Path) -> None:
     """The finished run goes back to the checkpoint before its end first: killed there, it is shorter, but whole."""
     changes = {"schedule": "constant", "measures": ["loss"], "ema": 0.9}
     settings = config(folder / "whole", epochs=4, **changes)
-    nursery.train(settings)
+    server.train(settings)
     whole, settings = open_run(str(settings.out)), replace(settings, out=str(folder / "killed"))
-    nursery.train(replace(settings, epochs=2))
+    server.train(replace(settings, epochs=2))
     for call in count(1):
-        if nursery.train(settings, call=call)["ended"] == "finished":
+        if server.train(settings, call=call)["ended"] == "finished":
             break
         assert [r["epoch"] for r in open_run(str(settings.out)).records] in ([1], [1, 2], [1, 2, 3])
     assert call > 8

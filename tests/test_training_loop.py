@@ -125,7 +125,7 @@ def test_an_even_average_of_every_step_counts_those_after_its_start(tmp_path: Pa
         torch.testing.assert_close(run.weights("swa")[k].double(), torch.stack([w[k] for w in late]).mean(0))
 
 
-def test_swa_begins_where_it_is_told(tmp_path: Path) -> None:
+def test_swa_begins_at_its_setting(tmp_path: Path) -> None:
     run = train(config(tmp_path, epochs=4, swa=0.5))
     assert ["swa_test_accuracy" in r for r in run.records] == [False, False, True, True]
 
@@ -291,7 +291,7 @@ def test_held_out_rows_are_in_no_batch_and_come_in_turn(tmp_path: Path) -> None:
     assert keys(later[0]) == taken[len(fed.feed) + 2]
 
 
-def test_a_method_that_wants_held_out_rows_says_so(tmp_path: Path) -> None:
+def test_a_method_that_needs_held_out_rows_raises_without_them(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="set held_out"):
         train(config(tmp_path, method="agnostic-sam", method_options={"share": None}))
 

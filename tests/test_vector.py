@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import Place, flat
+from sites import BareSite, flat
 
 from steppe.core import vector as many
 from steppe.core.vector import STACK_BELOW, Space
@@ -16,15 +16,15 @@ from steppe.core.vector import STACK_BELOW, Space
 shapes = st.lists(st.sampled_from([(3,), (2, 2), (1,), (4, 1, 2), ()]), min_size=1, max_size=12)
 
 
-def place(shapes, seed: int, dtype: torch.dtype = torch.float64) -> Place:
+def site(shapes, seed: int, dtype: torch.dtype = torch.float64) -> BareSite:
     generator = torch.Generator().manual_seed(seed)
-    return Place([torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes])
+    return BareSite([torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes])
 
 
 @given(shapes, st.integers(0, 2**31))
 @settings(deadline=None, max_examples=80)
 def test_the_algebra_is_that_of_flat_tensors(shapes, seed):
-    at, other = place(shapes, seed), place(shapes, seed + 1)
+    at, other = site(shapes, seed), site(shapes, seed + 1)
     a, b = at.weights, at.space.vector(other.tensors)
     x, y = flat(a), flat(b)
     torch.testing.assert_close(flat(a + b), x + y)
@@ -41,7 +41,7 @@ def test_the_algebra_is_that_of_flat_tensors(shapes, seed):
 
 
 def test_packing_and_unpacking_give_the_tensors_back_in_their_order():
-    at = place([(2, 2), (3,), (2, 2), (3,), (5,)], 0)
+    at = site([(2, 2), (3,), (2, 2), (3,), (5,)], 0)
     chunks = at.space.pack(at.tensors)
     assert sorted(tuple(c.shape) for c in chunks) == [(2, 2, 2), (2, 3), (5,)]
     assert all(torch.equal(s, t) for s, t in zip(at.space.unpack(chunks), at.tensors, strict=True))
@@ -49,20 +49,20 @@ def test_packing_and_unpacking_give_the_tensors_back_in_their_order():
 
 def test_large_tensors_are_not_copied_and_small_ones_of_other_kinds_not_mixed():
     big = [torch.zeros(STACK_BELOW + 1) for _ in range(2)]
-    at = Place([*big, torch.zeros(3), torch.zeros(3, dtype=torch.bfloat16), torch.zeros(3)], [0, 0, 0, 0, 1])
+    at = BareSite([*big, torch.zeros(3), torch.zeros(3, dtype=torch.bfloat16), torch.zeros(3)], [0, 0, 0, 0, 1])
     chunks = at.weights.chunks
     assert len(chunks) == 5
     assert chunks[0].data_ptr() == big[0].data_ptr()
 
 
 def test_half_precision_sums_are_taken_in_float32():
-    at = Place([torch.full((1 << 15,), 100.0, dtype=torch.float16)])
+    at = BareSite([torch.full((1 << 15,), 100.0, dtype=torch.float16)])
     assert at.weights.norm() == pytest.approx(100 * 2**7.5, rel=1e-3)
     assert at.weights.dot(at.weights) == pytest.approx(1e4 * 2**15, rel=1e-3)
 
 
 def test_a_consumed_vector_says_so():
-    a = place([(2,)], 0).weights
+    a = site([(2,)], 0).weights
     a.norm()  # is remembered, and must not outlive the entries
     a.release()
     with pytest.raises(RuntimeError, match="clone"):

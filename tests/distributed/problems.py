@@ -162,6 +162,21 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
         }
 
 
+def state_of(opt: SharpnessAware, model: nn.Module) -> dict[str, Tensor]:
+    """Weights, optimizer state and numeric group options: what a refused step leaves unchanged."""
+    state = weights(model)
+    for i, entries in opt.state_dict()["state"].items():
+        for key, value in entries.items():
+            state[f"{i}.{key}"] = (value.full_tensor() if hasattr(value, "full_tensor") else value).clone()
+    for i, group in enumerate(opt.param_groups):
+        state.update({f"group {i}.{k}": torch.tensor(v) for k, v in group.items() if isinstance(v, float | int)})
+    return state
+
+
+def statistics_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: b.clone() for name, b in model.named_buffers()}
+
+
 def train(
     the_method: str | Method,
     wrapper: str = "alone",

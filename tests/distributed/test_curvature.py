@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from snapshots import assert_untouched
 from torch import Tensor
-from untouched import assert_untouched
 
 from steppe import Elementwise
 from steppe.core.basis import flat

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
-from untouched import assert_untouched
 
 from steppe import SAM
 from steppe.core.process_group import Workers

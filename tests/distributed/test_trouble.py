@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,6 +30,8 @@ from .problems import (
     losses,
     make,
     network,
+    state_of,
+    statistics_of,
     train,
     weights,
     with_batch_norm,
@@ -41,21 +43,6 @@ POISONED: dict[str, Callable[[], Method]] = {
     "sa-sam": WHOLE_BATCH["sa-sam"],
     "per-worker": lambda: PerWorker(SAM(0.1)),
 }
-
-
-def state_of(opt: SharpnessAware, model: nn.Module) -> dict[str, Tensor]:
-    """Everything that a refused step must leave alone."""
-    state = weights(model)
-    for i, entries in opt.state_dict()["state"].items():
-        for key, value in entries.items():
-            state[f"{i}.{key}"] = (value.full_tensor() if hasattr(value, "full_tensor") else value).clone()
-    for i, group in enumerate(opt.param_groups):
-        state.update({f"group {i}.{k}": torch.tensor(v) for k, v in group.items() if isinstance(v, float | int)})
-    return state
-
-
-def statistics_of(model: nn.Module) -> dict[str, Tensor]:
-    return {name: b.clone() for name, b in model.named_buffers()}
 
 
 def poisoned(rank: int, name: str, wrapper: str, policy: str, bad_pass: int, culprit: int) -> dict[str, Any]:

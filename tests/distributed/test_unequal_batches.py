@@ -18,9 +18,21 @@ from steppe import SAM, Every, Method, PerPart, PerWorker, SharpBalance, Sharpne
 
 from .naive import Gradient, averaged, gradient_at, steepest
 from .pair import WORLD, Pair
-from .problems import BASES, WRAPPERS, advance, assert_bitwise, assert_same, batch, losses, make, network, weights
+from .problems import (
+    BASES,
+    WRAPPERS,
+    advance,
+    assert_bitwise,
+    assert_same,
+    batch,
+    losses,
+    make,
+    network,
+    state_of,
+    statistics_of,
+    weights,
+)
 from .problems import with_batch_norm as batch_norm_network
-from .test_trouble import state_of, statistics_of
 
 SIZES = [(5, 4), (3, 6)]  # rows of the two workers
 STEPS = 10

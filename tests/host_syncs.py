@@ -1,4 +1,4 @@
-"""How often the host waits for the GPU, as torch's own debug mode tells it."""
+"""Synchronizations of host and GPU, as reported by torch.cuda.set_sync_debug_mode."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 
 @contextmanager
-def waits() -> Iterator[list[str]]:
-    """A block, and what in it waited for the GPU."""
+def host_syncs() -> Iterator[list[str]]:
+    """Collects the warnings about operations in the block that wait for the GPU."""
     seen: list[str] = []
     torch.cuda.synchronize()
     with warnings.catch_warnings(record=True) as told:

@@ -1,9 +1,9 @@
-"""Drives studies in processes that may be killed. Imported once: torch takes seconds.
+"""Runs studies in processes that tests kill.
 
-`python studies_nursery.py local OUT` runs the study of fault tests in two workers, and `endless OUT` one that does not
-end. `python studies_nursery.py fork`
-reads one request a line, {"out": folder, "after": seconds or null}, runs the study in a forked child without workers,
-kills the child after so many seconds, and answers with how it ended.
+`python studies_processes.py local OUT` runs the study of the fault tests in two workers, `endless OUT` one that does
+not end. `python studies_processes.py fork` imports torch once and reads one request per line, {"out": folder, "after":
+seconds or null}: it runs the study in a forked child without workers, kills the child after so many seconds, and
+prints how it ended.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from steppe.core.vector import Space, Vector
 
 
 @dataclass
-class Place:
+class BareSite:
     """The weights given, all of them `named weight` unless roles say otherwise."""
 
     tensors: list[Tensor]
