@@ -49,6 +49,7 @@ SWEPT = [("det-sam", {"rho": 1.0, "strength": s}) for s in (0.01, 0.1, 1.0)] + [
     for rho in (0.005, 0.01)
     for lam in (0.0001, 0.001, 0.005)
 ]
+MODEL = "gpu_networks:channels_last_resnet18"  # bf16 steps take 6 ms instead of 11
 Cell = tuple[str, dict[str, Any]]
 
 
@@ -60,7 +61,7 @@ def run(
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a checkpoint is written after every epoch
     with tempfile.TemporaryDirectory(dir=memory) as folder:
         config = Config(
-            data=data, model="resnet18", method=method, method_options=options, lr=0.1, momentum=0.9, weight_decay=5e-4,
+            data=data, model=MODEL, method=method, method_options=options, lr=0.1, momentum=0.9, weight_decay=5e-4,
             epochs=50, batch_size=128, schedule="multistep", milestones=[0.2, 0.4, 0.6, 0.8], decay=0.25,
             augment=["crop", "flip"], validation=validation, seed=seed, precision=precision, evaluate_every=50,
             checkpoint_every=3600.0, on_nonfinite="late", out=f"{folder}/run",
