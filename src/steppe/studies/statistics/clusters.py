@@ -1,15 +1,16 @@
 """Configurations as clusters: runs that differ in their seed alone, their permutations, and the jackknife over them.
 
-The seeds of one configuration are not independent observations of a relation between runs, so a configuration is what is
-exchanged and what is left out. Under the hypothesis of no relation, the targets of a configuration, all its seeds as one
-block, are independent of its measures; blocks of equal size are exchangeable. A permutation therefore moves whole blocks,
-seed by seed in order, among configurations with the same number of seeds (and, for pairs within groups, in the same
-group). Configurations that are alone with their number of seeds stay where they are, which costs power, not validity.
+The seeds of one configuration are not independent observations of a relation between runs, so a configuration is what
+is exchanged and what is left out. Under the hypothesis of no relation, the targets of a configuration, all its seeds as
+one block, are independent of its measures; blocks of equal size are exchangeable. A permutation therefore moves whole
+blocks, seed by seed in order, among configurations with the same number of seeds (and, for pairs within groups, in the
+same group). Configurations that are alone with their number of seeds stay where they are, which costs power, not
+validity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 from math import factorial, prod
@@ -23,6 +24,7 @@ from .kendall import Floats, Ints, ranks
 SEED = "seed"  # the setting in which runs of one configuration differ
 MAX_EXACT = 50_000  # permutations up to which all are enumerated: 8 configurations have 40 320
 BATCH = 2_000  # random permutations at a time
+KEPT = 5  # batches that are kept for other tests of the same runs: those that every test draws
 
 Blocks = list[Ints]  # per class of exchangeable configurations, their rows: one line per configuration
 
@@ -80,40 +82,49 @@ class Clusters:
         return lines
 
 
-def count_permutations(blocks: Blocks) -> int:
-    """The number of permutations of blocks."""
-    return prod(factorial(len(block)) for block in blocks)
+class Permutations:
+    """The permutations of exchangeable blocks of rows.
 
+    Parameters
+    ----------
+    blocks : list of array
+        Classes of exchangeable configurations: one line of rows per configuration.
+    n : int
+        Rows.
+    seed : int
+        Seed of random permutations.
 
-def all_permutations(blocks: Blocks, n: int) -> Ints:
-    """All permutations of n rows, one per line."""
-    orders = [list(permutations(range(len(block)))) for block in blocks]
-    return _as_rows(blocks, [np.array(part) for part in zip(*product(*orders), strict=True)], n)
-
-
-def random_permutations(blocks: Blocks, n: int, seed: int, batch: int) -> Ints:
-    """`BATCH` random permutations of n rows, a function of the blocks, the seed and the number of the batch.
-
-    Philox is counter-based, and the order of its raw integers is the permutation: the same on every machine.
     """
-    streams = (np.random.Philox(key=seed, counter=[0, 0, part, batch]) for part in range(len(blocks)))
-    drawn = zip(streams, blocks, strict=True)
-    return _as_rows(blocks, [np.argsort(s.random_raw((BATCH, len(b))), kind="stable") for s, b in drawn], n)
 
+    def __init__(self, blocks: Blocks, n: int, seed: int) -> None:
+        self.blocks, self.n, self.seed = blocks, n, seed
+        self.count = prod(factorial(len(block)) for block in blocks)
+        self._first: dict[int, Ints] = {}
 
-def _as_rows(blocks: Blocks, orders: Sequence[Ints], n: int) -> Ints:
-    rows = np.broadcast_to(np.arange(n), (len(orders[0]), n)).copy()
-    for block, order in zip(blocks, orders, strict=True):
-        rows[:, block.reshape(-1)] = block[order].reshape(len(order), -1)
-    return rows
+    def all(self) -> Ints:
+        """All permutations, one per line."""
+        orders = product(*(permutations(range(len(block))) for block in self.blocks))
+        return self._rows([np.array(part) for part in zip(*orders, strict=True)])
 
+    def batch(self, number: int) -> Ints:
+        """`BATCH` random permutations, one per line: a function of the blocks, the seed and the number of the batch.
 
-def batches(blocks: Blocks, n: int, seed: int) -> Iterator[Ints]:
-    """Random permutations without end."""
-    batch = 0
-    while True:
-        yield random_permutations(blocks, n, seed, batch)
-        batch += 1
+        Philox is counter-based, and the order of its raw integers is the permutation: the same on every machine.
+        """
+        if number in self._first:
+            return self._first[number]
+        streams = (np.random.Philox(key=self.seed, counter=[0, 0, i, number]) for i in range(len(self.blocks)))
+        raw = (s.random_raw((BATCH, len(b))) for s, b in zip(streams, self.blocks, strict=True))
+        rows = self._rows([np.argsort(r, kind="stable") for r in raw])
+        if number < KEPT:
+            self._first[number] = rows
+        return rows
+
+    def _rows(self, orders: Sequence[Ints]) -> Ints:
+        rows = np.broadcast_to(np.arange(self.n), (len(orders[0]), self.n)).copy()
+        for block, order in zip(self.blocks, orders, strict=True):
+            rows[:, block.reshape(-1)] = block[order].reshape(len(order), -1)
+        return rows
 
 
 def jackknife_error(without: Floats) -> float:

@@ -2,9 +2,10 @@
 
 A contender is a method with its options: each radius of SAM is one. The difference of a target is averaged over pairs.
 Its standard error is the larger of two: that of seeds within configurations (do the differences repeat with other
-seeds?), and that of configurations (do they repeat with other settings?); the degrees of freedom are those of the larger
-one. With seeds alone, two configurations that disagree would count as agreement; with configurations alone, a study of
-one or two configurations with many seeds could never tell. p and interval come from the same Student's t and agree.
+seeds?), and that of configurations (do they repeat with other settings?); the degrees of freedom are those of the
+larger one. With seeds alone, two configurations that disagree would count as agreement; with configurations alone, a
+study of one or two configurations with many seeds could never tell. p and interval come from the same Student's t and
+agree.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ OWN = ("method", "rho", "method_options")  # settings that make a contender
 # (Table 1) report that SAM removes 10 to 30 % of the errors on CIFAR.
 RELEVANT = 0.1
 FEWEST = 3  # pairs: the spread of two differences is a coin's
-# Runs whose mean training errors differ by more than a point are not trained to the same end: A modern look, section 5.1,
-# compares runs with at most 1 % training error.
+# Runs whose mean training errors differ by more than a point are not trained to the same end: A modern look, section
+# 5.1, compares runs with at most 1 % training error.
 SAME_ERROR = 0.01
 SAME_LOSS = 2.0  # factor between mean training losses, where errors are not known
 
@@ -264,7 +265,10 @@ def concluded(c: Comparison, *, rejected: bool, tests: int, level: float) -> Com
     elif c.low > 0 or c.high < 0:
         why = f"the interval excludes zero, but p is not significant after correction for {tests} tests"
     elif max(-c.low, c.high) <= bound:
-        verdict, why = "no difference seen", f"the interval includes zero and excludes {100 * RELEVANT:.0f} % of the reference"
+        verdict, why = (
+            "no difference seen",
+            f"the interval includes zero and excludes {100 * RELEVANT:.0f} % of the reference",
+        )
     else:
         why = f"the interval includes zero and {100 * RELEVANT:.0f} % of the reference: too few pairs"
     return replace(c, verdict=verdict, why=why, smallest_detectable_difference=quantiles * c.error)

@@ -2,12 +2,13 @@
 
 Holm's procedure (1979) bounds the chance that a study shows any false verdict, whatever the dependence of its tests.
 Measures are variants of one idea, targets share their runs and methods share their reference, so the dependence is
-strong and unknown, and readers take every single verdict for a finding: the family-wise error is what has to be bounded.
-Benjamini and Yekutieli's procedure also allows any dependence, but bounds only the share of false verdicts among all,
-and with a dozen true ones in a study that admits false ones.
+strong and unknown, and readers take every single verdict for a finding: the family-wise error is what has to be
+bounded. Benjamini and Yekutieli's procedure also allows any dependence, but bounds only the share of false verdicts
+among all, and with a dozen true ones in a study that admits false ones.
 
 Tests that could not have a small enough p-value however the targets were ordered (small pools, many ties) never reject
-and do not count (Tarone 1990): whether a test counts depends on its design and ties, not on the order that was observed.
+and do not count (Tarone 1990): whether a test counts depends on its design and ties, not on the order that was
+observed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def holm(p: ArrayLike) -> Floats:
     return corrected
 
 
-def testable(smallest_p: ArrayLike, level: float = LEVEL) -> NDArray[np.bool_]:
+def able_to_reject(smallest_p: ArrayLike, level: float = LEVEL) -> NDArray[np.bool_]:
     """Which tests count: those that could reject if as many tests as these count (Tarone 1990)."""
     smallest = np.asarray(smallest_p, dtype=np.float64)
     for k in range(1, len(smallest) + 1):

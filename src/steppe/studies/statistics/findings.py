@@ -16,7 +16,7 @@ from ..table import Table
 from . import comparisons, sentences
 from .clusters import configurations
 from .comparisons import Comparison, concluded, contest
-from .family import LEVEL, holm, testable
+from .family import LEVEL, able_to_reject, holm
 from .permutation import FIRST
 from .predictions import HYPOTHESES, RELEVANT, Finding, decided, relations, smallest_detectable_tau
 
@@ -107,7 +107,7 @@ def findings(
     tested = [(f, relation.test, i) for relation in related for i, f in enumerate(relation.findings)]
     smallest = [test.smallest_p[i] if test is not None and f.pairs else np.inf for f, test, i in tested]
     smallest += [0.0 if c.freedom else np.inf for c in battle.comparisons]
-    able = testable(smallest)
+    able = able_to_reject(smallest)
 
     def corrected(bound: int) -> Any:
         """Holm's p-values from lower bounds (0), estimates (1) or upper bounds (2) of the p-values."""

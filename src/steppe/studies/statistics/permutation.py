@@ -9,7 +9,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from .clusters import BATCH, MAX_EXACT, Blocks, all_permutations, count_permutations, random_permutations
+from .clusters import MAX_EXACT, Permutations
 from .kendall import Floats, Ints, ranks
 
 FIRST = 10_000  # permutations that every test draws: p is then known to about 0.01
@@ -40,7 +40,7 @@ def tau_scores(sign_x: NDArray[np.float32], y: Floats) -> Scores:
 
 
 def share_scores(inside: NDArray[np.bool_], order: Floats) -> Scores:
-    """Sums over the runs inside, per measure, of permutations of `order`: runs with a higher target minus lower ones."""
+    """Sums of permutations of `order` (runs with a higher target minus lower ones) over the runs inside, per measure."""
     return lambda rows: inside.astype(np.float64) @ order[rows].T
 
 
@@ -54,29 +54,24 @@ class PermutationTest:
         The score of each measure.
     scores : callable
         Scores of permuted rows.
-    blocks : list of array
-        What is permuted.
-    n : int
-        Runs.
+    permutations : Permutations
+        Of the runs.
     normal : bool
         Whether scores are normal under permutation, so that only their spread is estimated.
-    seed : int
-        Seed of the permutations.
 
     """
 
     observed: Floats
     scores: Scores
-    blocks: Blocks
-    n: int
+    permutations: Permutations
     normal: bool
-    seed: int
 
     def __post_init__(self) -> None:
         m = len(self.observed)
         self.draws = self.batches = 0
         self.reached, self.squares, self.largest, self.at_largest = (np.zeros(m) for _ in range(4))
-        self.exact = count_permutations(self.blocks) <= MAX_EXACT
+        self.exact = self.permutations.count <= MAX_EXACT
+        self.normal = self.normal and not self.exact
         self.null: Floats | None = None  # all scores, where all permutations are enumerated
 
     def draw(self, times: int) -> bool:
@@ -84,14 +79,14 @@ class PermutationTest:
         if self.exact:
             if self.draws:
                 return False
-            self.null = self.scores(all_permutations(self.blocks, self.n))
+            self.null = self.scores(self.permutations.all())
             self._count(self.null)
             return True
-        most = NORMAL_DRAWS if self.normal else int(min(MAX_DRAWS, max(MAX_WORK / self.n**2 * 2, FIRST)))
+        most = NORMAL_DRAWS if self.normal else int(min(MAX_DRAWS, max(2 * MAX_WORK / self.permutations.n**2, FIRST)))
         times = min(times // 4 if self.normal else times, most)
         before = self.draws
         while self.draws < times:
-            self._count(self.scores(random_permutations(self.blocks, self.n, self.seed, self.batches)))
+            self._count(self.scores(self.permutations.batch(self.batches)))
             self.batches += 1
         return self.draws > before
 

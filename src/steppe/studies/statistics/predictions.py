@@ -3,12 +3,12 @@
 - strong: over all pairs of runs (Andriushchenko et al. 2023, section 3.1: sharpness is highly correlated with
   generalisation). tau is their Eq. 4.
 - within groups: over pairs of runs in the same group, for studies with groups (their Figure 5).
-- weak: over pairs of one of the flattest runs and one other run (section 3.1: the flattest models generalise well). tau is
-  then the share of such pairs in which the flat run has the lower target minus the share in which it has the higher one
-  (Cliff 1993).
+- weak: over pairs of one of the flattest runs and one other run (section 3.1: the flattest models generalise well). tau
+  is then the share of such pairs in which the flat run has the lower target minus the share in which it has the higher
+  one (Cliff 1993).
 
-Positive values mean that flatter runs have a lower target. Intervals leave out one configuration at a time (the jackknife,
-with Student's t), p-values permute configurations (`clusters`).
+Positive values mean that flatter runs have a lower target. Intervals leave out one configuration at a time (the
+jackknife, with Student's t), p-values permute configurations (`clusters`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..table import Table
-from .clusters import Clusters, configurations, jackknife_error
+from .clusters import Clusters, Permutations, configurations, jackknife_error
 from .kendall import Floats, Signs, ranks, same_group, signs
 from .permutation import NORMAL, PermutationTest, Scores, share_scores, tau_scores
 
@@ -118,6 +118,7 @@ def relations(table: Table, measures: Sequence[str], targets: Sequence[str], see
     codes, labels = configurations(table), table.labels()
     group = ranks(labels)
     hypotheses = [h for h in HYPOTHESES if h != "within groups" or len(np.unique(group)) > 1]
+    shared: dict[bytes, tuple[Permutations, Permutations]] = {}
     for target in targets:
         y = table.target(target).values
         by_rows: dict[bytes, list[str]] = {}
@@ -126,10 +127,14 @@ def relations(table: Table, measures: Sequence[str], targets: Sequence[str], see
             by_rows.setdefault(present.tobytes(), []).append(measure)
         for present, names in by_rows.items():
             rows = np.flatnonzero(np.frombuffer(present, dtype=bool))
+            clusters = Clusters(codes[rows], group[rows])
+            if present not in shared:
+                all_, within = (Permutations(clusters.blocks(w), len(rows), seed) for w in (False, True))
+                shared[present] = all_, within
             size = max(1, int(MAX_SIGNS / max(len(rows), 1) ** 2))
             for part in (names[i : i + size] for i in range(0, len(names), size)):
                 x = np.stack([table.measure(name).values[rows] for name in part])
-                pool = _Pool(part, target, x, y[rows], Clusters(codes[rows], group[rows]), labels[rows], len(y), seed)
+                pool = _Pool(part, target, x, y[rows], clusters, labels[rows], len(y), shared[present])
                 yield from (pool.relations(hypothesis) for hypothesis in hypotheses)
 
 
@@ -144,7 +149,7 @@ class _Pool:
     clusters: Clusters
     labels: NDArray[np.str_]
     of: int
-    seed: int
+    permutations: tuple[Permutations, Permutations]  # over all runs, and within groups
 
     def relations(self, hypothesis: Hypothesis) -> Relations:
         return self._weak() if hypothesis == "weak" else self._taus(hypothesis)
@@ -155,12 +160,11 @@ class _Pool:
         return Finding(*row, n, self.of - n, k, pairs)
 
     def _test(self, observed: Sequence[float], scores: Scores, hypothesis: Hypothesis) -> PermutationTest:
-        blocks = self.clusters.blocks(within_groups=hypothesis == "within groups")
         normal = hypothesis != "weak" and self.clusters.count >= NORMAL
-        return PermutationTest(np.array(observed), scores, blocks, len(self.y), normal, self.seed)
+        return PermutationTest(np.array(observed), scores, self.permutations[hypothesis == "within groups"], normal)
 
     def _taus(self, hypothesis: Hypothesis) -> Relations:
-        """tau over all pairs, or over pairs within groups."""
+        """Tau over all pairs, or over pairs within groups."""
         n, within = len(self.y), hypothesis == "within groups"
         group = self.clusters.group if within else np.zeros(n, dtype=np.int64)
         compared = same_group(group, n).astype(np.int8)

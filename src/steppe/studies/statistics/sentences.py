@@ -1,4 +1,4 @@
-"""Findings in plain English, for the terminal and the page alike. Sentences quote numbers and verdicts, and decide nothing."""
+"""Findings in plain English, for the terminal and the page alike: they quote numbers and verdicts, and decide nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def amount(target: str, value: float, *, signed: bool = False) -> str:
 
 
 def tau_words(value: float) -> str:
-    """tau with two digits; more where two would read as zero."""
+    """Tau with two digits; more where two would read as zero."""
     return f"{value:+.2f}" if abs(value) >= 0.005 or not value else f"{value:+.1g}"
 
 
@@ -37,7 +37,7 @@ def listed(words: Iterable[str]) -> str:
 
 
 def numbers_of(f: Finding) -> str:
-    """tau with interval, corrected p and the numbers of runs."""
+    """Tau with interval, corrected p and the numbers of runs."""
     span = f"95 % interval {tau_words(f.low)} to {tau_words(f.high)}" if isfinite(f.low) else "no interval"
     p = f"corrected {p_words(f.p_corrected)}" if isfinite(f.p_corrected) else "no p"
     return f"tau {tau_words(f.tau)}, {span}, {p}, {f.n} runs of {f.configurations} configurations"
@@ -89,7 +89,7 @@ VERDICT_WORDS = {
     "predicts": "predicts",
     "predicts the opposite": "predicts the opposite for",
     "no sign of it": "shows no sign of predicting",
-    "cannot tell": "cannot tell about",
+    "cannot tell": "cannot tell for",
 }
 
 
@@ -110,7 +110,9 @@ def of_study(rows: Sequence[Finding], runs: int, configurations: int) -> str:
         for target in targets:
             names = [f.measure for f in strong if f.target == target and f.verdict == verdict]
             if names:
-                parts.append(f"{listed(names)} {words if len(names) == 1 else words.replace('predicts', 'predict', 1)} {target}")
+                parts.append(
+                    f"{listed(names)} {words if len(names) == 1 else words.replace('predicts', 'predict', 1)} {target}"
+                )
     none, open_ = ([f for f in strong if f.verdict == v] for v in ("no sign of it", "cannot tell"))
     if len(open_) == len(strong):
         able = [f.smallest_detectable_tau for f in open_ if isfinite(f.smallest_detectable_tau)]
