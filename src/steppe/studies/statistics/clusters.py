@@ -11,7 +11,6 @@ validity.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import permutations, product
 from math import factorial, prod
 
@@ -45,40 +44,40 @@ def configurations(table: Table) -> Ints:
     return np.array([code.setdefault(name, len(code)) for name in names], dtype=np.int64)
 
 
-@dataclass(frozen=True)
 class Clusters:
-    """The runs of a comparison: the configuration of each, and its group.
+    """What is exchanged and left out in a comparison of runs within groups.
+
+    These are configurations. The seeds of a configuration that is alone in its group are compared with one another
+    only, and are exchangeable: each of its runs is then a cluster.
 
     Parameters
     ----------
-    code : array of int
-        The configuration of each run.
-    group : array of int
-        The group of each run. A configuration whose runs are in several groups moves by itself.
+    configuration, group : array of int
+        Of each run; a comparison of all runs has one group.
 
     """
 
-    code: Ints
-    group: Ints
+    def __init__(self, configuration: Ints, group: Ints) -> None:
+        self.group, self.strata = group, len(np.unique(group))
+        code = configuration.copy()
+        for one in np.unique(group):
+            rows = np.flatnonzero(group == one)
+            if len(np.unique(configuration[rows])) == 1:
+                code[rows] = -1 - rows
+        self.code = ranks(code)
+        self.count = len(np.unique(self.code))
 
-    @property
-    def count(self) -> int:
-        """The number of configurations."""
-        return len(np.unique(self.code))
-
-    def blocks(self, within_groups: bool = False) -> Blocks:
-        """Classes of exchangeable configurations, with rows in the order of the table."""
+    def blocks(self) -> Blocks:
+        """Classes of exchangeable clusters, with rows in the order of the table."""
         classes: dict[tuple[int, ...], list[Ints]] = {}
-        for code in np.unique(self.code).tolist():
+        for code in range(self.count):
             rows = np.flatnonzero(self.code == code)
-            kind = (len(rows), *(self.group[rows].tolist() if within_groups else ()))
-            classes.setdefault(kind, []).append(rows)
+            classes.setdefault(tuple(self.group[rows].tolist()), []).append(rows)  # as many runs in the same groups
         return [np.stack(rows) for rows in classes.values()]
 
     def left_out(self) -> NDArray[np.bool_]:
-        """One line per configuration: the rows without it."""
-        codes = ranks(self.code)
-        lines: NDArray[np.bool_] = np.arange(self.count)[:, None] != codes
+        """One line per cluster: the rows without it."""
+        lines: NDArray[np.bool_] = np.arange(self.count)[:, None] != self.code
         return lines
 
 

@@ -250,14 +250,14 @@ def _training(table: Table, rows: Ints, name: str, test: str, gap: str) -> float
 
 def concluded(c: Comparison, *, rejected: bool, tests: int, level: float) -> Comparison:
     """The comparison with its verdict and the smallest difference that it could have shown."""
-    from scipy.special import stdtrit
+    from scipy.special import nctdtrinc, stdtrit
 
     verdict: Verdict = "cannot tell"
     if not c.pairs:
         return replace(c, why=f"no run of {c.reference} has the same seed and settings")
     if not c.freedom:
         return replace(c, why=f"{c.pairs} pairs are too few")
-    quantiles = float(stdtrit(c.freedom, 1 - level / 2)) + float(stdtrit(c.freedom, POWER))
+    errors = float(nctdtrinc(c.freedom, 1 - POWER, stdtrit(c.freedom, 1 - level / 2)))  # of the noncentral t
     bound = RELEVANT * abs(c.reference_mean)
     if rejected and (c.high < 0 or c.low > 0):
         verdict = "better" if c.high < 0 else "worse"
@@ -271,4 +271,4 @@ def concluded(c: Comparison, *, rejected: bool, tests: int, level: float) -> Com
         )
     else:
         why = f"the interval includes zero and {100 * RELEVANT:.0f} % of the reference: too few pairs"
-    return replace(c, verdict=verdict, why=why, smallest_detectable_difference=quantiles * c.error)
+    return replace(c, verdict=verdict, why=why, smallest_detectable_difference=errors * c.error)

@@ -40,7 +40,7 @@ def tau_scores(sign_x: NDArray[np.float32], y: Floats) -> Scores:
 
 
 def share_scores(inside: NDArray[np.bool_], order: Floats) -> Scores:
-    """Sums of permutations of `order` (runs with a higher target minus lower ones) over the runs inside, per measure."""
+    """Sums of permutations of `order` (runs with a higher target minus lower ones) over runs inside, per measure."""
     return lambda rows: inside.astype(np.float64) @ order[rows].T
 
 

@@ -13,7 +13,7 @@ jackknife, with Student's t), p-values permute configurations (`clusters`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import asin, ceil, isfinite, nan, pi, sin, sqrt
 from typing import Literal, get_args
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..table import Table
 from .clusters import Clusters, Permutations, configurations, jackknife_error
-from .kendall import Floats, Signs, ranks, same_group, signs
+from .kendall import Floats, Ints, Signs, ranks, same_group, signs
 from .permutation import NORMAL, PermutationTest, Scores, share_scores, tau_scores
 
 Hypothesis = Literal["strong", "within groups", "weak"]
@@ -118,7 +118,7 @@ def relations(table: Table, measures: Sequence[str], targets: Sequence[str], see
     codes, labels = configurations(table), table.labels()
     group = ranks(labels)
     hypotheses = [h for h in HYPOTHESES if h != "within groups" or len(np.unique(group)) > 1]
-    shared: dict[bytes, tuple[Permutations, Permutations]] = {}
+    shared: dict[bytes, dict[bool, _Design]] = {}
     for target in targets:
         y = table.target(target).values
         by_rows: dict[bytes, list[str]] = {}
@@ -127,52 +127,65 @@ def relations(table: Table, measures: Sequence[str], targets: Sequence[str], see
             by_rows.setdefault(present.tobytes(), []).append(measure)
         for present, names in by_rows.items():
             rows = np.flatnonzero(np.frombuffer(present, dtype=bool))
-            clusters = Clusters(codes[rows], group[rows])
             if present not in shared:
-                all_, within = (Permutations(clusters.blocks(w), len(rows), seed) for w in (False, True))
-                shared[present] = all_, within
+                designs = (_Design.of(codes[rows], g, seed) for g in (np.zeros(len(rows), dtype=np.int64), group[rows]))
+                shared[present] = dict(zip((False, True), designs, strict=True))
             size = max(1, int(MAX_SIGNS / max(len(rows), 1) ** 2))
             for part in (names[i : i + size] for i in range(0, len(names), size)):
                 x = np.stack([table.measure(name).values[rows] for name in part])
-                pool = _Pool(part, target, x, y[rows], clusters, labels[rows], len(y), shared[present])
+                pool = _Pool(part, target, x, y[rows], codes[rows], labels[rows], len(y), shared[present])
                 yield from (pool.relations(hypothesis) for hypothesis in hypotheses)
 
 
 @dataclass(frozen=True)
+class _Design:
+    """The clusters of some runs and their permutations, which all measures and targets of these runs share."""
+
+    clusters: Clusters
+    permutations: Permutations
+
+    @classmethod
+    def of(cls, configuration: Ints, group: Ints, seed: int) -> _Design:
+        clusters = Clusters(configuration, group)
+        return cls(clusters, Permutations(clusters.blocks(), len(group), seed))
+
+
+@dataclass(frozen=True)
 class _Pool:
-    """Measures (one line each) and a target over the same runs."""
+    """Measures (one line each) and a target over the same runs; designs over all runs, and within groups."""
 
     measures: Sequence[str]
     target: str
     x: Floats
     y: Floats
-    clusters: Clusters
+    configuration: Ints
     labels: NDArray[np.str_]
     of: int
-    permutations: tuple[Permutations, Permutations]  # over all runs, and within groups
+    designs: Mapping[bool, _Design]
 
     def relations(self, hypothesis: Hypothesis) -> Relations:
         return self._weak() if hypothesis == "weak" else self._taus(hypothesis)
 
     def _finding(self, i: int, hypothesis: Hypothesis, tau: float, without: Floats, pairs: int, strata: int) -> Finding:
-        n, k = len(self.y), self.clusters.count
+        n, k = len(self.y), len(np.unique(self.configuration))
         row = (self.measures[i], self.target, hypothesis, tau, *interval(tau, without, strata))
         return Finding(*row, n, self.of - n, k, pairs)
 
     def _test(self, observed: Sequence[float], scores: Scores, hypothesis: Hypothesis) -> PermutationTest:
-        normal = hypothesis != "weak" and self.clusters.count >= NORMAL
-        return PermutationTest(np.array(observed), scores, self.permutations[hypothesis == "within groups"], normal)
+        design = self.designs[hypothesis == "within groups"]
+        normal = hypothesis != "weak" and design.clusters.count >= NORMAL
+        return PermutationTest(np.array(observed), scores, design.permutations, normal)
 
     def _taus(self, hypothesis: Hypothesis) -> Relations:
         """Tau over all pairs, or over pairs within groups."""
         n, within = len(self.y), hypothesis == "within groups"
-        group = self.clusters.group if within else np.zeros(n, dtype=np.int64)
-        compared = same_group(group, n).astype(np.int8)
-        sign_y, strata = signs(self.y) * compared, len(np.unique(group))
+        clusters = self.designs[within].clusters
+        compared = same_group(clusters.group, n).astype(np.int8)
+        sign_y = signs(self.y) * compared
         findings, scores, sign_x = [], [], [signs(x) for x in self.x]
         for i, sign in enumerate(sign_x):
-            score, pairs, without = _score_and_without(sign * sign_y, compared, self.clusters)
-            row = self._finding(i, hypothesis, score / pairs if pairs else nan, without, pairs, strata)
+            score, pairs, without = _score_and_without(sign * sign_y, compared, clusters)
+            row = self._finding(i, hypothesis, score / pairs if pairs else nan, without, pairs, clusters.strata)
             findings.append(replace(row, by_group=self._by_group(sign * sign_y)) if within else row)
             scores.append(score)
         if not compared.any():
@@ -182,20 +195,20 @@ class _Pool:
 
     def _by_group(self, agree: Signs) -> tuple[GroupTau, ...]:
         rows = []
-        for group in np.unique(self.clusters.group):
-            inside = self.clusters.group == group
-            part = Clusters(self.clusters.code[inside], self.clusters.group[inside])
-            n = int(inside.sum())
-            compared = same_group(np.zeros(n, dtype=np.int64), n).astype(np.int8)
+        for label in np.unique(self.labels):
+            inside = self.labels == label
+            n, configuration = int(inside.sum()), self.configuration[inside]
+            part = Clusters(configuration, np.zeros(n, dtype=np.int64))
+            compared = same_group(part.group, n).astype(np.int8)
             score, pairs, without = _score_and_without(agree[np.ix_(inside, inside)], compared, part)
             tau = score / pairs if pairs else nan
-            rows.append(GroupTau(str(self.labels[inside][0]), n, part.count, tau, *interval(tau, without)))
+            rows.append(GroupTau(str(label), n, len(np.unique(configuration)), tau, *interval(tau, without)))
         return tuple(rows)
 
     def _weak(self) -> Relations:
         """The flattest runs against the rest."""
         order = -signs(self.y).astype(np.float64)  # [i, j]: whether j has a higher target than i
-        left_out, n = self.clusters.left_out(), len(self.y)
+        left_out, n = self.designs[False].clusters.left_out(), len(self.y)
         of_cluster = np.stack([order[:, ~kept].sum(1) for kept in left_out]) if n else np.zeros((0, 0))
         inside = np.stack([flattest(x) for x in self.x])
         total, findings, observed = order.sum(1), [], []
@@ -289,7 +302,7 @@ def decided(finding: Finding, *, rejected: bool, open_: bool, testable: bool, te
     if not f.pairs:
         why = "too few runs to compare"
     elif not isfinite(low):
-        why = f"no interval: {f.configurations} configurations are too few, or groups are too small"
+        why = "no interval: there are too few configurations"
     elif not testable:
         why = "too few configurations, or too many ties: even a perfect order would not be significant after correction"
     elif open_:

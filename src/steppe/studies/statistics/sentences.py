@@ -1,4 +1,4 @@
-"""Findings in plain English, for the terminal and the page alike: they quote numbers and verdicts, and decide nothing."""
+"""Findings in plain English, for terminal and page alike: they quote numbers and verdicts, and decide nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,12 @@ def numbers_of(f: Finding) -> str:
     """Tau with interval, corrected p and the numbers of runs."""
     span = f"95 % interval {tau_words(f.low)} to {tau_words(f.high)}" if isfinite(f.low) else "no interval"
     p = f"corrected {p_words(f.p_corrected)}" if isfinite(f.p_corrected) else "no p"
-    return f"tau {tau_words(f.tau)}, {span}, {p}, {f.n} runs of {f.configurations} configurations"
+    return f"tau {tau_words(f.tau)}, {span}, {p}, {runs_words(f.n, f.configurations)}"
+
+
+def runs_words(runs: int, configurations: int) -> str:
+    """The size of a pool."""
+    return f"{runs} runs of {configurations} configuration{'' if configurations == 1 else 's'}"
 
 
 def of_finding(f: Finding) -> str:
@@ -100,7 +105,7 @@ def _with_tau(f: Finding) -> str:
 
 def of_study(rows: Sequence[Finding], runs: int, configurations: int) -> str:
     """Whether sharpness predicts generalisation in this study, in one sentence that names the measures."""
-    pool = f"{runs} runs of {configurations} configurations"
+    pool = runs_words(runs, configurations)
     strong = [f for f in rows if f.hypothesis == "strong"]
     if not strong:
         return f"There is nothing to correlate yet: {runs} runs count."
