@@ -179,7 +179,7 @@ def test_the_normal_limit_is_close_to_permutations_of_sixty_configurations():
     draws = np.random.default_rng(0)
     codes = np.repeat(np.arange(60), 2)
     x, y = draws.normal(size=(2, 60))
-    x, y = (np.repeat(v, 2) + 0.5 * draws.normal(size=120) for v in (x, y + 1.0 * x))
+    x, y = (np.repeat(v, 2) + 0.5 * draws.normal(size=120) for v in (x, y + 0.85 * x))
     limit, drawn = strong_test(x, y, codes, normal=True), strong_test(x, y, codes)
     limit.draw(10_000)
     drawn.draw(100_000)
