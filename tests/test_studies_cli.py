@@ -51,7 +51,7 @@ def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
     code, out, err = told(capsys, "run", str(file))
     assert (code, err) == (0, "")  # quiet where nobody looks
     assert "within method" in out
-    assert "test_error (n = 6)" in out
+    assert "test_error (6 runs, too few for any verdict)" in out
     assert "6 runs count" in out
     assert "The page: studies/mine/report.html" in out
     assert Path("studies/mine/report.html").read_text(encoding="utf-8").startswith("<!")

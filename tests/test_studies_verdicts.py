@@ -219,22 +219,21 @@ def test_the_error_of_a_difference_is_the_larger_of_two():
     codes = np.repeat(np.arange(5), 4)
     alike = draws.normal(size=20)
     alike -= np.repeat([alike[codes == c].mean() for c in range(5)], 4)  # all configurations agree
-    error, freedom = paired_error(alike, codes)
+    error, freedom = paired_error(alike, codes, 0.0)
     within = np.mean([alike[codes == c].var(ddof=1) for c in range(5)])
     assert (error, freedom) == (pytest.approx(np.sqrt(within / 20)), 15)
     means = np.repeat(draws.normal(size=5), 4)
     varied = means + 1e-3 * draws.normal(size=20)  # seeds agree
-    error, freedom = paired_error(varied, codes)
+    error, freedom = paired_error(varied, codes, 0.0)
     cluster_means = [varied[codes == c].mean() for c in range(5)]
     assert (error, freedom) == (pytest.approx(stats.sem(cluster_means)), 4)
-    error, freedom = paired_error(alike[:5], np.arange(5))  # one seed: configurations alone
+    error, freedom = paired_error(alike[:5], np.arange(5), 0.0)  # one seed: configurations alone
     assert (error, freedom) == (pytest.approx(stats.sem(alike[:5])), 4)
-    error, freedom = paired_error(alike[:4], np.zeros(4, dtype=int))  # one configuration: seeds alone
+    error, freedom = paired_error(alike[:4], np.zeros(4, dtype=int), 0.0)  # one configuration: seeds alone
     assert (error, freedom) == (pytest.approx(stats.sem(alike[:4])), 3)
-    assert paired_error(alike[:2], np.arange(2))[1] == 0
-    same, freedom = paired_error(np.full(4, 0.02), np.zeros(4, dtype=int))
-    assert same == pytest.approx(0.02 / np.sqrt(24))  # equal differences by chance are no certainty
-    assert paired_error(np.zeros(4), np.zeros(4, dtype=int)) == (0, 3)
+    assert paired_error(alike[:2], np.arange(2), 0.0)[1] == 0
+    same, freedom = paired_error(np.full(4, 0.02), np.zeros(4, dtype=int), 0.01)
+    assert (same, freedom) == (pytest.approx(0.01 / np.sqrt(24)), 3)  # equal differences by chance are no certainty
 
 
 def test_only_runs_with_the_same_settings_are_pairs():

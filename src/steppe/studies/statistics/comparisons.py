@@ -35,6 +35,7 @@ FEWEST = 3  # pairs: the spread of two differences is a coin's
 # Runs whose mean training errors differ by more than a point are not trained to the same end: A modern look, section
 # 5.1, compares runs with at most 1 % training error.
 SAME_ERROR = 0.01
+ROUNDING = 1e-9  # values closer than this are equal
 SAME_LOSS = 2.0  # factor between mean training losses, where errors are not known
 
 
@@ -164,38 +165,36 @@ def _keys(table: Table) -> list[tuple[str, str]]:
 def _comparison(
     table: Table, names: tuple[str, str, str], values: Floats, pairs: Sequence[tuple[int, int, str]]
 ) -> Comparison:
+    if not pairs:
+        return Comparison(*names, nan, nan, nan, nan, nan, nan, 0, 0, 0, 0, 0)
     ours, theirs = (np.array([pair[side] for pair in pairs], dtype=np.int64) for side in (0, 1))
-    a, b = values[ours], values[theirs]
-    codes = ranks([pair[2] for pair in pairs]) if pairs else np.zeros(0, dtype=np.int64)
-    d = a - b
-    n = len(d)
-    if not n:
-        return Comparison(*names, *[nan] * 6, 0, 0, 0, 0, 0)
-    difference, (error, freedom) = float(d.mean()), paired_error(d, codes)
+    d, codes = values[ours] - values[theirs], ranks([pair[2] for pair in pairs])
+    difference, (error, freedom) = float(d.mean()), paired_error(d, codes, _step(values))
     low, high, p = _student(difference, error, freedom)
-    counts = (int((d < 0).sum()), int((d > 0).sum()), int((d == 0).sum()))
-    row = Comparison(
-        *names, difference, low, high, float(a.mean()), float(b.mean()), p, n, int(codes.max()) + 1, *counts
-    )
-    costs = [_mean(table, rows, key) for key in ("passes", "training_seconds") for rows in (ours, theirs)]
-    return replace(row, **dict(zip(_COSTS, costs, strict=True)), error=error, freedom=freedom,
-                   warning=_warning(table, names[0], names[1], ours, theirs))  # fmt: skip
+    return Comparison(
+        *names, difference, low, high, float(values[ours].mean()), float(values[theirs].mean()), p,
+        pairs=len(d), configurations=int(codes.max()) + 1,
+        wins=int((d < 0).sum()), losses=int((d > 0).sum()), ties=int((d == 0).sum()),
+        passes=_mean(table, ours, "passes"), reference_passes=_mean(table, theirs, "passes"),
+        seconds=_mean(table, ours, "training_seconds"), reference_seconds=_mean(table, theirs, "training_seconds"),
+        warning=_warning(table, names[0], names[1], ours, theirs), error=error, freedom=freedom,
+    )  # fmt: skip
 
 
-_COSTS = ("passes", "reference_passes", "seconds", "reference_seconds")
+def _step(values: Floats) -> float:
+    """The smallest step between values: one test row, for errors."""
+    steps = np.diff(np.unique(values[np.isfinite(values)]))
+    return float(steps[steps > ROUNDING].min(initial=np.inf))
 
 
-def paired_error(d: Floats, codes: Ints) -> tuple[float, int]:
+def paired_error(d: Floats, codes: Ints, step: float) -> tuple[float, int]:
     """The standard error of the mean of paired differences, and its degrees of freedom: the larger of two.
 
-    Both are at least that of rounding to the smallest step between differences: errors of a few hundred test rows are
-    multiples of one row, and equal differences by chance would have no error at all.
+    It is at least that of values that are rounded to a step: errors of a few hundred test rows are multiples of one
+    row, and differences that are equal by chance would have no error at all.
     """
     n, size = len(d), np.bincount(codes)
     k, mean = len(size), np.bincount(codes, d) / size
-    steps = np.diff(np.unique(np.append(np.abs(d), 0.0)))
-    step = float(steps[steps > 1e-12].min(initial=np.inf))
-    rounding = step / sqrt(6 * n) if isfinite(step) else 0.0  # each value is rounded with variance step^2 / 12
     errors = []
     if n > k:
         errors.append((sqrt(float(((d - mean[codes]) ** 2).sum()) / (n - k) / n), n - k))
@@ -204,7 +203,7 @@ def paired_error(d: Floats, codes: Ints) -> tuple[float, int]:
     if n < FEWEST or not errors:
         return nan, 0
     error, freedom = max(errors)
-    return max(error, rounding), freedom
+    return max(error, step / sqrt(6 * n) if isfinite(step) else 0.0), freedom  # each value has variance step^2 / 12
 
 
 def _student(difference: float, error: float, freedom: int) -> tuple[float, float, float]:
@@ -213,7 +212,7 @@ def _student(difference: float, error: float, freedom: int) -> tuple[float, floa
 
     if not freedom:
         return nan, nan, nan
-    if not error:  # all differences are zero
+    if not error:  # all runs have the same value
         return difference, difference, 1.0
     half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
     return difference - half, difference + half, float(2 * stdtr(freedom, -abs(difference) / error))

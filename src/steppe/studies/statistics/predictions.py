@@ -125,15 +125,15 @@ def relations(table: Table, measures: Sequence[str], targets: Sequence[str], see
         for measure in measures:
             present = np.isfinite(table.measure(measure).values) & np.isfinite(y)
             by_rows.setdefault(present.tobytes(), []).append(measure)
-        for present, names in by_rows.items():
-            rows = np.flatnonzero(np.frombuffer(present, dtype=bool))
-            if present not in shared:
+        for key, names in by_rows.items():
+            rows = np.flatnonzero(np.frombuffer(key, dtype=bool))
+            if key not in shared:
                 designs = (_Design.of(codes[rows], g, seed) for g in (np.zeros(len(rows), dtype=np.int64), group[rows]))
-                shared[present] = dict(zip((False, True), designs, strict=True))
+                shared[key] = dict(zip((False, True), designs, strict=True))
             size = max(1, int(MAX_SIGNS / max(len(rows), 1) ** 2))
             for part in (names[i : i + size] for i in range(0, len(names), size)):
                 x = np.stack([table.measure(name).values[rows] for name in part])
-                pool = _Pool(part, target, x, y[rows], codes[rows], labels[rows], len(y), shared[present])
+                pool = _Pool(part, target, x, y[rows], codes[rows], labels[rows], len(y), shared[key])
                 yield from (pool.relations(hypothesis) for hypothesis in hypotheses)
 
 
@@ -226,8 +226,8 @@ class _Pool:
                 without.append(score / size if size else nan)
             score = float(total[flat].sum())  # pairs of two flat runs cancel
             row = self._finding(i, "weak", score / (few * (n - few)), np.array(without), few * (n - few), 1)
-            means = {"mean_flattest": float(self.y[flat].mean()), "mean_rest": float(self.y[~flat].mean())}
-            findings.append(replace(row, flattest=few, **means))
+            inner, outer = float(self.y[flat].mean()), float(self.y[~flat].mean())
+            findings.append(replace(row, flattest=few, mean_flattest=inner, mean_rest=outer))
             observed.append(score)
         if not any(f.pairs for f in findings):
             return Relations(findings, None)
