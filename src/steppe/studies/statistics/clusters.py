@@ -24,6 +24,7 @@ SEED = "seed"  # the setting in which runs of one configuration differ
 MAX_EXACT = 50_000  # permutations up to which all are enumerated: 8 configurations have 40 320
 BATCH = 2_000  # random permutations at a time
 KEPT = 5  # batches that are kept for other tests of the same runs: those that every test draws
+MAX_KEPT = 1_000_000  # numbers in a batch that is kept: 8 MB
 
 Blocks = list[Ints]  # per class of exchangeable configurations, their rows: one line per configuration
 
@@ -115,7 +116,7 @@ class Permutations:
         streams = (np.random.Philox(key=self.seed, counter=[0, 0, i, number]) for i in range(len(self.blocks)))
         raw = (s.random_raw((BATCH, len(b))) for s, b in zip(streams, self.blocks, strict=True))
         rows = self._rows([np.argsort(r, kind="stable") for r in raw])
-        if number < KEPT:
+        if number < KEPT and rows.size < MAX_KEPT:
             self._first[number] = rows
         return rows
 

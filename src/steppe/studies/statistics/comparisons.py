@@ -21,6 +21,7 @@ import numpy as np
 
 from ..table import Run, Table
 from .clusters import SEED
+from .family import LEVEL
 from .kendall import Floats, Ints, ranks
 from .predictions import CONFIDENCE, POWER
 
@@ -261,6 +262,10 @@ def concluded(c: Comparison, *, rejected: bool, tests: int, level: float) -> Com
     if rejected and (c.high < 0 or c.low > 0):
         verdict = "better" if c.high < 0 else "worse"
         why = f"significant after correction, and the interval is {'below' if c.high < 0 else 'above'} zero"
+    elif (
+        c.p_corrected <= LEVEL
+    ):  # other p-values of the study, which decide how strict the correction is, are not settled
+        why = "p is too close to the level that the correction requires"
     elif c.low > 0 or c.high < 0:
         why = f"the interval excludes zero, but p is not significant after correction for {tests} tests"
     elif max(-c.low, c.high) <= bound:

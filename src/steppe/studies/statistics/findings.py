@@ -17,6 +17,7 @@ from . import comparisons, sentences
 from .clusters import configurations
 from .comparisons import Comparison, concluded, contest
 from .family import LEVEL, able_to_reject, holm
+from .kendall import Floats
 from .permutation import FIRST
 from .predictions import HYPOTHESES, RELEVANT, Finding, decided, relations, smallest_detectable_tau
 
@@ -101,18 +102,18 @@ def findings(
     measures = list(table.measures if measures is None else measures)
     targets = list(table.targets if targets is None else targets)
     related = list(relations(table, measures, targets, seed))
-    battle = contest(table, targets)
+    contested = contest(table, targets)
     for relation in related:
         relation.draw(draws)
     tested = [(f, relation.test, i) for relation in related for i, f in enumerate(relation.findings)]
     smallest = [test.smallest_p[i] if test is not None and f.pairs else np.inf for f, test, i in tested]
-    smallest += [0.0 if c.freedom else np.inf for c in battle.comparisons]
+    smallest += [0.0 if c.freedom else np.inf for c in contested.comparisons]
     able = able_to_reject(smallest)
 
-    def corrected(bound: int) -> Any:
+    def corrected(bound: int) -> Floats:
         """Holm's p-values from lower bounds (0), estimates (1) or upper bounds (2) of the p-values."""
         values = [test.p()[bound][i] if test is not None else np.nan for _, test, i in tested]
-        values += [c.p for c in battle.comparisons]
+        values += [c.p for c in contested.comparisons]
         return holm(np.where(able, values, np.nan))
 
     times = draws
@@ -134,10 +135,10 @@ def findings(
     rows.sort(key=lambda f: (targets.index(f.target), measures.index(f.measure), HYPOTHESES.index(f.hypothesis)))
     compared = [
         concluded(replace(c, p_corrected=float(p)), rejected=bool(yes), tests=tests, level=level)
-        for c, p, yes in zip(battle.comparisons, adjusted[len(tested) :], rejected[len(tested) :], strict=True)
+        for c, p, yes in zip(contested.comparisons, adjusted[len(tested) :], rejected[len(tested) :], strict=True)
     ]
     made = Findings(len(table), len(np.unique(configurations(table))), tests, findings=tuple(rows))
-    made = replace(made, comparisons=tuple(compared), reference=battle.reference, reference_note=battle.note)
+    made = replace(made, comparisons=tuple(compared), reference=contested.reference, reference_note=contested.note)
     return _with_sentences(made)
 
 

@@ -9,7 +9,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from .clusters import MAX_EXACT, Permutations
+from .clusters import BATCH, MAX_EXACT, Permutations
 from .kendall import Floats, Ints, ranks
 
 FIRST = 10_000  # permutations that every test draws: p is then known to about 0.01
@@ -17,7 +17,8 @@ MAX_DRAWS = 500_000  # permutations of a test whose p-value lies close to the le
 MAX_WORK = 2e9  # pairs times permutations of a test: seconds
 # From so many configurations on, tau under permutation is normal, and its spread needs few permutations. At p = 0.0005
 # the normal p-value is 10 % too large for 50 configurations without ties, so the verdict is on the safe side.
-NORMAL, NORMAL_DRAWS = 50, 10_000
+NORMAL = 50
+LARGE = 500  # runs: larger pools draw fewer permutations at a time
 SEEN = 10  # how often a sample has to show the largest score for its share to be an estimate
 CERTAIN = 3.29  # normal quantile of 99.9 %: how certain a bound on a p-value is
 
@@ -82,11 +83,12 @@ class PermutationTest:
             self.null = self.scores(self.permutations.all())
             self._count(self.null)
             return True
-        most = NORMAL_DRAWS if self.normal else int(min(MAX_DRAWS, max(2 * MAX_WORK / self.permutations.n**2, FIRST)))
+        n, before = self.permutations.n, self.draws
+        size = BATCH if n <= LARGE else max(100, int(BATCH * (LARGE / n) ** 2))
+        most = 5 * size if self.normal else int(min(MAX_DRAWS, max(2 * MAX_WORK / n**2, FIRST)))
         times = min(times // 4 if self.normal else times, most)
-        before = self.draws
         while self.draws < times:
-            self._count(self.scores(self.permutations.batch(self.batches)))
+            self._count(self.scores(self.permutations.batch(self.batches)[:size]))
             self.batches += 1
         return self.draws > before
 
