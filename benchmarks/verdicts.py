@@ -163,8 +163,7 @@ DIFFERENCES = {
 }
 
 
-def lines(tasks: ProcessPoolExecutor, studies: int) -> Iterator[str]:
-    """The tables of the results page."""
+def false_lines(tasks: ProcessPoolExecutor, studies: int) -> Iterator[str]:
     yield "## False verdicts\n"
     yield "| studies without any relation | studies | any verdict | on measures | on methods |\n|---|---|---|---|---|"
     for i, (name, shape) in enumerate(NULLS.items()):
@@ -172,12 +171,18 @@ def lines(tasks: ProcessPoolExecutor, studies: int) -> Iterator[str]:
         both = list(tasks.map(partial(false_verdicts, shape), range(n), chunksize=20))
         counts = Counter(word for p, m in both for word, yes in (("p", p), ("m", m), ("any", p or m)) if yes)
         yield f"| {name} | {n} | " + " | ".join(f"{100 * counts[w] / n:.1f} %" for w in ("any", "p", "m")) + " |"
+
+
+def power_lines(tasks: ProcessPoolExecutor, studies: int) -> Iterator[str]:
     yield "\n## Power at the stated smallest detectable tau\n"
     yield '| study | stated tau | studies | says "predicts" |\n|---|---|---|---|'
     for name, shape in POWERS.items():
         tau, n = stated_tau(shape), studies // 5
         power = shares(tasks, partial(detects, replace(shape, tau=tau)), n)
         yield f"| {name} of two seeds | {tau:.2f} | {n} | {100 * power:.0f} % |"
+
+
+def coverage_lines(tasks: ProcessPoolExecutor, studies: int) -> Iterator[str]:
     yield "\n## Coverage of 95 % intervals\n"
     yield "| configurations | seeds | tau | pools | covered |\n|---|---|---|---|---|"
     for shape in COVERED:
@@ -188,17 +193,22 @@ def lines(tasks: ProcessPoolExecutor, studies: int) -> Iterator[str]:
         yield f"| {name} | {studies} | {100 * shares(tasks, partial(covers_difference, shape), studies):.1f} % |"
 
 
+PARTS = {"false": false_lines, "power": power_lines, "coverage": coverage_lines}
+
+
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", type=int, default=2000)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(words)
     start, written = perf_counter(), []
     with ProcessPoolExecutor(options.workers) as tasks:
-        for line in lines(tasks, options.studies):
-            print(line, flush=True)
-            written.append(line)
+        for part in options.parts:
+            for line in PARTS[part](tasks, options.studies):
+                print(line, flush=True)
+                written.append(line)
     written.append(f"\n{perf_counter() - start:.0f} s with {options.workers} processes.")
     if options.out:
         head = "# Verdicts of studies by simulation\n\n`benchmarks/verdicts.py`: what is simulated, and the bars.\n"

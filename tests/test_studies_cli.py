@@ -51,7 +51,7 @@ def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
     code, out, err = told(capsys, "run", str(file))
     assert (code, err) == (0, "")  # quiet where nobody looks
     assert "within method" in out
-    assert "test_error (6 runs, too few for any verdict)" in out
+    assert "test_error (6 runs; too few for a verdict)" in out
     assert "6 runs count" in out
     assert "The page: studies/mine/report.html" in out
     assert Path("studies/mine/report.html").read_text(encoding="utf-8").startswith("<!")
@@ -213,7 +213,7 @@ def test_numbers_are_whole_in_a_narrow_terminal(tmp_path: Path, width: int) -> N
     for said in (f"{one.tau:+.2f}", interval, f"{one.p_corrected:.2g}", "cannot tell"):
         assert f" {said} " in text.replace("\n", " \n")
     assert within.verdict in ("cannot tell", "no sign of it")
-    assert "(12 runs, too few for any verdict)" in " ".join(text.split())
+    assert "(12 runs; too few for a verdict)" in " ".join(text.split())
 
 
 def test_a_page_is_served_to_this_machine_until_it_is_interrupted(tmp_path: Path) -> None:

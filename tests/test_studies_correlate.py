@@ -268,7 +268,7 @@ def test_a_perfect_order_has_an_interval_and_few_configurations_have_none():
     perfect = findings(pool(np.arange(20.0), np.arange(20.0), range(20)))
     one = perfect.of("m", "e")
     assert one.tau == one.high == 1
-    assert one.low == pytest.approx(1 - stats.t.ppf(0.975, 19) / 20)
+    assert one.low == pytest.approx(1 - stats.t.ppf(0.975, 19) / 40)
     assert one.verdict == "predicts"
     assert all(map(isnan, interval(0.5, np.array([0.4, 0.5, 0.6, 0.5]))))
     assert all(map(isnan, interval(0.5, np.array([0.4, 0.5, nan, 0.5, 0.5, 0.5]))))

@@ -231,7 +231,7 @@ def _span(numbers: Sequence[int]) -> str:
 def _power(strong: Sequence[Finding]) -> str:
     """What the runs could have shown of a target."""
     able = [f.smallest_detectable_tau for f in strong if isfinite(f.smallest_detectable_tau)]
-    return f", which show tau = {max(able):.2f} with 80 % power" if able else ", too few for any verdict"
+    return f"; detectable tau {max(able):.2f}" if able else "; too few for a verdict"
 
 
 def _comparisons(found: Findings) -> Any:

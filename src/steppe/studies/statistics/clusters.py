@@ -130,8 +130,8 @@ class Permutations:
 def jackknife_error(without: Floats) -> float:
     """The jackknife's standard error from the statistics without one configuration each (Tukey 1958).
 
-    It is at least 1 / k for k configurations: as if one configuration had a quarter of its pairs the other way round. A
-    perfect order of few runs would otherwise have no error at all.
+    It is at least 1 / 2k for k configurations: as if one configuration had an eighth of its pairs the other way round.
+    A perfect order would otherwise have no error at all.
     """
     k = len(without)
-    return max(float(np.sqrt((k - 1) / k * ((without - without.mean()) ** 2).sum())), 1 / k)
+    return max(float(np.sqrt((k - 1) / k * ((without - without.mean()) ** 2).sum())), 1 / (2 * k))
