@@ -85,7 +85,7 @@ class PermutationTest:
             return True
         n, before = self.permutations.n, self.draws
         size = BATCH if n <= LARGE else max(100, int(BATCH * (LARGE / n) ** 2))
-        most = 5 * size if self.normal else int(min(MAX_DRAWS, max(2 * MAX_WORK / n**2, FIRST)))
+        most = 20 * size if self.normal else int(min(MAX_DRAWS, max(2 * MAX_WORK / n**2, FIRST)))
         times = min(times // 4 if self.normal else times, most)
         while self.draws < times:
             self._count(self.scores(self.permutations.batch(self.batches)[:size]))
