@@ -365,9 +365,8 @@ def study() -> dict[str, Group]:
             numbers |= {f"epoch {record['epoch']}, {k}": v for k, v in record.items() if isinstance(v, int | float)}
         runs |= {f"{name}: {k}": [float(v)] for k, v in numbers.items() if not k.endswith(TIMES)}
     findings: Group = {}
-    for held in report["held"]:
-        named = held["correlation"]
-        findings |= dict(numbers_in(held, f"{named['measure']} and {named['target']}"))
+    for row in report["findings"]["findings"]:
+        findings |= dict(numbers_in(row, f"{row['measure']} and {row['target']}, {row['hypothesis']}"))
     findings |= {name: [float(report[name])] for name in ("planned", "done", "admitted")}
     return {"study, runs, float32": runs, "study, findings, float64": findings}
 

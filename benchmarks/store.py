@@ -2,13 +2,12 @@
 
 Synthetic runs: 50 estimates, 3 targets and 5 records of epochs each. `insert` is a plan of all cells and then one
 transaction a run, as workers write them; `open` checks the whole file; `states` is what a running study asks most;
-`table` reads everything into memory; `CSV` is one row a run; `correlate` is all measures against one target, with
-intervals and p-values, pooled, within four groups and in each; `report` is the whole page from the store, with all
+`table` reads everything into memory; `CSV` is one row a run; `correlate` is the verdicts on all measures against
+one target, over all runs, within four groups and of the flattest; `report` is the whole page from the store, with all
 measures against all three targets, what they follow instead, and the worst environments; `page` is its size. Times are
 those of the process on a core, so that other work of the machine does not count; `insert, wall` and the rates are by
 the clock. The bar: from one size to the next, each takes at most 1.6 times as long as the number of runs says. It does
-not hold for `correlate` and `report`: they compare all pairs of runs, and above 300 runs in a pool or a group intervals
-come from the jackknife instead of resamples.
+not hold for `correlate` and `report`: they compare all pairs of runs.
 
     PYTHONPATH=src python benchmarks/store.py [--sizes 300 1000 3000] [--measures 50] [--repeats 2] [--out FILE]
 """
@@ -30,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from steppe.studies import Chance, Store, Table, correlations, export_table
+from steppe.studies import Store, Table, export_table
+from steppe.studies.correlate import findings
 from steppe.studies.report.page import write
 
 BAR = 1.6
@@ -97,7 +97,7 @@ def checked(path: Path) -> None:
 
 
 def correlated(table: Table) -> None:
-    correlations(table, targets=["test_error"], how=Chance(resamples=1000))
+    findings(table, targets=["test_error"])
 
 
 def read(path: Path) -> Table:

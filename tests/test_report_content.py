@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pages import HOSTILE, MEASURES, Cell, cells, estimate, study
+from steppe._util.export import json_safe
 
-from steppe.studies.correlate import correlations, strong, weak
+from steppe.studies.correlate import findings
 from steppe.studies.report import content, html, write
 from steppe.studies.report.contents import definition
 from steppe.studies.report.page import embedded
@@ -67,32 +68,19 @@ def counted(store: Store) -> Table:
 
 def test_statistics_are_those_of_correlate(store) -> None:
     """Of the runs that count; measures and targets are the study's, in its order."""
-    found = content(store)
-    table = counted(store)
-    expected = correlations(table, MEASURES, ["test_error", "gap"])
-    assert [(c["measure"], c["target"]) for c in found["correlations"]] == [(c.measure, c.target) for c in expected]
-    for got, want in zip(found["correlations"], expected, strict=True):
-        assert want.within is not None
-        for one, tau in ((got["pooled"], want.pooled), (got["within"], want.within)):
-            assert [one[k] for k in ("tau", "tau_b", "low", "high", "adjusted", "n")] == pytest.approx(
-                [tau.tau, tau.tau_b, tau.low, tau.high, tau.adjusted, tau.n], nan_ok=True
-            )
-        assert {k: v["tau"] for k, v in got["by_group"].items()} == {k: t.tau for k, t in want.by_group.items()}
-    y = table.target("test_error").values
-    mine = [c for c in expected if c.target == "test_error"]
-    first, second, *_ = found["answers"]
-    best = max(mine, key=lambda c: c.pooled.tau)
-    assert best.measure in first["words"][0]
-    assert first["words"][0].endswith(strong(best.pooled, best.within).words)
-    answers = {c.measure: weak(table.measure(c.measure).values, y) for c in mine}
-    shown = max(answers, key=lambda name: answers[name].numbers["difference"])
-    assert second["words"][0].endswith(answers[shown].words)
-    for card, verdicts in (
-        (first, [strong(c.pooled, c.within).verdict for c in mine]),
-        (second, [a.verdict for a in answers.values()]),
-    ):
-        for verdict in set(verdicts):
-            assert verdict in card["verdict"].lower()
+    page = content(store)
+    expected = findings(counted(store), MEASURES, ["test_error", "gap"])
+    assert page["findings"] == json_safe(expected.to_dict(), str)
+    strong = [f for f in expected.findings if f.hypothesis == "strong"]
+    assert [(c["measure"], c["target"]) for c in page["correlations"]] == [(f.measure, f.target) for f in strong]
+    for shown, f in zip(page["correlations"], strong, strict=True):
+        within = expected.of(f.measure, f.target, "within groups")
+        for one, row in ((shown["pooled"], f), (shown["within"], within)):
+            numbers = [row.tau, row.low, row.high, row.p_corrected, row.n]
+            assert [one[k] for k in ("tau", "low", "high", "adjusted", "n")] == json_safe(numbers)
+        assert {k: v["tau"] for k, v in shown["by_group"].items()} == {g.group: g.tau for g in within.by_group}
+    first = page["answers"][0]
+    assert (first["verdict"], first["words"]) == (expected.sentence, list(expected.measure_sentences.values()))
 
 
 def test_curves_keep_their_ends_and_their_shape(store, made) -> None:

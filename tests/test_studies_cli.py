@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
     code, out, err = told(capsys, "run", str(file))
     assert (code, err) == (0, "")  # quiet where nobody looks
     assert "within method" in out
-    assert "test_error (n = 6)" in out
+    assert "test_error (6 runs; too few for a verdict)" in out
     assert "6 runs count" in out
     assert "The page: studies/mine/report.html" in out
     assert Path("studies/mine/report.html").read_text(encoding="utf-8").startswith("<!")
@@ -67,8 +68,13 @@ def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
     code, out, err = told(capsys, "report", str(file), "--json", "--page", "page.html", "--export", "runs.csv")
     found = json.loads(out)
     assert (code, found["report"], found["done"]) == (0, "page.html", 6)
-    assert {h["correlation"]["target"] for h in found["held"]} == {"test_loss"}
-    assert [h["correlation"]["measure"] for h in found["held"]] == ["loss", "grad_norm", "fisher_trace"]
+    rows = [f for f in found["findings"]["findings"] if f["hypothesis"] == "strong"]
+    assert {f["target"] for f in rows} == {"test_loss"}
+    assert [f["measure"] for f in rows] == ["loss", "grad_norm", "fisher_trace"]
+    assert {c["contender"] for c in found["findings"]["comparisons"]} == {"sam"}
+    with Path("runs_findings.csv").open(newline="") as table:
+        verdicts = [row["verdict"] for row in csv.DictReader(table)]
+    assert verdicts == [r["verdict"] for kind in ("findings", "comparisons") for r in found["findings"][kind]]
     assert Path("page.html").exists()
     with Path("runs.csv").open(newline="") as table:
         assert [float(row["measure.loss"]) > 0 for row in csv.DictReader(table)] == [True] * 6
@@ -77,23 +83,22 @@ def test_from_a_file_to_a_page(file: Path, capsys: pytest.CaptureFixture[str]) -
 def test_findings_are_computed_once_for_terminal_and_page(
     file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from steppe.studies.statistics import findings
+    from steppe.studies import result
 
     targets: list[Any] = []
 
     def counted(table: Any, measures: Any, names: Any, **how: Any) -> Any:
         targets.append(names)
-        return correlations(table, measures, names, **how)
+        return findings(table, measures, names, **how)
 
-    correlations = findings.correlations
-    monkeypatch.setattr(findings, "correlations", counted)
+    findings = result.findings
+    monkeypatch.setattr(result, "findings", counted)
     assert told(capsys, "run", str(file))[0] == 0
     assert targets == [["test_error", "gap"]]
     _, out, _ = told(capsys, "report", str(file), "--json")
     assert targets == [["test_error", "gap"]] * 2
     page = json.loads(re.search(r'id="data">(.*?)</script>', Path("studies/mine/report.html").read_text("utf-8"))[1])
-    taus = [h["correlation"]["pooled"] for h in json.loads(out)["held"]]
-    assert [{k: c["pooled"][k] for k in taus[0]} for c in page["correlations"]] == taus
+    assert page["findings"] == json.loads(out)["findings"]
 
 
 def test_a_driver_that_is_gone_leaves_nothing_running(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,8 +210,8 @@ def test_numbers_are_whole_in_a_narrow_terminal(tmp_path: Path, width: int) -> N
 
     from steppe.cli.study import output_of
     from steppe.studies.cell import cells
+    from steppe.studies.result import study_result
     from steppe.studies.run import look
-    from steppe.studies.statistics.findings import finding
     from steppe.studies.store import Store
 
     name = "adaptive_worst_linf_normalised@0.01"
@@ -217,18 +222,18 @@ def test_numbers_are_whole_in_a_narrow_terminal(tmp_path: Path, width: int) -> N
         store.add(cells(study))
         for i, cell in enumerate(cells(study)):
             store.record(cell.key, targets={"test_error": i * i % 7 / 10}, measures={name: {"value": i * i * i % 11}})
-    found = finding(study, *look(study))
+    found = study_result(study, *look(study))
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(output_of(study, found).shown[0])
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
-    [held] = found.held
-    tau = held.correlation.pooled
-    assert held.correlation.within is not None
-    numbers = [f"{tau.tau:+.2f}", f"{tau.low:+.2f} to {tau.high:+.2f}", f"{tau.adjusted:.2g}"]
-    for said in (*numbers, f"{held.correlation.within.tau:+.2f}", "undecided"):
+    one = found.findings.of(name, "test_error")
+    within = found.findings.of(name, "test_error", "within groups")
+    interval = f"{one.low:+.2f} to {one.high:+.2f}" if isfinite(one.low) else "none"
+    for said in (f"{one.tau:+.2f}", interval, f"{one.p_corrected:.2g}", "cannot tell"):
         assert f" {said} " in text.replace("\n", " \n")
-    assert "(n = 12)" in text
+    assert within.verdict in ("cannot tell", "no sign of it")
+    assert "(12 runs; too few for a verdict)" in " ".join(text.split())
 
 
 def test_a_page_is_served_to_this_machine_until_it_is_interrupted(tmp_path: Path) -> None:

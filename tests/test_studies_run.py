@@ -16,6 +16,7 @@ import torch
 from filelock import FileLock
 from safetensors.torch import save_file
 from scipy.stats import kendalltau
+from steppe._util.json import json_safe
 from studies_cells import BASE, Counting, contents, tiny
 from torch.nn.functional import cross_entropy
 
@@ -23,8 +24,8 @@ from steppe.studies.cell import cells
 from steppe.studies.engines import Serial
 from steppe.studies.plan import Rule, Study
 from steppe.studies.report.contents import content
+from steppe.studies.result import admitted, of_plan, study_result
 from steppe.studies.run import look, renote, run
-from steppe.studies.statistics.findings import admitted, finding, of_plan
 from steppe.studies.store import Store
 from steppe.training import open_run
 
@@ -168,41 +169,36 @@ def test_runs_count_by_the_rule_and_tau_is_scipys(tmp_path: Path) -> None:
         for i, cell in enumerate(planned):
             targets = {"test_error": wrong[i], "train_error": 0.2 if i < 2 else 0.05}
             store.record(cell.key, targets=targets, measures={"trace": {"value": sharp[i], "stderr": 0.0}})
-    found = finding(study, *look(study))
+    found = study_result(study, *look(study))
     assert (found.planned, found.done, found.admitted) == (12, 12, 10)
     assert len(admitted(study, look(study)[1])) == 10
-    [held] = found.held
+    one = found.findings.of("trace", "test_error")
     expected = kendalltau(sharp[2:], wrong[2:])
-    assert held.correlation.pooled.tau == pytest.approx(expected.statistic)
-    assert held.correlation.pooled.p == pytest.approx(expected.pvalue, abs=0.02)
+    assert one.tau == pytest.approx(expected.statistic)
+    assert one.p == pytest.approx(expected.pvalue, abs=0.02)
     assert "10 runs count (12 planned; finished runs with train_error <= 0.1 count)" in found.words[0]
     assert expected.pvalue > 0.1
-    assert "none of 1 measures predicts test_error" in found.words[1]
+    assert one.verdict == "cannot tell"
+    assert "10 runs of 1 configuration cannot tell whether sharpness predicts test_error" in found.words[1]
     renote(study)
     with Store.reading(study.store) as store:
         page = content(store)
-    tau, [shown] = held.correlation.pooled, page["correlations"]
-    assert {name: shown["pooled"][name] for name in ("tau", "low", "high", "p", "n")} == {
-        name: getattr(tau, name) for name in ("tau", "low", "high", "p", "n")
-    }
-    assert [card["verdict"] for card in page["answers"]] == [
-        held.strong.verdict.capitalize(),
-        held.weak.verdict.capitalize(),
-    ]
+    assert page["findings"] == json_safe(found.findings.to_dict(), str)
+    assert page["answers"][0]["verdict"] == found.findings.sentence
 
 
-@pytest.mark.parametrize(("sign", "says"), [(1, "have a lower test_error"), (-1, "have a HIGHER test_error")])
+@pytest.mark.parametrize(("sign", "says"), [(1, "predicts"), (-1, "predicts the opposite")])
 def test_what_predicts_is_said_to(tmp_path: Path, sign: int, says: str) -> None:
     study = tiny(tmp_path / "clear", grid={"seed": list(range(20))}, targets=["test_error"])
     planned = cells(study)
     with Store.open(study.store) as store:
         store.add(planned)
         for i, cell in enumerate(planned):
-            value = sign * (i + 2 * (i % 2))  # nearly in order: an interval needs resamples that differ
+            value = sign * (i + 2 * (i % 2))
             store.record(cell.key, targets={"test_error": i / 100}, measures={"trace": {"value": value}})
-    found = finding(study, *look(study))
-    assert f"flatter runs {says} by 1 of 1 measures (trace)" in found.words[1]
-    assert found.held[0].strong.verdict == ("supported" if sign == 1 else "contradicted")
+    found = study_result(study, *look(study))
+    assert found.findings.of("trace", "test_error").verdict == says
+    assert f"trace {says} {'for ' if sign < 0 else ''}test_error" in found.words[1]
     json.dumps(found.to_dict(), default=str)
 
 

@@ -19,10 +19,12 @@ from .study_options import Engine, Which, store_of, study_and_results, study_of
 
 if TYPE_CHECKING:
     from ..studies.plan import Study
-    from ..studies.statistics.findings import Comparison, Finding
+    from ..studies.result import StudyResult
+    from ..studies.statistics.findings import Findings
+    from ..studies.statistics.predictions import Finding
 
 PAGE = "report.html"
-VERDICTS = {"supported": "yes", "not supported": "no", "contradicted": "contrary"}  # short forms for narrow columns
+SHORT = {"predicts the opposite": "opposite", "no sign of it": "no sign", "no difference seen": "no difference"}
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h, as for runs: rerun the command to resume
 
 
@@ -41,7 +43,7 @@ class Page:
     page: str | None = field(default=None, metadata={"metavar": "FILE"})
     """the HTML file; defaults to report.html in the study's folder"""
     export: str | None = field(default=None, metadata={"metavar": "FILE"})
-    """a .csv or .parquet file with one row per run"""
+    """a .csv or .parquet file with one row per run; the verdicts go to a file beside it, NAME_findings"""
 
 
 @dataclass(frozen=True)
@@ -178,17 +180,18 @@ def heading(study: Study) -> list[str]:
 
 def report(which: Which, page: Page) -> Output:
     """Writes the report again, and prints the table."""
-    from ..studies.export import export_table
+    from ..studies.export import export_findings, export_table
+    from ..studies.result import of_plan, study_result
     from ..studies.run import renote
-    from ..studies.statistics.findings import finding, of_plan
 
     if not which.is_folder:
         renote(study_of(which))
     study, cells, results = study_and_results(which)
-    findings = finding(study, cells, results)
+    result = study_result(study, cells, results)
     if page.export is not None:
-        export_table(of_plan(study, cells, results), page.export)
-    return _with_heading(study, replace(findings, report=_page(study, page.page, findings)))
+        place = export_table(of_plan(study, cells, results), page.export)
+        export_findings(result.findings, place.with_name(f"{place.stem}_findings{place.suffix}"))
+    return _with_heading(study, replace(result, report=_page(study, page.page, result.findings)))
 
 
 def serve(which: Which, server: Server) -> Output:
@@ -210,10 +213,10 @@ def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
             with invalid_values():
                 planned = cells(study)
             check_names(study, planned, also)
-        findings = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
-    if not findings.stopped and findings.done:
-        findings = replace(findings, report=_page(study, None, findings))
-    return _with_heading(study, findings)
+        result = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
+    if not result.stopped and result.done:
+        result = replace(result, report=_page(study, None, result.findings))
+    return _with_heading(study, result)
 
 
 @contextmanager
@@ -226,23 +229,23 @@ def _invalid_is_usage() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def _with_heading(study: Study, findings: Finding) -> Output:
-    output = output_of(study, findings)
+def _with_heading(study: Study, result: StudyResult) -> Output:
+    output = output_of(study, result)
     return replace(output, shown=[*heading(study), *output.shown])
 
 
-def _page(study: Study, out: str | None, findings: Finding) -> Path:
+def _page(study: Study, out: str | None, findings: Findings) -> Path:
     from ..studies.report import write
 
-    return write(study.store, Path(out) if out is not None else study.folder / PAGE, findings.held)
+    return write(study.store, Path(out) if out is not None else study.folder / PAGE, findings)
 
 
 def _dry(study: Study, engine: Engine) -> Output:
     from ..studies.cell import cells
     from ..studies.check import check_names, check_study
     from ..studies.pictures import open_pictures
+    from ..studies.result import admitted, of_plan
     from ..studies.run import open_tasks
-    from ..studies.statistics.findings import admitted, of_plan
     from ..studies.store import Store
     from ..studies.table import Table
 
@@ -270,37 +273,74 @@ def _dry(study: Study, engine: Engine) -> Output:
     return Output({"folder": study.folder, "cells": rows, "planned": len(planned)}, [*([shown] * bool(rows)), words])
 
 
-def output_of(study: Study, findings: Finding) -> Output:
-    """The findings of a study as output: a table, sentences, failures."""
-    shown: list[Any] = [_correlations(study, findings.held), ""] if findings.held else []
-    shown += list(findings.words)
-    shown += [f"The page: {findings.report}"] if findings.report else []
-    errors = [f"steppe study: {name} failed: {error}" for name, error in findings.failures.items()]
-    code = FAILED if findings.failures else 0
-    if findings.stopped:
-        errors.append(f"steppe study: stopped ({findings.stopped}); rerun the command to resume in {findings.folder}")
-        code = STOPPED if "SIGINT" in findings.stopped else TRY_AGAIN
-    return Output(findings.to_dict(), shown, errors, code)
+def output_of(study: Study, result: StudyResult) -> Output:
+    """The result of a study as output: tables, sentences, failures."""
+    found = result.findings
+    shown: list[Any] = [_predictions(study, found), ""] if found.findings else []
+    shown += [_comparisons(found), ""] if any(c.pairs for c in found.comparisons) else []
+    shown += list(result.words)
+    shown += [f"The page: {result.report}"] if result.report else []
+    errors = [f"steppe study: {name} failed: {error}" for name, error in result.failures.items()]
+    code = FAILED if result.failures else 0
+    if result.stopped:
+        errors.append(f"steppe study: stopped ({result.stopped}); rerun the command to resume in {result.folder}")
+        code = STOPPED if "SIGINT" in result.stopped else TRY_AGAIN
+    return Output(result.to_dict(), shown, errors, code)
 
 
-def _correlations(study: Study, held: Sequence[Comparison]) -> Any:
-    """One part per target. Numbers stay whole in 80 columns: names fold first."""
-    grouped = any(h.correlation.within is not None for h in held)
+def _predictions(study: Study, found: Findings) -> Any:
+    """One part per target. Numbers and verdicts stay whole in 80 columns: names fold first."""
+    from ..studies.statistics.sentences import tau_words
+
+    grouped = any(f.hypothesis == "within groups" for f in found.findings)
     within = f"within {', '.join(study.groups)}"
-    heads = ["measure", "tau", "95 % interval", "corrected p", *([within] if grouped else []), "strong", "weak"]
-    shown = table(*heads, right=("tau", "corrected p", within), fold=("measure", "corrected p", within))
+    heads = ["measure", "tau", "95 % interval", "corrected p", "strong", *([within] if grouped else []), "weak"]
+    shown = table(*heads, right=("tau", "corrected p"), fold=("measure", "corrected p", within))
     shown.padding = (0, 1, 0, 0)
-    for target in dict.fromkeys(h.correlation.target for h in held):
-        rows = [h for h in held if h.correlation.target == target]
-        n = sorted({h.correlation.pooled.n for h in rows})
-        add_row(shown, f"{target} (n = {n[0] if len(n) == 1 else f'{n[0]} to {n[-1]}'})")
-        for h in rows:
-            c, tau = h.correlation, h.correlation.pooled
-            interval = f"{tau.low:+.2f} to {tau.high:+.2f}" if isfinite(tau.low) else "none"
-            p = f"{tau.adjusted:.2g}" if isfinite(tau.adjusted) else ""
-            cells = [f"  {c.measure}", f"{tau.tau:+.2f}", interval, p]
-            cells += [f"{c.within.tau:+.2f}" if c.within else ""] if grouped else []
-            add_row(shown, *cells, *(VERDICTS.get(v, v) for v in (h.strong.verdict, h.weak.verdict)))
+    for target in dict.fromkeys(f.target for f in found.findings):
+        rows = [f for f in found.findings if f.target == target]
+        strong = [f for f in rows if f.hypothesis == "strong"]
+        add_row(shown, f"{target} ({_span([f.n for f in strong])} runs{_power(strong)})")
+        for f in strong:
+            verdicts = [SHORT.get(g.verdict, g.verdict) for g in rows if g.measure == f.measure]
+            interval = f"{tau_words(f.low)} to {tau_words(f.high)}" if isfinite(f.low) else "none"
+            p = f"{f.p_corrected:.2g}" if isfinite(f.p_corrected) else ""
+            add_row(shown, f"  {f.measure}", tau_words(f.tau) if isfinite(f.tau) else "", interval, p, *verdicts)
+    return shown
+
+
+def _span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _power(strong: Sequence[Finding]) -> str:
+    """What the runs could have shown of a target."""
+    able = [f.smallest_detectable_tau for f in strong if isfinite(f.smallest_detectable_tau)]
+    return f"; detectable tau {max(able):.2f}" if able else "; too few for a verdict"
+
+
+def _comparisons(found: Findings) -> Any:
+    """Every contender against the reference, one part per target."""
+    from ..studies.statistics.sentences import amount
+
+    heads = [f"compared with {found.reference}", "difference", "95 % interval", "won/lost", "cost", "verdict"]
+    shown = table(*heads, right=("difference", "won/lost", "cost"), fold=(heads[0],))
+    shown.padding = (0, 1, 0, 0)
+    for target in dict.fromkeys(c.target for c in found.comparisons):
+        rows = [c for c in found.comparisons if c.target == target]
+        unit = " (points)" if amount(target, 0, signed=True).endswith("points") else ""
+        add_row(shown, f"{target}{unit}")
+        for c in (c for c in rows if c.pairs):
+            value, low, high = (
+                amount(target, v, signed=True).removesuffix(" points") for v in (c.difference, c.low, c.high)
+            )
+            interval = f"{low} to {high}" if isfinite(c.low) else "none"
+            ratio = c.passes / c.reference_passes if c.reference_passes else float("nan")
+            cost = f"{ratio:.3g}x" if isfinite(ratio) else ""
+            mark = "*" if c.warning else ""
+            verdict = SHORT.get(c.verdict, c.verdict) + mark
+            add_row(shown, f"  {c.contender}", value, interval, f"{c.wins}/{c.losses}", cost, verdict)
     return shown
 
 

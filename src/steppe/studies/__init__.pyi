@@ -1,11 +1,11 @@
 from . import correlate as correlate
+from .export import export_findings as export_findings
 from .export import export_table as export_table
 from .plan import Study as Study
-from .statistics.findings import Correlation as Correlation
-from .statistics.findings import Finding as Finding
-from .statistics.findings import correlations as correlations
-from .statistics.tau import Chance as Chance
-from .statistics.tau import Tau as Tau
+from .result import StudyResult as StudyResult
+from .statistics.comparisons import Comparison as Comparison
+from .statistics.findings import Findings as Findings
+from .statistics.predictions import Finding as Finding
 from .store import Store as Store
 from .table import Column as Column
 from .table import Measured as Measured

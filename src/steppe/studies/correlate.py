@@ -1,13 +1,13 @@
-"""The statistics of studies: does sharpness predict generalisation in a pool of runs?"""
+"""The statistics of studies: does sharpness predict generalisation in a pool of runs, and which method won?"""
 
 from .statistics.by_setting import Effect, Environments, Granulated, effects, environments, granulated
-from .statistics.findings import Correlation, benjamini_hochberg, correlation, correlations, holm
-from .statistics.hypotheses import Answer, strong, weak
+from .statistics.comparisons import Comparison
+from .statistics.family import holm
+from .statistics.findings import Findings, findings
 from .statistics.kendall import tau_a, tau_b
-from .statistics.tau import Chance, Tau, kendall
+from .statistics.predictions import Finding, GroupTau
 
 __all__ = [
-    "Answer", "Chance", "Correlation", "Effect", "Environments", "Granulated", "Tau", "benjamini_hochberg",
-    "correlation", "correlations", "effects", "environments", "granulated", "holm", "kendall", "strong", "tau_a",
-    "tau_b", "weak",
+    "Comparison", "Effect", "Environments", "Finding", "Findings", "Granulated", "GroupTau", "effects", "environments",
+    "findings", "granulated", "holm", "tau_a", "tau_b",
 ]  # fmt: skip

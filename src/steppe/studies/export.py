@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import import_module
 from math import isnan
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Literal
 from .._util.export import csv_text
 from .._util.files import atomic_write
 from .._util.names import unknown
+from .statistics.findings import Findings
 from .table import Run, Table
 
 Shape = Literal["runs", "outcomes"]
@@ -39,12 +41,37 @@ def export_table(table: Table, path: str | os.PathLike[str], shape: Shape = "run
         The file.
 
     """
-    place = Path(path)
     if shape not in ROWS:
         raise ValueError(unknown("shape of a table", shape, ROWS))
+    return _write(ROWS[shape](table), path)
+
+
+def export_findings(findings: Findings, path: str | os.PathLike[str]) -> Path:
+    """Write the verdicts of a study to a file.
+
+    Parameters
+    ----------
+    findings : Findings
+        The verdicts.
+    path : path-like
+        A file that ends in .csv or .parquet: one row per finding and per comparison of methods.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    """
+    predictions = [
+        {"kind": "prediction", **asdict(f), "by_group": _flat(asdict(f)["by_group"])} for f in findings.findings
+    ]
+    return _write([*predictions, *({"kind": "comparison", **asdict(c)} for c in findings.comparisons)], path)
+
+
+def _write(rows: list[Row], path: str | os.PathLike[str]) -> Path:
+    place = Path(path)
     if place.suffix not in WRITERS:
         raise ValueError(f"a table is written to a file that ends in {' or '.join(WRITERS)}, not to {str(path)!r}")
-    rows = ROWS[shape](table)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     place.parent.mkdir(parents=True, exist_ok=True)
     content = WRITERS[place.suffix](columns, rows)

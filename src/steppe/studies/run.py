@@ -17,7 +17,7 @@ from .check import check_study, invalid_values
 from .pictures import open_pictures
 from .plan import STORE, TARGETS, TEXTS, Rule, Study
 from .progress import Update, show_progress
-from .statistics.findings import Finding, admitted, finding, of_plan
+from .result import StudyResult, admitted, of_plan, study_result
 from .store import Store
 from .table import Run, Table
 
@@ -37,7 +37,7 @@ def run(
     again: bool = False,
     also: Sequence[str] = (),
     trust: bool = False,
-) -> Finding:
+) -> StudyResult:
     """Compute what is missing of a study, store it, and return the results.
 
     Stored records stay: after an interruption the same call resumes, and only new cells of a grid are computed.
@@ -59,7 +59,7 @@ def run(
 
     Returns
     -------
-    Finding
+    StudyResult
 
     """
     with invalid_values():
@@ -87,7 +87,7 @@ def run(
         if pictures:
             with show_progress(len(pictures), 0, progress, "pictures") as update:
                 stopped = _compute(store, pictures, engine or _engine(study), stop_request, update)
-    return replace(finding(study, planned, table), stopped=stopped)
+    return replace(study_result(study, planned, table), stopped=stopped)
 
 
 def renote(study: Study) -> None:

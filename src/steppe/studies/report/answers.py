@@ -1,116 +1,95 @@
-"""The page's overview: rank correlations, the two hypotheses in words, and which settings measures follow."""
+"""The page's overview: the study's findings, and which settings measures follow."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from math import inf, isfinite
+from math import isfinite, nan
 from typing import Any
 
 from ..statistics.by_setting import Effect, effects, environments, granulated
-from ..statistics.findings import Comparison, Correlation
-from ..statistics.hypotheses import Answer
-from ..statistics.tau import Chance, Tau
+from ..statistics.clusters import SEED
+from ..statistics.findings import Findings
+from ..statistics.predictions import CONFIDENCE, Finding, GroupTau
 from ..table import Table
 
-# for a page that is made every few seconds, and for effects, of which only the size is shown
-QUICK = Chance(resamples=300, permutations=999, redraws=5)
-SEED = "seed"  # the one setting whose values have no meaning
 
-
-def overview(table: Table, settings: Sequence[str], results: Sequence[Comparison]) -> dict[str, Any]:
-    """Correlations, answers, effects and robustness over the runs that count."""
+def overview(table: Table, settings: Sequence[str], results: Findings) -> dict[str, Any]:
+    """Findings, effects and robustness over the runs that count."""
     differing = set(table.settings())
     swept = [s for s in settings if s != SEED and s in differing]
-    followed = effects(table, settings=swept, how=QUICK) if len(table) > 2 else []
+    followed = effects(table, settings=swept) if len(table) > 2 else []
+    strong = [f for f in results.findings if f.hypothesis == "strong"]
     return {
-        "correlations": [_correlation(r.correlation) for r in results],
-        "answers": _answers(table, results, followed),
-        "effects": [_effect(e) for e in followed],
-        "robust": [_robust(table, r.correlation, swept) for r in results] if swept else [],
+        "findings": results.to_dict(),
+        "correlations": [_correlation(f, results) for f in strong],
+        "answers": _answers(results, followed),
+        "effects": [asdict(e) for e in followed],
+        "robust": [_robust(table, f, swept) for f in strong] if swept else [],
     }
 
 
-def _tau(tau: Tau) -> dict[str, Any]:
-    return asdict(tau) | {"ignores_errors": tau.ignores_errors}
+def _tau(tau: Finding | GroupTau) -> dict[str, Any]:
+    """A tau in the words of the page's table."""
+    row: dict[str, Any] = {"tau": tau.tau, "low": tau.low, "high": tau.high, "n": tau.n, "level": CONFIDENCE}
+    if isinstance(tau, GroupTau):
+        return row | {"missing": 0, "interval": "no interval: too few configurations"}
+    return row | {"missing": tau.missing, "p": tau.p, "adjusted": tau.p_corrected, "interval": tau.why}
 
 
-def _correlation(c: Correlation) -> dict[str, Any]:
-    groups = {name: _tau(tau) for name, tau in c.by_group.items()}
-    within = _tau(c.within) if c.within else None
-    return {"measure": c.measure, "target": c.target, "pooled": _tau(c.pooled), "within": within, "by_group": groups}
+def _correlation(f: Finding, results: Findings) -> dict[str, Any]:
+    same = [
+        g for g in results.findings if (g.measure, g.target, g.hypothesis) == (f.measure, f.target, "within groups")
+    ]
+    groups = {g.group: _tau(g) for within in same for g in within.by_group}
+    within = _tau(same[0]) if same else None
+    return {"measure": f.measure, "target": f.target, "pooled": _tau(f), "within": within, "by_group": groups}
 
 
-def _effect(e: Effect) -> dict[str, Any]:
-    tau, within = (t.tau if t else None for t in (e.pooled, e.within))
-    row = {"measure": e.measure, "setting": e.setting, "share": e.share, "p": e.p, "n": e.n}
-    return row | {"tau": tau, "within": within}
-
-
-def _robust(table: Table, c: Correlation, swept: Sequence[str]) -> dict[str, Any]:
+def _robust(table: Table, f: Finding, swept: Sequence[str]) -> dict[str, Any]:
     """The measure setting by setting: the granulated coefficient, and the sign errors with the worst environment."""
-    x, y = table.measure(c.measure), table.target(c.target)
+    x, y = table.measure(f.measure), table.target(f.target)
     columns = {name: table.setting(name) for name in swept}
     psi = granulated(x.values, y.values, columns)
     errors = environments(x.values, y.values, columns, resolution=y.errors)
     worst = errors.found[0] if errors.found else None
     where = f"{worst.setting} {worst.values[0]} to {worst.values[1]}" if worst else ""
-    row = {"measure": c.measure, "target": c.target, "psi": psi.value, "mean": errors.mean, "worst": errors.worst}
+    row = {"measure": f.measure, "target": f.target, "psi": psi.value, "mean": errors.mean, "worst": errors.worst}
     return row | {"where": where, "pairs": worst.pairs if worst else 0}
 
 
-def _answers(table: Table, results: Sequence[Comparison], followed: Sequence[Effect]) -> list[dict[str, Any]]:
-    """One card per question about the study's first target; with too few runs, one that says so."""
-    if not results:
-        words = (
-            f"{len(table)} finished runs count, with {len(table.measures)} measures and {len(table.targets)} targets."
+def _answers(results: Findings, followed: Sequence[Effect]) -> list[dict[str, Any]]:
+    """One card per question."""
+    words = list(results.measure_sentences.values())
+    cards = [{"question": "Does sharpness predict generalisation here?", "verdict": results.sentence, "words": words}]
+    if results.comparisons:
+        warned = list(
+            dict.fromkeys(f"{c.warning[0].upper()}{c.warning[1:]}." for c in results.comparisons if c.warning)
         )
-        question = "Does sharpness predict generalisation here?"
-        return [{"question": question, "verdict": "Not enough runs yet", "words": [words]}]
-    target = results[0].correlation.target
-    first = {r.correlation.measure: r for r in results if r.correlation.target == target}
-    taus = {measure: r.correlation.pooled.tau for measure, r in first.items()}
-    best = max(taus, key=lambda measure: taus[measure] if isfinite(taus[measure]) else -inf)
-    largest = max(first, key=lambda measure: first[measure].weak.numbers.get("difference", -inf))
-    strong, weak = ({measure: getattr(r, kind) for measure, r in first.items()} for kind in ("strong", "weak"))
-    return [
-        _card(f"Strong hypothesis: is sharpness highly correlated with {target}?", strong, best),
-        _card(f"Weak hypothesis: do the flattest runs have a lower {target}?", weak, largest),
-        *_followed(followed),
-    ]
-
-
-def _card(question: str, answers: Mapping[str, Answer], best: str) -> dict[str, Any]:
-    """The verdicts of all measures, and the sentence of the measure that is most in favour of the hypothesis."""
-    counts = Counter(answer.verdict for answer in answers.values())
-    n = len(answers)
-    if len(counts) == 1:
-        (only,) = counts
-        by = "" if n == 1 else f" by any of {n} measures" if only == "not supported" else f" by all {n} measures"
-        verdict = only.capitalize() + by
-    else:
-        verdict = f"Of {n} measures: {', '.join(f'{verdict} by {k}' for verdict, k in counts.most_common())}"
-    words = [f"{f'Most in favour is {best}' if n > 1 else best}: {answers[best].words}"]
-    if n > 1:
-        words.append(f"The best of {n}; its interval is not corrected for that choice. The table below lists all.")
-    return {"question": question, "verdict": verdict, "words": words}
+        cards.append({"question": "Which method won?", "verdict": results.method_sentence, "words": warned})
+    return [*cards, *_followed(followed)]
 
 
 def _followed(followed: Sequence[Effect]) -> list[dict[str, Any]]:
     """A card with the setting that measures follow most: the learning-rate effect of Figure 6, if it is one."""
     leaders: dict[str, Effect] = {}
     for e in followed:
-        if isfinite(e.share) and (e.measure not in leaders or e.share > leaders[e.measure].share):
+        if isfinite(e.share) and (e.measure not in leaders or _separation(e) > _separation(leaders[e.measure])):
             leaders[e.measure] = e
     if not leaders:
         return []
     setting, k = Counter(e.setting for e in leaders.values()).most_common(1)[0]
-    top = max((e for e in leaders.values() if e.setting == setting), key=lambda e: e.share)
-    chance = (top.values - 1) / (top.n - 1)
-    words = f"For {top.measure}, {top.share:.0%} of the variance of its ranks lies between values of {setting}"
-    words += f" ({chance:.0%} by chance alone, p = {top.p:.2g})."
-    if top.pooled is not None:
-        words += f" Its tau with {setting} is {top.pooled}."
+    top = max((e for e in leaders.values() if e.setting == setting), key=_separation)
+    words = (
+        f"The values of {setting} separate the runs by {top.measure} to {_separation(top):.0%} of a perfect separation"
+    )
+    words = words.replace("%", " %") + f" ({top.n} runs, {top.values} values)."
+    if isfinite(top.tau):
+        words += f" Among pairs with different {setting}, tau is {top.tau / top.tau_ceiling:+.2f}."
     verdict = f"{k} of {len(leaders)} measures: {setting}" if len(leaders) > 1 else setting
     return [{"question": "Which setting do measures follow most?", "verdict": verdict, "words": [words], "wide": True}]
+
+
+def _separation(e: Effect) -> float:
+    return e.share / e.ceiling if e.ceiling else nan

@@ -13,11 +13,13 @@ from ..._util.export import json_safe
 from ...training.config import Config
 from ..pictures import chosen
 from ..plan import TARGETS, Rule
-from ..statistics.findings import Comparison, counts, findings, in_order, renamed
-from ..statistics.tau import Chance
+from ..result import counts, findings_of, in_order, renamed
+from ..statistics.clusters import SEED
+from ..statistics.findings import Findings
+from ..statistics.permutation import FIRST
 from ..store import Store
 from ..table import Measured, Table
-from .answers import QUICK, SEED, overview
+from .answers import overview
 from .notes import ensembles, pictures
 
 Content = dict[str, Any]
@@ -26,20 +28,21 @@ ASKED = ("targets", "measures", "groups", "admission", "show")  # keys of a stud
 POINTS = 60  # per curve: more are not visible at the width of a page
 FEWEST_POINTS = 8
 CURVE_NUMBERS = 150_000  # of all curves together: about a megabyte
+QUICK = 2_000  # permutations for a page that is made every few seconds
 NOT_DRAWN = {"epoch", "step", "passes", "skipped", "seconds", "images_per_second", "evaluation_seconds"}
 
 
-def content(store: Store, results: Sequence[Comparison] | None = None, *, full: bool = True) -> Content:
+def content(store: Store, results: Findings | None = None, *, full: bool = True) -> Content:
     """Collect everything on the page.
 
     Parameters
     ----------
     store : Store
         The study's store.
-    results : sequence of Comparison, optional
-        The study's `Finding.held`, if it is already computed; computed here by default.
+    results : Findings, optional
+        The study's findings, if they are already computed; computed here by default.
     full : bool
-        With False, intervals and p-values use fewer draws, for a page that follows a running study.
+        With False, p-values start from fewer permutations, for a page that follows a running study.
 
     Returns
     -------
@@ -56,11 +59,9 @@ def content(store: Store, results: Sequence[Comparison] | None = None, *, full: 
     counted = table.where(lambda run: counts(run, rules))
     settings = _settings(table, study.get("groups") or ())
     targets, measures = (in_order(study.get(k), getattr(table, k)) for k in ("targets", "measures"))
-    if results is None or len(counted) < 2:
-        chosen_targets = [t for t in study.get("targets") or counted.targets if t in counted.targets]
-        names = in_order(measures, counted.measures)
-        how = Chance() if full else QUICK
-        results = findings(counted, names, chosen_targets, how) if len(counted) > 1 else []
+    if results is None:
+        draws = FIRST if full else QUICK
+        results = findings_of(counted, measures, study.get("targets") or counted.targets, draws=draws)
     roles = chosen(counted, next(iter(targets), None), next(iter(measures), None))
     made: Content = {
         "title": str(study.get("title") or study.get("name") or store.path.resolve().parent.name),

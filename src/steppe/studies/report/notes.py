@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..pictures import ENSEMBLE, LANDSCAPE, SPECTRUM
+from ..statistics.clusters import SEED
 from ..store import Store
 from ..table import Run, Table
-from .answers import SEED
 
 if TYPE_CHECKING:
     from ...measures.curvature.lanczos import Density

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from base64 import b64encode
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -15,7 +14,7 @@ from typing import Any
 
 from ... import __version__
 from ..._util.files import atomic_write
-from ..statistics.findings import Comparison
+from ..statistics.findings import Findings
 from ..store import Store
 from .contents import Content, content
 
@@ -26,7 +25,7 @@ SCRIPTS = (
 """Concatenated in this order."""
 
 
-def write(store: Path, out: Path, results: Sequence[Comparison] | None = None) -> Path:
+def write(store: Path, out: Path, results: Findings | None = None) -> Path:
     """Write the report of a study atomically.
 
     Parameters
@@ -35,8 +34,8 @@ def write(store: Path, out: Path, results: Sequence[Comparison] | None = None) -
         The study's SQLite file.
     out : Path
         The HTML file.
-    results : sequence of Comparison, optional
-        The study's `Finding.held`, if it is already computed.
+    results : Findings, optional
+        The study's findings, if they are already computed.
 
     Returns
     -------

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
 
@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..table import Column, Table
-from .kendall import MAX_PERMUTED, Floats, Ints, ranks
-from .tau import Chance, Tau, kendall
+from .kendall import Floats, Ints, pairs, ranks
 
 # pairs that an environment needs: with fewer than five coins, all fall wrong in one environment of sixteen
 FEWEST = 5
@@ -92,11 +91,12 @@ class Environments:
 
 @dataclass(frozen=True)
 class Effect:
-    """How a measure follows one setting.
+    """How a measure follows one setting; descriptive, without a verdict.
 
-    `share` is the part of the variance of the measure's ranks between the setting's values, from 0 to 1 (Kruskal and
-    Wallis 1952), and `p` its permutation p-value; by chance alone it is about (values - 1) / (n - 1). `pooled` and
-    `within` are tau over all pairs and within groups, for settings that are numbers.
+    `share` is the part of the variance of the measure's ranks between the setting's values (Kruskal and Wallis 1952),
+    and `ceiling` the largest share that this design allows: values of a setting that separate the measure perfectly
+    reach it. For settings that are numbers, `tau` and `within` are over all pairs and within groups, and `tau_ceiling`
+    is the largest tau: pairs with equal settings count zero. Shares of the ceiling are what a reader expects.
     """
 
     measure: str
@@ -104,9 +104,10 @@ class Effect:
     values: int
     n: int
     share: float
-    p: float
-    pooled: Tau | None = None
-    within: Tau | None = None
+    ceiling: float
+    tau: float = nan
+    tau_ceiling: float = nan
+    within: float = nan
 
 
 def granulated(x: ArrayLike, y: ArrayLike, settings: Settings) -> Granulated:
@@ -134,7 +135,7 @@ def granulated(x: ArrayLike, y: ArrayLike, settings: Settings) -> Granulated:
             raise ValueError(f"each run has one value of {name}: there are {len(a)} runs and {len(column)} values")
     a, b = a[known], b[known]
     axes = [codes[known] for codes in codes_of(settings.values())]
-    psi, contexts, pairs = {}, {}, {}
+    psi, contexts, counts = {}, {}, {}
     for axis, name in enumerate(settings):
         context = contexts_of(axes, axis)
         i, j = neighbours(context, axes[axis])
@@ -142,9 +143,9 @@ def granulated(x: ArrayLike, y: ArrayLike, settings: Settings) -> Granulated:
         count = np.bincount(context[i])
         used = count > 0
         psi[name] = float((score[used] / count[used]).mean()) if used.any() else nan
-        contexts[name], pairs[name] = int(used.sum()), int(count.sum())
+        contexts[name], counts[name] = int(used.sum()), int(count.sum())
     defined = [v for v in psi.values() if not np.isnan(v)]
-    return Granulated(float(np.mean(defined)) if defined else nan, psi, contexts, pairs, int((~known).sum()))
+    return Granulated(float(np.mean(defined)) if defined else nan, psi, contexts, counts, int((~known).sum()))
 
 
 def environments(
@@ -199,38 +200,29 @@ def environments(
     return Environments(results, too_few, unresolved, int((~known).sum()))
 
 
-def effects(
-    table: Table,
-    measures: Sequence[str] | None = None,
-    settings: Sequence[str] | None = None,
-    how: Chance = Chance(),  # noqa: B008, a frozen value
-) -> list[Effect]:
-    """Correlate every measure with every setting that varies, over all runs and within the table's groups."""
+def effects(table: Table, measures: Sequence[str] | None = None, settings: Sequence[str] | None = None) -> list[Effect]:
+    """Relate every measure to every setting that varies, over all runs and within the table's groups."""
     labels = table.labels()
     columns = {path: table.setting(path) for path in (table.settings() if settings is None else settings)}
     names = table.measures if measures is None else measures
-    return [effect(table.measure(m), path, column, labels, how) for m in names for path, column in columns.items()]
+    return [effect(table.measure(m), path, column, labels) for m in names for path, column in columns.items()]
 
 
-def effect(
-    x: Column,
-    setting: str,
-    column: NDArray[Any],
-    labels: ArrayLike | None = None,
-    how: Chance = Chance(),  # noqa: B008
-) -> Effect:
-    """Correlate one measure with one setting."""
+def effect(x: Column, setting: str, column: NDArray[Any], labels: ArrayLike | None = None) -> Effect:
+    """Relate one measure to one setting."""
     known = np.isfinite(x.values) & np.array([v is not None for v in column], dtype=bool)
-    level = ranks([repr(v) for v in column[known]])
-    share, p = _share_between(x.values[known], level, how)
-    row = (x.name, setting, len(np.unique(level)), int(known.sum()), share, p)
+    values, level = x.values[known], ranks([repr(v) for v in column[known]])
+    row = Effect(x.name, setting, len(np.unique(level)), int(known.sum()), *_share_between(values, level))
     if not all(v is None or isinstance(v, (bool, int, float)) for v in column):  # words have no order
-        return Effect(*row)
-    numbers = np.array([nan if v is None else float(v) for v in column])
-    pooled = kendall(x.values, numbers, x_error=x.errors, how=how)
-    several = labels is not None and len(np.unique(np.asarray(labels))) > 1
-    within = kendall(x.values, numbers, labels, x_error=x.errors, how=how) if several else None
-    return Effect(*row, pooled, within)
+        return row
+    numbers = np.array([float(v) for v in column[known]])
+    counted = pairs(values, numbers)
+    row = replace(
+        row, tau=counted.tau_a, tau_ceiling=(counted.all - counted.tied_y) / counted.all if counted.all else nan
+    )
+    groups = None if labels is None else np.asarray(labels)[known]
+    several = groups is not None and len(np.unique(groups)) > 1
+    return replace(row, within=pairs(values, numbers, groups).tau_a) if several else row
 
 
 def neighbours(context: Ints, values: Ints) -> tuple[Ints, Ints]:
@@ -268,20 +260,15 @@ def _thinned(settings_code: Ints) -> Ints:
     return np.sort(order[position < MAX_ALIKE])
 
 
-def _share_between(values: Floats, level: Ints, how: Chance) -> tuple[float, float]:
-    """The share of rank variance between levels, and its permutation p-value."""
+def _share_between(values: Floats, level: Ints) -> tuple[float, float]:
+    """The share of rank variance between levels, and the largest that it can be."""
     n = len(values)
     if n < 3 or np.ptp(values) == 0 or level.max() == 0:
         return nan, nan
-    from scipy.special import chdtrc
     from scipy.stats import rankdata
 
     centred, size = rankdata(values) - (n + 1) / 2, np.bincount(level)  # tied values share their mean rank
     share = float((np.bincount(level, centred) ** 2 / size).sum() / (centred**2).sum())
-    if n > MAX_PERMUTED:  # the chi-squared limit of Kruskal and Wallis
-        return share, float(chdtrc(len(size) - 1, (n - 1) * share))
-    rows = np.broadcast_to(np.sort(centred), (how.permutations, n))
-    permuted = np.random.default_rng([how.seed, 5]).permuted(rows, axis=1)
-    sums = np.add.reduceat(permuted, np.cumsum(size) - size, axis=1)
-    null = (sums**2 / size).sum(1) / (centred**2).sum()
-    return share, (1 + int((null >= share - 1e-12).sum())) / (1 + how.permutations)
+    # levels that follow one another in rank leave the variance of consecutive ranks within each
+    within = float((size * (size**2 - 1.0)).sum() / 12)
+    return share, max(share, 1 - within / float((centred**2).sum()))

@@ -70,11 +70,12 @@ function effectsTable() {
   const cell = (m, s) => {
     const e = effects.find((one) => one.measure === m && one.setting === s);
     if (!e || !isNumber(e.share)) return el("td", { class: "number" }, "–");
-    const bar = el("span", { class: "bar", "aria-hidden": "true" }, el("i", { style: `width: ${100 * e.share}%` }));
-    return el("td", { class: "number", title: `p = ${chanceWords(e.p)}, n = ${e.n}` }, `${Math.round(100 * e.share)} %`, isNumber(e.tau) ? el("span", { class: "error" }, ` τ ${signed(e.tau)}`) : "", bar);
+    const part = Math.round(100 * e.share / e.ceiling);
+    const bar = el("span", { class: "bar", "aria-hidden": "true" }, el("i", { style: `width: ${part}%` }));
+    return el("td", { class: "number", title: `n = ${e.n}` }, `${part} %`, isNumber(e.tau) ? el("span", { class: "error" }, ` τ ${signed(e.tau / e.tau_ceiling)}`) : "", bar);
   };
   return [el("h3", { class: "next" }, "Which settings do measures follow?"),
-    el("p", { class: "quiet" }, "The share of the variance of a measure's ranks between the values of a setting, and τ for numeric settings. A measure that follows the learning rate may carry no more information than the learning rate itself."),
+    el("p", { class: "quiet" }, "How far the values of a setting separate the runs by a measure: 100 % is perfect separation (share of the variance of ranks). τ is over pairs with different values of a numeric setting. A measure that follows the learning rate may carry no more information than the learning rate itself."),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Settings that measures follow" }, el("table", { id: "effects" },
       el("thead", {}, el("tr", {}, ...["measure", ...settings].map((h, k) => el("th", { scope: "col", class: k ? "number" : null }, h)))),
       el("tbody", {}, ...measures.map((m) => el("tr", {}, el("th", { scope: "row" }, m), ...settings.map((s) => cell(m, s)))))))];

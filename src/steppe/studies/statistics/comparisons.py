@@ -1,0 +1,278 @@
+"""Which method won? Every contender against the plain optimizer, paired by seed and every other setting.
+
+A contender is a method with its options: each radius of SAM is one. The difference of a target is averaged over pairs.
+Its standard error is the larger of two: that of seeds within configurations (do the differences repeat with other
+seeds?), and that of configurations (do they repeat with other settings?); the degrees of freedom are those of the
+larger one. With seeds alone, two configurations that disagree would count as agreement; with configurations alone, a
+study of one or two configurations with many seeds could never tell. p and interval come from the same Student's t and
+agree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, nan, sqrt
+from typing import Any, Literal
+
+import numpy as np
+
+from ..table import Run, Table
+from .clusters import SEED
+from .family import LEVEL
+from .kendall import Floats, Ints, ranks
+from .predictions import CONFIDENCE, POWER
+
+Verdict = Literal["better", "worse", "no difference seen", "cannot tell"]
+
+PLAIN = "none"  # the method that leaves the optimizer as it is
+OWN = ("method", "rho", "method_options")  # settings that make a contender
+# A difference of less than a tenth of the reference's error is not what methods are chosen for: Foret et al. 2021
+# (Table 1) report that SAM removes 10 to 30 % of the errors on CIFAR.
+RELEVANT = 0.1
+FEWEST = 3  # pairs: the spread of two differences is a coin's
+# Runs whose mean training errors differ by more than a point are not trained to the same end: A modern look, section
+# 5.1, compares runs with at most 1 % training error.
+SAME_ERROR = 0.01
+ROUNDING = 1e-9  # values closer than this are equal
+SAME_LOSS = 2.0  # factor between mean training losses, where errors are not known
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One contender against the reference in one target.
+
+    Attributes
+    ----------
+    contender, reference, target : str
+        Names; a contender with its options, such as "sam rho=0.1".
+    verdict : {"better", "worse", "no difference seen", "cannot tell"}
+        The conclusion, and `why` in a few words.
+    difference, low, high : float
+        Mean of contender minus reference over pairs, with its 95 % interval. Negative is better.
+    mean, reference_mean : float
+        Means of the target over the pairs.
+    p, p_corrected : float
+        Two-sided p-value of the difference, and the same corrected for all tests of the study.
+    smallest_detectable_difference : float
+        What these pairs show with 80 % power at the corrected level.
+    pairs, configurations : int
+        Pairs of runs, and configurations that they are in.
+    wins, losses, ties : int
+        Pairs in which the contender's target is lower, higher, or equal.
+    passes, reference_passes, seconds, reference_seconds : float
+        Mean training cost per run; nan if it is not stored.
+    warning : str
+        Why the difference may be one of training length; empty if there is no sign of that.
+
+    """
+
+    contender: str
+    reference: str
+    target: str
+    difference: float
+    low: float
+    high: float
+    mean: float
+    reference_mean: float
+    p: float
+    pairs: int
+    configurations: int
+    wins: int
+    losses: int
+    ties: int
+    passes: float = nan
+    reference_passes: float = nan
+    seconds: float = nan
+    reference_seconds: float = nan
+    warning: str = ""
+    error: float = nan
+    freedom: int = 0
+    p_corrected: float = nan
+    smallest_detectable_difference: float = nan
+    verdict: Verdict = "cannot tell"
+    why: str = ""
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Comparisons of all contenders with one reference, and a remark on the choice of the reference."""
+
+    reference: str
+    note: str
+    comparisons: list[Comparison]
+
+
+def contest(table: Table, targets: Sequence[str]) -> Contest:
+    """Compare every contender with the plain optimizer, or with the most frequent one if there is none."""
+    names = contenders(table)
+    order = list(dict.fromkeys(names))
+    if len(order) < 2:
+        return Contest("", "the study has one method: there is nothing to compare" if order else "", [])
+    plain = [name for name, run in zip(names, table.runs, strict=True) if run.setting("method") == PLAIN]
+    reference = Counter(plain or names).most_common(1)[0][0]
+    note = "" if plain else f"the study has no plain optimizer: methods are compared with {reference}"
+    keys = _keys(table)
+    rows: dict[str, dict[tuple[str, str], int | None]] = {name: {} for name in order}
+    for i, (name, key) in enumerate(zip(names, keys, strict=True)):
+        rows[name][key] = None if key in rows[name] else i  # runs that nothing tells apart have no partner
+    made = []
+    for target in targets:
+        values = table.target(target).values
+        for name in (n for n in order if n != reference):
+            pairs = [(a, rows[reference].get(key), key[0]) for key, a in rows[name].items()]
+            both = [(a, b, key) for a, b, key in pairs if a is not None and b is not None]
+            both = [(a, b, key) for a, b, key in both if isfinite(values[a]) and isfinite(values[b])]
+            made.append(_comparison(table, (name, reference, target), values, both))
+    return Contest(reference, note, made)
+
+
+def contenders(table: Table) -> list[str]:
+    """Each run's method, with the options that differ between runs of the same method."""
+    options = [{k: v for k, v in _own(run).items() if v is not None} for run in table.runs]
+    methods = [str(run.setting("method")) for run in table.runs]
+    values: dict[tuple[str, str], set[str]] = {}
+    for method, own in zip(methods, options, strict=True):
+        for key in {k for m, o in zip(methods, options, strict=True) if m == method for k in o}:
+            values.setdefault((method, key), set()).add(repr(own.get(key)))
+    return [
+        " ".join([m, *(f"{k}={_word(v)}" for k, v in own.items() if len(values[m, k]) > 1)])
+        for m, own in zip(methods, options, strict=True)
+    ]
+
+
+def _own(run: Run) -> dict[str, Any]:
+    more = run.setting("method_options")
+    return {"rho": run.setting("rho"), **(more if isinstance(more, Mapping) else {})}
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _keys(table: Table) -> list[tuple[str, str]]:
+    """Each run's settings apart from its contender: the configuration, and the seed."""
+    paths = [p for p in table.settings() if p.partition(".")[0] not in (*OWN, SEED)]
+    keys = []
+    for run in table.runs:
+        columns = {k: v for k, v in run.groups.items() if run.setting(k) is None}  # of a pool's CSV file
+        keys.append((repr([*(run.setting(p) for p in paths), columns]), repr(run.setting(SEED))))
+    return keys
+
+
+def _comparison(
+    table: Table, names: tuple[str, str, str], values: Floats, pairs: Sequence[tuple[int, int, str]]
+) -> Comparison:
+    if not pairs:
+        return Comparison(*names, nan, nan, nan, nan, nan, nan, 0, 0, 0, 0, 0)
+    ours, theirs = (np.array([pair[side] for pair in pairs], dtype=np.int64) for side in (0, 1))
+    d, codes = values[ours] - values[theirs], ranks([pair[2] for pair in pairs])
+    difference, (error, freedom) = float(d.mean()), paired_error(d, codes, _step(values))
+    low, high, p = _student(difference, error, freedom)
+    return Comparison(
+        *names, difference, low, high, float(values[ours].mean()), float(values[theirs].mean()), p,
+        pairs=len(d), configurations=int(codes.max()) + 1,
+        wins=int((d < 0).sum()), losses=int((d > 0).sum()), ties=int((d == 0).sum()),
+        passes=_mean(table, ours, "passes"), reference_passes=_mean(table, theirs, "passes"),
+        seconds=_mean(table, ours, "training_seconds"), reference_seconds=_mean(table, theirs, "training_seconds"),
+        warning=_warning(table, names[0], names[1], ours, theirs), error=error, freedom=freedom,
+    )  # fmt: skip
+
+
+def _step(values: Floats) -> float:
+    """The smallest step between values: one test row, for errors."""
+    steps = np.diff(np.unique(values[np.isfinite(values)]))
+    return float(steps[steps > ROUNDING].min(initial=np.inf))
+
+
+def paired_error(d: Floats, codes: Ints, step: float) -> tuple[float, int]:
+    """The standard error of the mean of paired differences, and its degrees of freedom: the larger of two.
+
+    It is at least that of values that are rounded to a step: errors of a few hundred test rows are multiples of one
+    row, and differences that are equal by chance would have no error at all.
+    """
+    n, size = len(d), np.bincount(codes)
+    k, mean = len(size), np.bincount(codes, d) / size
+    errors = []
+    if n > k:
+        errors.append((sqrt(float(((d - mean[codes]) ** 2).sum()) / (n - k) / n), n - k))
+    if k > 1:
+        errors.append((sqrt(float((size**2 * (mean - d.mean()) ** 2).sum()) * k / (k - 1)) / n, k - 1))
+    if n < FEWEST or not errors:
+        return nan, 0
+    error, freedom = max(errors)
+    return max(error, step / sqrt(6 * n) if isfinite(step) else 0.0), freedom  # each value has variance step^2 / 12
+
+
+def _student(difference: float, error: float, freedom: int) -> tuple[float, float, float]:
+    """The 95 % interval and the two-sided p-value."""
+    from scipy.special import stdtr, stdtrit
+
+    if not freedom:
+        return nan, nan, nan
+    if not error:  # all runs have the same value
+        return difference, difference, 1.0
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    return difference - half, difference + half, float(2 * stdtr(freedom, -abs(difference) / error))
+
+
+def _mean(table: Table, rows: Ints, name: str) -> float:
+    values = [table.runs[i].meta.get(name, nan) for i in rows]
+    return float(np.mean(values)) if values else nan
+
+
+def _warning(table: Table, name: str, reference: str, ours: Ints, theirs: Ints) -> str:
+    """Whether the two are trained to different ends: mean training errors, or losses where errors are not known."""
+    errors = [_training(table, rows, "train_error", "test_error", "gap") for rows in (ours, theirs)]
+    if all(map(isfinite, errors)):
+        if abs(errors[0] - errors[1]) <= SAME_ERROR:
+            return ""
+        shown = " and ".join(f"{100 * e:.1f} %" for e in errors)
+        return f"training errors differ ({name} and {reference}: {shown}): this may compare how far they train"
+    losses = [_training(table, rows, "train_loss", "test_loss", "loss_gap") for rows in (ours, theirs)]
+    if not all(map(isfinite, losses)) or max(losses) <= SAME_LOSS * max(min(losses), 0.01):
+        return ""
+    shown = " and ".join(f"{loss:.3g}" for loss in losses)
+    return f"training losses differ ({name} and {reference}: {shown}): this may compare how far they train"
+
+
+def _training(table: Table, rows: Ints, name: str, test: str, gap: str) -> float:
+    """A mean over runs of a number of the training rows: as it is stored, or the one on test rows minus the gap."""
+    values = []
+    for i in rows:
+        t = table.runs[i].targets
+        values.append(t.get(name, t.get(test, nan) - t.get(gap, nan)))
+    return float(np.mean(values))
+
+
+def concluded(c: Comparison, *, rejected: bool, tests: int, level: float) -> Comparison:
+    """The comparison with its verdict and the smallest difference that it could have shown."""
+    from scipy.special import nctdtrinc, stdtrit
+
+    verdict: Verdict = "cannot tell"
+    if not c.pairs:
+        return replace(c, why=f"no run of {c.reference} has the same seed and settings")
+    if not c.freedom:
+        return replace(c, why=f"{c.pairs} pairs are too few")
+    errors = float(nctdtrinc(c.freedom, 1 - POWER, stdtrit(c.freedom, 1 - level / 2)))  # of the noncentral t
+    bound = RELEVANT * abs(c.reference_mean)
+    if rejected and (c.high < 0 or c.low > 0):
+        verdict = "better" if c.high < 0 else "worse"
+        why = f"significant after correction, and the interval is {'below' if c.high < 0 else 'above'} zero"
+    elif (
+        c.p_corrected <= LEVEL
+    ):  # other p-values of the study, which decide how strict the correction is, are not settled
+        why = "p is too close to the level that the correction requires"
+    elif c.low > 0 or c.high < 0:
+        why = f"the interval excludes zero, but p is not significant after correction for {tests} tests"
+    elif max(-c.low, c.high) <= bound:
+        verdict, why = (
+            "no difference seen",
+            f"the interval includes zero and excludes {100 * RELEVANT:.0f} % of the reference",
+        )
+    else:
+        why = f"the interval includes zero and {100 * RELEVANT:.0f} % of the reference: too few pairs"
+    return replace(c, verdict=verdict, why=why, smallest_detectable_difference=errors * c.error)
