@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..core.contiguous import stack_of
 from ..core.modules import roles_of
-from ..core.vector import Space, Vector, add_, copies, copy_
+from ..core.vector import Space, Vector, add_, copy_
 from .workers import Replicas
 
 
@@ -37,7 +37,8 @@ class WeightKeeper:
         self._stack_members = [space.params[i] for k in self._stacks for i in space.chunks[k].members]
         self._stack_addresses = [p.data_ptr() for p in self._stack_members]
         self._locate(parameters)
-        self._origin: list[Tensor] | None = None
+        self._copies: list[Tensor] | None = None  # of the chunks that move whole, in their order
+        self._origin: list[Tensor] | None = None  # all chunks of the weights, while they are kept
         self._displaced = False
 
     def _locate(self, parameters: list[Tensor]) -> None:
@@ -68,7 +69,10 @@ class WeightKeeper:
             return
         moves = displacement.chunks
         if self._origin is None:
-            self._origin, self._weights = self._chunks(copies(self._whole_places)), None
+            if self._copies is None:
+                self._copies = [torch.empty_like(x) for x in self._whole_places]
+            copy_(self._copies, self._whole_places)
+            self._origin, self._weights = self._chunks(self._copies), None
         elif self._displaced:
             copy_(self._whole_places, [self._origin[k] for k in self._whole])
         self._displaced = True
@@ -90,9 +94,13 @@ class WeightKeeper:
         self._displaced = False
 
     def end(self) -> None:
-        """Ends a step: restores the parameters and frees the copy."""
+        """Ends a step: restores the parameters."""
         self.restore()
         self._origin = self._weights = None
+        # a GPU keeps the memory for the next step: allocating many tensors takes longer than copying them, and the peak
+        # is in a later pass, which needs the copy anyway
+        if self._space.device.type != "cuda":
+            self._copies = None
 
     def in_place(self) -> bool:
         """Whether the stacks are still the memory of their parameters."""
