@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pages import HOSTILE, MEASURES, Cell, cells, estimate, study
-from steppe._util.export import json_safe
 
+from steppe._util.export import json_safe
 from steppe.studies.correlate import findings
 from steppe.studies.report import content, html, write
 from steppe.studies.report.contents import definition

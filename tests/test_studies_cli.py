@@ -208,7 +208,7 @@ def test_numbers_are_whole_in_a_narrow_terminal(tmp_path: Path, width: int) -> N
     from rich.console import Console
     from studies_cells import tiny
 
-    from steppe.cli.study import output_of
+    from steppe.cli.study_output import output_of
     from steppe.studies.cell import cells
     from steppe.studies.result import study_result
     from steppe.studies.run import look

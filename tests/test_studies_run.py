@@ -16,10 +16,10 @@ import torch
 from filelock import FileLock
 from safetensors.torch import save_file
 from scipy.stats import kendalltau
-from steppe._util.json import json_safe
 from studies_cells import BASE, Counting, contents, tiny
 from torch.nn.functional import cross_entropy
 
+from steppe._util.export import json_safe
 from steppe.studies.cell import cells
 from steppe.studies.engines import Serial
 from steppe.studies.plan import Rule, Study

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from steppe._util.export import json_safe
 
+from steppe._util.export import json_safe
 from steppe.studies import Measured, Run, Table, export_findings
 from steppe.studies.correlate import Comparison, Finding, findings
 from steppe.studies.statistics import sentences

@@ -6,26 +6,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import complain
 from .._util.user_code import is_factory
-from .errors import FAILED, STOPPED, UsageError, usage_errors
+from .errors import UsageError, usage_errors
 from .options import Command
 from .output import Output, add_row, table
 from .study_options import Engine, Which, store_of, study_and_results, study_of
+from .study_output import heading, output_of
 
 if TYPE_CHECKING:
     from ..studies.plan import Study
-    from ..studies.result import StudyResult
     from ..studies.statistics.findings import Findings
-    from ..studies.statistics.predictions import Finding
 
 PAGE = "report.html"
-SHORT = {"predicts the opposite": "opposite", "no sign of it": "no sign", "no difference seen": "no difference"}
-TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h, as for runs: rerun the command to resume
 
 
 @dataclass(frozen=True)
@@ -172,12 +168,6 @@ def status(which: Which) -> Output:
     return Output(data, shown)
 
 
-def heading(study: Study) -> list[str]:
-    """The study's title, question and notes, with an empty line after them; nothing without them."""
-    texts = [text for text in (study.title, study.question, study.notes) if text]
-    return ["\n".join(texts) + "\n"] if texts else []
-
-
 def report(which: Which, page: Page) -> Output:
     """Writes the report again, and prints the table."""
     from ..studies.export import export_findings, export_table
@@ -191,7 +181,7 @@ def report(which: Which, page: Page) -> Output:
     if page.export is not None:
         place = export_table(of_plan(study, cells, results), page.export)
         export_findings(result.findings, place.with_name(f"{place.stem}_findings{place.suffix}"))
-    return _with_heading(study, replace(result, report=_page(study, page.page, result.findings)))
+    return output_of(study, replace(result, report=_page(study, page.page, result.findings)))
 
 
 def serve(which: Which, server: Server) -> Output:
@@ -216,7 +206,7 @@ def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
         result = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
     if not result.stopped and result.done:
         result = replace(result, report=_page(study, None, result.findings))
-    return _with_heading(study, result)
+    return output_of(study, result)
 
 
 @contextmanager
@@ -227,11 +217,6 @@ def _invalid_is_usage() -> Iterator[None]:
         yield
     except InvalidStudy as error:
         raise UsageError(str(error)) from error
-
-
-def _with_heading(study: Study, result: StudyResult) -> Output:
-    output = output_of(study, result)
-    return replace(output, shown=[*heading(study), *output.shown])
 
 
 def _page(study: Study, out: str | None, findings: Findings) -> Path:
@@ -271,77 +256,6 @@ def _dry(study: Study, engine: Engine) -> Output:
     drawn = f" and {len(pictures)} pictures made" if pictures and not tasks else ""  # open tasks decide which runs
     words = f"{len(tasks)} of {len(planned)} cells would be computed{drawn} in {study.folder}; nothing was"
     return Output({"folder": study.folder, "cells": rows, "planned": len(planned)}, [*([shown] * bool(rows)), words])
-
-
-def output_of(study: Study, result: StudyResult) -> Output:
-    """The result of a study as output: tables, sentences, failures."""
-    found = result.findings
-    shown: list[Any] = [_predictions(study, found), ""] if found.findings else []
-    shown += [_comparisons(found), ""] if any(c.pairs for c in found.comparisons) else []
-    shown += list(result.words)
-    shown += [f"The page: {result.report}"] if result.report else []
-    errors = [f"steppe study: {name} failed: {error}" for name, error in result.failures.items()]
-    code = FAILED if result.failures else 0
-    if result.stopped:
-        errors.append(f"steppe study: stopped ({result.stopped}); rerun the command to resume in {result.folder}")
-        code = STOPPED if "SIGINT" in result.stopped else TRY_AGAIN
-    return Output(result.to_dict(), shown, errors, code)
-
-
-def _predictions(study: Study, found: Findings) -> Any:
-    """One part per target. Numbers and verdicts stay whole in 80 columns: names fold first."""
-    from ..studies.statistics.sentences import tau_words
-
-    grouped = any(f.hypothesis == "within groups" for f in found.findings)
-    within = f"within {', '.join(study.groups)}"
-    heads = ["measure", "tau", "95 % interval", "corrected p", "strong", *([within] if grouped else []), "weak"]
-    shown = table(*heads, right=("tau", "corrected p"), fold=("measure", "corrected p", within))
-    shown.padding = (0, 1, 0, 0)
-    for target in dict.fromkeys(f.target for f in found.findings):
-        rows = [f for f in found.findings if f.target == target]
-        strong = [f for f in rows if f.hypothesis == "strong"]
-        add_row(shown, f"{target} ({_span([f.n for f in strong])} runs{_power(strong)})")
-        for f in strong:
-            verdicts = [SHORT.get(g.verdict, g.verdict) for g in rows if g.measure == f.measure]
-            interval = f"{tau_words(f.low)} to {tau_words(f.high)}" if isfinite(f.low) else "none"
-            p = f"{f.p_corrected:.2g}" if isfinite(f.p_corrected) else ""
-            add_row(shown, f"  {f.measure}", tau_words(f.tau) if isfinite(f.tau) else "", interval, p, *verdicts)
-    return shown
-
-
-def _span(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low} to {high}"
-
-
-def _power(strong: Sequence[Finding]) -> str:
-    """What the runs could have shown of a target."""
-    able = [f.smallest_detectable_tau for f in strong if isfinite(f.smallest_detectable_tau)]
-    return f"; detectable tau {max(able):.2f}" if able else "; too few for a verdict"
-
-
-def _comparisons(found: Findings) -> Any:
-    """Every contender against the reference, one part per target."""
-    from ..studies.statistics.sentences import amount
-
-    heads = [f"compared with {found.reference}", "difference", "95 % interval", "won/lost", "cost", "verdict"]
-    shown = table(*heads, right=("difference", "won/lost", "cost"), fold=(heads[0],))
-    shown.padding = (0, 1, 0, 0)
-    for target in dict.fromkeys(c.target for c in found.comparisons):
-        rows = [c for c in found.comparisons if c.target == target]
-        unit = " (points)" if amount(target, 0, signed=True).endswith("points") else ""
-        add_row(shown, f"{target}{unit}")
-        for c in (c for c in rows if c.pairs):
-            value, low, high = (
-                amount(target, v, signed=True).removesuffix(" points") for v in (c.difference, c.low, c.high)
-            )
-            interval = f"{low} to {high}" if isfinite(c.low) else "none"
-            ratio = c.passes / c.reference_passes if c.reference_passes else float("nan")
-            cost = f"{ratio:.3g}x" if isfinite(ratio) else ""
-            mark = "*" if c.warning else ""
-            verdict = SHORT.get(c.verdict, c.verdict) + mark
-            add_row(shown, f"  {c.contender}", value, interval, f"{c.wins}/{c.losses}", cost, verdict)
-    return shown
 
 
 COMMANDS = {
