@@ -45,7 +45,7 @@ BARE = "SAM, bare foreach calls"
 EAGER = "steppe sam, eager"
 UNCHECKED = f"{EAGER}, no non-finite check"
 FASTER = {(64, 128): 2.2, (64, 512): 1.8, (16, 128): 5.0}  # captured SAM over the per-parameter loop
-OVERHEAD = 1.03  # of eager SAM over its ideal
+OVERHEAD = 1.08  # of eager SAM over its ideal: what plain foreach calls reach
 ALLOWED = 1.05  # of captured steps over their passes
 
 
