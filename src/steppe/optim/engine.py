@@ -237,14 +237,14 @@ class SharpnessAware(Optimizer):
         was_current = earlier is not None and earlier.current
         layout, maximize, scaler = self._param_layout(), maximizes(self.param_groups), self._enabled_scaler()
         space, replicas = layout.space, layout.replicas
-        unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None
-        gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit, maximize=maximize)
-        noise = (self.pass_noise or Noise(space.devices)) if self.same_noise else None
-        state = ForwardState(self._statistics, noise)
         layout.keeper.begin()
         site = OptimizerSite(self.base, layout, self.seed, mask)
         report = Report() if self.record else None
         check = FiniteCheck(space) if self.on_nonfinite is not None or scaler is not None else None
+        noise = (self.pass_noise or Noise(space.devices)) if self.same_noise else None
+        state = ForwardState(self._statistics, noise)
+        unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None
+        gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit, maximize=maximize)
         plan, keep_graph = self.method.plan(site), not self._statistics_checked
         runner = PlanRunner(plan, layout, gradients, state, scaler, maximize, report, check, keep_graph)
         try:
