@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from pages import HOSTILE, MEASURES, Cell, cells, estimate, study
 
-from steppe.studies.correlate import correlations, strong, weak
+from steppe._util.json import json_safe
+from steppe.studies.correlate import effects, findings
 from steppe.studies.report import content, html, write
 from steppe.studies.report.contents import definition
 from steppe.studies.report.page import embedded
@@ -67,32 +68,32 @@ def counted(store: Store) -> Table:
 
 def test_statistics_are_those_of_correlate(store) -> None:
     """Of the runs that count; measures and targets are the study's, in its order."""
-    found = content(store)
+    page = content(store)
     table = counted(store)
-    expected = correlations(table, MEASURES, ["test_error", "gap"])
-    assert [(c["measure"], c["target"]) for c in found["correlations"]] == [(c.measure, c.target) for c in expected]
-    for got, want in zip(found["correlations"], expected, strict=True):
-        assert want.within is not None
-        for one, tau in ((got["pooled"], want.pooled), (got["within"], want.within)):
-            assert [one[k] for k in ("tau", "tau_b", "low", "high", "adjusted", "n")] == pytest.approx(
-                [tau.tau, tau.tau_b, tau.low, tau.high, tau.adjusted, tau.n], nan_ok=True
-            )
-        assert {k: v["tau"] for k, v in got["by_group"].items()} == {k: t.tau for k, t in want.by_group.items()}
-    y = table.target("test_error").values
-    mine = [c for c in expected if c.target == "test_error"]
-    first, second, *_ = found["answers"]
-    best = max(mine, key=lambda c: c.pooled.tau)
-    assert best.measure in first["words"][0]
-    assert first["words"][0].endswith(strong(best.pooled, best.within).words)
-    answers = {c.measure: weak(table.measure(c.measure).values, y) for c in mine}
-    shown = max(answers, key=lambda name: answers[name].numbers["difference"])
-    assert second["words"][0].endswith(answers[shown].words)
-    for card, verdicts in (
-        (first, [strong(c.pooled, c.within).verdict for c in mine]),
-        (second, [a.verdict for a in answers.values()]),
-    ):
-        for verdict in set(verdicts):
-            assert verdict in card["verdict"].lower()
+    expected = findings(table, MEASURES, ["test_error", "gap"])
+    assert page["findings"] == json_safe(expected.to_dict(), str)
+    assert not {"correlations", "answers"} & set(page)  # one object has them
+    swept = ["method", "augment", "lr", "rho", "weight_decay"]
+    found = {(e["measure"], e["setting"]): (e["share"], e["ceiling"], e["tau_ceiling"]) for e in page["effects"]}
+    numbers = {(e.measure, e.setting): (e.share, e.ceiling, e.tau_ceiling) for e in effects(table, settings=swept)}
+    assert {k: json_safe(v) for k, v in numbers.items()} == {k: list(v) for k, v in found.items()}
+    leader = max(numbers, key=lambda k: numbers[k][0] / numbers[k][1])
+    assert f"follow {leader[1]} most" in page["followed"]
+
+
+def test_texts_of_the_study_are_on_the_page(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "folder" / "s") as store:
+        made = content(store)
+        assert (made["title"], made["question"], made["notes"]) == ("folder", "", "")
+        store.note("study", {"name": "file", "cells": []})
+        assert content(store)["title"] == "file"
+        store.note("study", {"name": "file", "title": "A title", "question": "Why?", "notes": "Because.", "cells": []})
+        made = content(store)
+    assert (made["title"], made["question"], made["notes"]) == ("A title", "Why?", "Because.")
+
+
+def test_shares_are_marked_as_percent(made) -> None:
+    assert {t["name"]: t["percent"] for t in made["targets"]} == {"test_error": True, "gap": True, "train_error": True}
 
 
 def test_curves_keep_their_ends_and_their_shape(store, made) -> None:
