@@ -549,7 +549,7 @@ def test_words_are_in_the_studys_order_and_numbers_in_their_own(page, table) -> 
 
 
 def test_numbers_are_written_as_python_does(page) -> None:
-    """Terminal and page have the same digits: ties such as 0.125, sizes that need an exponent, and values with errors."""
+    """The same digits: of ties such as 0.125, of sizes that need an exponent, and of values with errors."""
     draw = np.random.default_rng(0)
     sizes = (10.0 ** draw.uniform(-9, 9, 200) * draw.choice([-1, 1], 200)).tolist()
     values = [0.0, 0.125, -0.125, 0.375, 0.0045, 0.005, -0.996, 1.0, 46.4, 999.96, 9999.7, 12345.0, 1e6, 1e-4, *sizes]
@@ -576,7 +576,7 @@ def interval(low, high, write) -> str:
 
 
 def p_cell(p) -> str:
-    return "–" if p is None else p_words(p).removeprefix("p ").removeprefix("= ")
+    return "\u2013" if p is None else p_words(p).removeprefix("p ").removeprefix("= ")
 
 
 def embedded_findings(report) -> dict:
@@ -600,7 +600,7 @@ def test_the_page_begins_with_title_question_notes_and_one_sentence(page, report
 
 
 def test_the_forest_plot_shows_every_finding(page, report) -> None:
-    """Every measure and target by each hypothesis, with the object's verdicts and numbers; marks are where they belong."""
+    """Every measure and target by each hypothesis, with the object's verdicts and numbers; points are in place."""
     findings = embedded_findings(report)["findings"]
     hypotheses = page.locator("#forest-hypothesis option").evaluate_all("all => all.map(o => o.value)")
     assert hypotheses == ["strong", "within groups", "weak"]
@@ -623,6 +623,10 @@ def test_the_forest_plot_shows_every_finding(page, report) -> None:
             "test_error", "gap"
         ]  # fmt: skip
         assert page.evaluate("document.activeElement.id") == "forest-hypothesis"
+        over = page.locator("#forest .scroll, #contest .scroll").evaluate_all(
+            "all => all.map(e => e.scrollWidth - e.clientWidth)"
+        )
+        assert over == [0, 0]  # whole on a desktop
 
 
 def test_methods_are_compared_with_numbers_costs_and_warnings(page, report) -> None:
@@ -639,7 +643,7 @@ def test_methods_are_compared_with_numbers_costs_and_warnings(page, report) -> N
         detectable = c["smallest_detectable_difference"]
         expected.append([
             c["contender"], f"{SIGNS[c['verdict']]} {c['verdict']}{' ⚠' * bool(c['warning'])}",
-            f"{points} {means[0]}, not {means[1]}",
+            f"{points} {means[0]} against {means[1]}",
             "none" if low is None else f"{low.removesuffix(' points')} to {high.removesuffix(' points')}",
             f"{c['wins']} / {c['losses']} / {c['ties']} {c['pairs']} pairs of {c['configurations']} configurations",
             p_cell(c["p_corrected"]), "none" if detectable is None else number(100 * detectable, 3),
@@ -735,8 +739,9 @@ def test_on_a4_everything_is_whole_and_large_enough(open_page, tmp_path, runs) -
     page.locator("html[data-theme=light]").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == A4
     small = page.evaluate(
-        """() => [...document.querySelectorAll('main *')].filter(e => e.offsetParent
-          && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()) && parseFloat(getComputedStyle(e).fontSize) < 10.6)
+        """() => [...document.querySelectorAll('main *')]
+          .filter(e => e.offsetParent && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+          .filter(e => parseFloat(getComputedStyle(e).fontSize) < 10.6)
           .map(e => e.outerHTML.slice(0, 80))"""
     )
     assert small == []

@@ -51,9 +51,7 @@ def _followed(followed: Sequence[Effect]) -> str:
     setting, k = Counter(e.setting for e in leaders.values()).most_common(1)[0]
     top = max((e for e in leaders.values() if e.setting == setting), key=_separation)
     share = f"{100 * _separation(top):.0f} % of a perfect separation ({top.n} runs)"
-    return (
-        f"{k} of {len(leaders)} measures follow {setting} most: its values separate {top.measure} to {share}."
-    )
+    return f"{k} of {len(leaders)} measures follow {setting} most: its values separate {top.measure} to {share}."
 
 
 def _separation(e: Effect) -> float:

@@ -8,6 +8,7 @@ const HYPOTHESES = {
   weak: ["the flattest tenth against the rest (weak)", "τ over pairs of one of the flattest tenth of the runs and one other run: +1 if the flat run always has the lower target, −1 if it always has the higher one."],
 };
 const VERDICTS = { predicts: "good", better: "good", "predicts the opposite": "bad", worse: "bad", "no sign of it": "none", "no difference seen": "none", "cannot tell": "open" };
+const ORDER = Object.keys(VERDICTS);
 const SIGNS = { good: "✓", bad: "✕", none: "=", open: "?" };
 
 function drawTitle() {
@@ -130,7 +131,7 @@ function contestRow(c, target, heads, reach) {
   const small = (text) => el("div", { class: "error" }, text);
   const cost = [isNumber(c.passes) ? `${digits(c.passes)} passes${times(c.passes, c.reference_passes)}` : "–",
     ...(isNumber(c.seconds) ? [small(`${digits(c.seconds, 3)} s${times(c.seconds, c.reference_seconds)}`)] : [])];
-  const cells = [[`${difference(target, c.difference)}${unit}`, small(`${amount(target, c.mean)}, not ${amount(target, c.reference_mean)}`)],
+  const cells = [[`${difference(target, c.difference)}${unit}`, small(`${amount(target, c.mean)} against ${amount(target, c.reference_mean)}`)],
     isNumber(c.low) ? `${difference(target, c.low)} to ${difference(target, c.high)}` : "none", [`${c.wins} / ${c.losses} / ${c.ties}`, small(`${count(c.pairs, "pair")} of ${count(c.configurations, "configuration")}`)],
     chance(c.p_corrected), isNumber(c.smallest_detectable_difference) ? `${digits((target.percent ? 100 : 1) * c.smallest_detectable_difference, 3)}` : "none", cost];
   return el("tr", { "data-contender": c.contender, "data-target": c.target }, el("th", { scope: "row" }, c.contender),
@@ -162,7 +163,7 @@ function answers(target) {
   const cards = Object.entries(QUESTIONS).map(([hypothesis, ask]) => [ask(target), findings.filter((f) => f.target === target && f.hypothesis === hypothesis), findingLine]);
   cards.push([`Which method has a lower ${target}?`, comparisons.filter((c) => c.target === target && c.pairs), comparisonLine]);
   return cards.filter(([, rows]) => rows.length).map(([question, rows, line]) => el("article", { class: "answer" }, el("h3", {}, question),
-    ...[...grouped(rows, (r) => JSON.stringify([r.verdict, r.why]))].flatMap(([key, those]) => {
+    ...[...grouped([...rows].sort((a, b) => ORDER.indexOf(a.verdict) - ORDER.indexOf(b.verdict)), (r) => JSON.stringify([r.verdict, r.why]))].flatMap(([key, those]) => {
       const [verdict, why] = JSON.parse(key);
       return [el("p", { class: "verdict" }, verdictMark(verdict), el("span", { class: "error" }, ` ${why}`)), el("ul", {}, ...those.map((r) => el("li", {}, ...line(r))))];
     })));
@@ -172,7 +173,7 @@ const findingLine = (f) => [el("b", {}, ...breakable(f.measure)), isNumber(f.tau
 const meansOf = (f) => (f.flattest && isNumber(f.mean_rest) ? `; ${amount(targetOf(f.target), f.mean_flattest)} in the flattest ${f.flattest}, ${amount(targetOf(f.target), f.mean_rest)} in the rest` : "");
 function comparisonLine(c) {
   const target = targetOf(c.target);
-  return [el("b", {}, c.contender), `: ${amount(target, c.mean)}, not ${amount(target, c.reference_mean)}; difference ${difference(target, c.difference)}, interval ${isNumber(c.low) ? `${difference(target, c.low)} to ${difference(target, c.high)}` : "none"}${target.percent ? " points" : ""}, corrected p ${chance(c.p_corrected)}, ${c.wins} of ${count(c.pairs, "pair")} won`,
+  return [el("b", {}, c.contender), `: ${amount(target, c.mean)} against ${amount(target, c.reference_mean)}; difference ${difference(target, c.difference)}, interval ${isNumber(c.low) ? `${difference(target, c.low)} to ${difference(target, c.high)}` : "none"}${target.percent ? " points" : ""}, corrected p ${chance(c.p_corrected)}, ${c.wins} of ${count(c.pairs, "pair")} won`,
     ...(c.warning ? [el("span", { class: "warned" }, `; ${WARNING} ${c.warning}`)] : [])];
 }
 
@@ -182,7 +183,7 @@ function robustTable() {
   if (!rows.length) return [];
   const heads = ["measure", "Ψ", "mean sign error", "worst sign error", "where"];
   const two = (v) => (isNumber(v) ? fixed(v, 2) : "–");
-  const cells = (r) => [el("th", { scope: "row" }, r.measure), ...[tauWords(r.psi), two(r.mean), two(r.worst)].map((text) => el("td", { class: "number" }, text)),
+  const cells = (r) => [el("th", { scope: "row" }, ...breakable(r.measure)), ...[tauWords(r.psi), two(r.mean), two(r.worst)].map((text) => el("td", { class: "number" }, text)),
     el("td", { class: "where" }, r.where ? `${spoken(r.where)}, ${count(r.pairs, "pair")}` : "–")];
   return [el("h3", { class: "next" }, `Where do measures fail to rank runs by ${overview.target}?`),
     el("p", { class: "quiet" }, "Ψ is the granulated coefficient: the mean over settings of τ between runs that differ in that setting only. The sign error is how often a measure ranks two such runs wrongly: 0 means never, 0.5 is chance. The worst is over changes of a setting with five pairs or more. These numbers have no intervals."),
@@ -210,5 +211,5 @@ function effectsTable() {
     el("p", { class: "quiet" }, "How well the values of a setting separate the runs by a measure, as a share of a perfect separation: the variance of ranks between values, over the largest that this design allows; and for settings that are numbers τ over pairs with different values, ±1 if their order is perfect. A measure that follows the learning rate may carry no more information than the learning rate itself."),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Settings that measures follow" }, el("table", { id: "effects" },
       el("thead", {}, el("tr", {}, ...["measure", ...settings].map((h, k) => el("th", { scope: "col", class: k ? "number" : null }, h)))),
-      el("tbody", {}, ...measures.map((m) => el("tr", {}, el("th", { scope: "row" }, m), ...settings.map((s) => cell(m, s)))))))];
+      el("tbody", {}, ...measures.map((m) => el("tr", {}, el("th", { scope: "row" }, ...breakable(m)), ...settings.map((s) => cell(m, s)))))))];
 }
