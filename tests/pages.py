@@ -50,7 +50,7 @@ def cells(n: int, *, hostile: bool = False) -> list[Cell]:
         lr = [0.05, 0.1, 0.2, 0.4][i // 6 % 4]
         decay = [0.0, 5e-4, 2e-3][i // 24 % 3]
         augment = [[], ["flip"]][(i // 6 + i) % 2]
-        rho = {"none": None, "sa-sam": None, "asam": 0.5}.get(method, 0.1)
+        rho = {"none": None, "sa-sam": None, "asam": [0.5, 0.25][i // 72 % 2]}.get(method, 0.1)
         config = asdict(Config(method=method, rho=rho, lr=lr, weight_decay=decay, augment=augment, seed=i // 72))
         name = f"{method} lr={lr} decay={decay} {'+'.join(augment) or 'plain'} seed={i // 72}"
         if hostile and i < len(HOSTILE):

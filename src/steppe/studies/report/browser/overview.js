@@ -54,10 +54,12 @@ function drawForest() {
     el("p", { class: "quiet note" }, verdictRule()));
 }
 
+const correction = (tests) => (tests ? `p is corrected for all ${count(tests, "test")} of this study (Holm).` : "These runs are too few for any test.");
+
 // How verdicts are decided, with the study's own levels.
 function verdictRule() {
   const { level, relevant_tau: relevant, tests } = state.data.findings;
-  return `Points are τ, lines 95 % intervals over configurations (runs that differ in their seed alone are one), dashed lines ±${digits(relevant)}. p is corrected for all ${count(tests, "test")} of this study (Holm).`
+  return `Points are τ, lines 95 % intervals over configurations (runs that differ in their seed alone are one), dashed lines ±${digits(relevant)}. ${correction(tests)}`
     + ` “predicts” needs a corrected p of at most ${digits(level)} and an interval without zero; “no sign of it” needs an interval that includes zero and lies within ±${digits(relevant)}; everything else is “cannot tell”.`
     + " The detectable τ is the smallest that these runs show with 80 % power.";
 }
@@ -108,7 +110,7 @@ function drawContest() {
   const warnings = [...new Set(rows.filter((c) => c.warning).map((c) => `${c.warning[0].toUpperCase()}${c.warning.slice(1)}.`))];
   byId("contest-body").replaceChildren(
     el("p", { class: "sentence" }, sentence),
-    el("p", { class: "quiet" }, `Differences to “${reference}”, paired by seed and every other setting; negative (left) is better. ${note && `${note[0].toUpperCase()}${note.slice(1)}. `}p is corrected for all ${count(tests, "test")} of this study. The detectable difference is the smallest that these pairs show with 80 % power.`),
+    el("p", { class: "quiet" }, `Differences to “${reference}”, paired by seed and every other setting; negative (left) is better. ${note && `${note[0].toUpperCase()}${note.slice(1)}. `}${correction(tests)} The detectable difference is the smallest that these pairs show with 80 % power.`),
     forestTable("contest-table", "Methods compared", ["method", "verdict", axisEnds("better", "0", "worse"), ...heads], bodies),
     ...(alone.length ? [el("p", { class: "quiet note" }, `Without a run of ${reference} with the same seed and settings: ${alone.join(", ")}.`)] : []),
     ...(warnings.length ? [el("ul", { class: "warnings" }, ...warnings.map((text) => el("li", {}, `${WARNING} ${text}`)))] : []));
