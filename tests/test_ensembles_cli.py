@@ -111,7 +111,9 @@ def test_tables_are_printed(place: Path, capsys: pytest.CaptureFixture[str]) -> 
     head, *_ = shown.out.splitlines()
     assert head.split()[:7] == ["ensemble", "members", "%", "ensemble", "%", "EIR", "DER"]
     assert "runs/sharp/deep/member-2" in shown.out
-    assert "±" in shown.out
+    values = re.findall(r"([\d.]+) ± ([\d.]+)(?![\de])", shown.out)
+    assert values
+    assert all(len(x.partition(".")[2]) == len(error.partition(".")[2]) for x, error in values)  # the same decimals
 
 
 def test_radii_make_a_plot_with_a_slope(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pages import HOSTILE, MEASURES, Cell, cells, estimate, study
 
 from steppe._util.export import json_safe
-from steppe.studies.correlate import findings
+from steppe.studies.correlate import effects, findings
 from steppe.studies.report import content, html, write
 from steppe.studies.report.contents import definition
 from steppe.studies.report.page import embedded
@@ -69,18 +69,31 @@ def counted(store: Store) -> Table:
 def test_statistics_are_those_of_correlate(store) -> None:
     """Of the runs that count; measures and targets are the study's, in its order."""
     page = content(store)
-    expected = findings(counted(store), MEASURES, ["test_error", "gap"])
+    table = counted(store)
+    expected = findings(table, MEASURES, ["test_error", "gap"])
     assert page["findings"] == json_safe(expected.to_dict(), str)
-    strong = [f for f in expected.findings if f.hypothesis == "strong"]
-    assert [(c["measure"], c["target"]) for c in page["correlations"]] == [(f.measure, f.target) for f in strong]
-    for shown, f in zip(page["correlations"], strong, strict=True):
-        within = expected.of(f.measure, f.target, "within groups")
-        for one, row in ((shown["pooled"], f), (shown["within"], within)):
-            numbers = [row.tau, row.low, row.high, row.p_corrected, row.n]
-            assert [one[k] for k in ("tau", "low", "high", "adjusted", "n")] == json_safe(numbers)
-        assert {k: v["tau"] for k, v in shown["by_group"].items()} == {g.group: g.tau for g in within.by_group}
-    first = page["answers"][0]
-    assert (first["verdict"], first["words"]) == (expected.sentence, list(expected.measure_sentences.values()))
+    assert not {"correlations", "answers"} & set(page)  # one object has them
+    swept = ["method", "augment", "lr", "rho", "weight_decay"]
+    found = {(e["measure"], e["setting"]): (e["share"], e["ceiling"], e["tau_ceiling"]) for e in page["effects"]}
+    numbers = {(e.measure, e.setting): (e.share, e.ceiling, e.tau_ceiling) for e in effects(table, settings=swept)}
+    assert {k: json_safe(v) for k, v in numbers.items()} == {k: list(v) for k, v in found.items()}
+    leader = max(numbers, key=lambda k: numbers[k][0] / numbers[k][1])
+    assert f"follow {leader[1]} most" in page["followed"]
+
+
+def test_texts_of_the_study_are_on_the_page(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "folder" / "s") as store:
+        made = content(store)
+        assert (made["title"], made["question"], made["notes"]) == ("folder", "", "")
+        store.note("study", {"name": "file", "cells": []})
+        assert content(store)["title"] == "file"
+        store.note("study", {"name": "file", "title": "A title", "question": "Why?", "notes": "Because.", "cells": []})
+        made = content(store)
+    assert (made["title"], made["question"], made["notes"]) == ("A title", "Why?", "Because.")
+
+
+def test_shares_are_marked_as_percent(made) -> None:
+    assert {t["name"]: t["percent"] for t in made["targets"]} == {"test_error": True, "gap": True, "train_error": True}
 
 
 def test_curves_keep_their_ends_and_their_shape(store, made) -> None:

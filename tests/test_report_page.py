@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
+import re
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from pages import HOSTILE, browser, cells, study
+from pages import HOSTILE, MEASURES, Cell, browser, cells, pdf_text, study
 
+from steppe._util.numbers import number, with_error
 from steppe.studies.report import content, html
 from steppe.studies.statistics.kendall import tau_a
+from steppe.studies.statistics.sentences import amount, p_words, tau_words
 from steppe.studies.store import Store
+from steppe.training.config import Config
 
 WIDE = {"width": 1280, "height": 900}
+FOREST_HEADS = ["τ", "95 % interval", "corrected p", "runs / configurations", "detectable τ"]
+SIGNS = {"predicts": "✓", "better": "✓", "predicts the opposite": "✕", "worse": "✕"}
+SIGNS |= {"no sign of it": "=", "no difference seen": "=", "cannot tell": "?"}
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +143,11 @@ def test_numbers_on_the_page_are_the_stores(page, table) -> None:
         assert same(values(page, f"targets:{name}"), table.target(name).values.tolist())
     assert same(values(page, "measures:lambda_max"), table.measure("lambda_max").values.tolist())
     shown = page.locator('tr[data-run="0"] td[data-key="targets:test_error"]').inner_text()
-    value, error = (float(part) for part in shown.split("±"))
     first = table.runs[0]
-    assert value == pytest.approx(first.targets["test_error"], abs=1e-5)
-    assert error == pytest.approx(first.target_errors["test_error"], rel=0.05)
+    error = with_error(100 * first.targets["test_error"], 100 * first.target_errors["test_error"])
+    assert ascii_minus(shown) == f"{error} %"
+    shown = page.locator('tr[data-run="0"] td[data-key="targets:gap"]').inner_text()
+    assert ascii_minus(shown) == amount("gap", first.targets["gap"])  # it has no error
 
 
 def test_heads_sort_up_down_and_back(open_page, report, table) -> None:
@@ -199,14 +209,11 @@ def test_tau_on_the_page_is_pythons(page, table) -> None:
     assert page.evaluate(ask, [x, y, groups]) == pytest.approx(pairs(x, y, groups).tau_a, abs=1e-15)
     assert page.evaluate(ask, [[*x, None], [*y, 3], None]) == pytest.approx(tau_a(x, y), abs=1e-15)
     assert math.isnan(page.evaluate(ask, [[1], [2], None]))
-    rows = page.locator("#tau-table tbody tr")
-    for k in range(rows.count()):
-        measure = rows.nth(k).get_attribute("data-measure")
-        stated = float(rows.nth(k).locator("td.number").first.get_attribute("data-value"))
+    counted = table.where(lambda run: run.state == "done" and run.targets["train_error"] <= 0.02)
+    for measure in MEASURES:
         page.locator("#scatter-x").select_option(f"measures:{measure}")
-        assert first_tau(page) == pytest.approx(stated, abs=1e-12)
-        counted = table.where(lambda run: run.state == "done" and run.targets["train_error"] <= 0.02)
-        assert stated == pytest.approx(tau_a(counted.measure(measure).values, counted.target("test_error").values))
+        expected = tau_a(counted.measure(measure).values, counted.target("test_error").values)
+        assert first_tau(page) == pytest.approx(expected, abs=1e-12)
 
 
 def test_groups_have_their_tau_and_interval(page) -> None:
@@ -243,7 +250,8 @@ def test_pointing_at_a_run_names_it(open_page, report, table) -> None:
     page.locator("#scatter-readout:not(:empty)").wait_for()
     name = page.locator("#scatter-readout").inner_text().split(" · ")[0]
     run = next(run for run in table.runs if run.name == name)
-    assert f"test_error {run.targets['test_error']:.4g}" in page.locator("#scatter-readout").inner_text()
+    error = with_error(100 * run.targets["test_error"], 100 * run.target_errors["test_error"])
+    assert f"test_error {error} %" in ascii_minus(page.locator("#scatter-readout").inner_text())
     assert name in chart.locator(".hoverlayer").text_content()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert page.locator("#run-name").inner_text() == name
@@ -390,17 +398,35 @@ def contrast(page, selector: str) -> float:
 def test_words_are_readable(open_page, report, scheme) -> None:
     """WCAG AA: 4.5 to 1 for text."""
     page = open_page(report, color_scheme=scheme).page
-    for selector in (".lead", ".facts", ".answer h3", ".error", ".state.failed", "figcaption", ".key .tau"):
+    for selector in (
+        ".lead",
+        ".facts",
+        ".answer h3",
+        ".error",
+        ".state.failed",
+        "figcaption",
+        ".key .quiet",
+        ".verdict-word",
+        ".note",
+    ):
         assert contrast(page, selector) >= 4.5, selector
     for value in page.locator(".panel td").evaluate_all("cells => cells.map(c => c.dataset.value).filter(Boolean)"):
         assert contrast(page, f'.panel td[data-value="{value}"]') >= 4.5
 
 
 def test_on_a_phone_nothing_sticks_out(open_page, report) -> None:
+    """No sideways scrolling; the overview's tables are stacked, and names of runs are whole."""
     page = open_page(report, viewport={"width": 320, "height": 740}).page
-    assert page.evaluate("document.documentElement.scrollWidth") == 320
-    page.set_viewport_size({"width": 360, "height": 740})
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    wide = "those => those.filter(e => e.scrollWidth > e.clientWidth).length"
+    for width in (320, 360, 390):
+        page.set_viewport_size({"width": width, "height": 740})
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.locator("#forest .scroll, #contest .scroll").evaluate_all(wide) == 0
+        assert page.locator("#runs-table th.name").evaluate_all(wide) == 0
+        heads = page.locator("#forest tr[data-measure] td.number").evaluate_all(
+            "cells => cells.map(c => getComputedStyle(c, '::before').content)"
+        )
+        assert set(heads) == {f'"{head}"' for head in FOREST_HEADS}
 
 
 def test_on_paper(open_page, report) -> None:
@@ -413,6 +439,7 @@ def test_on_paper(open_page, report) -> None:
     assert page.locator("#scatter-chart svg.main-svg").first.bounding_box()["width"] <= 700
     assert page.evaluate("document.getElementById('scatter-chart').layout.font.color") != before
     assert len(page.pdf()) > 50_000
+    assert page.locator("#forest-hypothesis").count() == 1
     page.emulate_media(media="screen")
     page.locator("html[data-theme=dark]").wait_for()
     assert page.evaluate("document.getElementById('scatter-chart').layout.font.color") == before
@@ -424,7 +451,10 @@ def test_on_paper(open_page, report) -> None:
 def test_200_runs_turn_pages_and_print_whole(open_page, tmp_path) -> None:
     file = reported(tmp_path, 200)
     assert file.stat().st_size < 6_000_000
-    page = open_page(file).page
+    pages = [open_page(file).page for _ in range(3)]
+    loads = [page.evaluate("performance.getEntriesByName('interactive')[0].startTime") for page in pages]
+    assert min(loads) < 2000  # the fastest: other processes may be busy
+    page = pages[0]
     assert len(names(page)) == 50
     first = names(page)
     page.get_by_role("button", name="Next").click()
@@ -443,7 +473,7 @@ def test_hostile_names_are_text(open_page, tmp_path) -> None:
     page = open_page(reported(tmp_path, 30, hostile=True)).page
     assert names(page)[: len(HOSTILE)] == HOSTILE
     assert page.title() == HOSTILE[1]
-    assert page.locator("#title").text_content() == HOSTILE[1]
+    assert [page.locator(f"#{name}").text_content() for name in ("title", "question")] == [HOSTILE[1], HOSTILE[0]]
     for k, name in enumerate(HOSTILE):
         page.locator(f'tr[data-run="{k}"] th').click()
         assert page.locator("#run-name").text_content() == name
@@ -541,15 +571,226 @@ def test_words_are_in_the_studys_order_and_numbers_in_their_own(page, table) -> 
     methods = list(dict.fromkeys(run.config["method"] for run in table.runs))
     assert methods != sorted(methods)  # or this test would say little
     key = page.locator("#scatter-key div").first.locator("li").all_text_contents()
-    assert [text.split("τ")[0].strip() for text in key] == methods
+    counted = [r for r in table.runs if r.state == "done" and r.targets["train_error"] <= 0.02]
+    assert key == [
+        f"{m}{sum(r.config['method'] == m for r in counted)}" for m in methods
+    ]  # and no tau without interval
     lrs = page.locator('#filters select[data-setting="lr"] option').all_text_contents()[1:]
     assert lrs == sorted(lrs, key=float)
 
 
-def test_numbers_are_rounded_as_python_does(page) -> None:
-    """The terminal and the page say the same of tau = 0.125, which lies in the middle."""
-    for x in (0.125, -0.125, 0.375, 0.005, 0.0449, -0.996, 0.0, 1.0):
-        assert page.evaluate("x => window.steppe.signed(x)", x).replace("\u2212", "-") == f"{x:+.2f}"
+def test_numbers_are_written_as_python_does(page) -> None:
+    """The same digits: of ties such as 0.125, of sizes that need an exponent, and of values with errors."""
+    draw = np.random.default_rng(0)
+    sizes = (10.0 ** draw.uniform(-9, 9, 200) * draw.choice([-1, 1], 200)).tolist()
+    values = [0.0, 0.125, -0.125, 0.375, 0.0045, 0.005, -0.996, 1.0, 46.4, 999.96, 9999.7, 12345.0, 1e6, 1e-4, *sizes]
+    ask = """values => values.map(x => { const s = window.steppe;
+      return [s.digits(x), s.digits(x, 2), s.tauWords(x), s.percent(x), s.chance(Math.abs(x))]; })"""
+    for x, written in zip(values, page.evaluate(ask, values), strict=True):
+        expected = [number(x), number(x, 2), tau_words(x), amount("test_error", x), p_words(abs(x)).removeprefix("p ")]
+        assert [ascii_minus(text) for text in written] == [text.removeprefix("= ") for text in expected]
+    pairs = [[x, abs(x) * e] for x, e in zip(sizes, 10.0 ** draw.uniform(-7, 2, 200), strict=True)]
+    pairs += [[46.4, 14.0], [0.0, 0.5], [-0.001, 0.4], [99.96, 0.0996]]
+    ask = (
+        "pairs => pairs.map(p => { const [a, v, e, b] = window.steppe.uncertain(...p); return `${a}${v} ± ${e}${b}`; })"
+    )
+    for (x, error), written in zip(pairs, page.evaluate(ask, pairs), strict=True):
+        assert ascii_minus(written) == with_error(x, error)
+
+
+def ascii_minus(text: str) -> str:
+    return text.replace("\u2212", "-").replace("\u00a0", " ")
+
+
+def interval(low, high, write) -> str:
+    return "none" if low is None else f"{write(low)} to {write(high)}"
+
+
+def p_cell(p) -> str:
+    return "\u2013" if p is None else p_words(p).removeprefix("p ").removeprefix("= ")
+
+
+def embedded_findings(report) -> dict:
+    return json.loads(re.search(r'id="data">(.*?)</script>', report.read_text("utf-8"))[1])["findings"]
+
+
+def rows_of(page, selector: str) -> list[list[str]]:
+    """The cells of a table's rows as they are seen, the picture left out."""
+    found = page.locator(selector).evaluate_all("rows => rows.map(r => [...r.cells].map(c => c.innerText))")
+    return [[ascii_minus(" ".join(cell.split())) for cell in [*row[:2], *row[3:]]] for row in found]
+
+
+def test_the_page_begins_with_title_question_notes_and_one_sentence(page, report) -> None:
+    assert page.locator("#title").inner_text() == "Digits: six methods, four learning rates"
+    assert page.locator("#question").inner_text() == "Do flatter runs err less?"
+    assert page.locator("#notes p").all_inner_texts() == ["Two thousand rows.", "Six methods,\none network."]
+    assert page.locator("#sentence").inner_text() == embedded_findings(report)["sentence"]
+    tops = [page.locator(f"#{name}").bounding_box()["y"] for name in
+            ("title", "question", "notes", "sentence", "forest", "contest", "details", "runs")]  # fmt: skip
+    assert tops == sorted(tops)
+
+
+def test_the_forest_plot_shows_every_finding(page, report) -> None:
+    """Every measure and target by each hypothesis, with the object's verdicts and numbers; points are in place."""
+    findings = embedded_findings(report)["findings"]
+    hypotheses = page.locator("#forest-hypothesis option").evaluate_all("all => all.map(o => o.value)")
+    assert hypotheses == ["strong", "within groups", "weak"]
+    for hypothesis in hypotheses:
+        page.locator("#forest-hypothesis").select_option(hypothesis)
+        mine = [f for f in findings if f["hypothesis"] == hypothesis]
+        assert len(mine) == 12
+        expected = []
+        for f in mine:
+            detectable = f["smallest_detectable_tau"]
+            expected.append([
+                f["measure"], f"{SIGNS[f['verdict']]} {f['verdict']}", tau_words(f["tau"]),
+                interval(f["low"], f["high"], tau_words), p_cell(f["p_corrected"]), f"{f['n']} / {f['configurations']}",
+                "none" if detectable is None else f"{detectable:.2f}",
+            ])  # fmt: skip
+        assert rows_of(page, "#forest tr[data-measure]") == expected
+        dots = page.locator("#forest .dot").evaluate_all("dots => dots.map(d => parseFloat(d.getAttribute('cx')))")
+        assert dots == pytest.approx([50 + 50 * f["tau"] for f in mine])
+        assert page.locator("#forest .group th").evaluate_all("all => all.map(c => c.firstChild.data)") == [
+            "test_error", "gap"
+        ]  # fmt: skip
+        assert page.evaluate("document.activeElement.id") == "forest-hypothesis"
+        over = page.locator("#forest .scroll, #contest .scroll").evaluate_all(
+            "all => all.map(e => e.scrollWidth - e.clientWidth)"
+        )
+        assert over == [0, 0]  # whole on a desktop
+
+
+def test_methods_are_compared_with_numbers_costs_and_warnings(page, report) -> None:
+    found = embedded_findings(report)
+    compared = [c for c in found["comparisons"] if c["pairs"]]
+    assert compared
+    assert page.locator("#contest .sentence").inner_text() == found["method_sentence"]
+    expected = []
+    for c in compared:
+        points, low, high = (
+            None if c[k] is None else amount(c["target"], c[k], signed=True) for k in ("difference", "low", "high")
+        )
+        means = [amount(c["target"], c[k]) for k in ("mean", "reference_mean")]
+        detectable = c["smallest_detectable_difference"]
+        expected.append([
+            c["contender"], f"{SIGNS[c['verdict']]} {c['verdict']}{' ⚠' * bool(c['warning'])}",
+            f"{points} {means[0]} against {means[1]}",
+            "none" if low is None else f"{low.removesuffix(' points')} to {high.removesuffix(' points')}",
+            f"{c['wins']} / {c['losses']} / {c['ties']} {c['pairs']} pairs of {c['configurations']} configurations",
+            p_cell(c["p_corrected"]), "none" if detectable is None else number(100 * detectable, 3),
+            f"{number(c['passes'])} passes ({number(c['passes'] / c['reference_passes'], 3)}x) "
+            f"{number(c['seconds'], 3)} s ({number(c['seconds'] / c['reference_seconds'], 3)}x)",
+        ])  # fmt: skip
+    shown = [[cell.replace("\ufe0e", "") for cell in row] for row in rows_of(page, "#contest tr[data-contender]")]
+    assert shown == [[re.sub(r"\b1 (pair|configuration)s", r"1 \1", cell) for cell in row] for row in expected]
+    warnings = {c["warning"] for c in compared if c["warning"]}
+    assert len(warnings) == page.locator("#contest .warnings li").count()
+    for words in warnings:
+        assert words[1:] in page.locator("#contest .warnings").inner_text()
+
+
+def test_a_verdict_for_every_kind(open_page, tmp_path) -> None:
+    """A relation, its opposite, and a warning: words, signs and cards as in the object."""
+    path = tmp_path / "study.sqlite"
+    planned = [
+        Cell(f"{i}", f"run {i}", asdict(Config(method=["none", "sam"][i % 2], lr=0.01 * (1 + i // 2))))
+        for i in range(48)
+    ]
+    with Store.open(path) as store:
+        store.add(planned)
+        for i, cell in enumerate(planned):
+            error = 0.1 + 0.002 * i - 0.05 * (i % 2)
+            measures = {"trace": {"value": error}, "lambda_max": {"value": -error}, "loss": {"value": (i * 29) % 48}}
+            store.record(cell.key, targets={"test_error": error, "train_error": 0.02 * (i % 2)}, measures=measures)
+        store.note("study", {"name": "s", "targets": ["test_error"], "cells": [[c.key, c.name, []] for c in planned]})
+        text = html(content(store, full=False))
+    (tmp_path / "report.html").write_text(text, encoding="utf-8")
+    page = open_page(tmp_path / "report.html").page
+    verdicts = {row[0]: row[1] for row in rows_of(page, "#forest tr[data-measure]")}
+    assert verdicts == {"trace": "✓ predicts", "lambda_max": "✕ predicts the opposite", "loss": "= no sign of it"}
+    assert page.locator("#forest svg.good").count() == page.locator("#forest svg.bad").count() == 1
+    assert rows_of(page, "#contest tr[data-contender]")[0][1].replace("\ufe0e", "") == "✓ better ⚠"
+    assert "sam" in page.locator("#contest .warnings").inner_text()
+    card = page.locator("#answers .answer").first.inner_text()
+    assert "predicts the opposite" in card  # with its name
+    assert "lambda_max" in card.split("predicts the opposite")[1]
+
+
+def test_cards_follow_the_target(page, report) -> None:
+    """Questions, verdicts and numbers of the chosen target, with corrected p and n, and none of another."""
+    found = embedded_findings(report)
+    for target in ("test_error", "gap"):
+        page.locator("#details-target").select_option(target)
+        cards = page.locator("#answers .answer")
+        assert all(target in question for question in cards.locator("h3").all_inner_texts())
+        for k, hypothesis in enumerate(("strong", "within groups", "weak")):
+            lines = [ascii_minus(text) for text in cards.nth(k).locator("li").all_inner_texts()]
+            mine = [f for f in found["findings"] if (f["target"], f["hypothesis"]) == (target, hypothesis)]
+            assert sorted(line.split(": ")[0] for line in lines) == sorted(f["measure"] for f in mine)
+            for f in mine:
+                (line,) = (text for text in lines if text.startswith(f["measure"] + ":"))
+                numbers = f"tau {tau_words(f['tau'])}, interval {interval(f['low'], f['high'], tau_words)}"
+                pool = f"{f['n']} runs of {f['configurations']} configurations"
+                assert line.split(": ", 1)[1].startswith(f"{numbers}, corrected p {p_cell(f['p_corrected'])}, {pool}")
+            assert set(cards.nth(k).locator(".verdict-word").all_inner_texts()) == {
+                f"{SIGNS[f['verdict']]} {f['verdict']}" for f in mine
+            }
+        methods = [c for c in found["comparisons"] if c["target"] == target and c["pairs"]]
+        assert cards.nth(3).locator("li").count() == len(methods)
+        assert f"rank runs by {target}?" in page.locator("#by-setting").inner_text()
+
+
+def test_settings_that_separate_perfectly_read_as_such(open_page, tmp_path) -> None:
+    """A measure that is a function of lr: 100 % and tau -1, whatever the design's ceilings are."""
+    path = tmp_path / "study.sqlite"
+    planned = [Cell(f"{i}", f"run {i}", asdict(Config(lr=[0.1, 0.2][i % 2], seed=i // 2))) for i in range(12)]
+    with Store.open(path) as store:
+        store.add(planned)
+        for i, cell in enumerate(planned):
+            values = {"trace": {"value": [9.0, 3.0][i % 2] + 0.01 * i}}
+            store.record(cell.key, targets={"test_error": 0.1 + 0.001 * i}, measures=values)
+        made = content(store, full=False)
+    (effect,) = (e for e in made["effects"] if e["setting"] == "lr")
+    assert effect["share"] < 0.9  # or this test would say little
+    (tmp_path / "report.html").write_text(html(made), encoding="utf-8")
+    page = open_page(tmp_path / "report.html").page
+    shown = page.locator("#effects tbody td").inner_text()
+    assert ascii_minus(shown) == "100 % τ -1.00"
+
+
+A4 = 680  # CSS pixels between margins of 15 mm
+
+
+@pytest.mark.parametrize("runs", [30, 200])
+def test_on_a4_everything_is_whole_and_large_enough(open_page, tmp_path, runs) -> None:
+    """No table or chart wider than the paper, which a browser would shrink; text of 8 pt or more; nothing left out."""
+    file = reported(tmp_path, runs)
+    page = open_page(file, viewport={"width": A4, "height": 960}).page
+    page.emulate_media(media="print")
+    page.locator("html[data-theme=light]").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == A4
+    small = page.evaluate(
+        """() => [...document.querySelectorAll('main *')]
+          .filter(e => e.offsetParent && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+          .filter(e => parseFloat(getComputedStyle(e).fontSize) < 10.6)
+          .map(e => e.outerHTML.slice(0, 80))"""
+    )
+    assert small == []
+    text = pdf_text(page.pdf(format="A4"))
+    found = embedded_findings(file)
+    with Store.reading(file.with_name("study.sqlite")) as store:
+        run_names = [run.name for run in store.table().runs]
+    for words in (found["sentence"], found["method_sentence"], *run_names):
+        assert "".join(words.split()) in text
+    for f in found["findings"]:  # all hypotheses, not the chosen one alone
+        line = (
+            f["measure"],
+            SIGNS[f["verdict"]],
+            f["verdict"],
+            tau_words(f["tau"]),
+            interval(f["low"], f["high"], tau_words),
+        )
+        assert ascii_minus("".join("".join(line).split())) in ascii_minus(text)
 
 
 def test_nothing_runs_that_the_page_did_not_bring(open_page, report) -> None:

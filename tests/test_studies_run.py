@@ -184,7 +184,7 @@ def test_runs_count_by_the_rule_and_tau_is_scipys(tmp_path: Path) -> None:
     with Store.reading(study.store) as store:
         page = content(store)
     assert page["findings"] == json_safe(found.findings.to_dict(), str)
-    assert page["answers"][0]["verdict"] == found.findings.sentence
+    assert page["findings"]["sentence"] == found.findings.sentence
 
 
 @pytest.mark.parametrize(("sign", "says"), [(1, "predicts"), (-1, "predicts the opposite")])

@@ -8,6 +8,7 @@ from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from .._util.numbers import with_error
 from ..ensembles.strategies import STRATEGIES, Ensemble, strategy
 from ..training.config import Config, refuse_unknown
 from .errors import STOPPED, usage_errors
@@ -177,9 +178,9 @@ def _number(e: Estimate, form: str) -> str:
     """Return a number with its error, if both are finite."""
     if not isfinite(e.value):
         return "-"
-    return f"{e.value + 0.0 if round(e.value, 9) else 0.0:{form}}" + (
-        f" ± {e.stderr:.1g}" if isfinite(e.stderr) and e.stderr else ""
-    )
+    if isfinite(e.stderr) and e.stderr:
+        return with_error(e.value, e.stderr)
+    return f"{e.value + 0.0 if round(e.value, 9) else 0.0:{form}}"
 
 
 COMMANDS = {

@@ -17,9 +17,10 @@ from ..result import counts, findings_of, in_order, renamed
 from ..statistics.clusters import SEED
 from ..statistics.findings import Findings
 from ..statistics.permutation import FIRST
+from ..statistics.sentences import amount
 from ..store import Store
 from ..table import Measured, Table
-from .answers import overview
+from .by_setting import by_setting
 from .notes import ensembles, pictures
 
 Content = dict[str, Any]
@@ -83,7 +84,8 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
         "making": _making(store, table, study, rules, counted),
         **pictures(notes, table, roles),
         **ensembles(notes, table, settings, measures),
-        **overview(counted, list(settings), results),
+        "findings": results.to_dict(),
+        **by_setting(counted, list(settings), results),
         "live": False,
     }
     safe: Content = json_safe(made, str)
@@ -135,7 +137,8 @@ def _target(table: Table, name: str, study: Mapping[str, Any]) -> Content:
     about = TARGETS.get(name, "from the study's own table").partition(";")[0]
     asked = name in (study.get("targets") or [name])
     values = {"values": column.values.tolist(), "errors": column.errors.tolist()}
-    return {"name": name, **values, "about": about, "asked": asked}
+    percent = amount(name, 0.0).endswith("%")
+    return {"name": name, **values, "about": about, "asked": asked, "percent": percent}
 
 
 def _measure(table: Table, name: str) -> Content:

@@ -13,7 +13,7 @@ function drawMaking() {
   }
   if (targets.length) {
     parts.push(el("h3", {}, "Targets"), scrolled("Targets", el("table", {}, heads(["target"], ["values", 1], ["lowest", 1], ["highest", 1], ["definition"]),
-      el("tbody", {}, ...targets.map((t) => el("tr", {}, el("th", { scope: "row" }, t.name), el("td", { class: "number" }, t.values.filter(isNumber).length), ...span(t.values).map((v) => el("td", { class: "number" }, digits(v))), el("td", { class: "words" }, t.about)))))));
+      el("tbody", {}, ...targets.map((t) => el("tr", {}, el("th", { scope: "row" }, t.name), el("td", { class: "number" }, t.values.filter(isNumber).length), ...span(t.values).map((v) => el("td", { class: "number" }, t.percent ? percent(v) : digits(v))), el("td", { class: "words" }, t.about)))))));
   }
   const pairs = (label, table) => { const made = scrolled(label, table); made.classList.add("pairs"); return made; };
   for (const { title, rows } of making) {

@@ -14,7 +14,7 @@ function showRun(i) {
   if (runs.admitted[i] === false) body.append(el("p", {}, stateWord(i), " by the study's admission rule: statistics do not include this run."));
   const filled = (title, list) => { if (list.length) body.append(el("h3", {}, title), rows(list)); };
   filled("Settings that differ between runs", settings.map((s) => pair(s.name, word(s.values[i]))));
-  filled("Generalisation", targets.map((t) => pair(t.name, ...withError(t.values[i], t.errors[i], precise))));
+  filled("Generalisation", targets.map((t) => pair(t.name, ...withError(t.values[i], t.errors[i], t.percent ? percent : precise))));
   filled("Measured", measures.map((m) => el("tr", {}, el("th", { scope: "row" }, m.name),
     el("td", { class: "number", "data-value": m.values[i] }, ...withError(m.values[i], m.errors[i], precise)), el("td", { class: "quiet" }, m.how[m.which[i]] ?? ""))));
   const close = el("button", { type: "button", onclick: () => byId("run").close() }, "Close");

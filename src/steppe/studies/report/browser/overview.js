@@ -1,10 +1,22 @@
-// The answers in words, and how well each measure ranks the runs.
+// The overview quotes the study's findings: verdicts, intervals and p-values come from Python and are not computed here.
 
-let overviewTarget = null;
+const overview = { hypothesis: "strong", target: null };
+
+const HYPOTHESES = {
+  strong: ["over all pairs of runs (strong)", "τ over all pairs of runs: +1 if the flatter run of a pair always has the lower target, 0 if flatness is uninformative, −1 if the flatter run always has the higher target."],
+  "within groups": ["over pairs in the same group", "τ over pairs of runs in the same group, so that differences between groups do not count."],
+  weak: ["the flattest tenth against the rest (weak)", "τ over pairs of one of the flattest tenth of the runs and one other run: +1 if the flat run always has the lower target, −1 if it always has the higher one."],
+};
+const VERDICTS = { predicts: "good", better: "good", "predicts the opposite": "bad", worse: "bad", "no sign of it": "none", "no difference seen": "none", "cannot tell": "open" };
+const ORDER = Object.keys(VERDICTS);
+const SIGNS = { good: "✓", bad: "✕", none: "=", open: "?" };
 
 function drawTitle() {
-  const { runs, settings, measures, targets, title } = state.data;
+  const { runs, settings, measures, targets, title, question, notes } = state.data;
   byId("title").textContent = title;
+  byId("question").textContent = question;
+  byId("question").hidden = !question;
+  byId("notes").replaceChildren(...notes.split(/\n\s*\n/).filter((part) => part.trim()).map((part) => el("p", {}, part.trim())));
   const methods = settings.find((s) => s.name === "method");
   const done = runs.states.filter((s) => s === "done").length;
   const facts = [done === runs.names.length ? count(done, "run") : `${done} of ${count(runs.names.length, "run")} done`];
@@ -13,91 +25,193 @@ function drawTitle() {
   const left = runs.admitted.filter((a) => a === false).length;
   if (left) facts.push(`${left} excluded by the admission rule`);
   byId("facts").textContent = facts.join(" · ");
+  byId("sentence").textContent = state.data.findings.sentence;
 }
 
-function drawAnswers() {
-  const cards = state.data.answers.map((answer) =>
-    el("article", { class: answer.wide ? "answer wide" : "answer" }, el("h3", {}, answer.question), el("p", { class: "verdict" }, answer.verdict),
-      ...answer.words.map((words) => el("p", {}, words))));
-  byId("answers").replaceChildren(...cards);
+const intervalWords = (t) => (isNumber(t.low) ? `${tauWords(t.low)} to ${tauWords(t.high)}` : "none");
+const verdictMark = (verdict) => el("span", { class: `verdict-word ${VERDICTS[verdict]}` }, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[VERDICTS[verdict]]), ` ${verdict}`);
+const breakable = (name) => name.split(/(?<=[_@])/).flatMap((part, k) => (k ? [el("wbr"), part] : [part])); // long names break after these
+const targetOf = (name) => column("targets", name) ?? { name, percent: false, about: "" };
+
+// A line of numbers of a forest plot. Heads are repeated in the cells, for narrow screens on which rows are stacked.
+const numbered = (heads, cells) => cells.map((cell, k) => el("td", { class: "number", "data-head": heads[k] }, ...[cell].flat()));
+const forestTable = (id, label, heads, bodies) => el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, el("table", { class: "forest", id },
+  el("thead", {}, el("tr", {}, ...heads.map((h, k) => el("th", { scope: "col", class: k > 2 ? "number" : null }, h)))), ...bodies));
+const groupHead = (target, columns, unit = "") => el("tr", { class: "group" }, el("th", { scope: "rowgroup", colspan: columns }, target.name, " ", el("span", { class: "error" }, target.about, unit)));
+
+// Every measure by every target, for the chosen hypothesis; on paper for all of them.
+function drawForest() {
+  const { findings } = state.data.findings;
+  byId("forest").hidden = !findings.length;
+  if (!findings.length) return;
+  const options = Object.entries(HYPOTHESES).filter(([name]) => findings.some((f) => f.hypothesis === name)).map(([name, [words]]) => [name, words]);
+  overview.hypothesis = kept(overview.hypothesis, options);
+  const shown = paper ? options.map(([name]) => name) : [overview.hypothesis];
+  byId("forest").replaceChildren(
+    el("h3", {}, "Does each measure predict each target?"),
+    ...(options.length > 1 ? [el("div", { class: "controls" }, menu("Pairs of runs", "forest-hypothesis", options, overview.hypothesis, (v) => { overview.hypothesis = v; drawForest(); byId("forest-hypothesis").focus(); }))] : []),
+    ...shown.flatMap((name) => [el("p", { class: "quiet" }, HYPOTHESES[name][1]), forestOf(name)]),
+    el("p", { class: "quiet note" }, verdictRule()));
 }
 
-function drawCorrelations() {
-  const place = byId("correlations");
-  const options = named("targets").filter(([name]) => state.data.correlations.some((c) => c.target === name));
-  if (!options.length) return place.replaceChildren();
-  overviewTarget = kept(overviewTarget, options);
-  const rows = state.data.correlations.filter((c) => c.target === overviewTarget && isNumber(c.pooled.tau));
-  rows.sort((a, b) => b.pooled.tau - a.pooled.tau);
-  const within = rows.some((r) => r.within);
-  const level = `${Math.round(100 * (rows[0]?.pooled.level ?? 0.95))} %`;
-  const one = state.data.robust.filter((r) => r.target === overviewTarget && isNumber(r.psi));
-  const head = ["measure", "τ", `${level} interval, from −1 to 1`, ...(within ? ["τ within groups"] : []), ...(one.length ? ["Ψ"] : []), "n", "p, corrected"];
-  const table = el("table", { id: "tau-table" },
-    el("thead", {}, el("tr", {}, ...head.map((h, k) => el("th", { scope: "col", class: k === 0 || k === 2 ? null : "number" }, h)))),
-    el("tbody", {}, ...rows.map((row) => correlationRow(row, within, one))));
-  const marked = rows.some((r) => r.pooled.ignores_errors);
-  place.replaceChildren(
-    el("h3", {}, "How well does each measure rank the runs?"),
-    el("p", { class: "quiet" }, "Kendall's τ over all pairs of runs: +1 if the flatter run of a pair always has the lower target, 0 if flatness is uninformative, −1 if the flatter run always has the higher target.", one.length ? " Ψ is the granulated coefficient: the mean over settings of τ between runs that differ in that setting only." : ""),
-    el("div", { class: "controls" }, menu("Target", "overview-target", options, overviewTarget, (v) => { overviewTarget = v; drawCorrelations(); byId("overview-target").focus(); })),
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Rank correlations" }, table),
-    ...(marked ? [el("p", { class: "quiet" }, "* The interval ignores the errors of some or all measured values.")] : []),
-    ...robustTable(), ...effectsTable());
-  return undefined;
+const correction = (tests) => (tests ? `p is corrected for all ${count(tests, "test")} of this study (Holm).` : "These runs are too few for any test.");
+
+// How verdicts are decided, with the study's own levels.
+function verdictRule() {
+  const { level, relevant_tau: relevant, tests } = state.data.findings;
+  return `Points are τ, lines 95 % intervals over configurations (runs that differ in their seed alone are one), dashed lines ±${digits(relevant)}. ${correction(tests)}`
+    + ` “predicts” needs a corrected p of at most ${digits(level)} and an interval without zero; “no sign of it” needs an interval that includes zero and lies within ±${digits(relevant)}; everything else is “cannot tell”.`
+    + " The detectable τ is the smallest that these runs show with 80 % power.";
 }
 
-// Sign errors per change of one setting, if the study has enough such pairs.
+function forestOf(hypothesis) {
+  const { findings, relevant_tau: relevant, measure_sentences: sentences } = state.data.findings;
+  const heads = ["τ", "95 % interval", "corrected p", "runs / configurations", "detectable τ"];
+  const row = (f) => el("tr", { "data-measure": f.measure, "data-target": f.target, "data-hypothesis": f.hypothesis },
+    el("th", { scope: "row", title: sentences[f.measure] }, ...breakable(f.measure)),
+    el("td", { class: "verdict-cell", title: f.why }, verdictMark(f.verdict)),
+    el("td", { class: "interval-cell" }, intervalPicture(f, { verdict: f.verdict, marks: [-relevant, relevant] })),
+    ...numbered(heads, [tauWords(f.tau), intervalWords(f), chance(f.p_corrected), `${f.n}${f.missing ? ` of ${f.n + f.missing}` : ""} / ${f.configurations}`,
+      isNumber(f.smallest_detectable_tau) ? fixed(f.smallest_detectable_tau, 2) : "none"]));
+  const rows = findings.filter((f) => f.hypothesis === hypothesis);
+  const targets = [...new Set(rows.map((f) => f.target))];
+  return forestTable(`forest-${hypothesis.replace(" ", "-")}`, `Measures and targets, ${HYPOTHESES[hypothesis][0]}`, ["measure", "verdict", axisEnds("−1", "0", "+1"), ...heads],
+    targets.map((name) => el("tbody", {}, groupHead(targetOf(name), 8), ...rows.filter((f) => f.target === name).map(row))));
+}
+
+const axisEnds = (...texts) => el("span", { class: "axis-ends" }, ...texts.map((text) => el("span", {}, text)));
+
+// A point with its interval on a scale from -reach to reach, with lines at zero and at `marks`; arrows where it goes on.
+function intervalPicture(t, { verdict = "", marks = [], reach = 1 } = {}) {
+  const x = (v) => `${50 + (50 * Math.min(Math.max(v, -reach), reach)) / reach}%`;
+  const line = (name, from, to, y1 = 0, y2 = "100%") => svg("line", { class: name, x1: x(from), x2: x(to), y1, y2 });
+  const arrow = (side) => svg("svg", { x: x(side * reach), y: "50%", overflow: "visible" }, svg("path", { class: "dot", d: side < 0 ? "M-3,0L5,-5V5Z" : "M3,0L-5,-5V5Z" }));
+  const made = svg("svg", { class: `interval ${VERDICTS[verdict] ?? ""}`, "aria-hidden": "true" }, line("zero", 0, 0), ...marks.map((v) => line("mark", v, v)));
+  if (isNumber(t.low)) made.append(line("span", t.low, t.high, "50%", "50%"), ...(t.low < -reach ? [arrow(-1)] : []), ...(t.high > reach ? [arrow(1)] : []));
+  if (isNumber(t.tau)) made.append(svg("circle", { class: "dot", cx: x(t.tau), cy: "50%", r: 5 }));
+  return made;
+}
+
+// Which method won: every contender against the reference, paired by seed and every other setting.
+function drawContest() {
+  const { comparisons, reference, method_sentence: sentence, reference_note: note, tests } = state.data.findings;
+  const rows = comparisons.filter((c) => c.pairs);
+  byId("contest").hidden = !rows.length;
+  if (!rows.length) return;
+  const heads = ["difference", "95 % interval", "won / lost / tied", "corrected p", "detectable", "cost per run"];
+  const bodies = [...new Set(rows.map((c) => c.target))].map((name) => {
+    const target = targetOf(name);
+    const mine = rows.filter((c) => c.target === name);
+    const reach = contestReach(mine, target.percent ? 100 : 1);
+    const scale = digits(reach * (target.percent ? 100 : 1));
+    return el("tbody", {}, groupHead(target, 9, `; from −${scale} to +${scale}${target.percent ? " points" : ""}`), ...mine.map((c) => contestRow(c, target, heads, reach)));
+  });
+  const alone = [...new Set(comparisons.map((c) => c.contender))].filter((name) => !rows.some((c) => c.contender === name));
+  const warnings = [...new Set(rows.filter((c) => c.warning).map((c) => `${c.warning[0].toUpperCase()}${c.warning.slice(1)}.`))];
+  byId("contest-body").replaceChildren(
+    el("p", { class: "sentence" }, sentence),
+    el("p", { class: "quiet" }, `Differences to “${reference}”, paired by seed and every other setting; negative (left) is better. ${note && `${note[0].toUpperCase()}${note.slice(1)}. `}${correction(tests)} The detectable difference is the smallest that these pairs show with 80 % power.`),
+    forestTable("contest-table", "Methods compared", ["method", "verdict", axisEnds("better", "0", "worse"), ...heads], bodies),
+    ...(alone.length ? [el("p", { class: "quiet note" }, `Without a run of ${reference} with the same seed and settings: ${alone.join(", ")}.`)] : []),
+    ...(warnings.length ? [el("ul", { class: "warnings" }, ...warnings.map((text) => el("li", {}, `${WARNING} ${text}`)))] : []));
+}
+
+const WARNING = "⚠\ufe0e";
+
+// The end of the axis: a round number that shows all differences and most intervals. One interval of two pairs may be
+// a hundred times as long as the others.
+function contestReach(rows, scale) {
+  const ends = rows.filter((c) => isNumber(c.low)).map((c) => Math.max(-c.low, c.high)).sort((a, b) => a - b);
+  const wanted = scale * Math.max(1.5 * (ends[Math.floor((ends.length - 1) / 2)] ?? 0), ...rows.map((c) => 1.1 * Math.abs(c.difference))) || 1;
+  const power = 10 ** Math.floor(Math.log10(wanted));
+  return ([1, 2, 5, 10].find((k) => k * power >= wanted) * power) / scale;
+}
+
+function contestRow(c, target, heads, reach) {
+  const times = (a, b) => (isNumber(a) && b > 0 ? ` (${digits(a / b, 3)}x)` : "");
+  const unit = target.percent ? " points" : "";
+  const small = (text) => el("div", { class: "error" }, text);
+  const cost = [isNumber(c.passes) ? `${digits(c.passes)} passes${times(c.passes, c.reference_passes)}` : "–",
+    ...(isNumber(c.seconds) ? [small(`${digits(c.seconds, 3)} s${times(c.seconds, c.reference_seconds)}`)] : [])];
+  const cells = [[`${difference(target, c.difference)}${unit}`, small(`${amount(target, c.mean)} against ${amount(target, c.reference_mean)}`)],
+    isNumber(c.low) ? `${difference(target, c.low)} to ${difference(target, c.high)}` : "none", [`${c.wins} / ${c.losses} / ${c.ties}`, small(`${count(c.pairs, "pair")} of ${count(c.configurations, "configuration")}`)],
+    chance(c.p_corrected), isNumber(c.smallest_detectable_difference) ? `${digits((target.percent ? 100 : 1) * c.smallest_detectable_difference, 3)}` : "none", cost];
+  return el("tr", { "data-contender": c.contender, "data-target": c.target }, el("th", { scope: "row" }, c.contender),
+    el("td", { class: "verdict-cell", title: [c.why, c.warning].filter(Boolean).join("; ") }, verdictMark(c.verdict), c.warning ? el("span", { class: "warned" }, ` ${WARNING}`) : ""),
+    el("td", { class: "interval-cell" }, intervalPicture({ tau: c.difference, low: c.low, high: c.high }, { verdict: c.verdict, reach })), ...numbered(heads, cells));
+}
+
+// One target in words, and where measures fail on it; then the settings that measures follow.
+function drawDetails() {
+  const { findings } = state.data.findings;
+  const options = named("targets").filter(([name]) => findings.some((f) => f.target === name));
+  const { effects } = state.data;
+  byId("details").hidden = !options.length && !effects.length;
+  overview.target = kept(overview.target, options);
+  byId("details-controls").replaceChildren(...(options.length ? [menu("Target", "details-target", options, overview.target, (v) => { overview.target = v; drawDetails(); byId("details-target").focus(); })] : []));
+  byId("answers").replaceChildren(...answers(overview.target));
+  byId("by-setting").replaceChildren(...robustTable(), ...effectsTable());
+}
+
+const QUESTIONS = {
+  strong: (target) => `Do flatter runs have a lower ${target}?`,
+  "within groups": (target) => `Do flatter runs of the same group have a lower ${target}?`,
+  weak: (target) => `Do the flattest tenth of the runs have a lower ${target}?`,
+};
+
+// One card per hypothesis and one for the methods: verdicts with the names they apply to, their reasons and numbers.
+function answers(target) {
+  const { findings, comparisons } = state.data.findings;
+  const cards = Object.entries(QUESTIONS).map(([hypothesis, ask]) => [ask(target), findings.filter((f) => f.target === target && f.hypothesis === hypothesis), findingLine]);
+  cards.push([`Which method has a lower ${target}?`, comparisons.filter((c) => c.target === target && c.pairs), comparisonLine]);
+  return cards.filter(([, rows]) => rows.length).map(([question, rows, line]) => el("article", { class: "answer" }, el("h3", {}, question),
+    ...[...grouped([...rows].sort((a, b) => ORDER.indexOf(a.verdict) - ORDER.indexOf(b.verdict)), (r) => JSON.stringify([r.verdict, r.why]))].flatMap(([key, those]) => {
+      const [verdict, why] = JSON.parse(key);
+      return [el("p", { class: "verdict" }, verdictMark(verdict), el("span", { class: "error" }, ` ${why}`)), el("ul", {}, ...those.map((r) => el("li", {}, ...line(r))))];
+    })));
+}
+
+const findingLine = (f) => [el("b", {}, ...breakable(f.measure)), isNumber(f.tau) ? `: tau ${tauWords(f.tau)}, interval ${intervalWords(f)}, corrected p ${chance(f.p_corrected)}, ${count(f.n, "run")} of ${count(f.configurations, "configuration")}${meansOf(f)}` : ""];
+const meansOf = (f) => (f.flattest && isNumber(f.mean_rest) ? `; ${amount(targetOf(f.target), f.mean_flattest)} in the flattest ${f.flattest}, ${amount(targetOf(f.target), f.mean_rest)} in the rest` : "");
+function comparisonLine(c) {
+  const target = targetOf(c.target);
+  return [el("b", {}, c.contender), `: ${amount(target, c.mean)} against ${amount(target, c.reference_mean)}; difference ${difference(target, c.difference)}, interval ${isNumber(c.low) ? `${difference(target, c.low)} to ${difference(target, c.high)}` : "none"}${target.percent ? " points" : ""}, corrected p ${chance(c.p_corrected)}, ${c.wins} of ${count(c.pairs, "pair")} won`,
+    ...(c.warning ? [el("span", { class: "warned" }, `; ${WARNING} ${c.warning}`)] : [])];
+}
+
+// The granulated coefficient, and sign errors per change of one setting, if the study has enough such pairs.
 function robustTable() {
-  const rows = state.data.robust.filter((r) => r.target === overviewTarget && isNumber(r.worst)).sort((a, b) => a.worst - b.worst);
+  const rows = state.data.robust.filter((r) => r.target === overview.target && (isNumber(r.psi) || isNumber(r.worst)));
   if (!rows.length) return [];
-  const heads = ["measure", "mean sign error", "worst sign error", "where"];
-  const cells = (r) => [el("th", { scope: "row" }, r.measure), ...[r.mean, r.worst].map((v) => el("td", { class: "number" }, v.toFixed(2))),
-    el("td", {}, `${spoken(r.where)}, ${count(r.pairs, "pair")}`)];
-  return [el("h3", { class: "next" }, "Where do measures fail?"),
-    el("p", { class: "quiet" }, "The sign error is how often a measure ranks two runs wrongly that differ in one setting only: 0 means never, 0.5 is chance. The worst is over changes of a setting with five pairs or more."),
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Sign errors" }, el("table", {},
-      el("thead", {}, el("tr", {}, ...heads.map((h, k) => el("th", { scope: "col", class: k % 3 ? "number" : null }, h)))),
+  const heads = ["measure", "Ψ", "mean sign error", "worst sign error", "where"];
+  const two = (v) => (isNumber(v) ? fixed(v, 2) : "–");
+  const cells = (r) => [el("th", { scope: "row" }, ...breakable(r.measure)), ...[tauWords(r.psi), two(r.mean), two(r.worst)].map((text) => el("td", { class: "number" }, text)),
+    el("td", { class: "where" }, r.where ? `${spoken(r.where)}, ${count(r.pairs, "pair")}` : "–")];
+  return [el("h3", { class: "next" }, `Where do measures fail to rank runs by ${overview.target}?`),
+    el("p", { class: "quiet" }, "Ψ is the granulated coefficient: the mean over settings of τ between runs that differ in that setting only. The sign error is how often a measure ranks two such runs wrongly: 0 means never, 0.5 is chance. The worst is over changes of a setting with five pairs or more. These numbers have no intervals."),
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Sign errors" }, el("table", { id: "robust" },
+      el("thead", {}, el("tr", {}, ...heads.map((h, k) => el("th", { scope: "col", class: k % 4 ? "number" : null }, h)))),
       el("tbody", {}, ...rows.map((r) => el("tr", {}, ...cells(r))))))];
 }
 
-// Effects of settings on measures: tau for numeric settings, the share of rank variance for all.
+// Effects of settings on measures, as shares of what a perfect separation reaches in this design.
 function effectsTable() {
-  const { effects } = state.data;
+  const { effects, followed } = state.data;
   if (!effects.length) return [];
   const settings = [...new Set(effects.map((e) => e.setting))];
   const measures = [...new Set(effects.map((e) => e.measure))];
   const cell = (m, s) => {
     const e = effects.find((one) => one.measure === m && one.setting === s);
-    if (!e || !isNumber(e.share)) return el("td", { class: "number" }, "–");
-    const part = Math.round(100 * e.share / e.ceiling);
-    const bar = el("span", { class: "bar", "aria-hidden": "true" }, el("i", { style: `width: ${part}%` }));
-    return el("td", { class: "number", title: `n = ${e.n}` }, `${part} %`, isNumber(e.tau) ? el("span", { class: "error" }, ` τ ${signed(e.tau / e.tau_ceiling)}`) : "", bar);
+    if (!e || !isNumber(e.share) || !e.ceiling) return el("td", { class: "number" }, "–");
+    const share = e.share / e.ceiling;
+    const tau = isNumber(e.tau) && e.tau_ceiling ? el("span", { class: "error" }, ` τ ${tauWords(e.tau / e.tau_ceiling)}`) : "";
+    return el("td", { class: "number", title: `${count(e.n, "run")}, ${count(e.values, "value")} of ${s}`, "data-value": share }, `${fixed(100 * share, 0)} %`, tau,
+      el("span", { class: "bar", "aria-hidden": "true" }, el("i", { style: `width: ${100 * Math.min(share, 1)}%` })));
   };
   return [el("h3", { class: "next" }, "Which settings do measures follow?"),
-    el("p", { class: "quiet" }, "How far the values of a setting separate the runs by a measure: 100 % is perfect separation (share of the variance of ranks). τ is over pairs with different values of a numeric setting. A measure that follows the learning rate may carry no more information than the learning rate itself."),
+    ...(followed ? [el("p", {}, followed)] : []),
+    el("p", { class: "quiet" }, "How well the values of a setting separate the runs by a measure, as a share of a perfect separation: the variance of ranks between values, over the largest that this design allows; and for settings that are numbers τ over pairs with different values, ±1 if their order is perfect. A measure that follows the learning rate may carry no more information than the learning rate itself."),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Settings that measures follow" }, el("table", { id: "effects" },
       el("thead", {}, el("tr", {}, ...["measure", ...settings].map((h, k) => el("th", { scope: "col", class: k ? "number" : null }, h)))),
-      el("tbody", {}, ...measures.map((m) => el("tr", {}, el("th", { scope: "row" }, m), ...settings.map((s) => cell(m, s)))))))];
-}
-
-function correlationRow(row, within, one) {
-  const t = row.pooled;
-  const words = isNumber(t.low) ? `${signed(t.low)} to ${signed(t.high)}` : t.interval;
-  return el("tr", { "data-measure": row.measure },
-    el("th", { scope: "row" }, row.measure),
-    el("td", { class: "number", "data-value": t.tau }, signed(t.tau), t.ignores_errors ? "*" : ""),
-    el("td", { class: "interval-cell", title: words }, intervalPicture(t), el("span", { class: "visually-hidden" }, words)),
-    ...(within ? [el("td", { class: "number" }, row.within ? signed(row.within.tau) : "–")] : []),
-    ...(one.length ? [el("td", { class: "number" }, signed(one.find((r) => r.measure === row.measure)?.psi))] : []),
-    el("td", { class: "number" }, t.n, t.missing ? el("span", { class: "error" }, ` of ${t.n + t.missing}`) : ""),
-    el("td", { class: "number" }, chanceWords(t.adjusted)));
-}
-
-function intervalPicture(t) {
-  const x = (v) => `${50 + 50 * v}%`;
-  const made = svg("svg", { class: "interval", "aria-hidden": "true" }, svg("line", { class: "zero", x1: "50%", x2: "50%", y1: 0, y2: "100%" }));
-  if (isNumber(t.low)) made.append(svg("line", { class: "span", x1: x(t.low), x2: x(t.high), y1: "50%", y2: "50%" }));
-  made.append(svg("circle", { class: "dot", cx: x(t.tau), cy: "50%", r: 5 }));
-  return made;
+      el("tbody", {}, ...measures.map((m) => el("tr", {}, el("th", { scope: "row" }, ...breakable(m)), ...settings.map((s) => cell(m, s)))))))];
 }

@@ -5,8 +5,9 @@ function show(data) {
   state.selected = state.selected !== null && state.selected < data.runs.names.length ? state.selected : null;
   const held = document.activeElement?.id;
   drawTitle();
-  drawAnswers();
-  drawCorrelations();
+  drawForest();
+  drawContest();
+  drawDetails();
   drawFilters();
   drawScatterControls();
   drawHeatControls();
@@ -18,7 +19,7 @@ function show(data) {
   if (held && document.activeElement?.id !== held) byId(held)?.focus({ preventScroll: true });
 }
 
-const SECTIONS = { overview: "Overview", runs: "Runs", scatter: "Scatter", heat: "Heat maps", curves: "Curves", spectra: "Spectra", landscapes: "Landscapes", ensembles: "Ensembles", making: "Methods" };
+const SECTIONS = { overview: "Overview", contest: "Methods", details: "Details", runs: "Runs", scatter: "Scatter", heat: "Heat maps", curves: "Curves", spectra: "Spectra", landscapes: "Landscapes", ensembles: "Ensembles", making: "Versions" };
 
 function drawSections() {
   for (const id of ["runs", "scatter"]) byId(id).hidden = !state.data.runs.names.length || (id === "scatter" && !quantities().length);
@@ -35,13 +36,26 @@ function startSections() {
   mark();
 }
 
+const PAPER_COLUMNS = 14; // that fit on A4 at 8 pt
+
+// On paper, rows of wide tables become paragraphs of numbers after their heads: a browser would shrink the page otherwise.
+function stackWide() {
+  for (const table of document.querySelectorAll(".scroll > table:not(.forest)")) {
+    const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
+    const wide = paper && heads.length > PAPER_COLUMNS;
+    table.classList.toggle("stacked", wide);
+    if (wide) for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, k) => { cell.dataset.head = heads[k]; });
+  }
+}
+
 function start() {
   startTheme(() => { drawScatter(); drawCurves(); drawHeat(); redrawAll(); });
   startRun();
   startScatter();
   startCurves();
   startShapes();
-  startPrinting(drawRuns, drawRuns);
+  const drawTables = () => { drawForest(); drawRuns(); stackWide(); };
+  startPrinting(drawTables, drawTables);
   onChange(drawRuns);
   onChange(() => { if (!byId("scatter").hidden) drawScatter(); });
   onChange(drawHeat);
@@ -50,7 +64,8 @@ function start() {
   const data = JSON.parse(byId("data").textContent);
   show(data);
   startSections();
-  window.steppe = { tau, state, digits, signed }; // for the console and for tests
+  performance.mark("interactive"); // charts follow
+  window.steppe = { tau, state, digits, signed, tauWords, chance, percent, uncertain }; // for the console and for tests
   const drawn = unpackPlotly().then(redrawAll).catch((error) => {
     for (const id of charts.keys()) byId(id).replaceChildren(el("p", { class: "quiet" }, `No charts: ${error.message}. The tables are complete without them.`));
   });

@@ -9,7 +9,7 @@ function columnsOfTable() {
   const { runs, settings, targets, measures } = state.data;
   const all = [{ key: "name", title: "run", kind: "name", values: runs.names }];
   if (runs.states.some((s) => s !== "done") || runs.admitted.includes(false)) all.push({ key: "state", title: "state", kind: "state", values: runs.states });
-  for (const t of targets) all.push({ key: `targets:${t.name}`, title: t.name, kind: "number", aside: !t.asked, values: t.values, errors: t.errors, write: (t.write ??= aligned(t.values)) });
+  for (const t of targets) all.push({ key: `targets:${t.name}`, title: t.name, kind: "number", aside: !t.asked, values: t.values, errors: t.errors, write: (t.write ??= t.percent ? percent : aligned(t.values)) });
   for (const m of measures) all.push({ key: `measures:${m.name}`, title: m.name, kind: "number", values: m.values, errors: m.errors, write: (m.write ??= aligned(m.values)) });
   // last: names of runs mostly contain them
   for (const s of settings) all.push({ key: `settings:${s.name}`, title: s.name, kind: "setting", values: s.values });

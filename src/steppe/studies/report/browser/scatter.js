@@ -42,7 +42,7 @@ const groupOf = () => (scatter.group === "groups" ? state.data.runs.groups : sca
 
 function runLines(i, x, y) {
   const settings = state.data.settings.slice(0, 8).map((s) => `${s.name} ${word(s.values[i])}`);
-  const value = (c) => `${c.name} ${digits(c.values[i])}${isNumber(c.errors?.[i]) && c.errors[i] > 0 ? ` ± ${digits(c.errors[i], 2)}` : ""}`;
+  const value = (c) => `${c.name} ${withError(c.values[i], c.errors?.[i], c.percent ? percent : digits).map((part) => part.textContent ?? part).join("")}`;
   return [state.data.runs.names[i], value(x), value(y), ...settings];
 }
 
@@ -92,7 +92,7 @@ function drawScatter() {
   const y = quantity(scatter.y);
   scatter.points = placed(x, y);
   redraw("scatter-chart");
-  drawKey("scatter-key", scatter.colour, scatter.shape, (rows) => tau(rows.map((i) => quantity(scatter.x).values[i]), rows.map((i) => quantity(scatter.y).values[i])));
+  drawKey("scatter-key", scatter.colour, scatter.shape);
   drawTaus();
   const there = state.shown.filter((i) => isNumber(x?.values[i]) && isNumber(y?.values[i])).length;
   const marks = [`${count(there, "run")} with both values.`];
@@ -104,13 +104,12 @@ function drawScatter() {
   byId("scatter-caption").replaceChildren(`${marks.join(" ")} `, el("span", { class: "screen-only" }, keys));
 }
 
-// The legend: colours and shapes, and tau over the runs of each colour.
-function drawKey(id, colourName, shapeName, tauOf = null) {
+// The legend: colours and shapes with the number of runs that count.
+function drawKey(id, colourName, shapeName) {
   const parts = [];
   const listed = (setting, found, mark) => el("ul", {}, ...found.map((v) => {
-    const rows = state.shown.filter((i) => counts(i) && word(setting.values[i]) === word(v));
-    const t = tauOf ? tauOf(rows) : null;
-    return el("li", {}, mark(v), el("span", { title: word(v) }, word(v)), el("span", { class: "tau", title: t ? `over ${count(t.n, "run")}` : null }, t && t.n > 2 ? `τ ${signed(t.tau)}` : ""));
+    const n = state.shown.filter((i) => counts(i) && word(setting.values[i]) === word(v)).length;
+    return el("li", {}, mark(v), el("span", { title: word(v) }, word(v)), el("span", { class: "quiet", title: `${count(n, "run")} of this kind ${n === 1 ? "counts" : "count"}` }, n));
   }));
   if (colourName) {
     const setting = column("settings", colourName);
@@ -137,20 +136,21 @@ function drawTaus() {
   const of = (rows, within = null) => tau(rows.map((i) => x.values[i]), rows.map((i) => y.values[i]), within && rows.map((i) => within[i]));
   // with an interval from Python where all runs are shown, and these are a measure, a target and the study's groups
   const counted = state.shown.filter(counts);
-  const known = !filtered() ? state.data.correlations.find((c) => scatter.x === `measures:${c.measure}` && scatter.y === `targets:${c.target}`) : null;
-  const rows = [["all pairs", of(counted), known?.pooled]];
+  const known = filtered() ? [] : state.data.findings.findings.filter((f) => scatter.x === `measures:${f.measure}` && scatter.y === `targets:${f.target}`);
+  const within = scatter.group === "groups" ? known.find((f) => f.hypothesis === "within groups") : null;
+  const rows = [["all pairs", of(counted), known.find((f) => f.hypothesis === "strong")]];
   if (groups) {
-    rows.push(["pairs within a group", of(counted, groups), scatter.group === "groups" ? known?.within : null]);
-    for (const level of levels(groups)) rows.push([level, of(counted.filter((i) => groups[i] === level)), scatter.group === "groups" ? known?.by_group[level] : null]);
+    rows.push(["pairs within a group", of(counted, groups), within]);
+    for (const level of levels(groups)) rows.push([level, of(counted.filter((i) => groups[i] === level)), within?.by_group.find((g) => g.group === level)]);
   }
   place.replaceChildren(
     el("h3", {}, `τ of ${x.name} and ${y.name}, ${filtered() ? "over the runs shown" : "over all runs that count"}`),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "τ by group" }, el("table", { id: "group-taus" },
-      el("thead", {}, el("tr", {}, ...["", "τ", "from −1 to 1", "pairs", "n"].map((h, k) => el("th", { scope: "col", class: k === 0 || k === 2 ? null : "number" }, h)))),
+      el("thead", {}, el("tr", {}, ...["", "τ", "from −1 to 1", "95 % interval", "pairs", "n"].map((h, k) => el("th", { scope: "col", class: k === 0 || k === 2 ? null : "number" }, h)))),
       el("tbody", {}, ...rows.map(([name, t, full]) => el("tr", {}, el("th", { scope: "row" }, spoken(name)),
-        el("td", { class: "number", "data-value": t.tau }, signed(t.tau)),
+        el("td", { class: "number", "data-value": t.tau }, tauWords(t.tau)),
         el("td", { class: "interval-cell" }, isNumber(t.tau) ? intervalPicture({ tau: t.tau, low: full?.low, high: full?.high }) : ""),
-        el("td", { class: "number" }, t.pairs.toLocaleString("en")), el("td", { class: "number" }, t.n)))))),
+        el("td", { class: "number" }, full ? intervalWords(full) : "–"), el("td", { class: "number" }, t.pairs.toLocaleString("en")), el("td", { class: "number" }, t.n)))))),
     ...(filtered() ? [el("p", { class: "quiet" }, "Intervals are available for all runs only: clear the filters to see them.")] : []));
   return undefined;
 }

@@ -24,37 +24,61 @@ const byId = (id) => document.getElementById(id);
 const isNumber = (x) => typeof x === "number" && Number.isFinite(x);
 const count = (n, word, words = `${word}s`) => `${n.toLocaleString("en")} ${n === 1 ? word : words}`;
 
+const minus = (text) => text.replace(/-/g, "−");
+const plus = (x) => (x >= 0 ? "+" : "");
+
+// Numbers have the digits that Python prints: `digits` and `uncertain` are _util/numbers.py, and `tauWords`, `chance` and
+// `amount` are studies/statistics/sentences.py. A test compares them.
 function digits(x, significant = 4) {
   if (!isNumber(x)) return "–";
-  if (x === 0) return "0";
-  const size = Math.abs(x);
-  if (size >= 1e6 || size < 1e-4) {
-    const [mantissa, power] = x.toExponential(significant - 1).split("e");
-    return minus(`${mantissa.replace(/\.?0+$/, "")}e${Number(power)}`);
-  }
-  const text = x.toPrecision(significant);
-  return minus(text.includes("e") ? String(Number(text)) : text);
+  if (Math.abs(x) >= 10 ** (significant - 1) && Math.abs(x) < 1e6) return minus(fixed(x, 0));
+  return minus(general(x, significant));
 }
 
-const minus = (text) => text.replace(/-/g, "−");
-const signed = (x, places = 2) => (isNumber(x) ? minus((x >= 0 ? "+" : "") + fixed(x, places)) : "–");
+// As Python's format "g": without zeros at the end, with an exponent below 1e-4 and from 10 to the power of `significant` on.
+function general(x, significant) {
+  if (x === 0) return "0";
+  const [mantissa, exponent] = x.toExponential(significant - 1).split("e");
+  const power = Number(exponent);
+  const trimmed = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
+  if (power >= -4 && power < significant) return trimmed(fixed(x, significant - 1 - power));
+  return trimmed(mantissa) + exponentText(power);
+}
 
-// Rounds as Python does, so that the page and the terminal agree: ties go to the even digit. Among binary numbers only
-// odd multiples of 2^-(places + 1) are ties.
+const exponentText = (power) => `e${power < 0 ? "-" : "+"}${String(Math.abs(power)).padStart(2, "0")}`;
+const powerOf = (x) => Number(x.toExponential(1).split("e")[1]);
+
+// A value and its error with as many decimals as show two digits of the error: [before, value, error, after].
+function uncertain(value, error) {
+  if (value && powerOf(value) - powerOf(error) > 4) return ["", digits(value, 6), digits(error, 2), ""];
+  const size = Math.max(Math.abs(value), error);
+  const power = size >= 1e-4 && size < 1e6 ? 0 : Math.floor(Math.log10(size));
+  const [v, e] = [value, error].map((x) => x / 10 ** power);
+  const decimals = Math.max(0, 1 - powerOf(e));
+  const shown = fixed(v, decimals);
+  const parts = [Number(shown) ? minus(shown) : shown.replace("-", ""), fixed(e, decimals)];
+  return power ? ["(", ...parts, `)${minus(exponentText(power))}`] : ["", ...parts, ""];
+}
+
+const signed = (x, places = 2) => (isNumber(x) ? minus(plus(x) + fixed(x, places)) : "–");
+const tauWords = (x) => (!isNumber(x) || Math.abs(x) >= 0.005 || x === 0 ? signed(x) : minus(plus(x) + general(x, 1)));
+const chance = (p) => (!isNumber(p) ? "–" : p < 1e-4 ? "< 0.0001" : general(p, 2));
+const percent = Object.assign((x) => (isNumber(x) ? minus(`${fixed(100 * x, 2)}\u00a0%`) : "–"), { scale: 100, unit: "\u00a0%" });
+
+// A value of a target: shares in percent, other numbers as they are; and a difference of two such values.
+const amount = (target, x) => (target.percent ? percent(x) : isNumber(x) ? minus(general(x, 3)) : "–");
+const difference = (target, x) => (!isNumber(x) ? "–" : minus(plus(x) + (target.percent ? fixed(100 * x, 2) : general(x, 3))));
+
+// Rounds as Python does: ties go to the even digit. Among binary numbers only odd multiples of 2^-(places + 1) are ties.
 function fixed(x, places) {
   if (Math.abs((x * 2 ** (places + 1)) % 2) !== 1) return x.toFixed(places);
   return ((2 * Math.round((x * 10 ** places) / 2)) / 10 ** places).toFixed(places);
 }
 
-function chanceWords(p) {
-  if (!isNumber(p)) return "–";
-  return p < 0.001 ? "< 0.001" : p.toFixed(p < 0.1 ? 3 : 2);
-}
-
 // A value of a setting as text.
 function word(value) {
   if (value === null || value === undefined) return "none";
-  if (typeof value === "number") return Number.isInteger(value) ? minus(String(value)) : minus(String(Number(value.toPrecision(6))));
+  if (typeof value === "number") return Number.isInteger(value) ? minus(String(value)) : digits(value, 6);
   if (typeof value === "boolean") return value ? "yes" : "no";
   return value === "" ? "(empty)" : spoken(String(value));
 }
@@ -70,11 +94,13 @@ const level = (text) => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "");
 // Plotly interprets some markup in labels (<b>, <a>, entities): names must be escaped.
 const plain = (text) => level(short(String(text))).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
+// A number with its error, if it has one; `write` is how the column writes numbers alone.
 function withError(value, error, write = digits) {
   if (!isNumber(value)) return [el("span", { class: "quiet" }, "–")];
-  const shown = [write(value)];
-  if (isNumber(error) && error > 0) shown.push(" ", el("span", { class: "error" }, `± ${write(error, 2)}`));
-  return shown;
+  if (!isNumber(error) || error <= 0) return [write(value)];
+  const { scale = 1, unit = "" } = write;
+  const [before, shown, width, after] = uncertain(scale * value, scale * error);
+  return [before + shown, " ", el("span", { class: "error" }, `±\u00a0${width}`), after + unit];
 }
 
 // How a column formats its numbers: with equally many decimals, so that they align, if that shows both the smallest and
