@@ -15,7 +15,7 @@ from pages import HOSTILE, MEASURES, Cell, cells, estimate, study
 from steppe.studies.correlate import correlations, strong, weak
 from steppe.studies.report import content, html, write
 from steppe.studies.report.contents import definition
-from steppe.studies.report.page import embedded
+from steppe._util.offline import embedded, plotly_source
 from steppe.studies.store import Store
 from steppe.studies.table import Table
 from steppe.training.config import Config
@@ -238,13 +238,11 @@ def test_every_named_measure_is_told_in_words() -> None:
 def test_without_plotly_the_page_says_how_to_get_it(monkeypatch, made) -> None:
     import sys
 
-    from steppe.studies.report import page
-
-    page._plotly.cache_clear()
+    plotly_source.cache_clear()
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ImportError, match="pip install"):
         html(made)
-    page._plotly.cache_clear()
+    plotly_source.cache_clear()
 
 
 def test_spectra_landscapes_and_ensembles_are_kept(tmp_path: Path) -> None:
