@@ -50,14 +50,14 @@ function arranged() {
   const bar = layout.coloraxis?.colorbar;
   if (bar) {
     bar.outlinewidth = 0;
-    if (narrow) Object.assign(bar, { orientation: "h", x: 0.5, xanchor: "center", y: 1, yref: "container", yanchor: "top", ypad: 8, len: 1, title: { text: bar.title.text.replace("<br>", " "), side: "top" }, tickangle: 0 });
+    if (narrow) Object.assign(bar, { orientation: "h", x: 0.5, xanchor: "center", y: 1, yref: "container", yanchor: "top", ypad: 16, len: 1, title: { text: bar.title.text.replace("<br>", " "), side: "top" }, tickangle: 0 });
     const every = narrow ? Math.ceil((bar.tickvals?.length ?? 0) / 6) : 1; // labels of more would overlap
     for (const key of ["tickvals", "ticktext"]) if (bar[key]) bar[key] = Array.from(bar[key]).filter((_, k) => k % every === 0);
   }
   const legend = { bgcolor: "rgba(0,0,0,0)", font: { size }, ...layout.legend };
   if (narrow) Object.assign(legend, { orientation: "h", x: 0, y: bar ? 0 : 1, yanchor: bar ? "bottom" : "top", yref: "container" });
   const rows = 24 * legendRows(width - 40); // a legend or a colour bar at the edge of the figure does not move the panels
-  const [top, bottom] = bar ? [110, 64 + rows] : [48 + rows, 64];
+  const [top, bottom] = bar ? [122, 64 + rows] : [48 + rows, 64];
   const height = narrow ? n * PANEL + (n - 1) * 90 + top + bottom : layout.height ?? Math.min(760, Math.max(460, width * (n > 1 ? 0.95 / n : 0.62)) + 120);
   return { ...layout, legend, width, height, autosize: false, template: undefined, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     margin: narrow ? { l: 48, r: 14, t: top, b: bottom } : { l: 70, r: 24, t: 60, b: 64 },

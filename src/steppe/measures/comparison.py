@@ -19,7 +19,6 @@ from .landscape import Slice, coordinates, slice_along
 from .objective import Objective
 
 Kind = Literal["eigenvectors", "random"]
-KINDS: tuple[Kind, ...] = ("eigenvectors", "random")
 RISE = 1.0  # of the loss: one nat of cross-entropy divides the probability of the right class by e
 START, LONGEST = 0.01, 1e4  # the search for a radius: it begins at START and ends at LONGEST
 PRECISION = 1e-4  # relative, of a radius

@@ -223,8 +223,9 @@ def _contours(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _S
         n = str(k + 1) if k else ""
         place = {"xaxis": f"x{n}", "yaxis": f"y{n}"}
         (x, y), z = shown.axes, scale.shown(shown).T
+        numbers = np.dstack([_finite(shown.excess).T, _finite(shown.losses).T])
         fig.add_contour(
-            x=x, y=y, z=scale.colours(shown).T, customdata=np.dstack([_finite(shown.excess).T, _finite(shown.losses).T]),
+            x=x, y=y, z=scale.colours(shown).T, customdata=numbers,
             coloraxis="coloraxis", line={"width": 0}, contours={"coloring": "heatmap"}, **place,
             hovertemplate="x = %{x:.4g}<br>y = %{y:.4g}<br>rise %{customdata[0]:.5g}<br>loss %{customdata[1]:.5g}"
             "<extra></extra>",
@@ -276,7 +277,9 @@ def _surfaces(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _S
             "camera": {"eye": {"x": 1.3, "y": -1.5, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.2}},
             "domain": {"x": domain, "y": [0, 1]},
         }  # fmt: skip
-        _name(fig, names, k, {"xref": "paper", "yref": "paper", "x": domain[0], "y": 1, "name": f"scene {k}"}, len(slices))
+        _name(
+            fig, names, k, {"xref": "paper", "yref": "paper", "x": domain[0], "y": 1, "name": f"scene {k}"}, len(slices)
+        )
 
 
 def _name(fig: Any, names: Sequence[str], k: int, place: dict[str, Any], panels: int) -> None:
@@ -295,7 +298,10 @@ def _domain(k: int, panels: int) -> list[float]:
 
 def _mark(fig: Any, shown: Slice, at: Callable[[tuple[int, ...]], dict[str, Any]], legend: bool = True) -> None:
     """Mark the weights, and the lowest point if its loss is lower."""
-    marks = [("the weights", shown.centre, "circle", "white"), ("lowest point of the grid", shown.lowest, "star", ORANGE)]
+    marks = [
+        ("the weights", shown.centre, "circle", "white"),
+        ("lowest point of the grid", shown.lowest, "star", ORANGE),
+    ]
     lowest = np.inf
     for name, place, symbol, colour in marks:
         if place is not None and shown.losses[place] < lowest:

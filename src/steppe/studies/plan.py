@@ -36,6 +36,7 @@ WHICH = {
 """Runs that pictures can show, among those that count."""
 
 PICTURES = ("spectrum", "landscape", "ensembles")
+USUAL_RUNS = {"spectrum": ("best", "worst"), "landscape": ("flattest", "sharpest")}
 STORE = "study.sqlite"  # in the study's folder
 COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 EngineName = Literal["local", "serial", "ray"]
@@ -114,7 +115,7 @@ class Show:
     Parameters
     ----------
     spectrum, landscape : sequence of str
-        The runs (keys of `WHICH`) whose Hessian spectrum, or whose loss in a random plane, is drawn.
+        The runs (keys of `WHICH`) whose Hessian spectra, or whose losses around the weights, are compared.
     ensembles : bool
         Whether runs that differ in their seed alone are scored as ensembles.
 
@@ -150,7 +151,7 @@ class Show:
 
 def _which(name: str, value: Any) -> tuple[str, ...]:
     if value is None or isinstance(value, bool):
-        return () if value is False else ("best", "worst")
+        return () if value is False else USUAL_RUNS[name]
     runs = [value] if isinstance(value, str) else value
     if not isinstance(runs, list) or not all(isinstance(run, str) for run in runs):
         raise ValueError(f"show.{name} takes a list of {', '.join(WHICH)}, not {value!r}")
