@@ -93,7 +93,8 @@ def _page(result: Result, name: str) -> str:
     figure = go.Figure(result.figure).to_plotly_json()
     layout = figure["layout"]
     title, caption = layout.pop("title", {}).get("text", ""), (layout.get("meta") or {}).get("caption", "")
-    return figure_page(figure, f"{name}: {title}" if title else name, caption or " ".join(result.words))
+    seed = f" Seed {result.data['seed']}." if "seed" in result.data else ""
+    return figure_page(figure, f"{name}: {title}" if title else name, (caption or " ".join(result.words)) + seed)
 
 
 def _write(path: Path, text: str) -> None:
