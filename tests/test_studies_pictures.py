@@ -86,7 +86,7 @@ def test_a_spectrum_is_that_of_the_hessian(done: Study) -> None:
 def test_landscapes_have_the_losses_around_their_runs_at_one_radius(done: Study) -> None:
     """In the middle that of the weights; elsewhere that of a model whose weights were moved by hand."""
     note = next(v for n, v in pictures(done).items() if n.startswith("landscapes/random/"))
-    radii = []
+    radii, ends = [], []
     for one in note["runs"]:
         trained = open_run(done.folder / "runs" / one["key"])
         objective = trained.objective()
@@ -106,8 +106,8 @@ def test_landscapes_have_the_losses_around_their_runs_at_one_radius(done: Study)
         assert rises[3, 18] != pytest.approx(rises[18, 3], rel=1e-3)  # the axes are the right way round
         radii.append(radius_of_rise(objective, directions))
         assert one["own_radius"] == pytest.approx(radii[-1], rel=1e-3)
-        ends = max(rises[0, 10], rises[-1, 10], rises[10, 0], rises[10, -1])
-        assert ends == pytest.approx(note["rise"], rel=1e-3) if radii[-1] == min(radii) else ends < note["rise"]
+        ends.append(max(rises[0, 10], rises[-1, 10], rises[10, 0], rises[10, -1]))
+    assert max(ends) == ends[int(np.argmin(radii))] == pytest.approx(note["rise"], rel=1e-3)
     assert note["radius"] == pytest.approx(min(radii), rel=1e-3)
 
 
@@ -141,7 +141,8 @@ def test_spectra_have_one_width_and_an_old_one_is_drawn_again(tmp_path: Path) ->
         assert np.trapezoid(density * x**2, x) == pytest.approx(square + width**2, rel=1e-2)
         assert drawn["lambda_max"] == max(nodes.max() for nodes, _ in rules)
         each = [np.exp(-0.5 * ((x[:, None] - n) / width) ** 2) @ w / (width * np.sqrt(2 * np.pi)) for n, w in rules]
-        np.testing.assert_allclose(drawn["error"], np.std(each, axis=0, ddof=1) / 2, rtol=1e-3, atol=1e-9)
+        error = np.std(each, axis=0, ddof=1) / 2
+        np.testing.assert_allclose(drawn["error"], error, rtol=1e-2, atol=1e-3 * error.max())  # x has five digits
     key = next(iter(stored))
     old = {"x": [0.0, 1.0], "density": [1.0, 1.0], "error": [0.1, 0.1], "title": ""}
     with Store.open(study.store) as store:

@@ -148,7 +148,7 @@ function contours(one, place, scale, bar, flat) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 4, 5, 10].find((k) => k * power >= rough) * power; // so that the levels are numbers that can be read
   const words = scale.log ? "rise of the loss, log₁₀" : "rise of the loss";
-  return [{ type: "contour", x: one.x, y: one.y, z, customdata: raw, ...place, zmin: low, zmax: high, zauto: false, autocontour: false, contours: { start: scale.log ? Math.ceil(low / step) * step : step, end: high, size: step }, showscale: bar,
+  return [{ type: "contour", x: one.x, y: one.y, z, customdata: raw, ...place, zmin: low, zmax: high, zauto: false, autocontour: false, contours: { coloring: "heatmap", start: scale.log ? Math.ceil(low / step) * step : step, end: high, size: step }, showscale: bar,
     colorscale: CIVIDIS.map((c, k) => [k / (CIVIDIS.length - 1), c]), line: { width: 0.5, color: "rgba(255,255,255,0.55)" }, hovertemplate: "%{x:.3g}, %{y:.3g}<br>%{customdata}<extra></extra>",
     colorbar: { thickness: 12, outlinewidth: 0, tickfont: { color: ink("soft") }, tickformat: ".2~g", ...(flat ? { orientation: "h", y: 1, yref: "container", yanchor: "top", ypad: 8, title: { text: words, side: "top" } } : { title: { text: words.replace("rise of the", "rise of<br>the") }, y: 1, yanchor: "top", len: 0.6 }) } },
   { type: "scatter", mode: "markers", x: [0], y: [0], ...place, showlegend: false, marker: { symbol: "cross", size: 12, color: "#ffffff", line: { color: "#000000", width: 1.5 } }, hovertemplate: "the trained weights<extra></extra>" }];
