@@ -153,7 +153,8 @@ def test_figures_fit_a_phone_and_follow_the_dark_scheme(chromium: Any, tmp_path:
     assert brightness(paper[1]) < 60
     assert phone.evaluate("document.getElementById('figure')._fullLayout.font.color") == "#eceae4"
     phone.emulate_media(color_scheme="light")
-    phone.wait_for_function("document.getElementById('figure')._fullLayout.font.color === '#1d2126'")
+    phone.wait_for_timeout(500)
+    assert phone.evaluate("document.getElementById('figure')._fullLayout.font.color") == "#1d2126"
 
 
 def brightness(rgb: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import ceil, floor, log10
 from textwrap import shorten, wrap
 from typing import Any, Literal
@@ -186,7 +186,7 @@ def _lines(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _Scal
             showlegend=several, **style, hovertemplate=f"x = %{{x:.4g}}<br>rise %{{y:.5g}}<br>{LOSS}<extra></extra>",
         )  # fmt: skip
         if not several:
-            _mark(fig, shown, lambda i, x=x, shown=shown: {"x": [x[i[0]]], "y": [scale.shown(shown)[i]]})
+            _mark(fig, shown, scale.shown(shown), {})
         for j, at in enumerate(x[shown.filled & ~np.isfinite(shown.losses)]):
             line = {"color": VERMILLION, "dash": "dot", "width": 1}
             fig.add_vline(x=at, line=line, name=BROKEN, showlegend=j == 0)
@@ -244,8 +244,7 @@ def _contours(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _S
                 x=x[bad[:, 0]], y=y[bad[:, 1]], mode="markers", name=BROKEN, cliponaxis=False, **place,
                 marker={"symbol": "x-thin", "size": 9, "line": {"color": VERMILLION, "width": 2}},
             )  # fmt: skip
-        at = lambda i, x=x, y=y, place=place: {"x": [x[i[0]]], "y": [y[i[1]]], **place}  # noqa: E731
-        _mark(fig, shown, at, legend=len(slices) == 1)
+        _mark(fig, shown, None, place, legend=len(slices) == 1)
         ends = {"zeroline": False, "ticks": "outside"}
         fig.layout[f"xaxis{n}"] = {
             "title": {"text": _axis([shown], 0)}, "range": [x.min(), x.max()], "domain": _domain(k, len(slices)),
@@ -296,20 +295,21 @@ def _domain(k: int, panels: int) -> list[float]:
     return [k * (share + GAP), k * (share + GAP) + share]
 
 
-def _mark(fig: Any, shown: Slice, at: Callable[[tuple[int, ...]], dict[str, Any]], legend: bool = True) -> None:
-    """Mark the weights, and the lowest point if its loss is lower."""
+def _mark(fig: Any, shown: Slice, heights: Array | None, place: dict[str, Any], legend: bool = True) -> None:
+    """Mark the weights, and the lowest point if its loss is lower; `heights` are those of a line."""
     marks = [
         ("the weights", shown.centre, "circle", "white"),
         ("lowest point of the grid", shown.lowest, "star", ORANGE),
     ]
     lowest = np.inf
-    for name, place, symbol, colour in marks:
-        if place is not None and shown.losses[place] < lowest:
-            lowest = shown.losses[place]
+    for name, index, symbol, colour in marks:
+        if index is not None and shown.losses[index] < lowest:
+            lowest = shown.losses[index]
             label = f"{name} (loss {lowest:.6g})"
+            y = shown.axes[1][index[1]] if heights is None else heights[index]
             fig.add_scatter(
-                **at(place), mode="markers", name=label, hovertemplate=f"{label}<extra></extra>", cliponaxis=False,
-                showlegend=legend,
+                x=[shown.axes[0][index[0]]], y=[y], mode="markers", name=label, cliponaxis=False, showlegend=legend,
+                hovertemplate=f"{label}<extra></extra>", **place,
                 marker={"symbol": symbol, "size": 13, "color": colour, "line": {"color": "black", "width": 1}},
             )  # fmt: skip
 
