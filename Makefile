@@ -8,10 +8,11 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-measures bench-gpu clean
+.PHONY: help demo pictures test lint bench bench-measures bench-gpu clean
 
 help:
 	@echo "make demo    a study of 36 small networks on digits: a table, and a page in studies/digits"
+	@echo "make pictures   the pictures of the README, from the page of the demo (needs chromium)"
 	@echo "make test    lint, types and all tests         (ARGS='-k sam' for some of them)"
 	@echo "make lint    ruff and mypy only"
 	@echo "make bench   time a step against the ideal and against pytorch_optimizer"
@@ -21,6 +22,9 @@ help:
 
 demo: .venv/ready
 	@$(BIN)/steppe study run $(ARGS)
+
+pictures: .venv/ready
+	$(BIN)/python docs/pictures/make.py $(ARGS)
 
 # two test processes on two cores: one thread each is fastest; worksteal keeps most files, and their fixtures, in one process
 test: export OMP_NUM_THREADS ?= 1

@@ -39,7 +39,7 @@ RUN = (  # what a run takes
 SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's script
     "train": RUN,
     "measure": f"RUN|CHECKPOINT --measures --out --dry-run {ON}",
-    "landscape": f"RUN|CHECKPOINT --out --axes --directions --span --points --view {ON}",
+    "landscape": f"RUN|CHECKPOINT --compare --out --axes --directions --span --rise --points --view --log {ON}",
     "ensemble": "--members --strategy --member-radii --exchange-at --exchange-every --share --named --rest --how "
     f"--processes --radii --sharpness --diversity --average --plot {RUN}",
     "theory": "NAME --out --quick --seed --sizes",
@@ -273,6 +273,8 @@ def test_a_value_without_a_message_of_its_own_is_still_refused(tmp_path: Path) -
         (["landscape"], "not of 0"),
         (["landscape", "a", "b", "c"], "not of 3"),
         (["landscape", "a", "--out", "x.png"], ".html, .json, .npz"),
+        (["landscape", "a", "b", "--compare", "--out", "x.npz"], "--out takes .html or .json"),
+        (["landscape", "a", "--rise", "0"], "--rise is 0.0, and has to be more than 0"),
         (["landscape", "a", "--axes", "3"], "--axes is 3, and has to be 1 for a line"),
         (["data", "get"], "name the data sets"),
         (["data", "get", "cifar"], "Did you mean 'cifar10'"),

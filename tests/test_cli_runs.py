@@ -373,7 +373,12 @@ def test_the_loss_around_a_run_is_drawn(runs: Path, capsys: pytest.CaptureFixtur
     assert np.shape(plane["losses"]) == (3, 3)
     assert plane["losses"][1][1] == pytest.approx(loss_of(weights("sam")), rel=1e-5)
     page = Path("plane.html").read_text()
-    assert "Loss in a plane through the weights" in page
+    assert "<title>Loss in a plane around runs/sam</title>" in page
+    radius, middle = plane["notes"]["radius"], plane["losses"][1][1]
+    assert plane["axes"][0] == [-radius, 0.0, radius]
+    ends = [plane["losses"][i][j] for i, j in ((0, 1), (2, 1), (1, 0), (1, 2))]
+    assert max(ends) - middle == pytest.approx(1.0, rel=2e-3)
+    assert f"radius {radius:.3g}: the loss rises by 1 at the end of an axis" in plane["caption"]
     assert "src=" not in page.split("<body>")[0]  # nothing is fetched
     words = ["runs/sam", "--axes", "1", "--points", "3", "--span", "0.5", "--seed", "4", "--out", "line.json"]
     line = answered(capsys, "landscape", *words)
@@ -381,6 +386,22 @@ def test_the_loss_around_a_run_is_drawn(runs: Path, capsys: pytest.CaptureFixtur
     assert line["seeds"] == [4]
     steep = answered(capsys, "landscape", *words, "--directions", "eigenvectors", "--rows", "100")
     assert "eigenvector 1" in steep["names"][0]
+
+
+def test_landscapes_of_two_runs_have_one_radius(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["landscape", "runs/sam", "runs/none", "--compare", "--rows", "100", "--rise", "0.5", "--points", "3"]
+    found = answered(capsys, *words, "--directions", "eigenvectors", "--out", "both.json")
+    kept = json.loads(Path("both.json").read_text())["landscapes"]
+    assert [one["run"] for one in kept] == ["runs/sam", "runs/none"]
+    assert [one["losses"] for one in kept] == [one["losses"] for one in found["landscapes"]]
+    assert kept[0]["axes"] == kept[1]["axes"]
+    rises = []
+    for one in kept:
+        losses = np.array(one["losses"]) - one["losses"][1][1]
+        rises.append(max(losses[0, 1], losses[2, 1], losses[1, 0], losses[1, 2]))
+    assert max(rises) == pytest.approx(0.5, rel=2e-3)
+    assert main([*words, "--out", "both.html"]) == 0
+    assert "<title>Loss in a plane around runs/sam and runs/none</title>" in Path("both.html").read_text()
 
 
 def test_a_landscape_that_is_stopped_is_written(
@@ -397,7 +418,7 @@ def test_a_landscape_that_is_stopped_is_written(
         return real(self, at)
 
     monkeypatch.setattr(Objective, "loss", loss)
-    words = ["landscape", "runs/sam", "--axes", "1", "--points", "9", "--out", "part.json"]
+    words = ["landscape", "runs/sam", "--axes", "1", "--span", "1", "--points", "9", "--out", "part.json"]
     found = answered(capsys, *words, code=130)
     assert not found["complete"]
     assert sum(x is not None for x in json.loads(Path("part.json").read_text())["losses"]) == 4

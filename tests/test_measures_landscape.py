@@ -17,6 +17,7 @@ from snapshots import assert_untouched
 from torch import nn
 
 from steppe.measures import plotting
+from steppe.measures.captions import caption
 from steppe.measures.directions import FILTERS, LAYERS, UNSCALED, Direction, Normalised, random_direction, random_plane
 from steppe.measures.directions import towards as direction_towards
 from steppe.measures.landscape import Slice, coordinates, empty_slice, slice_1d, slice_2d, slice_along
@@ -445,24 +446,23 @@ def traces(fig, kind: str) -> list:
     return [t for t in fig.data if t.type == kind]
 
 
-def test_contours_show_the_losses_the_right_way_round():
+def test_contours_show_the_rise_the_right_way_round():
     pytest.importorskip("plotly")
     data = plane()
     fig = plotting.figure(data)
     fill, *lines = traces(fig, "contour")
-    for trace, z in [(fill, fill.customdata), *((t, t.z) for t in lines)]:
+    rise = data.losses - data.losses[2, 1]  # above the loss in the middle
+    for trace, z in [(fill, fill.z), *((t, t.z) for t in lines)]:
         assert np.array_equal(trace.x, data.axes[0])
         assert np.array_equal(trace.y, data.axes[1])
         z = np.array(z)
         assert z.shape == (3, 5)  # plotly's rows are y
-        assert all(z[j, i] == data.losses[i, j] for i in range(5) for j in range(3))
-    np.testing.assert_allclose(10.0 ** np.array(fill.z), data.losses.T, rtol=1e-12)  # 0.3 to 94: colours are logs
-    low, high = data.losses.min(), data.losses.max()
+        assert all(z[j, i] == rise[i, j] for i in range(5) for j in range(3))
+    assert np.array_equal(np.array(fill.customdata)[..., 1], data.losses.T)  # the loss itself, under the pointer
+    assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == (rise.min(), rise.max())
     at = [t.contours.start for t in lines]
-    assert at == plotting.levels(low, high)
+    assert at == [level for level in plotting.levels(rise.min(), rise.max()) if level != 0]
     assert all(t.contours.end == t.contours.start for t in lines)
-    np.testing.assert_allclose(10.0 ** np.array(fill.colorbar.tickvals), at)
-    assert [float(s) for s in fill.colorbar.ticktext] == pytest.approx(at)
     centre, lowest = traces(fig, "scatter")
     assert (centre.x[0], centre.y[0]) == (0, 0)
     assert (lowest.x[0], lowest.y[0]) == (1, 0)
@@ -471,27 +471,64 @@ def test_contours_show_the_losses_the_right_way_round():
     assert "another way" in fig.layout.yaxis.title.text
 
 
-def test_a_surface_shows_the_losses_the_right_way_round():
+def test_on_request_the_scale_is_logarithmic_over_four_decades():
+    pytest.importorskip("plotly")
+    x = np.linspace(-1, 1, 5)
+    empty = empty_slice([x, x], ["a", "b"], [1.0, 1.0], [None, None])
+    data = replace(empty, losses=3 + 50 * np.add.outer(x**8, x**2), filled=np.ones((5, 5), dtype=bool))
+    fig = plotting.figure(data, log=True)
+    fill, *lines = traces(fig, "contour")
+    rise = (data.losses - 3).T
+    np.testing.assert_allclose(fill.z, np.log10(np.maximum(rise, 0.01)), rtol=1e-12)  # the largest rise is 100
+    assert (fig.layout.coloraxis.cmin, fig.layout.coloraxis.cmax) == pytest.approx((-2, 2))
+    np.testing.assert_allclose(10.0 ** np.array(fig.layout.coloraxis.colorbar.tickvals), plotting.levels(0.01, 100))
+    assert [t.contours.start for t in lines] == plotting.levels(0.01, 100)
+    assert plotting.figure(data, "surface", log=True).layout.scene.zaxis.type == "log"
+    assert plotting.figure(data, "surface").layout.scene.zaxis.type is None
+
+
+def test_a_surface_shows_the_rise_the_right_way_round():
     pytest.importorskip("plotly")
     data = plane()
     fig = plotting.figure(data, "surface")
     (surface,) = fig.data
     assert np.array_equal(surface.x, data.axes[0])
     assert np.array_equal(surface.y, data.axes[1])
-    assert np.array_equal(surface.z, data.losses.T)
-    np.testing.assert_allclose(10.0 ** np.array(surface.surfacecolor), data.losses.T, rtol=1e-12)
-    assert fig.layout.scene.zaxis.type == "log"
+    assert np.array_equal(surface.z, (data.losses - data.losses[2, 1]).T)
+    assert np.array_equal(surface.customdata, data.losses.T)
     with pytest.raises(ValueError, match="'heatmap'"):
         plotting.figure(data, "heatmap")
 
 
-def test_narrow_ranges_and_losses_below_zero_have_equal_steps():
-    pytest.importorskip("plotly")
+def test_without_the_weights_on_the_grid_the_rise_is_above_the_lowest_point():
     data = plane(losses=np.linspace(-1, 1, 15).reshape(5, 3))
-    fill, *lines = traces(plotting.figure(data), "contour")
-    assert np.array_equal(fill.z, data.losses.T)
-    assert np.diff([t.contours.start for t in lines]) == pytest.approx(0.2)
-    assert plotting.figure(data, "surface").layout.scene.zaxis.type is None
+    assert data.centre == (2, 1)
+    assert data.baseline == data.losses[2, 1]
+    beside = replace(data, axes=(data.axes[0] + 0.1, data.axes[1]))
+    assert (beside.centre, beside.baseline) == (None, -1)
+    assert beside.excess.min() == 0
+    assert "rise above the lowest loss of the grid, -1" in caption(beside)
+    broken = data.losses.copy()
+    broken[2, 1] = np.nan
+    assert replace(data, losses=broken).baseline == -1
+
+
+def test_planes_that_are_compared_have_one_scale_and_one_colour_bar():
+    pytest.importorskip("plotly")
+    steep, flat = plane(), plane(losses=plane().losses / 28)
+    fig = json.loads(plotting.figure([flat, steep]).to_json())
+    fills = [t for t in fig["data"] if t["type"] == "contour" and t.get("coloraxis")]
+    assert [t["coloraxis"] for t in fills] == ["coloraxis"] * 2
+    assert [t["xaxis"] for t in fills] == ["x", "x2"]
+    assert fig["layout"]["coloraxis"]["cmax"] == steep.excess.max()
+    assert fig["layout"]["coloraxis"]["cmin"] == steep.excess.min()
+    by_panel = {n: [t["contours"]["start"] for t in fig["data"] if t.get("xaxis") == n and "contours" in t and
+                    not t.get("coloraxis")] for n in ("x", "x2")}  # fmt: skip
+    assert by_panel["x"] == by_panel["x2"]
+    scenes = json.loads(plotting.figure([flat, steep], "surface").to_json())["layout"]
+    assert scenes["scene"]["zaxis"]["range"] == scenes["scene2"]["zaxis"]["range"]
+    with pytest.raises(ValueError, match="cannot be compared"):
+        plotting.figure([flat, replace(flat, axes=flat.axes[:1], losses=flat.losses[:, 1])])
 
 
 def test_points_without_a_number_are_marked_and_counted():
@@ -512,18 +549,20 @@ def test_points_without_a_number_are_marked_and_counted():
         plotting.figure(plane(np.full((5, 3), np.inf), filled))
 
 
-@pytest.mark.parametrize(("scale", "kind"), [(1.0, None), (1e4, "log")])
-def test_a_line_is_drawn_as_it_is(scale, kind):
+@pytest.mark.parametrize("log", [False, True])
+def test_a_line_is_drawn_as_it_is(log):
     pytest.importorskip("plotly")
     x = np.linspace(-1, 1, 5)
-    losses = np.array([3.0, 2, np.inf, 1, 2 * scale])
+    losses = np.array([3.0, 2, np.inf, 1, 20])
     data = replace(empty_slice([x], ["a way"], [2.0], [None]), losses=losses, filled=np.ones(5, dtype=bool))
-    fig = plotting.figure(data)
+    fig = plotting.figure(data, log=log)
     curve = fig.data[0]
     assert curve.mode == "lines+markers"
     assert np.array_equal(curve.x, x)
-    assert np.array_equal(curve.y, [3, 2, np.nan, 1, 2 * scale], equal_nan=True)
-    assert fig.layout.yaxis.type == kind
+    lowest = 19e-4 if log else 0  # the end of the scale
+    assert np.array(curve.y) == pytest.approx([2, 1, np.nan, lowest, 19], nan_ok=True)
+    assert np.array_equal(curve.customdata, [3, 2, np.nan, 1, 20], equal_nan=True)
+    assert fig.layout.yaxis.type == ("log" if log else None)
     assert [s.x0 for s in fig.layout.shapes] == [0]
     assert [t.x[0] for t in fig.data[1:]] == [0.5]  # the lowest point; the weights have no finite loss
 
@@ -553,20 +592,25 @@ def test_levels_by_hand():
 def test_the_caption_says_what_was_done():
     objective = network(mlp_problem(1))
     data = slice_2d(objective, *random_plane(objective, seed=17), points=(2, 3))
-    told = plotting.caption(data)
+    told = caption(data)
     assert "2 by 3 points, 6 losses" in told
     assert "random direction 0 of seed 17, filter-normalised" in told
     assert f"one unit of y is a length of {data.lengths[1]:.4g} along random direction 1 of seed 17" in told
     assert f"cosine between the two {data.cosine:.3f}" in told
 
 
-def test_a_page_needs_no_network(tmp_path):
+def test_a_page_needs_no_network_and_names_its_runs(tmp_path):
     pytest.importorskip("plotly")
     plotting.write_html(plane(), tmp_path / "page.html", "surface")
     page = (tmp_path / "page.html").read_text()
     assert "<title>Loss over a plane through the weights</title>" in page
     assert len(page) > 1_000_000  # plotly.js itself
     assert "<script src=" not in page
+    assert "default-src &#39;none&#39;" in page
+    plotting.write_html([plane(), plane()], tmp_path / "page.html", names=["runs/<a>", "runs/b"])
+    page = (tmp_path / "page.html").read_text()
+    assert "<title>Loss in a plane around runs/&lt;a&gt; and runs/b</title>" in page
+    assert "<a>" not in page
     assert [f.name for f in tmp_path.iterdir()] == ["page.html"]
 
 

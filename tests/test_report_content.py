@@ -13,10 +13,10 @@ import pytest
 from pages import HOSTILE, MEASURES, Cell, cells, estimate, study
 
 from steppe._util.export import json_safe
+from steppe._util.offline import embedded, plotly_source
 from steppe.studies.correlate import effects, findings
 from steppe.studies.report import content, html, write
 from steppe.studies.report.contents import definition
-from steppe.studies.report.page import embedded
 from steppe.studies.store import Store
 from steppe.studies.table import Table
 from steppe.training.config import Config
@@ -239,13 +239,11 @@ def test_every_named_measure_is_told_in_words() -> None:
 def test_without_plotly_the_page_says_how_to_get_it(monkeypatch, made) -> None:
     import sys
 
-    from steppe.studies.report import page
-
-    page._plotly.cache_clear()
+    plotly_source.cache_clear()
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ImportError, match="pip install"):
         html(made)
-    page._plotly.cache_clear()
+    plotly_source.cache_clear()
 
 
 def test_spectra_landscapes_and_ensembles_are_kept(tmp_path: Path) -> None:
@@ -268,12 +266,15 @@ def test_spectra_landscapes_and_ensembles_are_kept(tmp_path: Path) -> None:
             keep_landscape(store, key, plane)
         keep_ensemble(store, "three", {"error": 0.1}, members=3, kind="sam")
         made = content(store)
-    (spectrum,), (landscape,) = made["spectra"], made["landscapes"]
+    (spectrum,), (stored,) = made["spectra"], made["landscapes"]
+    assert (stored["directions"], stored["radius"]) == ("stored", None)
+    (landscape,) = stored["runs"]
     assert spectrum["run"] == landscape["run"] == 0  # the other one, which is the only one now
     area = np.trapezoid(spectrum["density"], spectrum["x"])
     assert area == pytest.approx(1.0, abs=0.05)
     assert landscape["x"] == [-1.0, 0.0, 1.0]
-    assert landscape["losses"] == [[1.0, 2.0], [3.0, None], [5.0, 6.1235]]
+    assert landscape["loss"] == 1.0  # the lowest: the weights are not on the grid
+    assert landscape["rises"] == [[0.0, 1.0], [2.0, None], [4.0, 5.1235]]
     assert "stopped" in landscape["note"]  # no point was marked as filled
     three = {"name": "three", "kind": "sam", "members": 3, "values": {"error": 0.1}, "errors": {}}
     assert made["ensembles"] == [three]

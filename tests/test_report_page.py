@@ -510,22 +510,36 @@ def test_sections_are_there_when_the_study_has_them(open_page, tmp_path, page) -
 
 
 def test_landscapes_are_the_right_way_round(page) -> None:
-    """losses[i][j] is at x[i], y[j]: plotly draws rows upwards."""
-    page.locator("#landscape-log").uncheck()
+    """rises[i][j] is at x[i], y[j]: plotly draws rows upwards."""
     drawn = page.evaluate("document.getElementById('landscapes-chart').data[0]")
-    x, y, loss = drawn["x"][3], drawn["y"][12], drawn["z"][12][3]
-    assert loss == pytest.approx(0.02 + x * x + 0.6 * y * y + 0.4 * x * y)
+    k = int(page.locator("#landscape-run").input_value())
+    x, y, rise = drawn["x"][3], drawn["y"][12], drawn["z"][12][3]
+    steep = page.evaluate(f"window.steppe.state.data.landscapes[0].runs[{k}].run") + 1
+    assert rise == pytest.approx(steep * x * x + 0.6 * y * y + 0.4 * x * y, abs=1e-4)
+
+
+def fills(page) -> list:
+    return [t for t in page.evaluate("document.getElementById('landscapes-chart').data") if t["type"] == "contour"]
 
 
 def test_two_landscapes_stand_side_by_side_on_one_scale(page) -> None:
-    page.locator("#landscape-run").select_option("3")
-    one, _, other, _ = page.evaluate("document.getElementById('landscapes-chart').data")
-    found = [[v for row in drawn["z"] for v in row] for drawn in (one, other)]
-    assert max(found[0]) > max(found[1])  # run 3 is the sharper one
-    for drawn in (one, other):
-        assert (drawn["zmin"], drawn["zmax"]) == pytest.approx((min(map(min, found)), max(map(max, found))))
+    runs = page.evaluate("window.steppe.state.data.landscapes[0].runs.map((one) => one.run)")
+    flat, sharp = str(runs.index(0)), str(runs.index(3))
+    page.locator("#landscape-run").select_option(flat)
+    page.locator("#landscape-beside").select_option(sharp)
+    for log in (False, True):
+        page.locator("#landscape-log").set_checked(log)
+        one, other = fills(page)
+        found = [[v for row in drawn["z"] for v in row] for drawn in (one, other)]
+        assert max(found[1]) > max(found[0])  # run 3 is the sharper one
+        ends = (max(map(max, found)) - 4 if log else 0, max(map(max, found)))
+        for drawn in (one, other):
+            assert (drawn["zmin"], drawn["zmax"]) == pytest.approx(ends, abs=1e-6)
+            assert drawn["contours"] == one["contours"]
+            assert min(map(min, drawn["z"])) == pytest.approx(ends[0], abs=1e-6)  # in the middle
     page.locator("#landscape-beside").select_option("")
-    assert page.evaluate("document.getElementById('landscapes-chart').data.length") == 2
+    assert len(fills(page)) == 1
+    assert "as it was stored" in page.locator("#landscapes-caption").inner_text()
 
 
 def test_ensembles_have_their_errors_and_a_fitted_line(open_page, tmp_path) -> None:

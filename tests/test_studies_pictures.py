@@ -14,7 +14,9 @@ from oracles.curvature import hessian
 from studies_cells import Counting, tiny
 from torch.nn.functional import cross_entropy
 
-from steppe.measures import random_plane, slice_2d
+from steppe.measures import random_plane
+from steppe.measures.comparison import radius_of_rise
+from steppe.measures.landscape import slice_along
 from steppe.studies.engines import Serial
 from steppe.studies.pictures import alike, chosen
 from steppe.studies.plan import Study
@@ -26,7 +28,7 @@ from steppe.studies.table import Measured, Run, Table
 from steppe.training import open_run
 
 ALL = {"spectrum": ["sharpest"], "landscape": ["best", "worst"], "ensembles": True}
-PREFIXES = ("spectrum/", "landscape/", "ensemble/")
+PREFIXES = ("spectrum/", "landscape/", "landscapes/", "ensemble/")
 
 
 def pictures(study: Study) -> dict[str, Any]:
@@ -46,7 +48,8 @@ def test_pictures_are_of_the_runs_that_stand_out(done: Study) -> None:
     errors, sharp = [r.targets["test_error"] for r in runs], [r.measures["lambda_max"].value for r in runs]
     best, worst, sharpest = (runs[int(i)].key for i in (np.argmin(errors), np.argmax(errors), np.argmax(sharp)))
     kept = pictures(done)
-    assert {n for n in kept if n.startswith("landscape/")} == {f"landscape/{best}", f"landscape/{worst}"}
+    compared = {n.split("/")[1]: {run["key"] for run in v["runs"]} for n, v in kept.items() if "landscapes/" in n}
+    assert compared == {"eigenvectors": {best, worst}, "random": {best, worst}}
     assert {n for n in kept if n.startswith("spectrum/")} == {f"spectrum/{sharpest}"}
     by_seeds = [{r.key for r in runs if r.config["method"] == method} for method in ("none", "sam")]
     assert sorted(map(sorted, (kept[n]["keys"] for n in kept if n.startswith("ensemble/")))) == sorted(
@@ -70,34 +73,108 @@ def test_a_spectrum_is_that_of_the_hessian(done: Study) -> None:
         return cross_entropy(torch.func.functional_call(model, values, (x,)), y)
 
     eigenvalues = torch.linalg.eigvalsh(hessian(loss, w)).numpy()
-    grid, density = np.array(note["x"]), np.array(note["density"])
-    room = 0.05 / 1.1 * (grid[-1] - grid[0])
-    assert grid[0] + room == pytest.approx(eigenvalues[0], abs=0.02 * eigenvalues[-1])
-    assert grid[-1] - room == pytest.approx(eigenvalues[-1], rel=1e-3)
-    assert np.trapezoid(density, grid) == pytest.approx(1, abs=0.02)
-    d = len(eigenvalues)
+    rules = [(np.array(x), np.array(w)) for x, w in zip(note["nodes"], note["weights"], strict=True)]
+    assert len(rules) == 4
+    assert min(x.min() for x, _ in rules) == pytest.approx(eigenvalues[0], abs=0.02 * eigenvalues[-1])
+    assert max(x.max() for x, _ in rules) == pytest.approx(eigenvalues[-1], rel=1e-3)
+    assert [w.sum() for _, w in rules] == pytest.approx([1] * 4, abs=1e-3)
+    d = note["dimension"]
+    assert d == len(eigenvalues)
     spread = np.sqrt(2 * (eigenvalues**2).sum() / (d * (d + 2)) / 4)  # of the mean of v'Hv over four random directions
-    assert np.trapezoid(density * grid, grid) == pytest.approx(eigenvalues.mean(), abs=4 * spread)
+    assert np.mean([x @ w for x, w in rules]) == pytest.approx(eigenvalues.mean(), abs=4 * spread)
 
 
-def test_a_landscape_has_the_losses_around_its_run(done: Study) -> None:
-    """In its middle that of the weights; elsewhere that of a model whose weights were moved by hand."""
-    for name, note in pictures(done).items():
-        if name.startswith("landscape/"):
-            trained = open_run(done.folder / "runs" / name.partition("/")[2])
-            loss = trained.objective().loss()
-            moved = trained.model()
-            a, b = (d.vector.tensors for d in random_plane(trained.objective(), seed=0))
-            losses = np.array(note["losses"])
-            assert losses.shape == (21, 21)
-            assert note["x"][10] == note["y"][10] == 0
-            assert losses[10, 10] == pytest.approx(loss, rel=1e-4)
-            with torch.no_grad():
-                for p, u, v in zip(moved.parameters(), a, b, strict=True):
-                    p += note["x"][3] * u + note["y"][18] * v
-                [(x, y)] = trained.objective().batches
-                assert losses[3, 18] == pytest.approx(float(cross_entropy(moved(x), y)), rel=1e-4)
-            assert losses[3, 18] != pytest.approx(losses[18, 3], rel=1e-3)  # the axes are the right way round
+def test_landscapes_have_the_losses_around_their_runs_at_one_radius(done: Study) -> None:
+    """In the middle that of the weights; elsewhere that of a model whose weights were moved by hand."""
+    note = next(v for n, v in pictures(done).items() if n.startswith("landscapes/random/"))
+    radii, ends = [], []
+    for one in note["runs"]:
+        trained = open_run(done.folder / "runs" / one["key"])
+        objective = trained.objective()
+        assert one["loss"] == pytest.approx(objective.loss(), rel=1e-6)
+        moved = trained.model()
+        directions = random_plane(objective, seed=0)
+        a, b = (d.vector.tensors for d in directions)
+        rises = np.array(one["rises"])
+        assert rises.shape == (21, 21)
+        assert one["x"][10] == one["y"][10] == rises[10, 10] == 0
+        assert one["x"][-1] == one["y"][-1] == pytest.approx(note["radius"], rel=1e-4)
+        with torch.no_grad():
+            for p, u, v in zip(moved.parameters(), a, b, strict=True):
+                p += one["x"][3] * u + one["y"][18] * v
+            [(x, y)] = objective.batches
+            assert one["loss"] + rises[3, 18] == pytest.approx(float(cross_entropy(moved(x), y)), rel=1e-3)
+        assert rises[3, 18] != pytest.approx(rises[18, 3], rel=1e-3)  # the axes are the right way round
+        radii.append(radius_of_rise(objective, directions))
+        assert one["own_radius"] == pytest.approx(radii[-1], rel=1e-3)
+        ends.append(max(rises[0, 10], rises[-1, 10], rises[10, 0], rises[10, -1]))
+    assert max(ends) == ends[int(np.argmin(radii))] == pytest.approx(note["rise"], rel=1e-3)
+    assert note["radius"] == pytest.approx(min(radii), rel=1e-3)
+
+
+def test_landscapes_along_eigenvectors_curve_by_the_measured_eigenvalue(done: Study) -> None:
+    note = next(v for n, v in pictures(done).items() if n.startswith("landscapes/eigenvectors/"))
+    sharp = {run.key: run.measures["lambda_max"].value for run in look(done)[1].runs}
+    for one in note["runs"]:
+        assert f"(eigenvalue {sharp[one['key']]:.3g}"[:-1] in one["names"][0]
+
+
+def test_spectra_have_one_width_and_an_old_one_is_drawn_again(tmp_path: Path) -> None:
+    """Densities on one grid: they integrate to 1, with the mean and the variance of the smoothed spectrum."""
+    study = tiny(
+        tmp_path / "two", grid={"seed": [0, 1]}, measures=["lambda_max"], show={"spectrum": ["flattest", "sharpest"]}
+    )
+    run(study, Serial())
+    stored = {n.partition("/")[2]: v for n, v in pictures(study).items()}
+    with Store.reading(study.store) as store:
+        made = content(store, full=False)
+    one, other = made["spectra"]
+    assert (one["x"], one["width"]) == (other["x"], other["width"])
+    everything = np.concatenate([nodes for v in stored.values() for nodes in v["nodes"]])
+    assert one["width"] == pytest.approx(0.005 * np.ptp(everything))
+    for drawn in made["spectra"]:
+        note = stored[made["runs"]["keys"][drawn["run"]]]
+        rules = [(np.array(nodes), np.array(w)) for nodes, w in zip(note["nodes"], note["weights"], strict=True)]
+        x, density, width = np.array(drawn["x"]), np.array(drawn["density"]), drawn["width"]
+        mean, square = (float(np.mean([nodes**k @ w for nodes, w in rules])) for k in (1, 2))
+        assert np.trapezoid(density, x) == pytest.approx(1, abs=1e-3)
+        assert np.trapezoid(density * x, x) == pytest.approx(mean, rel=1e-2)
+        assert np.trapezoid(density * x**2, x) == pytest.approx(square + width**2, rel=1e-2)
+        assert drawn["lambda_max"] == max(nodes.max() for nodes, _ in rules)
+        each = [np.exp(-0.5 * ((x[:, None] - n) / width) ** 2) @ w / (width * np.sqrt(2 * np.pi)) for n, w in rules]
+        error = np.std(each, axis=0, ddof=1) / 2
+        np.testing.assert_allclose(drawn["error"], error, rtol=1e-2, atol=1e-3 * error.max())  # x has five digits
+    key = next(iter(stored))
+    old = {"x": [0.0, 1.0], "density": [1.0, 1.0], "error": [0.1, 0.1], "title": ""}
+    with Store.open(study.store) as store:
+        store.note(f"spectrum/{key}", old)
+        shown = next(s for s in content(store, full=False)["spectra"] if s["width"] is None)
+        assert {k: shown[k] for k in old} == old  # as it was
+    engine = Counting()
+    run(study, engine)
+    assert [list(task.pictures) for task in engine.tasks] == [[f"spectrum/{key}"]]
+    assert "nodes" in pictures(study)[f"spectrum/{key}"]
+
+
+def test_landscapes_of_a_study_from_before_are_shown_and_new_ones_are_made(tmp_path: Path) -> None:
+    study = tiny(tmp_path / "old", grid={"seed": [0, 1]}, measures=["lambda_max"], show="landscape")
+    run(tiny(tmp_path / "old", grid={"seed": [0, 1]}, measures=["lambda_max"]), Serial())
+    keys = [r.key for r in look(study)[1].runs]
+    axis = [-1.0, 0.0, 1.0]
+    with Store.open(study.store) as store:
+        for key, top in zip(keys, (1.0, 4.0), strict=True):
+            losses = [[0.5 + top * x * x + y * y for y in axis] for x in axis]
+            note = {"x": axis, "y": axis, "losses": losses, "names": ["a", "b"], "title": "", "note": ""}
+            store.note(f"landscape/{key}", note)
+        [only] = content(store, full=False)["landscapes"]
+    assert (only["directions"], only["radius"]) == ("stored", None)
+    assert {one["loss"] for one in only["runs"]} == {0.5}
+    assert sorted(one["rises"][0][1] for one in only["runs"]) == [1, 4]
+    run(study, Serial())
+    with Store.reading(study.store) as store:
+        sets = content(store, full=False)["landscapes"]
+    assert [one["directions"] for one in sets] == ["eigenvectors", "random", "stored"]
+    assert [sorted(one["run"] for one in s["runs"]) for s in sets] == [[0, 1]] * 3
 
 
 def test_an_ensemble_is_scored_by_what_its_members_say(done: Study) -> None:
@@ -120,12 +197,12 @@ def test_an_ensemble_is_scored_by_what_its_members_say(done: Study) -> None:
 
 
 def test_what_is_kept_is_not_made_again(done: Study) -> None:
-    before, engine = pictures(done), Counting()
+    engine = Counting()
     run(done, engine)
     assert engine.tasks == []
     with Store.reading(done.store) as store:
         made = content(store, full=False)
-    assert (len(made["spectra"]), len(made["landscapes"]), len(made["ensembles"])) == (1, len(before) - 3, 2)
+    assert (len(made["spectra"]), len(made["landscapes"]), len(made["ensembles"])) == (1, 2, 2)
     assert {e["kind"] for e in made["ensembles"]} == {"none", "sam"}
 
 
@@ -153,12 +230,12 @@ def test_a_picture_that_fails_leaves_the_others_and_is_tried_again_on_request(
     with monkeypatch.context() as patch:
         patch.setattr("steppe.measures.curvature.lanczos.spectral_density", lambda *_: 1 / 0)
         assert run(study, Serial()).done == 2
-    assert [n.partition("/")[0] for n in pictures(study)] == ["landscape"]
+    assert {n.partition("/")[0] for n in pictures(study)} == {"landscapes"}
     engine = Counting()
     found = run(study, engine)
     assert (engine.tasks, found.failures) == ([], {})  # it would fail again; and the run itself did not
     run(study, engine, again=True)
-    assert {n.partition("/")[0] for n in pictures(study)} == {"landscape", "spectrum"}
+    assert {n.partition("/")[0] for n in pictures(study)} == {"landscapes", "spectrum"}
 
 
 def test_a_picture_that_is_stopped_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,11 +247,13 @@ def test_a_picture_that_is_stopped_is_not_kept(tmp_path: Path, monkeypatch: pyte
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("steppe.measures.landscape.slice_2d", lambda *a, **how: slice_2d(*a, **how | {"tick": tick}))
+        patch.setattr(
+            "steppe.measures.comparison.slice_along", lambda *a, **how: slice_along(*a, **how | {"tick": tick})
+        )
         assert run(study, Serial()).stopped == "stopped while it was drawn"
     assert not pictures(study)
     assert not run(study, Serial()).stopped
-    assert len(pictures(study)) == 1
+    assert len(pictures(study)) == 2
 
 
 def made(key: str, seed: int, error: float | None, sharp: float | None, **config: Any) -> Run:
@@ -201,7 +280,7 @@ def test_who_stands_out_and_who_goes_together() -> None:
 def test_what_may_be_asked_for() -> None:
     assert Show.of([]) == Show()
     assert Show.of("spectrum") == Show.of({"spectrum": None}) == Show(("best", "worst"))
-    assert Show.of(["landscape", "ensembles"]) == Show((), ("best", "worst"), True)
+    assert Show.of(["landscape", "ensembles"]) == Show((), ("flattest", "sharpest"), True)
     assert Show.of({"spectrum": "flattest", "ensembles": False}) == Show(("flattest",))
     assert Show.of({"landscape": False}) == Show()
     assert Show(("best", "worst"), (), True).words() == ["spectrum of best, worst", "ensembles"]

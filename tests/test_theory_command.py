@@ -55,7 +55,8 @@ def test_every_study_is_written_as_numbers_and_picture(name: str, tmp_path: Path
     assert len(figure.data) >= 3
     assert all(np.isfinite(np.asarray(trace.y, float)).all() for trace in figure.data)
     text = page.read_text()
-    assert f"<title>{name}</title>" in text
+    assert f"<title>{name}: " in text
+    assert 'name="viewport"' in text
     assert "<script src=" not in text  # nothing is fetched
     assert [p.name for p in (tmp_path / "new" / "folder").iterdir() if p.name.startswith(".")] == []
 

@@ -1,7 +1,8 @@
-"""`steppe landscape`: the loss on a line or plane through a model's weights, or on the line between two models."""
+"""`steppe landscape`: the loss around one or more models with one scale, or on the line between two models."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -9,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import STOPPED, UsageError, usage_errors
 from .options import Command, File
-from .output import Output
+from .output import Output, to_json
 from .subjects import On, config_of, subject
 
 if TYPE_CHECKING:
     from ..measures.landscape import Slice
-    from ..measures.objective import Objective
     from ..measures.paths import Path as Way
 
 FORMATS = (".html", ".json", ".npz")
@@ -25,72 +25,106 @@ class Look:
     """What to draw, along which directions, and where to write it."""
 
     what: list[str] = field(default_factory=list, metadata={"metavar": "RUN|CHECKPOINT", "nargs": "*"})
-    """one, for the loss around it; two, for the straight line between them"""
+    """one, for the loss around it; two, for the straight line between them; with --compare, one or more"""
+    compare: bool = False
+    """draw the loss around each, side by side, with one radius and one scale"""
     out: str = field(default="landscape.html", metadata={"metavar": "FILE"})
-    """a page (.html), or the numbers (.json, .npz)"""
+    """a page (.html), or the numbers (.json; of one, or between two, .npz)"""
     axes: int = 2
-    """around one: 1 for a line, 2 for a plane"""
+    """around a model: 1 for a line, 2 for a plane"""
     directions: Literal["random", "eigenvectors"] = "random"
-    """random directions scaled by filter norms, or the eigenvectors of largest curvature"""
-    span: float = 1.0  # Li et al. 2018
-    """distance along each direction; a random one is as long as the weights"""
+    """random directions scaled by filter norms, or the eigenvectors of largest curvature, of length 1"""
+    span: float | None = None
+    """distance along each direction, relative to its length; defaults to where the sharpest model rises by --rise"""
+    rise: float = 1.0  # as in a study: measures.comparison
+    """rise of the loss at the end of an axis, which determines --span"""
     points: int | None = None
     """points per axis; defaults to 51 on a line, 21 in a plane and between two"""
     view: Literal["contour", "surface"] = "contour"
     """how to draw a plane"""
+    log: bool = False
+    """draw the rise of the loss on a logarithmic scale"""
 
     def __post_init__(self) -> None:
         if self.axes not in (1, 2):
             raise ValueError(f"axes is {self.axes}, and has to be 1 for a line or 2 for a plane")
-        if not 0 < self.span < inf:
-            raise ValueError(f"span is {self.span}, and has to be more than 0, and finite")
+        for name, value in (("span", self.span), ("rise", self.rise)):
+            if value is not None and not 0 < value < inf:
+                raise ValueError(f"{name} is {value}, and has to be more than 0, and finite")
         if self.points is not None and self.points < 2:
             raise ValueError(f"points is {self.points}, and has to be 2 or more")
 
 
 def run(look: Look, on: On, file: File) -> Output:
     """Evaluate the loss point by point; write the points so far if it is stopped."""
-    if len(look.what) not in (1, 2):
-        raise UsageError(f"a landscape is of one run or checkpoint, or between two, not of {len(look.what)}")
-    if Path(look.out).suffix not in FORMATS:
+    if not look.what or (len(look.what) > 2 and not look.compare):
+        raise UsageError(
+            f"a landscape is of one run or checkpoint, between two, or with --compare of several, not of "
+            f"{len(look.what)}"
+        )
+    suffix = Path(look.out).suffix
+    if suffix not in FORMATS:
         raise UsageError(f"--out takes a file that ends in {', '.join(FORMATS)}, not {look.out!r}")
+    between = len(look.what) == 2 and not look.compare
+    if suffix == ".npz" and len(look.what) > 1 and not between:
+        raise UsageError("an .npz file holds one landscape: with --compare, --out takes .html or .json")
     from ..training.config import known_device
 
     with usage_errors():
         known_device(on.device)
     for where in look.what:
         config_of(where, on)  # raises for missing files before anything takes time
-    objective = subject(look.what[0], on).objective(on)
-    drawn = _between(objective, look, on) if len(look.what) == 2 else _around(objective, look, on)
-    _write(drawn, look)
-    return _output(drawn, look)
+    return _between(look, on) if between else _around(look, on)
 
 
-def _around(objective: Objective, look: Look, on: On) -> Slice:
-    from ..measures.directions import eigenvectors, random_plane
-    from ..measures.landscape import slice_1d, slice_2d
+def _around(look: Look, on: On) -> Output:
+    from ..measures.captions import caption
+    from ..measures.comparison import comparable_slices, directions_of
 
-    a, b = (random_plane if look.directions == "random" else eigenvectors)(objective, seed=on.seed)
-    if look.axes == 1:
-        return slice_1d(objective, a, look.span, look.points or 51)
-    return slice_2d(objective, a, b, look.span, look.points or 21)
+    objectives = [subject(where, on).objective(on) for where in look.what]
+    directions = [directions_of(objective, look.directions, look.axes, on.seed) for objective in objectives]
+    points = look.points or (51 if look.axes == 1 else 21)
+    slices = comparable_slices(objectives, directions, points, look.rise, radius=look.span)
+    names = look.what[: len(slices)]  # fewer if it was stopped
+    drawn = slices[0] if len(look.what) == 1 else slices
+    _write(drawn, look, names)
+    data: dict[str, Any] = {"out": look.out, "runs": look.what, "caption": caption(drawn, names)}
+    data |= _data(slices, names) if look.compare else slices[0].to_dict()
+    complete = len(slices) == len(look.what) and all(one.complete for one in slices)
+    return Output(data, [f"{look.out}: {data['caption']}"], code=0 if complete else STOPPED)
 
 
-def _between(objective: Objective, look: Look, on: On) -> Way:
+def _between(look: Look, on: On) -> Output:
+    from ..measures.captions import caption
     from ..measures.paths import path
 
-    other = subject(look.what[1], on)
-    return path(objective, other.model.state_dict(), look.points or 21, name=look.what[1])
+    objective, other = subject(look.what[0], on).objective(on), subject(look.what[1], on)
+    drawn = path(objective, other.model.state_dict(), look.points or 21, name=look.what[1])
+    _write(drawn, look, look.what)
+    data: dict[str, Any] = {"out": look.out, "runs": look.what, **drawn.along.to_dict()}
+    lines = [f"{look.out}: {caption(drawn)}"]
+    if drawn.complete and not drawn.along.nonfinite:
+        barrier = drawn.barrier()
+        data |= {"barrier": barrier.value, "top": drawn.top}
+        lines.append(f"barrier {barrier}")
+    return Output(data, lines, code=0 if drawn.complete else STOPPED)
 
 
-def _write(drawn: Slice | Way, look: Look) -> None:
+def _data(slices: Sequence[Slice], names: Sequence[str]) -> dict[str, Any]:
+    return {"landscapes": [{"run": name, **one.to_dict()} for name, one in zip(names, slices, strict=True)]}
+
+
+def _write(drawn: Slice | Way | Sequence[Slice], look: Look, names: Sequence[str]) -> None:
     from .._util.files import atomic_write
     from ..measures.plotting import write_html
 
     place = Path(look.out)
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.suffix == ".html":
-        write_html(drawn, place, look.view)
+        write_html(drawn, place, look.view, log=look.log, names=names)
+    elif isinstance(drawn, Sequence):
+        with atomic_write(place) as file:
+            file.write(to_json(_data(drawn, names)).encode())
     elif place.suffix == ".npz":
         drawn.save(place)
     else:
@@ -98,28 +132,15 @@ def _write(drawn: Slice | Way, look: Look) -> None:
             file.write(drawn.to_json().encode())
 
 
-def _output(drawn: Slice | Way, look: Look) -> Output:
-    from ..measures.paths import Path as Way
-    from ..measures.plotting import caption
-
-    along = drawn.along if isinstance(drawn, Way) else drawn
-    data: dict[str, Any] = {"out": look.out, "runs": look.what, **along.to_dict()}
-    lines = [f"{look.out}: {caption(drawn)}"]
-    if isinstance(drawn, Way) and drawn.complete and not along.nonfinite:
-        barrier = drawn.barrier()
-        data |= {"barrier": barrier.value, "top": drawn.top}
-        lines.append(f"barrier {barrier}")
-    return Output(data, lines, code=0 if drawn.complete else STOPPED)
-
-
 COMMANDS = {
     "landscape": Command(
         "landscape",
-        "Draw the loss around one model, or on the straight line between two and its barrier.",
+        "Draw the rise of the loss around one or more models, or the line between two and its barrier.",
         (Look, On, File),
         run,
         [
             "steppe landscape runs/a --out landscape.html",
+            "steppe landscape runs/a runs/b --compare --directions eigenvectors",
             "steppe landscape runs/a runs/b --out between.html",
             "steppe landscape runs/a --axes 1 --directions eigenvectors --out line.json",
         ],

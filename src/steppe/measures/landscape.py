@@ -76,6 +76,26 @@ class Slice:
         place = np.unravel_index(int(finite.argmin()), finite.shape)
         return tuple(int(i) for i in place) if np.isfinite(finite[place]) else None
 
+    @property
+    def centre(self) -> tuple[int, ...] | None:
+        """The index of the weights themselves, or None if the grid does not contain them."""
+        zeros = [np.flatnonzero(axis == 0) for axis in self.axes]
+        return tuple(int(places[0]) for places in zeros) if all(len(places) for places in zeros) else None
+
+    @property
+    def baseline(self) -> float:
+        """The loss at the weights; the lowest loss if the weights are not on the grid or their loss is not finite."""
+        for place in (self.centre, self.lowest):
+            if place is not None and isfinite(self.losses[place]):
+                return float(self.losses[place])
+        raise ValueError("no point of the grid has a finite loss: there is nothing to subtract")
+
+    @property
+    def excess(self) -> Array:
+        """The losses minus the loss at the weights."""
+        above: Array = self.losses - self.baseline
+        return above
+
     def about(self) -> dict[str, Any]:
         """The metadata: everything but the numbers on the grid."""
         plain = ("names", "lengths", "seeds", "cosine", "notes")

@@ -3,96 +3,118 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from math import ceil, floor, log10
 from textwrap import shorten, wrap
 from typing import Any, Literal
 
 import numpy as np
 
-from .._util.files import atomic_write
+from .._util.offline import write_figure_page
+from .captions import caption, slices_of
 from .landscape import Array, Slice
 from .paths import Path
 
 View = Literal["contour", "surface"]
 # Okabe and Ito's colours and cividis: distinguishable with any colour vision, and in grey
 BLUE, ORANGE, VERMILLION, GREY = "#0072B2", "#E69F00", "#D55E00", "#5F6368"
+LINES = (BLUE, VERMILLION, "#009E73", "#CC79A7")
 SCALE = "Cividis"
-WIDE = 20.0  # ratio of losses from which scales are logarithmic: equal steps would crowd the steepest corner
+WIDE = 20.0  # ratio of losses from which level lines are at powers of ten: equal steps would crowd the steepest corner
+DECADES = 4  # of a logarithmic scale, below the largest rise; the rise at the weights themselves is 0
 MOST = 12  # level lines: labels of more would overlap
+GAP = 0.08  # between panels
 BROKEN = "infinite or not a number"
 CAPTION = 125  # characters per line below the figure
+LOSS = "loss %{customdata:.5g}"  # beside the rise, where the pointer is
 
 
-def figure(drawn: Slice | Path, view: View = "contour") -> Any:
-    """A plotly figure of a slice or a path.
+def figure(drawn: Slice | Path | Sequence[Slice], view: View = "contour", *, log: bool = False) -> Any:
+    """A plotly figure of a slice, a path, or several slices with one scale.
+
+    Slices show the rise of the loss above the loss at the weights.
 
     Parameters
     ----------
     drawn
-        A slice with one axis becomes a line, with two axes a plane; a path is drawn with its barrier.
+        A slice with one axis becomes a line, with two axes a plane; several become panels side by side. A path is
+        drawn with its barrier.
     view
         Of a plane: "contour" or "surface".
+    log
+        Draw the rise on a logarithmic scale instead of a linear one.
 
     """
-    try:
-        import plotly.graph_objects as go
-    except ImportError as e:
-        raise ImportError("figures need plotly, which is not installed: pip install plotly") from e
-    shown = drawn.along if isinstance(drawn, Path) else drawn
-    if shown.lowest is None:
-        raise ValueError("no point of the grid has a finite loss: there is nothing to draw")
-    if view not in (views := {"contour": _contour, "surface": _surface}):
-        raise ValueError(f'a plane is drawn as "contour" or "surface", not as {view!r}')
-    draw: Any = _path if isinstance(drawn, Path) else _line if len(shown.axes) == 1 else views[view]
-    fig = draw(go, drawn)
+    fig = _drawn(drawn, [], view, log)
     lines = wrap(caption(drawn), CAPTION)
     fig.add_annotation(
         text="<br>".join(lines), xref="paper", yref="paper", x=0, y=0, xanchor="left", yanchor="top", yshift=-72,
         showarrow=False, align="left", font={"size": 13, "color": GREY},
     )  # fmt: skip
+    panels = len(drawn) if isinstance(drawn, Sequence) else 1
     fig.update_layout(
-        template="plotly_white", width=960, height=710 + 18 * len(lines), font={"size": 15},
+        template="plotly_white", width=960 if panels == 1 else 200 + 480 * panels, height=710 + 18 * len(lines),
         margin={"l": 90, "r": 40, "t": 100, "b": 85 + 18 * len(lines)},
-        legend={"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
-        xaxis={"ticks": "outside"}, yaxis={"ticks": "outside"},
     )  # fmt: skip
     return fig
 
 
-def write_html(drawn: Slice | Path, path: str | os.PathLike[str], view: View = "contour") -> None:
+def write_html(
+    drawn: Slice | Path | Sequence[Slice],
+    path: str | os.PathLike[str],
+    view: View = "contour",
+    *,
+    log: bool = False,
+    names: Sequence[str] = (),
+) -> None:
     """Write a figure as a self-contained HTML page, atomically.
 
     Parameters
     ----------
-    drawn, view
+    drawn, view, log
         As in `figure`.
     path
         The file to write.
+    names
+        The runs, for the title and the panels: one per slice, or the two ends of a path.
 
     """
-    fig = figure(drawn, view)
-    page = fig.to_html(include_plotlyjs=True, full_html=True, div_id="figure")
-    with atomic_write(path) as file:
-        file.write(page.replace("<head>", f"<head><title>{fig.layout.title.text}</title>", 1).encode())
+    fig = _drawn(drawn, names, view, log)
+    title = fig.layout.title.text
+    fig.layout.title = None
+    write_figure_page(fig.to_plotly_json(), path, title, caption(drawn, names))
 
 
-def caption(drawn: Slice | Path) -> str:
-    """A description of the data: points, cost, directions, and what is missing."""
-    shown = drawn.along if isinstance(drawn, Path) else drawn
-    parts = [" by ".join(str(n) for n in shown.losses.shape) + f" points, {shown.cost}"]
-    letters = "t" if isinstance(drawn, Path) else "xy"
-    for letter, name, length in zip(letters, shown.names, shown.lengths, strict=False):
-        way = name if name.startswith("towards") else f"along {name}"
-        parts.append(f"one unit of {letter} is a length of {length:.4g} {way}")
-    if shown.cosine is not None:
-        parts.append(f"cosine between the two {shown.cosine:.3f}")
+def _drawn(drawn: Slice | Path | Sequence[Slice], names: Sequence[str], view: View, log: bool) -> Any:
+    try:
+        import plotly.graph_objects as go
+    except ImportError as e:
+        raise ImportError("figures need plotly, which is not installed: pip install plotly") from e
+    if view not in ("contour", "surface"):
+        raise ValueError(f'a plane is drawn as "contour" or "surface", not as {view!r}')
+    slices = slices_of(drawn)
+    if not slices or any(shown.lowest is None for shown in slices):
+        raise ValueError("no point of the grid has a finite loss: there is nothing to draw")
+    if len({len(shown.axes) for shown in slices}) > 1:
+        raise ValueError("lines and planes cannot be compared: give slices of one kind")
+    fig = go.Figure()
+    fig.update_layout(
+        font={"size": 15}, legend={"orientation": "h", "x": 0, "y": 1.06, "yanchor": "bottom"},
+        xaxis={"ticks": "outside"}, yaxis={"ticks": "outside"},
+    )  # fmt: skip
     if isinstance(drawn, Path):
-        parts.append(f"floating-point buffers: {drawn.buffers}")
-        parts += [f"{len(drawn.kept)} tensors that differ were kept, such as {drawn.kept[0]}"] if drawn.kept else []
-    parts += [f"{shown.nonfinite} losses infinite or not a number"] if shown.nonfinite else []
-    parts += [] if shown.complete else [f"stopped early, after {int(shown.filled.sum())} points"]
-    return "; ".join(parts) + "."
+        _path(fig, drawn, names)
+        return fig
+    of = f" around {_and(names)}" if names else ""
+    scale = _Scale(slices, log)
+    if len(slices[0].axes) == 1:
+        fig.update_layout(title=f"Loss on a line{of}" if of else "Loss on a line through the weights")
+        _lines(fig, slices, names, scale)
+    else:
+        over = "Loss over a plane" if view == "surface" else "Loss in a plane"
+        fig.update_layout(title=over + (of or " through the weights"))
+        (_surfaces if view == "surface" else _contours)(fig, slices, names, scale)
+    return fig
 
 
 def levels(low: float, high: float) -> list[float]:
@@ -118,28 +140,66 @@ def texts(marks: list[float]) -> tuple[list[str], int]:
     return [f"{v:.{digits}g}".replace("e-0", "e-").replace("e+0", "e+") for v in marks], digits
 
 
-def _curve(fig: Any, x: Array, losses: Array, letter: str) -> None:
-    hover = f"{letter} = %{{x:.4g}}<br>loss %{{y:.5g}}<extra></extra>"
-    style = {"line": {"color": BLUE, "width": 2.5}, "marker": {"size": 6}, "showlegend": letter == "t"}
-    fig.add_scatter(x=x, y=_finite(losses), mode="lines+markers", name="loss", hovertemplate=hover, **style)
+class _Scale:
+    """One scale for the rises of all slices: linear, or logarithmic over some decades below the largest."""
+
+    def __init__(self, slices: Sequence[Slice], log: bool):
+        rises = np.concatenate([_finite(shown.excess).ravel() for shown in slices])
+        low, high = float(np.nanmin(rises)), float(np.nanmax(rises))
+        self.log = log and high > 0
+        self.low, self.high = (high * 10.0**-DECADES if self.log else low), high
+        self.marks = levels(self.low, self.high)
+        self.middle = (self.low * self.high) ** 0.5 if self.log else (self.low + self.high) / 2
+        self.words = "rise of the loss, log scale" if self.log else "rise of the loss"
+
+    def shown(self, shown: Slice) -> Array:
+        """The rises; on a logarithmic scale those below its end are at its end."""
+        rises = _finite(shown.excess)
+        return np.maximum(rises, self.low) if self.log else rises
+
+    def colours(self, shown: Slice) -> Array:
+        rises = self.shown(shown)
+        return np.log10(rises) if self.log else rises
+
+    @property
+    def coloraxis(self) -> dict[str, Any]:
+        low, high, *places = (log10(v) if self.log else v for v in (self.low, self.high, *self.marks))
+        title = {"text": "rise of<br>the loss"}
+        bar = {"title": title, "tickvals": places, "ticktext": texts(self.marks)[0], "thickness": 16}
+        return {"cmin": low, "cmax": high, "colorscale": SCALE, "colorbar": bar}
+
+    @property
+    def axis(self) -> dict[str, Any]:
+        if not self.log:
+            return {}
+        return {"type": "log", "tickvals": self.marks, "ticktext": texts(self.marks)[0]}
 
 
-def _line(go: Any, shown: Slice) -> Any:
-    x, fig = shown.axes[0], go.Figure()
-    _curve(fig, x, shown.losses, "x")
-    _mark(fig, shown, lambda i: {"x": [x[i[0]]], "y": [shown.losses[i]]})
-    for k, at in enumerate(x[shown.filled & ~np.isfinite(shown.losses)]):
-        line = {"color": VERMILLION, "dash": "dot", "width": 1}
-        fig.add_vline(x=at, line=line, name=BROKEN, showlegend=k == 0)
-    fig.update_layout(title="Loss on a line through the weights")
-    fig.update_xaxes(title=_axis(shown, 0))
-    fig.update_yaxes(title="loss, log scale" if _wide(shown) else "loss", **_ticks(shown))
-    return fig
+def _lines(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _Scale) -> None:
+    """All lines in one panel."""
+    for k, shown in enumerate(slices):
+        x, name = shown.axes[0], names[k] if k < len(names) else f"line {k + 1}"
+        several = len(slices) > 1
+        style = {"line": {"color": LINES[k % 4], "width": 2.5}, "marker": {"size": 6}}
+        fig.add_scatter(
+            x=x, y=scale.shown(shown), customdata=_finite(shown.losses), mode="lines+markers", name=name,
+            showlegend=several, **style, hovertemplate=f"x = %{{x:.4g}}<br>rise %{{y:.5g}}<br>{LOSS}<extra></extra>",
+        )  # fmt: skip
+        if not several:
+            _mark(fig, shown, scale.shown(shown), {})
+        for j, at in enumerate(x[shown.filled & ~np.isfinite(shown.losses)]):
+            line = {"color": VERMILLION, "dash": "dot", "width": 1}
+            fig.add_vline(x=at, line=line, name=BROKEN, showlegend=j == 0)
+    fig.update_xaxes(title=_axis(slices, 0))
+    fig.update_yaxes(title=scale.words, **scale.axis)
 
 
-def _path(go: Any, drawn: Path) -> Any:
-    t, ends, fig = drawn.t, drawn.losses[[0, -1]], go.Figure()
-    _curve(fig, t, drawn.losses, "t")
+def _path(fig: Any, drawn: Path, names: Sequence[str]) -> None:
+    t, ends = drawn.t, drawn.losses[[0, -1]]
+    fig.add_scatter(
+        x=t, y=_finite(drawn.losses), mode="lines+markers", name="loss", line={"color": BLUE, "width": 2.5},
+        marker={"size": 6}, hovertemplate="t = %{x:.4g}<br>loss %{y:.5g}<extra></extra>",
+    )  # fmt: skip
     if np.isfinite(ends).all():
         style = {"line": {"color": GREY, "dash": "dash", "width": 1.5}, "hoverinfo": "skip"}
         fig.add_scatter(x=[0, 1], y=ends, mode="lines", name="line between the ends", **style)
@@ -149,106 +209,121 @@ def _path(go: Any, drawn: Path) -> Any:
         style = {"line": {"color": VERMILLION, "width": 3}, "hoverinfo": "skip"}
         name = f"barrier {height:.4g} at t = {top:.3g}"
         fig.add_scatter(x=[top, top], y=[foot, foot + height], mode="lines", name=name, **style)
-    fig.update_layout(title="Loss on the line between two checkpoints")
-    fig.update_xaxes(title="t: 0 is the model, 1 is " + drawn.along.names[0].removeprefix("towards "))
+    start, end = names if len(names) == 2 else ("the model", drawn.along.names[0].removeprefix("towards "))
+    between = f"Loss on the line between {_and(names)}" if names else "Loss on the line between two checkpoints"
+    fig.update_layout(title=between)
+    fig.update_xaxes(title=f"t: 0 is {start}, 1 is {end}")
     fig.update_yaxes(title="loss")
-    return fig
 
 
-def _contour(go: Any, shown: Slice) -> Any:
-    """A smooth fill, and one trace per level line, because plotly's own levels are equidistant."""
-    (x, y), z, fig = shown.axes, _finite(shown.losses).T, go.Figure()
-    low, high = _range(shown)
-    fig.add_contour(
-        x=x, y=y, z=_height(shown).T, customdata=z, colorscale=SCALE, line={"width": 0},
-        contours={"coloring": "heatmap"}, colorbar=_colorbar(shown),
-        hovertemplate="x = %{x:.4g}<br>y = %{y:.4g}<br>loss %{customdata:.5g}<extra></extra>",
-    )  # fmt: skip
-    middle = (low * high) ** 0.5 if _wide(shown) else (low + high) / 2  # of the colour scale
-    lines = levels(low, high)
-    for level in lines:
-        ink = "black" if level > middle else "white"
+def _contours(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _Scale) -> None:
+    """A smooth fill per panel, and one trace per level line, because plotly's own levels are equidistant."""
+    fig.update_layout(coloraxis=scale.coloraxis)
+    for k, shown in enumerate(slices):
+        n = str(k + 1) if k else ""
+        place = {"xaxis": f"x{n}", "yaxis": f"y{n}"}
+        (x, y), z = shown.axes, scale.shown(shown).T
+        numbers = np.dstack([_finite(shown.excess).T, _finite(shown.losses).T])
         fig.add_contour(
-            x=x, y=y, z=z, hoverinfo="skip", showscale=False, line={"color": ink, "width": 1}, showlegend=False,
-            contours={"coloring": "none", "start": level, "end": level, "size": 1, "showlabels": True,
-                      "labelfont": {"size": 13, "color": ink}, "labelformat": f".{texts(lines)[1]}~g"},
+            x=x, y=y, z=scale.colours(shown).T, customdata=numbers,
+            coloraxis="coloraxis", line={"width": 0}, contours={"coloring": "heatmap"}, **place,
+            hovertemplate="x = %{x:.4g}<br>y = %{y:.4g}<br>rise %{customdata[0]:.5g}<br>loss %{customdata[1]:.5g}"
+            "<extra></extra>",
         )  # fmt: skip
-    bad = np.argwhere(shown.filled & ~np.isfinite(shown.losses))
-    if len(bad):
-        fig.add_scatter(
-            x=x[bad[:, 0]], y=y[bad[:, 1]], mode="markers", name=BROKEN, cliponaxis=False,
-            marker={"symbol": "x-thin", "size": 9, "line": {"color": VERMILLION, "width": 2}},
-        )  # fmt: skip
-    _mark(fig, shown, lambda i: {"x": [x[i[0]]], "y": [y[i[1]]]})
-    fig.update_layout(title="Loss in a plane through the weights")
-    fig.update_xaxes(title=_axis(shown, 0), zeroline=False, range=[x.min(), x.max()])
-    fig.update_yaxes(title=_axis(shown, 1), zeroline=False, range=[y.min(), y.max()])
-    return fig
-
-
-def _surface(go: Any, shown: Slice) -> Any:
-    (x, y), fig = shown.axes, go.Figure()
-    fig.add_surface(
-        x=x, y=y, z=_finite(shown.losses).T, surfacecolor=_height(shown).T, colorscale=SCALE, colorbar=_colorbar(shown),
-        hovertemplate="x = %{x:.4g}<br>y = %{y:.4g}<br>loss %{z:.5g}<extra></extra>",
-    )  # fmt: skip
-    fig.update_layout(
-        title="Loss over a plane through the weights",
-        scene={
-            "xaxis": {"title": {"text": "x"}}, "yaxis": {"title": {"text": "y"}},
-            "zaxis": {"title": {"text": "loss"}, **_ticks(shown)}, "aspectmode": "cube",
-            "camera": {"eye": {"x": 1.3, "y": -1.5, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.2}},
-        },
-    )  # fmt: skip
-    return fig
-
-
-def _mark(fig: Any, shown: Slice, at: Callable[[tuple[int, ...]], dict[str, Any]]) -> None:
-    """Mark the weights, and the lowest point if its loss is lower."""
-    origin = [np.flatnonzero(axis == 0) for axis in shown.axes]
-    centre = tuple(int(i[0]) for i in origin) if all(len(i) for i in origin) else None
-    marks = [("the weights", centre, "circle", "white"), ("lowest point of the grid", shown.lowest, "star", ORANGE)]
-    lowest = np.inf
-    for name, place, symbol, colour in marks:
-        if place is not None and shown.losses[place] < lowest:
-            lowest = shown.losses[place]
-            label = f"{name} (loss {lowest:.6g})"
+        for level in filter(None, scale.marks):  # a line at 0 would go through the weights
+            ink = "black" if level > scale.middle else "white"
+            fig.add_contour(
+                x=x, y=y, z=z, hoverinfo="skip", showscale=False, line={"color": ink, "width": 1}, showlegend=False,
+                contours={"coloring": "none", "start": level, "end": level, "size": 1, "showlabels": True,
+                          "labelfont": {"size": 13, "color": ink}, "labelformat": f".{texts(scale.marks)[1]}~g"},
+                **place,
+            )  # fmt: skip
+        bad = np.argwhere(shown.filled & ~np.isfinite(shown.losses))
+        if len(bad):
             fig.add_scatter(
-                **at(place), mode="markers", name=label, hovertemplate=f"{label}<extra></extra>", cliponaxis=False,
+                x=x[bad[:, 0]], y=y[bad[:, 1]], mode="markers", name=BROKEN, cliponaxis=False, **place,
+                marker={"symbol": "x-thin", "size": 9, "line": {"color": VERMILLION, "width": 2}},
+            )  # fmt: skip
+        _mark(fig, shown, None, place, legend=len(slices) == 1)
+        ends = {"zeroline": False, "ticks": "outside"}
+        fig.layout[f"xaxis{n}"] = {
+            "title": {"text": _axis([shown], 0)}, "range": [x.min(), x.max()], "domain": _domain(k, len(slices)),
+            "anchor": f"y{n}", **ends,
+        }  # fmt: skip
+        fig.layout[f"yaxis{n}"] = {
+            "title": {"text": _axis([shown], 1)}, "range": [y.min(), y.max()], "domain": [0, 1], "anchor": f"x{n}",
+            **ends,
+        }  # fmt: skip
+        _name(fig, names, k, {"xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "y": 1}, len(slices))
+
+
+def _surfaces(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _Scale) -> None:
+    fig.update_layout(coloraxis=scale.coloraxis)
+    for k, shown in enumerate(slices):
+        n = str(k + 1) if k else ""
+        x, y = shown.axes
+        fig.add_surface(
+            x=x, y=y, z=scale.shown(shown).T, surfacecolor=scale.colours(shown).T, coloraxis="coloraxis",
+            customdata=_finite(shown.losses).T, scene=f"scene{n}",
+            hovertemplate=f"x = %{{x:.4g}}<br>y = %{{y:.4g}}<br>rise %{{z:.5g}}<br>{LOSS}<extra></extra>",
+        )  # fmt: skip
+        height = {"type": "log", "range": [log10(scale.low), log10(scale.high)]} if scale.log else {}
+        height = height or {"range": [scale.low, scale.high]}
+        domain = _domain(k, len(slices))
+        fig.layout[f"scene{n}"] = {
+            "xaxis": {"title": {"text": "x"}}, "yaxis": {"title": {"text": "y"}},
+            "zaxis": {"title": {"text": "rise of the loss"}, **scale.axis, **height}, "aspectmode": "cube",
+            "camera": {"eye": {"x": 1.3, "y": -1.5, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.2}},
+            "domain": {"x": domain, "y": [0, 1]},
+        }  # fmt: skip
+        _name(
+            fig, names, k, {"xref": "paper", "yref": "paper", "x": domain[0], "y": 1, "name": f"scene {k}"}, len(slices)
+        )
+
+
+def _name(fig: Any, names: Sequence[str], k: int, place: dict[str, Any], panels: int) -> None:
+    """The name of a panel above it, if there are several."""
+    if panels > 1 and k < len(names):
+        fig.add_annotation(
+            text=shorten(names[k], 60, placeholder=" ..."), xanchor="left", yanchor="bottom", yshift=6,
+            showarrow=False, **place,
+        )  # fmt: skip
+
+
+def _domain(k: int, panels: int) -> list[float]:
+    share = (1 - GAP * (panels - 1)) / panels
+    return [k * (share + GAP), k * (share + GAP) + share]
+
+
+def _mark(fig: Any, shown: Slice, heights: Array | None, place: dict[str, Any], legend: bool = True) -> None:
+    """Mark the weights, and the lowest point if its loss is lower; `heights` are those of a line."""
+    marks = [
+        ("the weights", shown.centre, "circle", "white"),
+        ("lowest point of the grid", shown.lowest, "star", ORANGE),
+    ]
+    lowest = np.inf
+    for name, index, symbol, colour in marks:
+        if index is not None and shown.losses[index] < lowest:
+            lowest = shown.losses[index]
+            label = f"{name} (loss {lowest:.6g})"
+            y = shown.axes[1][index[1]] if heights is None else heights[index]
+            fig.add_scatter(
+                x=[shown.axes[0][index[0]]], y=[y], mode="markers", name=label, cliponaxis=False, showlegend=legend,
+                hovertemplate=f"{label}<extra></extra>", **place,
                 marker={"symbol": symbol, "size": 13, "color": colour, "line": {"color": "black", "width": 1}},
             )  # fmt: skip
 
 
-def _axis(shown: Slice, k: int) -> str:
-    return f"{'xy'[k]}: {shorten(shown.names[k], 60, placeholder=' ...')}"
+def _axis(slices: Sequence[Slice], k: int) -> str:
+    """The name of an axis; the direction if all slices share it."""
+    directions = {shown.names[k] for shown in slices}
+    name = directions.pop() if len(directions) == 1 else "the first direction of each"
+    return f"{'xy'[k]}: {shorten(name, 60, placeholder=' ...')}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if len(names) > 1 else names[0]
 
 
 def _finite(losses: Array) -> Array:
     return np.where(np.isfinite(losses), losses, np.nan)
-
-
-def _range(shown: Slice) -> tuple[float, float]:
-    finite = shown.losses[np.isfinite(shown.losses)]
-    return float(finite.min()), float(finite.max())
-
-
-def _wide(shown: Slice) -> bool:
-    low, high = _range(shown)
-    return low > 0 and high / low >= WIDE
-
-
-def _height(shown: Slice) -> Array:
-    """The values of the colour scale: the loss, or its logarithm if the range is wide."""
-    return np.log10(_finite(shown.losses)) if _wide(shown) else _finite(shown.losses)
-
-
-def _colorbar(shown: Slice) -> dict[str, Any]:
-    marks = levels(*_range(shown))
-    heights = [log10(v) if _wide(shown) else v for v in marks]
-    return {"title": {"text": "loss"}, "tickvals": heights, "ticktext": texts(marks)[0]}
-
-
-def _ticks(shown: Slice) -> dict[str, Any]:
-    """An axis of losses: logarithmic, with ticks at the contour levels, if the range is wide."""
-    marks = levels(*_range(shown))
-    return {"type": "log", "tickvals": marks, "ticktext": texts(marks)[0]} if _wide(shown) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +16,36 @@ from .table import Run, Table
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..data.dataset import Dataset
+    from ..data.dataset import Splits
     from ..measures.objective import Objective
     from ..training.problem import Task as Problem
 
-    Member = tuple[nn.Module, Dataset, Problem]
-
 SPECTRUM, LANDSCAPE, ENSEMBLE = "spectrum/", "landscape/", "ensemble/"
-"""Prefixes of notes in a store, before the key of a run or of an ensemble."""
+"""Prefixes of notes in a store, before the key of a run or of an ensemble. `LANDSCAPE` is that of single
+landscapes: those that users add, and those that were stored before runs were compared at one radius."""
+COMPARISON = "landscapes/"
+"""Prefix of landscapes that are compared, before the kind of their directions and a hash of the runs."""
 
+KINDS = ("eigenvectors", "random")  # of `measures.comparison`, which needs torch
 # Ghorbani et al. 2019 use 10 starts of 90 steps; 4 of 80 show the same large eigenvalues of small networks
 STARTS, STEPS = 4, 80
-SPAN, POINTS = 1.0, 21  # Li et al. 2018: up to the norm of each filter
+POINTS = 21  # per axis, as in Li et al. 2018
+
+
+@dataclass(frozen=True)
+class Member:
+    """A trained run among others, on its device: the model, the data, its task, and how many rows are measured."""
+
+    model: nn.Module
+    splits: Splits
+    problem: Problem
+    rows: int | None
+
+    def objective(self) -> Objective:
+        """The loss that the study measures."""
+        from ..training.evaluate import objective_of
+
+        return objective_of(self.model, self.problem, self.splits.train, self.rows)
 
 
 def open_pictures(
@@ -41,19 +60,32 @@ def open_pictures(
     def task(key: str, pictures: Sequence[str] = (), members: Sequence[Task] = ()) -> Task:
         return Task(cells[key], study.run_folder(key), (), (), pictures, members)
 
-    wanted: dict[str, list[str]] = {}
     target = next((name for name in study.targets if name in counted.targets), None)
     measure = next((name for name in study.measures if name in counted.measures), None)
-    for prefix, which in ((SPECTRUM, study.show.spectrum), (LANDSCAPE, study.show.landscape)):
-        for key, roles in chosen(counted, target, measure).items():
-            if set(roles) & set(which) and missing(prefix + key, runs[key]):
-                wanted.setdefault(key, []).append(prefix + key)
-    tasks = [task(key, names) for key, names in wanted.items()]
+    roles = chosen(counted, target, measure)
+    tasks = []
+    for key in _with_roles(roles, study.show.spectrum):
+        if missing(SPECTRUM + key, runs[key]) or _outdated(notes.get(SPECTRUM + key)):
+            tasks.append(task(key, [SPECTRUM + key]))
+    compared = _with_roles(roles, study.show.landscape)
+    if compared:  # one task for all of them: the radius of each depends on the others
+        name = short_hash({"runs": sorted(compared)})
+        names = [n for n in (f"{COMPARISON}{kind}/{name}" for kind in KINDS) if missing(n, runs[compared[0]])]
+        tasks += [task(compared[0], names, [task(key) for key in compared])] if names else []
     for members in alike(counted.runs) if study.show.ensembles else ():
         note = ENSEMBLE + short_hash({"members": sorted(run.key for run in members)})
         if missing(note, members[0]):
             tasks.append(task(members[0].key, [note], [task(run.key) for run in members]))
     return tasks
+
+
+def _with_roles(roles: Mapping[str, Sequence[str]], which: Sequence[str]) -> list[str]:
+    return [key for key, own in roles.items() if set(own) & set(which)]
+
+
+def _outdated(note: Any) -> bool:
+    """Whether a spectrum was stored as a curve, smoothed by 1 % of its own range, and not as quadrature rules."""
+    return isinstance(note, Mapping) and "nodes" not in note
 
 
 def chosen(counted: Table, target: str | None, measure: str | None) -> dict[str, list[str]]:
@@ -100,18 +132,27 @@ def draw(task: Task, objective: Objective, members: Sequence[Member]) -> tuple[d
 def _note(name: str, task: Task, objective: Objective, members: Sequence[Member]) -> Any:
     from ..measures.curvature.lanczos import spectral_density
     from ..measures.curvature.operator import Curvature
-    from ..measures.directions import random_plane
-    from ..measures.landscape import slice_2d
-    from .report.notes import landscape_note, spectrum_note
+    from .report.notes import spectrum_note
 
+    keys = [one.cell.key for one in task.members]
     if name.startswith(ENSEMBLE):
-        return _ensemble([one.cell.key for one in task.members], members)
+        return _ensemble(keys, members)
     if name.startswith(SPECTRUM):
         return spectrum_note(spectral_density(Curvature(objective), STARTS, STEPS))
-    plane = slice_2d(objective, *random_plane(objective, seed=0), SPAN, POINTS, tick=lambda done, total: None)
-    if not plane.complete:
+    return _comparison(name.split("/")[1], keys, members)
+
+
+def _comparison(kind: Any, keys: Sequence[str], members: Sequence[Member]) -> Any:
+    """The rise of the loss around each run, in planes of one radius."""
+    from ..measures.comparison import comparable_slices, directions_of
+    from .report.notes import comparison_note
+
+    objectives = [member.objective() for member in members]
+    directions = [directions_of(objective, kind) for objective in objectives]
+    planes = comparable_slices(objectives, directions, POINTS, tick=lambda done, total: None)
+    if len(planes) < len(members) or not all(plane.complete for plane in planes):
         raise KeyboardInterrupt  # an incomplete picture would be stored and never be completed
-    return landscape_note(plane)
+    return comparison_note(kind, keys, planes)
 
 
 def _ensemble(keys: Sequence[str], members: Sequence[Member]) -> Any:
@@ -121,10 +162,11 @@ def _ensemble(keys: Sequence[str], members: Sequence[Member]) -> Any:
     from ..ensembles.scores import logits, scored
     from .report.notes import ensemble_note
 
-    rows = members[0][1]
+    rows = members[0].splits.test
     if not rows.classes:
         raise ValueError("ensembles are scored by classes, and these targets are numbers")
-    if not all(equal(rows.targets, other.targets) for _, other, _ in members):
+    if not all(equal(rows.targets, member.splits.test.targets) for member in members):
         raise ValueError("the members are tested on different rows: give them one data_seed")
-    outputs = cat([logits([model], own, problem) for model, own, problem in members])  # each standardises its inputs
+    each = [logits([member.model], member.splits.test, member.problem) for member in members]  # own standardisation
+    outputs = cat(each)
     return ensemble_note(scored(outputs, rows.targets.cpu()), keys)

@@ -17,6 +17,7 @@ WHICH = {
 """Runs that pictures can show, among those that count."""
 
 PICTURES = ("spectrum", "landscape", "ensembles")
+USUAL_RUNS = {"spectrum": ("best", "worst"), "landscape": ("flattest", "sharpest")}
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Show:
     Parameters
     ----------
     spectrum, landscape : sequence of str
-        The runs (keys of `WHICH`) whose Hessian spectrum, or whose loss in a random plane, is drawn.
+        The runs (keys of `WHICH`) whose Hessian spectra, or whose losses around the weights, are compared.
     ensembles : bool
         Whether runs that differ in their seed alone are scored as ensembles.
 
@@ -62,7 +63,7 @@ class Show:
 
 def _which(name: str, value: Any) -> tuple[str, ...]:
     if value is None or isinstance(value, bool):
-        return () if value is False else ("best", "worst")
+        return () if value is False else USUAL_RUNS[name]
     runs = [value] if isinstance(value, str) else value
     if not isinstance(runs, list) or not all(isinstance(run, str) for run in runs):
         raise ValueError(f"show.{name} takes a list of {', '.join(WHICH)}, not {value!r}")

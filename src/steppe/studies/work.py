@@ -108,15 +108,18 @@ def _trained(task: Task, config: Config) -> Trained:
 
 
 def _members(task: Task) -> list[Member]:
-    """The models of an ensemble with their test rows, each on its device."""
+    """The members of an ensemble or of a comparison, each on its device."""
     from ..training.distributed import device_of
+    from ..training.problem import moved
+    from .pictures import Member
 
     members = []
     for one in task.members:
         config = Config(**one.cell.config)
         trained = _trained(one, config)
         device = device_of(config.device)
-        members.append((trained.model.to(device).eval(), trained.splits.test.to(device), trained.problem))
+        model, splits = trained.model.to(device).eval(), moved(trained.splits, device)
+        members.append(Member(model, splits, trained.problem, config.measure_rows))
     return members
 
 

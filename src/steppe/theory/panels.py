@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log10
-from textwrap import wrap
 from typing import Any
 
 # the palette of Okabe and Ito, safe for all kinds of colour vision and distinct in grey
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#5F6368"
-CHARACTERS = 0.145  # of a caption, per pixel of width
 
 
 @dataclass(frozen=True)
@@ -56,20 +54,13 @@ def dots(name: str, x: Any, y: Any, colour: Any, **more: Any) -> dict[str, Any]:
 
 
 def picture(title: str, caption: str, *row: Panel, height: int = 430) -> dict[str, Any]:
-    """A figure with its panels side by side, a title above and a caption below."""
+    """A figure with its panels side by side; its title and its caption, in `meta`, are text of the page."""
     width, gap = 90 + 430 * len(row) if len(row) > 1 else 860, 0.22 / len(row)
-    lines = wrap(caption, int(CHARACTERS * (width - 120)))
-    below = 80 + 19 * len(lines)
     layout: dict[str, Any] = {
-        "template": "plotly_white", "width": width, "height": height + below, "font": {"size": 14},
-        "title": {"text": title, "font": {"size": 18}, "x": 0.02},
-        "margin": {"l": 80, "r": 30, "t": 130, "b": below},
-        "legend": {"orientation": "h", "x": 0, "y": 1.1, "yanchor": "bottom"},
-        "annotations": [{
-            "text": "<br>".join(lines), "xref": "paper", "yref": "paper", "x": 0, "y": 0, "xanchor": "left",
-            "yanchor": "top", "yshift": -56, "showarrow": False, "align": "left", "font": {"size": 13, "color": GREY},
-        }],
-        "shapes": [],
+        "template": "plotly_white", "width": width, "height": height + 160, "font": {"size": 14},
+        "title": {"text": title, "font": {"size": 18}, "x": 0.02}, "meta": {"caption": caption},
+        "margin": {"l": 80, "r": 30, "t": 130, "b": 80},
+        "legend": {"orientation": "h", "x": 0, "y": 1.1, "yanchor": "bottom"}, "annotations": [], "shapes": [],
     }  # fmt: skip
     traces: list[dict[str, Any]] = []
     share = (1 - gap * (len(row) - 1)) / len(row)
@@ -81,7 +72,7 @@ def picture(title: str, caption: str, *row: Panel, height: int = 430) -> dict[st
         if panel.range_y is not None:
             layout[f"yaxis{n}"]["range"] = list(panel.range_y)
         layout["annotations"].append({
-            "text": panel.title, "xref": "paper", "yref": "paper", "x": left, "y": 1, "xanchor": "left",
+            "text": panel.title, "xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "y": 1, "xanchor": "left",
             "yanchor": "bottom", "yshift": 6, "showarrow": False, "font": {"size": 14},
         })  # fmt: skip
         for level, label in panel.across:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from .._util.export import json_safe
 from .._util.files import atomic_write
 from .._util.names import unknown
+from .._util.offline import figure_page
 
 SUFFIXES = (".html", ".json")
 Sizes = TypeVar("Sizes")
@@ -110,8 +111,11 @@ def _page(result: Result, name: str) -> str:
         import plotly.graph_objects as go
     except ImportError as e:
         raise ImportError("drawing needs plotly, which is not installed: pip install plotly") from e
-    page: str = go.Figure(result.figure).to_html(include_plotlyjs=True, full_html=True, div_id="figure")
-    return page.replace("<head>", f"<head><title>{name}</title>", 1)
+    figure = go.Figure(result.figure).to_plotly_json()
+    layout = figure["layout"]
+    title, caption = layout.pop("title", {}).get("text", ""), (layout.get("meta") or {}).get("caption", "")
+    seed = f" Seed {result.data['seed']}." if "seed" in result.data else ""
+    return figure_page(figure, f"{name}: {title}" if title else name, (caption or " ".join(result.words)) + seed)
 
 
 def _write(path: Path, text: str) -> None:

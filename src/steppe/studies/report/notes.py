@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..pictures import ENSEMBLE, LANDSCAPE, SPECTRUM
+from ..pictures import COMPARISON, ENSEMBLE, LANDSCAPE, SPECTRUM
 from ..statistics.clusters import SEED
 from ..store import Store
 from ..table import Run, Table
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ...measures.estimate import Estimate
     from ...measures.landscape import Slice
 
-GRID = 240  # points of a spectrum's curve: about as many as a chart has pixels
+GRID = 480  # points of a spectrum's curve: about as many as a chart has pixels
+WIDTH = 0.005  # of the Gaussians that smooth spectra, relative to the range of all spectra of the study
 SHARPNESS = "sharpness"  # the members' sharpness in ensembles that `keep_ensemble` stored
 SCORES = ("disagreement", "der", "variance", "kl", "eir", "accuracy", "member_accuracy", "nll", "member_nll")  # first
 
@@ -82,11 +83,9 @@ def keep_ensemble(store: Store, name: str, values: Mapping[str, float], *, membe
 
 
 def spectrum_note(density: Density, title: str = "") -> Note:
-    """A spectral density as a curve with its error."""
-    margin = 0.05 * ((density.largest - density.smallest) or 1.0)
-    grid = np.linspace(density.smallest - margin, density.largest + margin, GRID)
-    curve, error = density.curve(grid)
-    return {"x": _rounded(grid), "density": _rounded(curve), "error": _rounded(error), "title": title}
+    """The quadrature rules of a spectral density: the page smooths the spectra of all runs by one width."""
+    nodes, weights = ([_rounded(getattr(run, part)) for run in density.runs] for part in ("values", "weights"))
+    return {"nodes": nodes, "weights": weights, "dimension": density.dimension, "title": title}
 
 
 def landscape_note(slice_: Slice, title: str = "") -> Note:
@@ -96,6 +95,23 @@ def landscape_note(slice_: Slice, title: str = "") -> Note:
     note = "" if slice_.complete else "stopped before all points were computed"
     value = {"x": axes[0], "y": axes[1] if len(axes) == 2 else None, "losses": losses, "names": list(slice_.names)}
     return value | {"title": title, "note": note}
+
+
+def comparison_note(kind: str, keys: Sequence[str], slices: Sequence[Slice]) -> Note:
+    """The rise of the loss around several runs, as `comparable_slices` computes it."""
+    runs = [
+        {
+            "key": key,
+            "x": _rounded(one.axes[0]),
+            "y": _rounded(one.axes[1]),
+            "rises": [_rounded(row) for row in one.excess],
+            "loss": one.baseline,
+            "names": list(one.names),
+            "own_radius": one.notes["own_radius"],
+        }
+        for key, one in zip(keys, slices, strict=True)
+    ]
+    return {"directions": kind, "radius": slices[0].notes["radius"], "rise": slices[0].notes["rise"], "runs": runs}
 
 
 def ensemble_note(scores: Mapping[str, Estimate], keys: Sequence[str]) -> Note:
@@ -115,12 +131,77 @@ def pictures(notes: Mapping[str, Any], table: Table, roles: Mapping[str, Sequenc
     """
     number = {run.key: i for i, run in enumerate(table.runs)}
 
-    def of_runs(prefix: str) -> list[Any]:
+    def named(key: str, value: Mapping[str, Any]) -> Note:
+        return {**value, "run": number[key], "roles": list(roles.get(key, ()))}
+
+    def of_runs(prefix: str) -> dict[str, Any]:
         stored = {name.removeprefix(prefix): value for name, value in notes.items() if name.startswith(prefix)}
         keys = [key for key in (*roles, *(k for k in stored if k not in roles)) if key in stored and key in number]
-        return [{**stored[key], "run": number[key], "roles": list(roles.get(key, ()))} for key in keys]
+        return {key: stored[key] for key in keys}
 
-    return {"spectra": of_runs(SPECTRUM), "landscapes": of_runs(LANDSCAPE)}
+    spectra = of_runs(SPECTRUM)
+    sets = [
+        {**one, "runs": [named(run["key"], run) for run in one["runs"]]} for one in _comparisons(notes, number, roles)
+    ]
+    single = [named(key, _risen(value)) for key, value in of_runs(LANDSCAPE).items()]
+    sets += [{"directions": "stored", "radius": None, "rise": None, "runs": single}] if single else []
+    return {
+        "spectra": [named(key, value) for key, value in zip(spectra, _smoothed([*spectra.values()]), strict=True)],
+        "landscapes": sets,
+    }
+
+
+def _comparisons(notes: Mapping[str, Any], number: Mapping[str, int], roles: Mapping[str, Any]) -> list[Note]:
+    """Per kind of directions the compared landscapes whose runs have the most roles now; of these, the last."""
+    stored = [value for name, value in notes.items() if name.startswith(COMPARISON)]
+    current = [one for one in stored if all(run["key"] in number for run in one["runs"])]
+    current.sort(key=lambda one: sum(run["key"] in roles for run in one["runs"]))
+    best = {one["directions"]: one for one in current}
+    return [best[kind] for kind in sorted(best)]
+
+
+def _risen(note: Mapping[str, Any]) -> Note:
+    """A single landscape, stored with its losses, as the rise above the loss at the weights, or above the lowest."""
+    losses = np.array(note["losses"], dtype=np.float64)  # null is nan
+    axes = [np.array(axis, dtype=np.float64) for axis in (note["x"], note.get("y")) if axis is not None]
+    zeros = [np.flatnonzero(axis == 0) for axis in axes]
+    at_weights = float(losses[tuple(z[0] for z in zeros)]) if all(len(z) for z in zeros) else float("nan")
+    finite = losses[np.isfinite(losses)]
+    loss = at_weights if isfinite(at_weights) else float(finite.min()) if len(finite) else 0.0
+    rises = losses - loss
+    plain = [_rounded(row) for row in rises] if rises.ndim == 2 else _rounded(rises)
+    return {**{k: v for k, v in note.items() if k != "losses"}, "loss": loss, "rises": plain, "own_radius": None}
+
+
+def _smoothed(notes: Sequence[Mapping[str, Any]]) -> list[Note]:
+    """Spectral densities with their errors, on one grid and smoothed by one width.
+
+    A spectrum that was stored as a curve stays as it is, without a width: it was smoothed by 1 % of its own range.
+    """
+    from ...measures.curvature.lanczos import Density, Ritz
+
+    densities = []
+    for note in notes:
+        rules = zip(note.get("nodes", ()), note.get("weights", ()), strict=True)
+        runs = [Ritz(np.array(x), np.sqrt(np.array([w])), np.zeros(len(x))) for x, w in rules]
+        densities.append(Density(runs, int(note.get("dimension", 0))) if runs else None)
+    drawn = [density for density in densities if density is not None]
+    if not drawn:
+        return [{**note, "width": None} for note in notes]
+    low, high = min(one.smallest for one in drawn), max(one.largest for one in drawn)
+    width = WIDTH * ((high - low) or abs(high) or 1.0)
+    grid = np.linspace(low - 10 * width, high + 10 * width, GRID)
+    curves: list[Note] = []
+    for note, density in zip(notes, densities, strict=True):
+        if density is None:
+            curves.append({**note, "width": None})
+            continue
+        curve, error = density.curve(grid, width)
+        curves.append({
+            "x": _rounded(grid), "density": _rounded(curve), "error": _rounded(error), "title": note.get("title", ""),
+            "width": width, "lambda_max": density.largest, "dimension": density.dimension,
+        })  # fmt: skip
+    return curves
 
 
 def ensembles(

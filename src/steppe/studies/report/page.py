@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from base64 import b64encode
 from datetime import UTC, datetime
 from functools import cache
-from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ... import __version__
 from ..._util.files import atomic_write
+from ..._util.offline import embedded, plotly_source, policy
 from ..statistics.findings import Findings
 from ..store import Store
 from .contents import Content, content
@@ -57,7 +54,7 @@ def html(made: Content) -> str:
     from markupsafe import Markup
 
     script = program()
-    source, packed = _plotly()
+    source, packed = plotly_source()
     values: dict[str, Any] = {
         "title": made["title"],
         "version": __version__,
@@ -71,40 +68,10 @@ def html(made: Content) -> str:
     return Environment(autoescape=True).from_string(_text("page.html")).render(values)
 
 
-def embedded(made: Content) -> str:
-    """JSON without markup and line separators: it cannot end a script element early, and JavaScript reads it alike."""
-    text = json.dumps(made, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&\u2028\u2029":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return text
-
-
-def policy(scripts: list[str], *, live: bool) -> str:
-    """The Content-Security-Policy: only these scripts run, and only a live page may send requests, to its own server.
-
-    Plotly sets styles on elements, so styles cannot be listed one by one.
-    """
-    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
-    parts = ["default-src 'none'", f"script-src {hashes}", "style-src 'unsafe-inline'", "img-src data: blob:"]
-    parts += ["base-uri 'none'", "form-action 'none'", *(["connect-src 'self'"] if live else [])]
-    return "; ".join(parts)
-
-
 @cache
 def program() -> str:
     """All scripts in one function scope."""
     return '(() => {\n"use strict";\n' + "\n".join(_text(f"{name}.js") for name in SCRIPTS) + "})();"
-
-
-@cache
-def _plotly() -> tuple[str, str]:
-    """Plotly's JavaScript from its Python package, and the same compressed, as text."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise ImportError("the report draws its charts with plotly: pip install plotly") from error
-    source: str = get_plotlyjs()
-    return source, b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode()
 
 
 def _text(name: str) -> str:

@@ -1,0 +1,84 @@
+"""HTML pages that contain all they need: data, scripts and plotly, and a policy that forbids every request."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from .export import json_safe
+from .files import atomic_write
+
+
+def write_figure_page(figure: Mapping[str, Any], path: str | os.PathLike[str], title: str, caption: str) -> None:
+    """Write a plotly figure as a page for wide and narrow screens, light and dark, atomically.
+
+    Parameters
+    ----------
+    figure
+        `data` and `layout` as plotly takes them. Panels are pairs of axes with domains, or scenes: on a narrow screen
+        they are stacked. Colours of text, axes and background are the page's.
+    path
+        The file to write.
+    title, caption
+        The heading, which names the run, and the text below the figure.
+
+    """
+    text = figure_page(figure, title, caption)
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+def figure_page(figure: Mapping[str, Any], title: str, caption: str) -> str:
+    """Render the page of `write_figure_page`."""
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    source, packed = plotly_source()
+    script = (files(__package__) / "figure.js").read_text(encoding="utf-8")
+    template = (files(__package__) / "figure.html").read_text(encoding="utf-8")
+    values = {
+        "title": title,
+        "caption": caption,
+        "policy": policy([script, source]),
+        "script": Markup(script),
+        "data": Markup(embedded(json_safe(figure))),
+        "plotly": Markup(packed),
+    }
+    return Environment(autoescape=True).from_string(template).render(values)
+
+
+def embedded(data: Any) -> str:
+    """JSON without markup and line separators: it cannot end a script element early, and JavaScript reads it alike."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def policy(scripts: list[str], *, live: bool = False) -> str:
+    """The Content-Security-Policy: only these scripts run, and only a live page may send requests, to its own server.
+
+    Plotly sets styles on elements, so styles cannot be listed one by one.
+    """
+    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
+    parts = ["default-src 'none'", f"script-src {hashes}", "style-src 'unsafe-inline'", "img-src data: blob:"]
+    parts += ["base-uri 'none'", "form-action 'none'", *(["connect-src 'self'"] if live else [])]
+    return "; ".join(parts)
+
+
+@cache
+def plotly_source() -> tuple[str, str]:
+    """Plotly's JavaScript from its Python package, and the same compressed, as text."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise ImportError("pages draw their charts with plotly, which is not installed: pip install plotly") from error
+    source: str = get_plotlyjs()
+    return source, b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode()
