@@ -8,7 +8,10 @@ function show(data) {
   drawAnswers();
   drawCorrelations();
   drawFilters();
+  drawCompareControls();
   drawScatterControls();
+  drawParallelControls();
+  drawImportance();
   drawHeatControls();
   drawCurvesControls();
   drawShapesControls();
@@ -18,7 +21,7 @@ function show(data) {
   if (held && document.activeElement?.id !== held) byId(held)?.focus({ preventScroll: true });
 }
 
-const SECTIONS = { overview: "Overview", runs: "Runs", scatter: "Scatter", heat: "Heat maps", curves: "Curves", spectra: "Spectra", landscapes: "Landscapes", ensembles: "Ensembles", making: "Methods" };
+const SECTIONS = { overview: "Overview", runs: "Runs", compare: "Compare", scatter: "Scatter", parallel: "Parallel", importance: "Settings", heat: "Heat maps", curves: "Curves", spectra: "Spectra", landscapes: "Landscapes", ensembles: "Ensembles", making: "Methods" };
 
 function drawSections() {
   for (const id of ["runs", "scatter"]) byId(id).hidden = !state.data.runs.names.length || (id === "scatter" && !quantities().length);
@@ -37,6 +40,7 @@ function startSections() {
 
 function start() {
   startTheme(() => { drawScatter(); drawCurves(); drawHeat(); redrawAll(); });
+  startParallel();
   startRun();
   startScatter();
   startCurves();
@@ -44,14 +48,17 @@ function start() {
   startPrinting(drawRuns, drawRuns);
   onChange(drawRuns);
   onChange(() => { if (!byId("scatter").hidden) drawScatter(); });
+  onChange(drawCompare);
+  onChange(drawParallel);
   onChange(drawHeat);
   onChange(drawCurves);
   onChange(drawShapes);
   const data = JSON.parse(byId("data").textContent);
   show(data);
+  startLink();
   startSections();
   window.steppe = { tau, state, digits, signed }; // for the console and for tests
-  const drawn = unpackPlotly().then(redrawAll).catch((error) => {
+  const drawn = unpackPlotly().then(redrawAll).then(goToLinkedSection).catch((error) => {
     for (const id of charts.keys()) byId(id).replaceChildren(el("p", { class: "quiet" }, `No charts: ${error.message}. The tables are complete without them.`));
   });
   drawn.then(() => { document.documentElement.dataset.ready = "yes"; });

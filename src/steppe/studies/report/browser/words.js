@@ -39,6 +39,8 @@ function digits(x, significant = 4) {
 const minus = (text) => text.replace(/-/g, "−");
 const signed = (x, places = 2) => (isNumber(x) ? minus((x >= 0 ? "+" : "") + fixed(x, places)) : "–");
 
+const percent = Object.assign((x) => (isNumber(x) ? minus(`${fixed(100 * x, 2)}\u00a0%`) : "–"), { scale: 100, unit: "\u00a0%" });
+
 // Rounds as Python does, so that the page and the terminal agree: ties go to the even digit. Among binary numbers only
 // odd multiples of 2^-(places + 1) are ties.
 function fixed(x, places) {
