@@ -50,12 +50,15 @@ function drawCompare() {
     ...[a, b].filter((i, k, all) => !counts(i) && all.indexOf(i) === k).map((i) => el("p", { class: "quiet" }, `${runs.names[i]} does not count: excluded by the admission rule, or not finished.`)));
 }
 
+// Differences of shares are in percentage points.
+const points = Object.assign((x) => minus(`${fixed(100 * x, 2)}\u00a0points`), { scale: 100, unit: "\u00a0points" });
+
 // The difference with the error of both values together, if both have one; and the ratio of positive numbers.
 function changeOf(c, a, b) {
   const [from, to] = [c.values[a], c.values[b]];
   if (!isNumber(from) || !isNumber(to)) return ["–"];
   const errors = [c.errors[a], c.errors[b]];
-  const difference = withError(to - from, errors.every((e) => e > 0) ? Math.hypot(...errors) : null, writer(c));
+  const difference = withError(to - from, errors.every((e) => e > 0) ? Math.hypot(...errors) : null, c.percent ? points : digits);
   if (to > from) difference[0] = `+${difference[0]}`;
   return c.percent || from <= 0 || to <= 0 ? difference : [...difference, el("div", { class: "error" }, `× ${digits(to / from, 3)}`)];
 }

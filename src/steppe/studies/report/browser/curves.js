@@ -83,7 +83,7 @@ function curvesFigure() {
   const setting = curves.colour ? column("settings", curves.colour) : null;
   const of = (i) => (setting ? setting.values[i] : null);
   const data = (curves.single ? runTraces : meanTraces)(shownCurves(), of, colouring(setting));
-  return { data, layout: { xaxis: { words: "epoch", zeroline: false }, yaxis: quantityAxis(curveColumn(), curves.log) } };
+  return { data, layout: { xaxis: { words: "epoch", zeroline: false, ...(Math.max(...data.flatMap((t) => t.x)) <= 6 ? { dtick: 1 } : {}) }, yaxis: quantityAxis(curveColumn(), curves.log) } };
 }
 
 function drawCurves() {

@@ -5,7 +5,9 @@ const parallel = { colour: null, axes: null, at: -1, points: new Map() };
 const AXES_AT_FIRST = { settings: 5, measures: 4, targets: 3 };
 const ORDINAL = 8; // different values up to which a setting has a mark for each of them
 const GAP = 96; // pixels between axes at least
-const FRAME = { top: 64, bottom: 34, side: 64, height: 400 };
+const FRAME = { top: 64, bottom: 34, height: 400 };
+const MARK = 12; // letters of a mark at most
+const LETTER = 7; // pixels of a letter of a mark, about
 
 // Every column that can be an axis, as [key, column].
 const axisColumns = () => ["settings", "measures", "targets"].flatMap((kind) => state.data[kind].map((c) => [`${kind}:${c.name}`, c]));
@@ -33,7 +35,8 @@ function drawParallelControls() {
 function axisScale(c) {
   const found = levels(c.values);
   if (!c.errors && (found.length <= ORDINAL || !found.some(isSize))) {
-    const at = new Map(found.map((v, k) => [word(v), found.length > 1 ? k / (found.length - 1) : 0.5]));
+    const upwards = found.some(isSize); // up means larger, and words are read downwards
+    const at = new Map(found.map((v, k) => [word(v), found.length > 1 ? (upwards ? k : found.length - 1 - k) / (found.length - 1) : 0.5]));
     return { ordinal: true, place: (v) => at.get(word(v)), marks: found.map((v) => [at.get(word(v)), word(v), `${quotedName(c.name)} = ${quotedName(word(v))}`]) };
   }
   const [low, high] = span(c.values.map((v) => (isSize(v) ? Number(v) : null)));
@@ -64,8 +67,10 @@ function drawParallel() {
   const rows = state.shown.filter((i) => axes.some(({ c }) => c.errors && isNumber(c.values[i])));
   const narrow = innerWidth < 640 && !paper;
   const room = paper ? 680 : place.clientWidth;
-  const width = paper ? room : Math.max(room, 2 * FRAME.side + (narrow ? 80 : GAP) * (axes.length - 1));
-  const x = (k) => (axes.length > 1 ? FRAME.side + (k * (width - 2 * FRAME.side)) / (axes.length - 1) : width / 2);
+  const side = (axis) => 20 + LETTER * Math.min(MARK, Math.max(4, ...(axis?.scale.marks ?? []).map(([, text]) => text.length)));
+  const [left, right] = [side(axes[0]), side(axes.at(-1))];
+  const width = paper ? room : Math.max(room, left + right + (narrow ? 80 : GAP) * (axes.length - 1));
+  const x = (k) => (axes.length > 1 ? left + (k * (width - left - right)) / (axes.length - 1) : width / 2);
   const y = (t) => FRAME.height - FRAME.bottom - t * (FRAME.height - FRAME.top - FRAME.bottom);
   const setting = parallel.colour ? column("settings", parallel.colour) : null;
   const colours = colouring(setting);
@@ -73,7 +78,7 @@ function drawParallel() {
   parallel.points = new Map(rows.map((i) => [i, axes.map(({ c, scale }, k) => { const t = scale.place(c.values[i]); return isNumber(t) ? [x(k), y(t) + (offsets[k]?.get(i) ?? 0)] : null; })]));
   const lines = rows.map((i) => runLine(i, colours.of(setting ? setting.values[i] : null)));
   const drawing = svg("svg", { width, height: FRAME.height, viewBox: `0 0 ${width} ${FRAME.height}`, "aria-hidden": "true" },
-    svg("g", { class: "lines" }, ...lines), ...axes.map((axis, k) => axisPicture(axis, x(k), y, k, axes.length)));
+    svg("g", { class: "lines" }, ...lines), ...axes.map((axis, k) => axisPicture(axis, x(k), y, k === 0 ? "first" : k === axes.length - 1 ? "last" : "", k % 2, { left, right })));
   place.replaceChildren(drawing);
   highlightRun(state.selected);
   drawKey("parallel-key", parallel.colour, null);
@@ -95,14 +100,15 @@ function runLine(i, colour) {
   return svg("g", {}, line, wide);
 }
 
-function axisPicture({ key, c, scale }, at, y, k, n) {
-  const anchor = k === 0 ? "start" : k === n - 1 ? "end" : "middle";
-  const shift = k === 0 ? -FRAME.side + 10 : k === n - 1 ? FRAME.side - 10 : 0;
+// Names stand on two levels in turn, and the marks of the last axis on its other side.
+function axisPicture({ key, c, scale }, at, y, end, below, { left, right }) {
+  const anchor = { first: "start", last: "end" }[end] ?? "middle";
+  const shift = { first: 10 - left, last: right - 10 }[end] ?? 0;
   const words = short(c.name, 15);
   const made = svg("g", { class: "axis-line", "data-key": key }, svg("line", { x1: at, x2: at, y1: y(0), y2: y(1) }),
-    svg("text", { x: at + shift, y: FRAME.top - 40 + (k % 2 ? 18 : 0), "text-anchor": anchor, class: "name" }, words, svg("title", {}, titled(c))));
+    svg("text", { x: at + shift, y: FRAME.top - 40 + (below ? 18 : 0), "text-anchor": anchor, class: "name" }, words, svg("title", {}, titled(c))));
   for (const [t, text, condition] of scale.marks) {
-    const label = svg("text", { x: at + (k === n - 1 ? 7 : -7), y: y(t) + 4, "text-anchor": k === n - 1 ? "start" : "end", class: condition ? "mark pick" : "mark", ...(condition ? { "data-condition": condition } : {}) }, short(text, 12), svg("title", {}, text));
+    const label = svg("text", { x: at + (end === "last" ? 7 : -7), y: y(t) + 4, "text-anchor": end === "last" ? "start" : "end", class: condition ? "mark pick" : "mark", ...(condition ? { "data-condition": condition } : {}) }, short(text, MARK), svg("title", {}, text));
     made.append(svg("circle", { cx: at, cy: y(t), r: 2 }), label);
   }
   if (!scale.ordinal) made.append(svg("rect", { class: "brush", x: at - 12, y: y(1), width: 24, height: y(0) - y(1), "data-key": key }));

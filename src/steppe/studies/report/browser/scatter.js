@@ -102,7 +102,10 @@ function drawScatter() {
 
 // The study's findings on the two axes, by hypothesis; none while a filter is on, because they are over all runs.
 const findingsShown = () => (filtered() ? [] : state.data.findings.findings.filter((f) => scatter.x === `measures:${f.measure}` && scatter.y === `targets:${f.target}`));
-const groupTaus = () => (findingsShown().find((f) => f.hypothesis === "within groups")?.by_group ?? []).filter((g) => isNumber(g.low));
+const groupTaus = () => {
+  const { by_group: taus = [] } = findingsShown().find((f) => f.hypothesis === "within groups") ?? {};
+  return levels(state.data.runs.groups).map((group) => taus.find((g) => g.group === group)).filter((g) => isNumber(g?.low)); // in the study's order
+};
 const spanWords = (t) => (isNumber(t.low) ? `${signed(t.low)} to ${signed(t.high)}` : "none");
 
 // The legend: colours and shapes with the number of runs that count, and tau with its interval where the study has it.
