@@ -26,9 +26,10 @@ function drawParallelControls() {
     if (on) parallel.axes.add(key); else parallel.axes.delete(key);
     drawParallel();
   }));
+  for (const box of ticks.map((label) => label.firstChild)) box.setAttribute("aria-label", `axis ${box.nextSibling.data}`); // the table's columns have the same names
   const open = byId("parallel-axes")?.open ?? false;
-  byId("parallel-controls").replaceChildren(settingMenu("Colour", "parallel-colour", parallel.colour, (v) => { parallel.colour = v; drawParallel(); }),
-    el("details", { class: "columns", id: "parallel-axes", open, onkeydown: closeOnEscape }, el("summary", {}, "Axes"), el("div", {}, ...ticks)));
+  byId("parallel-controls").replaceChildren(el("details", { class: "columns", id: "parallel-axes", open, onkeydown: closeOnEscape }, el("summary", {}, "Axes"), el("div", {}, ...ticks)),
+    settingMenu("Colour", "parallel-colour", parallel.colour, (v) => { parallel.colour = v; drawParallel(); }));
 }
 
 // The scale of an axis: place(value) from 0 (bottom) to 1 (top), or null; marks are [place, words].
@@ -194,8 +195,10 @@ function startParallel() {
       event.preventDefault();
       parallel.at = parallel.at < 0 ? (step > 0 ? 0 : runs.length - 1) : (parallel.at + step + runs.length) % runs.length;
       tellParallel(runs[parallel.at]);
-    } else if (event.key === "Enter" && runs[parallel.at] !== undefined) showRun(runs[parallel.at]);
-    else if (event.key === "Escape") { parallel.at = -1; highlightRun(state.selected); }
+    } else if (event.key === "Enter" && runs[parallel.at] !== undefined) {
+      event.preventDefault(); // or the same key would press the dialog's first button
+      showRun(runs[parallel.at]);
+    } else if (event.key === "Escape") { parallel.at = -1; highlightRun(state.selected); }
   });
   startBrushing(place);
   new ResizeObserver(() => { if (!paper && place.firstChild && place.clientWidth !== Number(place.dataset.width)) { place.dataset.width = place.clientWidth; drawParallel(); } }).observe(place);

@@ -183,8 +183,10 @@ function startScatter() {
       const curve = place.data.findIndex((t) => t.customdata.includes(run));
       plotly.Fx.hover(place, [{ curveNumber: curve, pointNumber: place.data[curve].customdata.indexOf(run) }]);
       byId("scatter-readout").textContent = runLines(run, quantity(scatter.x), quantity(scatter.y)).map((t) => level(short(t, 120))).join(" · ");
-    } else if (event.key === "Enter" && scatter.points[scatter.at] !== undefined) showRun(scatter.points[scatter.at]);
-    else if (event.key === "Escape" && plotly) { plotly.Fx.unhover(place); scatter.at = -1; }
+    } else if (event.key === "Enter" && scatter.points[scatter.at] !== undefined) {
+      event.preventDefault(); // or the same key would press the dialog's first button
+      showRun(scatter.points[scatter.at]);
+    } else if (event.key === "Escape" && plotly) { plotly.Fx.unhover(place); scatter.at = -1; }
   });
   chart("scatter-chart", scatterFigure, scatterListeners);
 }
