@@ -151,7 +151,9 @@ def test_three_for_three_percent_is_pointed_out(page) -> None:
 
 def test_filters_apply_to_every_chart_of_runs(page, table) -> None:
     page.locator("#search").fill("lr > 0.1 and test_error <= 4%")
-    expected = {i for i, r in enumerate(table.runs) if done(r) and r.config["lr"] > 0.1 and r.targets["test_error"] <= 0.04}
+    expected = {
+        i for i, r in enumerate(table.runs) if done(r) and r.config["lr"] > 0.1 and r.targets["test_error"] <= 0.04
+    }
     drawn = page.evaluate("document.getElementById('scatter-chart').data.flatMap(t => t.customdata)")
     assert set(drawn) == expected
     lines = page.locator("#parallel-chart .line").evaluate_all("all => all.map(l => Number(l.dataset.run))")
@@ -293,7 +295,9 @@ def test_parallel_coordinates_place_every_value(page, table) -> None:
     values = {i: r.measures["lambda_max"].value for i, r in enumerate(table.runs) if done(r)}
     low, high = min(values.values()), max(values.values())
     assert high / low < 100  # so the axis is linear
-    lines = page.locator("#parallel-chart .line").evaluate_all("all => all.map(l => [l.dataset.run, l.getAttribute('d')])")
+    lines = page.locator("#parallel-chart .line").evaluate_all(
+        "all => all.map(l => [l.dataset.run, l.getAttribute('d')])"
+    )
     assert len(lines) == len(values) == 143
     for run, path in lines:
         points = {float(a): float(b) for a, b in re.findall(r"[ML]([\d.]+),([-\d.]+)", path)}

@@ -45,7 +45,7 @@ function axisScale(c) {
   const [from, to] = log ? [Math.log(low), Math.log(high)] : [low, high];
   const place = (v) => (!isSize(v) ? null : to > from ? ((log ? Math.log(v) : v) - from) / (to - from) : 0.5);
   const value = (t) => (log ? Math.exp(from + t * (to - from)) : from + t * (to - from));
-  const write = c.percent ? percent : (x) => digits(x, 3);
+  const write = c.percent ? percent : (x) => digits(x, paper ? 2 : 3);
   return { ordinal: false, log, place, value, marks: (to > from ? [0, 1 / 3, 2 / 3, 1] : [0.5]).map((t) => [t, write(value(t))]) };
 }
 
