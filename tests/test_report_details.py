@@ -258,7 +258,7 @@ def test_two_runs_side_by_side(page, table) -> None:
     assert "±" in cells.nth(0).inner_text()
     change = ascii_minus(cells.nth(2).inner_text())
     assert float(re.match(r"[-+]?[\d.]+", change)[0]) == pytest.approx(values[1].value - values[0].value, rel=2e-3)
-    assert float(change.split("×")[1]) == pytest.approx(values[1].value / values[0].value, rel=5e-3)
+    assert float(change.split("\u00d7")[1]) == pytest.approx(values[1].value / values[0].value, rel=5e-3)
     change = page.locator('#compared tr[data-name="test_error"] td').nth(2).inner_text()
     expected = 100 * (b.targets["test_error"] - a.targets["test_error"])
     assert f"{expected:+.2f}" in ascii_minus(change)
