@@ -215,6 +215,16 @@ def test_sections_and_views_share_the_address(open_page, page) -> None:
     assert -5 < top < 300
 
 
+def test_the_current_section_is_visible_in_the_navigation(open_page, report) -> None:
+    page = open_page(report.as_uri(), viewport={"width": 390, "height": 800})
+    page.locator("#making").scroll_into_view_if_needed()
+    page.evaluate("scrollTo({ top: document.body.scrollHeight, behavior: 'instant' })")
+    page.locator("#sections a[href='#making'][aria-current=true]").wait_for()
+    box = page.locator("#sections a[aria-current=true]").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+
+
 def test_a_hostile_address_changes_nothing(open_page, report) -> None:
     hostile = "#scatter-x=nothing&toString=&title=%3Cimg%20src%3Dx%3E&run=99&data=1&filter=%3Cscript%3E&constructor"
     page = open_page(report.as_uri() + hostile)

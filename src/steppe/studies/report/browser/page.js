@@ -33,6 +33,9 @@ function startSections() {
   const mark = () => {
     const here = Object.keys(SECTIONS).filter((id) => !byId(id).hidden && byId(id).getBoundingClientRect().top < 160).at(-1);
     for (const link of byId("sections").children) link.setAttribute("aria-current", String(link.getAttribute("href") === `#${here}`));
+    const nav = byId("sections");
+    const link = nav.querySelector("[aria-current=true]");
+    if (link) nav.scrollLeft = link.offsetLeft - nav.offsetLeft - (nav.clientWidth - link.clientWidth) / 2; // it may be wider than the screen
   };
   addEventListener("scroll", mark, { passive: true });
   mark();
