@@ -86,7 +86,7 @@ def run(which: Which) -> Output:
 
 def described(name: str, made: Measure) -> dict[str, Any]:
     """The description of a measure; options and definition are read from its code."""
-    from ..studies.report.contents import definition
+    from ..studies.report.definitions import definition
 
     kind, cost, paper = ABOUT[name.partition("@")[0]]
     layers = list(_layers(made))

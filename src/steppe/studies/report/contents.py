@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from math import isfinite, nan
 from typing import Any
@@ -14,6 +14,7 @@ from ...training.config import Config
 from ..pictures import chosen
 from ..plan import TARGETS, Rule
 from ..result import counts, findings_of, in_order, renamed
+from ..statistics.by_setting import effect
 from ..statistics.clusters import SEED
 from ..statistics.findings import Findings
 from ..statistics.permutation import FIRST
@@ -21,6 +22,7 @@ from ..statistics.sentences import amount
 from ..store import Store
 from ..table import Measured, Table
 from .by_setting import by_setting
+from .definitions import definition, label
 from .notes import ensembles, pictures
 
 Content = dict[str, Any]
@@ -86,6 +88,7 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
         **ensembles(notes, table, settings, measures),
         "findings": results.to_dict(),
         **by_setting(counted, list(settings), results),
+        "target_effects": _target_effects(counted, list(settings), study.get("targets") or targets),
         "live": False,
     }
     safe: Content = json_safe(made, str)
@@ -138,7 +141,14 @@ def _target(table: Table, name: str, study: Mapping[str, Any]) -> Content:
     asked = name in (study.get("targets") or [name])
     values = {"values": column.values.tolist(), "errors": column.errors.tolist()}
     percent = amount(name, 0.0).endswith("%")
-    return {"name": name, **values, "about": about, "asked": asked, "percent": percent}
+    return {"name": name, **values, "about": about, "asked": asked, "percent": percent, "label": label(name)}
+
+
+def _target_effects(table: Table, settings: Sequence[str], targets: Sequence[str]) -> list[Content]:
+    """How targets follow the settings of the runs that count, in the form of the measures' `effects`."""
+    differing = set(table.settings()) - {SEED}
+    swept = [s for s in settings if s in differing and len(table) > 2]
+    return [asdict(effect(table.target(t), s, table.setting(s))) for t in targets for s in swept]
 
 
 def _measure(table: Table, name: str) -> Content:
@@ -157,6 +167,7 @@ def _measure(table: Table, name: str) -> Content:
         "cost": _cost(known),
         "seconds": _mean([m.seconds for m in known]),
         "about": definition(name),
+        "label": label(name),
     }
 
 
@@ -189,7 +200,12 @@ def _curves(store: Store, table: Table) -> Content:
     )
     with_records = sum(bool(rows) for rows in records)
     points = min(POINTS, max(FEWEST_POINTS, CURVE_NUMBERS // max(1, with_records * (len(metrics) + 1))))
-    return {"metrics": metrics, "runs": [_thinned(rows, metrics, points) if rows else None for rows in records]}
+    percent = [name.endswith("accuracy") or amount(name, 0.0).endswith("%") for name in metrics]
+    return {
+        "metrics": metrics,
+        "percent": percent,
+        "runs": [_thinned(rows, metrics, points) if rows else None for rows in records],
+    }
 
 
 def _is_drawn(name: str, value: Any) -> bool:
@@ -228,47 +244,3 @@ def _making(
         {"title": "Configuration", "rows": [(key, _as_text(study[key])) for key in ASKED if study.get(key)]},
         {"title": "Computed with", "rows": list(zip(labels, versions, strict=False))},
     ]
-
-
-_DEFINITIONS = {
-    "loss": "the mean loss on the measured training rows",
-    "grad_norm": "the norm of the gradient",
-    "lambda_max": "the largest eigenvalue of the Hessian, by Lanczos",
-    "lambda_min": "the smallest eigenvalue of the Hessian, by Lanczos",
-    "trace": "the trace of the Hessian, by Hutchinson's estimator",
-    "frobenius_squared": "the sum of the squared eigenvalues of the Hessian",
-    "log_determinant": "the sum of the logarithms of the larger eigenvalues of the Hessian",
-    "fisher_trace": "the mean squared norm of per-row gradients",
-    "relative_flatness": "the curvature of a layer in the scale of its weights (Petzka et al. 2021)",
-    "sam_sharpness": "how much one step of SAM raises the loss (Foret et al. 2021)",
-    "slope_limit": "worst-case sharpness for a small radius, first order: a norm of the gradient",
-    "curvature_limit": "worst-case sharpness for a small radius at a minimum, second order: an eigenvalue",
-    "average_limit": "average-case sharpness for a small radius: a trace",
-    "zeroth_trace": "the trace from losses at random points near the weights",
-    "zeroth_frobenius_squared": "the squared Frobenius norm from losses at random points near the weights",
-    "zeroth_determinant": "the determinant term from losses at random points near the weights",
-    "avg_l2": "the mean rise of the loss under Gaussian noise in the weights",
-    "avg_linf": "the mean rise of the loss under uniform noise in a box around the weights",
-    "worst_l2": "the largest rise of the loss that ascent finds in a ball around the weights",
-    "worst_linf": "the largest rise of the loss that ascent finds in a box around the weights",
-}
-
-
-def definition(name: str) -> str:
-    """One sentence about a measure; empty for an unknown one."""
-    base, _, radius = name.partition("@")
-    marks = []
-    if base.endswith("_normalised"):
-        base = base.removesuffix("_normalised")
-        marks.append("of normalised logits")
-    if base.startswith("gauss_newton_"):
-        base = base.removeprefix("gauss_newton_")
-        marks.append("of the Gauss-Newton matrix instead of the Hessian")
-    if base not in _DEFINITIONS and base.startswith("adaptive_"):
-        base = base.removeprefix("adaptive_")
-        marks.append("in the scale of each weight")
-    if base not in _DEFINITIONS:
-        return ""
-    if radius:
-        marks.append(f"radius {radius}")
-    return ", ".join([_DEFINITIONS[base], *marks])

@@ -37,7 +37,7 @@ function dressed(layout) {
   const narrow = innerWidth < 640 && !paper;
   const axis = { gridcolor: ink("line"), zerolinecolor: ink("zero"), linecolor: ink("line"), tickcolor: ink("line"),
     tickfont: { color: ink("soft") }, automargin: true, ...(narrow ? { nticks: 5 } : {}) };
-  const dress = (value) => ({ ...axis, ...value, title: { text: value.words ? plain(value.words) : "", font: { color: ink("ink"), size: 14 }, standoff: 12 } });
+  const dress = (value) => ({ ...axis, ...value, title: { text: [value.words ?? ""].flat().map(plain).join("<br>"), font: { color: ink("ink"), size: 14 }, standoff: 12 } });
   const made = { height: narrow ? 380 : 480, ...layout };
   for (const key of Object.keys(made)) if (/^[xy]axis\d*$/.test(key)) made[key] = dress(made[key]);
   return {
@@ -47,6 +47,13 @@ function dressed(layout) {
     modebar: { bgcolor: "rgba(0,0,0,0)", color: ink("soft"), activecolor: ink("accent") },
     ...made,
   };
+}
+
+// An axis of a quantity: label beside identifier, on two lines where one is too long; percent where it is percent.
+function quantityAxis(c, log = false) {
+  const long = titled(c).length > (innerWidth < 640 && !paper ? 34 : 60);
+  return { words: long && hasLabel(c) ? [c.label, `(${c.name})`] : titled(c), zeroline: false, type: log ? "log" : "linear",
+    ...(c.percent ? { tickformat: ".3~%" } : log ? { exponentformat: "power" } : {}) };
 }
 
 // Before printing, charts are redrawn in light colours at the width of the paper; afterwards they are restored.

@@ -45,17 +45,29 @@ function fullness({ across, up, panel }) {
   return { cells, share: cells / parts.reduce((product, values) => product * levels(values).length, 1) };
 }
 
+// The mean over runs with its standard error; a single run has its own error.
+function cellMean(value, rows) {
+  const numbers = rows.map((i) => value.values[i]);
+  const middle = mean(numbers);
+  const n = rows.length;
+  const error = n > 1 ? Math.sqrt(numbers.reduce((sum, v) => sum + (v - middle) ** 2, 0) / (n - 1) / n) : value.errors[rows[0]];
+  return { mean: middle, n, error };
+}
+
+const errorWords = (m) => (m.n > 1 ? `mean of ${m.n} runs and its standard error` : `one run${m.error > 0 ? " and its own error" : ""}`);
+
 function drawHeat() {
   if (byId("heat").hidden) return;
   const value = quantity(heat.value);
   const [across, up, panel] = [heat.across, heat.up, heat.panel].map((n) => (n ? column("settings", n) : null));
   const there = state.shown.filter((i) => isNumber(value.values[i]));
   const cells = grouped(there, (i) => JSON.stringify([panel ? word(panel.values[i]) : "", word(across.values[i]), word(up.values[i])]));
-  const means = new Map([...cells].map(([key, rows]) => [key, { mean: mean(rows.map((i) => value.values[i])), n: rows.length }]));
+  const means = new Map([...cells].map(([key, rows]) => [key, cellMean(value, rows)]));
   const numbers = [...means.values()].map((m) => m.mean).filter((m) => !heat.log || m > 0);
   const scale = heat.log ? Math.log : (v) => v;
   const [low, high] = span(numbers);
   const place = (v) => (heat.log && v <= 0 ? 0 : high > low ? (scale(v) - scale(low)) / (scale(high) - scale(low)) : 0.5);
+  const write = value.percent ? percent : (x) => digits(x, 3);
   const columns = levels(pick(across.values));
   const found = levels(pick(up.values));
   const upwards = found.some(isSize); // up means larger, and words are read downwards
@@ -68,17 +80,18 @@ function drawHeat() {
       const m = of(x, y);
       if (!m) return el("td", { class: "none", title: "no run" }, el("span", { class: "visually-hidden" }, "no run"));
       const colour = ramp(place(m.mean));
-      return el("td", { style: `background: ${colour}; color: ${readableOn(colour)}`, title: `${digits(m.mean, 6)}, mean of ${count(m.n, "run")}`, "data-value": m.mean }, digits(m.mean, 3));
+      const words = withError(m.mean, m.error, write);
+      return el("td", { style: `background: ${colour}; color: ${readableOn(colour)}`, title: `${errorWords(m)}, ${up.name} ${word(y)}, ${across.name} ${word(x)}`, "data-value": m.mean, "data-error": isNumber(m.error) ? m.error : null, "data-n": m.n },
+        ...words, el("small", {}, `n = ${m.n}`));
     };
     const body = rows.filter((y) => columns.some((x) => of(x, y)) || !panel).map((y) => el("tr", {}, el("th", { scope: "row", title: word(y) }, word(y)), ...columns.map((x) => cell(x, y))));
     if (!body.length) return null;
     return el("div", { class: "panel" }, panel ? el("h3", {}, word(p)) : null,
-      el("table", { style: `--label: ${label}ch` }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span", { class: "visually-hidden" }, `${up.name} by ${across.name}`)), ...columns.map((x) => el("th", { scope: "col", title: word(x) }, word(x))))), el("tbody", {}, ...body)),
+      el("table", { style: `--label: ${label}ch; --columns: ${columns.length}` }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span", { class: "visually-hidden" }, `${up.name} by ${across.name}`)), ...columns.map((x) => el("th", { scope: "col", title: word(x) }, word(x))))), el("tbody", {}, ...body)),
       el("p", { class: "axis" }, `${across.name} across, ${up.name} ${upwards ? "up" : "down"}`));
   }).filter(Boolean));
-  const most = Math.max(0, ...[...means.values()].map((m) => m.n));
   byId("heat-scale").replaceChildren(
-    el("p", { class: "quiet" }, `${value.name}${most > 1 ? `, mean of up to ${most} runs per cell` : ""}${filtered() ? ", over the runs shown" : ""}`),
+    el("p", { class: "quiet" }, `${titled(value)}: mean ± standard error over the n runs of a cell; where n = 1, the run's own error${filtered() ? "; over the runs shown" : ""}.`),
     el("div", { class: "ramp", style: `background: linear-gradient(to right, ${CIVIDIS.join(", ")})` }),
-    el("p", { class: "ramp-ends" }, el("span", {}, digits(low)), el("span", {}, digits(high))));
+    el("p", { class: "ramp-ends" }, el("span", {}, writer(value)(low)), el("span", {}, writer(value)(high))));
 }

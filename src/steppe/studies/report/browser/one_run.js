@@ -17,14 +17,25 @@ function showRun(i) {
   filled("Generalisation", targets.map((t) => pair(t.name, ...withError(t.values[i], t.errors[i], t.percent ? percent : precise))));
   filled("Measured", measures.map((m) => el("tr", {}, el("th", { scope: "row" }, m.name),
     el("td", { class: "number", "data-value": m.values[i] }, ...withError(m.values[i], m.errors[i], precise)), el("td", { class: "quiet" }, m.how[m.which[i]] ?? ""))));
+  const beside = el("button", { type: "button", onclick: () => compareFromDialog(i) }, "Compare with another run");
   const close = el("button", { type: "button", onclick: () => byId("run").close() }, "Close");
   const dialog = byId("run");
-  dialog.replaceChildren(el("div", { class: "head" }, el("h2", { id: "run-name" }, runs.names[i]), close), body);
+  dialog.replaceChildren(el("div", { class: "head" }, el("h2", { id: "run-name" }, runs.names[i]), el("div", { class: "buttons" }, beside, close)), body);
   drawRuns();
   redraw("scatter-chart");
   redraw("curves-chart");
+  redraw("parallel-chart");
+  remember("run", runs.keys[i]);
   dialog.showModal();
   dialog.scrollTop = 0;
+}
+
+function compareFromDialog(i) {
+  openedFromTable = false; // the focus goes to the comparison instead
+  byId("run").close();
+  compareRuns(i, runOf(compared.b) === i ? runOf(compared.a) : runOf(compared.b));
+  byId("compare").scrollIntoView();
+  byId("compare-b").focus();
 }
 
 function startRun() {
@@ -32,6 +43,7 @@ function startRun() {
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   // the row that opened it was redrawn meanwhile, so the browser cannot return the focus to it by itself
   dialog.addEventListener("close", () => {
+    remember("run", null);
     if (openedFromTable) byId("runs-table").querySelector(`tr[data-run="${state.selected}"]`)?.focus({ preventScroll: true });
   });
 }

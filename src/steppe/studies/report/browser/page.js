@@ -9,7 +9,10 @@ function show(data) {
   drawContest();
   drawDetails();
   drawFilters();
+  drawCompareControls();
   drawScatterControls();
+  drawParallelControls();
+  drawImportance();
   drawHeatControls();
   drawCurvesControls();
   drawShapesControls();
@@ -19,7 +22,7 @@ function show(data) {
   if (held && document.activeElement?.id !== held) byId(held)?.focus({ preventScroll: true });
 }
 
-const SECTIONS = { overview: "Overview", contest: "Methods", details: "Details", runs: "Runs", scatter: "Scatter", heat: "Heat maps", curves: "Curves", spectra: "Spectra", landscapes: "Landscapes", ensembles: "Ensembles", making: "Versions" };
+const SECTIONS = { overview: "Overview", contest: "Methods", details: "Details", runs: "Runs", compare: "Compare", scatter: "Scatter", parallel: "Parallel", importance: "Settings", heat: "Heat maps", curves: "Curves", spectra: "Spectra", landscapes: "Landscapes", ensembles: "Ensembles", making: "Versions" };
 
 function drawSections() {
   for (const id of ["runs", "scatter"]) byId(id).hidden = !state.data.runs.names.length || (id === "scatter" && !quantities().length);
@@ -31,6 +34,9 @@ function startSections() {
   const mark = () => {
     const here = Object.keys(SECTIONS).filter((id) => !byId(id).hidden && byId(id).getBoundingClientRect().top < 160).at(-1);
     for (const link of byId("sections").children) link.setAttribute("aria-current", String(link.getAttribute("href") === `#${here}`));
+    const nav = byId("sections");
+    const link = nav.querySelector("[aria-current=true]");
+    if (link) nav.scrollLeft = link.offsetLeft - nav.offsetLeft - (nav.clientWidth - link.clientWidth) / 2; // it may be wider than the screen
   };
   addEventListener("scroll", mark, { passive: true });
   mark();
@@ -50,6 +56,7 @@ function stackWide() {
 
 function start() {
   startTheme(() => { drawScatter(); drawCurves(); drawHeat(); redrawAll(); });
+  startParallel();
   startRun();
   startScatter();
   startCurves();
@@ -58,15 +65,18 @@ function start() {
   startPrinting(drawTables, drawTables);
   onChange(drawRuns);
   onChange(() => { if (!byId("scatter").hidden) drawScatter(); });
+  onChange(drawCompare);
+  onChange(drawParallel);
   onChange(drawHeat);
   onChange(drawCurves);
   onChange(drawShapes);
   const data = JSON.parse(byId("data").textContent);
   show(data);
+  startLink();
   startSections();
   performance.mark("interactive"); // charts follow
   window.steppe = { tau, state, digits, signed, tauWords, chance, percent, uncertain }; // for the console and for tests
-  const drawn = unpackPlotly().then(redrawAll).catch((error) => {
+  const drawn = unpackPlotly().then(redrawAll).then(goToLinkedSection).catch((error) => {
     for (const id of charts.keys()) byId(id).replaceChildren(el("p", { class: "quiet" }, `No charts: ${error.message}. The tables are complete without them.`));
   });
   drawn.then(() => { document.documentElement.dataset.ready = "yes"; });

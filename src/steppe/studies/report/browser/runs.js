@@ -38,26 +38,52 @@ function order() {
   return [...state.shown].sort(compare);
 }
 
+function setSearch(text) {
+  state.search = text;
+  table.page = 0;
+  remember("filter", text.trim() ? text : null);
+  if (byId("search").value !== text) byId("search").value = text;
+  changed();
+}
+
 function drawFilters() {
   const { settings } = state.data;
-  const search = el("input", { type: "search", id: "search", placeholder: "name or setting=value", autocomplete: "off", spellcheck: "false",
-    oninput: () => { state.search = search.value; table.page = 0; changed(); } });
+  const search = el("input", { type: "search", id: "search", placeholder: "lr > 0.05 and test_error <= 3%", autocomplete: "off", spellcheck: "false",
+    "aria-describedby": "filter-problem filter-help", oninput: () => setSearch(search.value) });
   search.value = state.search;
-  const made = [el("label", { for: "search", class: "search" }, "Search", search)];
+  const made = [el("label", { for: "search", class: "search" }, "Search or filter", search)];
   for (const setting of settings) {
     const found = levels(setting.values).map(word);
     if (found.length > MENU) continue;
     const options = [["", "any"], ...found.map((w) => [`=${w}`, w])];
     const chosen = state.filters.has(setting.name) ? `=${state.filters.get(setting.name)}` : "";
-    made.push(menu(setting.name, `filter-${settings.indexOf(setting)}`, options, chosen, (value) => {
+    made.push(menu(setting.name, `filter-${setting.name}`, options, chosen, (value) => {
       if (value) state.filters.set(setting.name, value.slice(1)); else state.filters.delete(setting.name);
       table.page = 0;
       changed();
     }));
     made.at(-1).querySelector("select").dataset.setting = setting.name;
   }
-  const clear = el("button", { type: "button", id: "clear", onclick: () => { state.filters.clear(); state.search = ""; table.page = 0; drawFilters(); changed(); byId("search").focus(); } }, "Clear");
-  byId("filters").replaceChildren(...made, clear, el("p", { class: "counted", id: "counted", role: "status" }));
+  const clear = el("button", { type: "button", id: "clear", onclick: () => {
+    for (const name of state.filters.keys()) remember(`filter-${name}`, null);
+    state.filters.clear();
+    state.search = "";
+    drawFilters();
+    setSearch("");
+    byId("search").focus();
+  } }, "Clear");
+  byId("filters").replaceChildren(...made, clear, el("p", { class: "counted", id: "counted", role: "status" }),
+    el("p", { class: "problem", id: "filter-problem", role: "status" }),
+    el("p", { class: "help", id: "filter-help" }, "Conditions on any setting, target or measure: ", ...["lr > 0.05", "test_error <= 3%", "method = sam"].flatMap((text, k) => [k ? ", " : "", el("code", {}, text)]),
+      ", combined with “and” or blanks. Other words are searched for in names and settings. The page's address keeps the view."));
+}
+
+function drawProblem() {
+  const place = byId("filter-problem");
+  const words = state.problem || state.hint;
+  if (place.textContent !== words) place.textContent = words; // or it would be announced again
+  place.classList.toggle("wrong", Boolean(state.problem));
+  byId("search").setAttribute("aria-invalid", String(Boolean(state.problem)));
 }
 
 function drawRuns() {
@@ -68,6 +94,7 @@ function drawRuns() {
   const here = paper ? rows : rows.slice(table.page * PAGE, (table.page + 1) * PAGE);
   byId("counted").textContent = filtered() ? `${state.shown.length} of ${count(state.data.runs.names.length, "run")}` : `all ${count(rows.length, "run")}`;
   byId("clear").disabled = !filtered() && !state.search;
+  drawProblem();
   const body = el("tbody", {}, ...here.map((i, k) => runRow(i, k, columns)));
   if (!here.length) body.append(el("tr", {}, el("td", { colspan: columns.length, class: "quiet" }, "No run matches these filters.")));
   const made = el("table", { class: "runs", id: "runs-table" }, el("thead", {}, el("tr", {}, ...columns.map(headCell))), body);
@@ -123,6 +150,12 @@ function underTable(pages, rows, columns) {
   return el("div", { class: "under" }, ...parts);
 }
 
+function closeOnEscape(event) {
+  if (event.key !== "Escape") return;
+  event.currentTarget.open = false;
+  event.currentTarget.firstChild.focus();
+}
+
 function columnChoice() {
   const groups = [["settings:", "Settings"], ["targets:", "Targets"], ["measures:", "Measures"]];
   const boxes = groups.flatMap(([prefix, title]) => {
@@ -134,7 +167,7 @@ function columnChoice() {
     }));
     return those.length ? [el("h3", {}, title), ...ticks] : [];
   });
-  return el("details", { class: "columns", id: "columns", onkeydown: (e) => { if (e.key === "Escape") { byId("columns").open = false; byId("columns").firstChild.focus(); } } },
+  return el("details", { class: "columns", id: "columns", onkeydown: closeOnEscape },
     el("summary", {}, "Columns"), el("div", {}, ...boxes));
 }
 

@@ -1,7 +1,7 @@
-// Any measure against any target, coloured and shaped by any setting, with tau in every group.
+// Any measure against any target, coloured and shaped by any setting, with the study's taus and their intervals.
 
-const scatter = { x: null, y: null, colour: null, shape: null, group: null, logX: null, logY: false, errors: null, at: -1, points: [] };
-const GROUPS = "groups of the study";
+const scatter = { x: null, y: null, colour: null, shape: null, logX: null, logY: null, errors: null, at: -1, points: [] };
+const DECADES = 100; // from this ratio of positive values on, an axis is logarithmic at first
 const BARS = 300; // runs up to which error bars are shown at first
 
 function settingMenu(label, id, chosen, changedTo) {
@@ -17,28 +17,25 @@ function drawScatterControls() {
   const first = scatter.x === null;
   scatter.x = kept(scatter.x, axes, (measures[0] ?? axes[0])?.[0]);
   scatter.y = kept(scatter.y, axes, (targets[0] ?? axes[0])?.[0]);
-  const hasGroups = new Set(runs.groups).size > 1;
   if (first || (scatter.colour && !names.includes(scatter.colour))) scatter.colour = names.includes("method") ? "method" : names[0] ?? null;
   if (first || (scatter.shape && !names.includes(scatter.shape))) scatter.shape = names.find((n) => n !== scatter.colour && n !== "seed" && levels(column("settings", n).values).length <= SHAPES.length) ?? null;
-  const groupings = [...(hasGroups ? [["groups", GROUPS]] : []), ["", "no groups"], ...names.map((n) => [`=${n}`, n])];
-  scatter.group = kept(scatter.group, groupings, hasGroups ? "groups" : scatter.colour ? `=${scatter.colour}` : "");
   scatter.errors ??= runs.names.length <= BARS;
-  if (scatter.logX === null) scatter.logX = spreads(scatter.x);
-  const set = (key) => (value) => { scatter[key] = value; if (key === "x") { scatter.logX = spreads(value); byId("scatter-log-x").checked = scatter.logX; } drawScatter(); };
+  scatter.logX ??= spreads(scatter.x);
+  scatter.logY ??= spreads(scatter.y);
+  const set = (key) => (value) => { scatter[key] = value; drawScatter(); };
+  // a new quantity has its own scale
+  const setAxis = (key, log, tickId) => (value) => { scatter[log] = spreads(value); byId(tickId).checked = scatter[log]; set(key)(value); };
   byId("scatter-controls").replaceChildren(
-    menu("x axis", "scatter-x", axes, scatter.x, set("x")), menu("y axis", "scatter-y", axes, scatter.y, set("y")),
+    menu("x axis", "scatter-x", axes, scatter.x, setAxis("x", "logX", "scatter-log-x")), menu("y axis", "scatter-y", axes, scatter.y, setAxis("y", "logY", "scatter-log-y")),
     settingMenu("Colour", "scatter-colour", scatter.colour, set("colour")), settingMenu("Shape", "scatter-shape", scatter.shape, set("shape")),
-    menu("τ within", "scatter-group", groupings, scatter.group, set("group")),
     tick("log x", "scatter-log-x", scatter.logX, set("logX")), tick("log y", "scatter-log-y", scatter.logY, set("logY")), tick("error bars", "scatter-errors", scatter.errors, set("errors")));
 }
 
-// Whether values span so much that a linear axis would crowd them at one end.
+// Whether values are positive and span decades, so that a linear axis would crowd them at one end.
 function spreads(key) {
-  const [low, high] = span(quantity(key)?.values ?? []);
-  return low > 0 && high / low > 30;
+  const [low, high] = span(key ? quantity(key).values : []);
+  return low > 0 && high / low >= DECADES;
 }
-
-const groupOf = () => (scatter.group === "groups" ? state.data.runs.groups : scatter.group ? column("settings", scatter.group.slice(1)).values.map(word) : null);
 
 function runLines(i, x, y) {
   const settings = state.data.settings.slice(0, 8).map((s) => `${s.name} ${word(s.values[i])}`);
@@ -69,8 +66,7 @@ function scatterFigure() {
     marker: { color: colour, symbol: those.map((i) => shapeOf(i) + (counts(i) ? "" : "-open")), size: those.map((i) => (i === state.selected ? 16 : 10)), opacity: those.map((i) => (counts(i) ? 0.9 : 0.45)),
       line: { color: those.map((i) => (i === state.selected ? ink("ink") : counts(i) ? edge(colour) : colour)), width: those.map((i) => (i === state.selected ? 2.5 : 1)) } },
   }));
-  const axis = (c, log) => ({ words: c.name, type: log ? "log" : "linear", zeroline: false, ...(log ? { dtick: undefined, exponentformat: "power" } : {}) });
-  return { data, layout: { xaxis: axis(x, scatter.logX), yaxis: axis(y, scatter.logY), uirevision: `${scatter.x} ${scatter.y} ${scatter.logX} ${scatter.logY}` } };
+  return { data, layout: { xaxis: quantityAxis(x, scatter.logX), yaxis: quantityAxis(y, scatter.logY), uirevision: `${scatter.x} ${scatter.y} ${scatter.logX} ${scatter.logY}` } };
 }
 
 function bars(c, rows, colour) {
@@ -92,7 +88,7 @@ function drawScatter() {
   const y = quantity(scatter.y);
   scatter.points = placed(x, y);
   redraw("scatter-chart");
-  drawKey("scatter-key", scatter.colour, scatter.shape);
+  drawKey("scatter-key", scatter.colour, scatter.shape, groupTaus());
   drawTaus();
   const there = state.shown.filter((i) => isNumber(x?.values[i]) && isNumber(y?.values[i])).length;
   const marks = [`${count(there, "run")} with both values.`];
@@ -104,12 +100,21 @@ function drawScatter() {
   byId("scatter-caption").replaceChildren(`${marks.join(" ")} `, el("span", { class: "screen-only" }, keys));
 }
 
-// The legend: colours and shapes with the number of runs that count.
-function drawKey(id, colourName, shapeName) {
+// The study's findings on the two axes, by hypothesis; none while a filter is on, because they are over all runs.
+const findingsShown = () => (filtered() ? [] : state.data.findings.findings.filter((f) => scatter.x === `measures:${f.measure}` && scatter.y === `targets:${f.target}`));
+const groupTaus = () => {
+  const { by_group: taus = [] } = findingsShown().find((f) => f.hypothesis === "within groups") ?? {};
+  return levels(state.data.runs.groups).map((group) => taus.find((g) => g.group === group)).filter((g) => isNumber(g?.low)); // in the study's order
+};
+
+// The legend: colours and shapes with the number of runs that count, and tau with its interval where the study has it.
+function drawKey(id, colourName, shapeName, taus = []) {
   const parts = [];
   const listed = (setting, found, mark) => el("ul", {}, ...found.map((v) => {
     const n = state.shown.filter((i) => counts(i) && word(setting.values[i]) === word(v)).length;
-    return el("li", {}, mark(v), el("span", { title: word(v) }, word(v)), el("span", { class: "quiet", title: `${count(n, "run")} of this kind ${n === 1 ? "counts" : "count"}` }, n));
+    const t = taus.find((g) => spoken(g.group) === `${setting.name}=${word(v)}`);
+    return el("li", {}, mark(v), el("span", { title: word(v) }, word(v)), el("span", { class: "quiet", title: `${count(n, "run")} of this kind ${n === 1 ? "counts" : "count"}` }, n),
+      t ? el("span", { class: "tau" }, `τ ${tauWords(t.tau)} (${intervalWords(t)}), n = ${t.n}`) : null);
   }));
   if (colourName) {
     const setting = column("settings", colourName);
@@ -132,26 +137,26 @@ function drawTaus() {
   const x = quantity(scatter.x);
   const y = quantity(scatter.y);
   if (!x || !y) return place.replaceChildren();
-  const groups = groupOf();
-  const of = (rows, within = null) => tau(rows.map((i) => x.values[i]), rows.map((i) => y.values[i]), within && rows.map((i) => within[i]));
-  // with an interval from Python where all runs are shown, and these are a measure, a target and the study's groups
+  const { groups } = state.data.runs;
   const counted = state.shown.filter(counts);
-  const known = filtered() ? [] : state.data.findings.findings.filter((f) => scatter.x === `measures:${f.measure}` && scatter.y === `targets:${f.target}`);
-  const within = scatter.group === "groups" ? known.find((f) => f.hypothesis === "within groups") : null;
-  const rows = [["all pairs", of(counted), known.find((f) => f.hypothesis === "strong")]];
-  if (groups) {
-    rows.push(["pairs within a group", of(counted, groups), within]);
-    for (const level of levels(groups)) rows.push([level, of(counted.filter((i) => groups[i] === level)), within?.by_group.find((g) => g.group === level)]);
-  }
+  const of = (within) => tau(counted.map((i) => x.values[i]), counted.map((i) => y.values[i]), within && counted.map((i) => within[i]));
+  const finding = (hypothesis) => findingsShown().find((f) => f.hypothesis === hypothesis);
+  const within = finding("within groups");
+  const rows = [["all pairs", finding("strong") ?? of(null)]];
+  if (new Set(groups).size > 1) rows.push(["pairs within a group", within ?? of(groups)]);
+  for (const g of groupTaus()) rows.push([g.group, { ...g, pairs: (g.n * (g.n - 1)) / 2 }]);
+  const left = (within?.by_group.length ?? 0) - groupTaus().length;
+  const notes = [...(rows.some(([, t]) => t.low === undefined) ? [`τ without an interval describes the runs shown and decides nothing${filtered() ? ": clear the filters to see intervals" : ""}.`] : []),
+    ...(left ? [`${count(left, "group")} with too few configurations for an interval ${left === 1 ? "is" : "are"} left out.`] : [])];
   place.replaceChildren(
     el("h3", {}, `τ of ${x.name} and ${y.name}, ${filtered() ? "over the runs shown" : "over all runs that count"}`),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "τ by group" }, el("table", { id: "group-taus" },
       el("thead", {}, el("tr", {}, ...["", "τ", "from −1 to 1", "95 % interval", "pairs", "n"].map((h, k) => el("th", { scope: "col", class: k === 0 || k === 2 ? null : "number" }, h)))),
-      el("tbody", {}, ...rows.map(([name, t, full]) => el("tr", {}, el("th", { scope: "row" }, spoken(name)),
+      el("tbody", {}, ...rows.map(([name, t]) => el("tr", {}, el("th", { scope: "row" }, spoken(name)),
         el("td", { class: "number", "data-value": t.tau }, tauWords(t.tau)),
-        el("td", { class: "interval-cell" }, isNumber(t.tau) ? intervalPicture({ tau: t.tau, low: full?.low, high: full?.high }) : ""),
-        el("td", { class: "number" }, full ? intervalWords(full) : "–"), el("td", { class: "number" }, t.pairs.toLocaleString("en")), el("td", { class: "number" }, t.n)))))),
-    ...(filtered() ? [el("p", { class: "quiet" }, "Intervals are available for all runs only: clear the filters to see them.")] : []));
+        el("td", { class: "interval-cell" }, isNumber(t.tau) ? intervalPicture(t) : ""),
+        el("td", { class: "number" }, intervalWords(t)), el("td", { class: "number" }, t.pairs.toLocaleString("en")), el("td", { class: "number" }, t.n)))))),
+    ...notes.map((text) => el("p", { class: "quiet" }, text)));
   return undefined;
 }
 
@@ -177,8 +182,10 @@ function startScatter() {
       const curve = place.data.findIndex((t) => t.customdata.includes(run));
       plotly.Fx.hover(place, [{ curveNumber: curve, pointNumber: place.data[curve].customdata.indexOf(run) }]);
       byId("scatter-readout").textContent = runLines(run, quantity(scatter.x), quantity(scatter.y)).map((t) => level(short(t, 120))).join(" · ");
-    } else if (event.key === "Enter" && scatter.points[scatter.at] !== undefined) showRun(scatter.points[scatter.at]);
-    else if (event.key === "Escape" && plotly) { plotly.Fx.unhover(place); scatter.at = -1; }
+    } else if (event.key === "Enter" && scatter.points[scatter.at] !== undefined) {
+      event.preventDefault(); // or the same key would press the dialog's first button
+      showRun(scatter.points[scatter.at]);
+    } else if (event.key === "Escape" && plotly) { plotly.Fx.unhover(place); scatter.at = -1; }
   });
   chart("scatter-chart", scatterFigure, scatterListeners);
 }

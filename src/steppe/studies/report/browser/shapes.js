@@ -2,7 +2,7 @@
 
 const shapes = { spectra: new Set(), directions: null, landscape: null, beside: null, logRise: false, ensembleX: null, ensembleY: null };
 const SPECTRA = 4; // at first
-const DECADES = 4; // of the logarithmic scale of landscapes, below the largest rise
+const RISE_DECADES = 4; // of the logarithmic scale of landscapes, below the largest rise
 const DIRECTIONS = { eigenvectors: "top eigenvectors", random: "random", stored: "as stored" };
 const STANDING = " Best and worst refer to the study's first target, flattest and sharpest to its first measure, among runs that count.";
 
@@ -26,7 +26,7 @@ function drawShapesControls() {
   if (landscapes.length) {
     const kinds = landscapes.map((one) => [one.directions, DIRECTIONS[one.directions] ?? one.directions]);
     shapes.directions = kept(shapes.directions, kinds);
-    const runs = compared().runs;
+    const runs = landscapeSet().runs;
     const options = runs.map((one, k) => [String(k), label(one)]);
     const others = [["", "nothing"], ...options];
     const withRole = (role, otherwise) => options[runs.findIndex((one) => one.roles.includes(role))]?.[0] ?? otherwise;
@@ -35,8 +35,8 @@ function drawShapesControls() {
     shapes.beside = kept(shapes.beside, others, withRole("sharpest", second));
     if (shapes.beside === shapes.landscape) shapes.beside = second;
     const set = (key) => (v) => { shapes[key] = v; drawShapes(); };
-    const turn = (v) => { const old = [shapes.landscape, shapes.beside].map((k) => compared().runs[Number(k)]?.run); shapes.directions = v; // the same runs, if they are there
-      [shapes.landscape, shapes.beside] = old.map((run) => { const k = compared().runs.findIndex((one) => one.run === run); return k < 0 ? null : String(k); });
+    const turn = (v) => { const old = [shapes.landscape, shapes.beside].map((k) => landscapeSet().runs[Number(k)]?.run); shapes.directions = v; // the same runs, if they are there
+      [shapes.landscape, shapes.beside] = old.map((run) => { const k = landscapeSet().runs.findIndex((one) => one.run === run); return k < 0 ? null : String(k); });
       drawShapesControls(); drawShapes(); };
     byId("landscapes-controls").replaceChildren(...(kinds.length > 1 ? [menu("Directions", "landscape-directions", kinds, shapes.directions, turn)] : []),
       menu("Run", "landscape-run", options, shapes.landscape, set("landscape")),
@@ -54,7 +54,7 @@ function drawShapesControls() {
 }
 
 // The landscapes with the chosen directions.
-const compared = () => state.data.landscapes.find((one) => one.directions === shapes.directions);
+const landscapeSet = () => state.data.landscapes.find((one) => one.directions === shapes.directions);
 
 // Densities with a band of one standard error, and the largest eigenvalue of each run.
 function spectraFigure() {
@@ -92,7 +92,7 @@ function drawSpectraCaption() {
 
 // Up to two landscapes side by side with one scale, and the loss along the first direction of both below.
 function landscapeFigure() {
-  const runs = compared()?.runs ?? [];
+  const runs = landscapeSet()?.runs ?? [];
   const those = [shapes.landscape, shapes.beside].filter((k, i, all) => k && all.indexOf(k) === i).map((k) => runs[Number(k)]).filter(Boolean);
   if (!those.length) return null;
   const narrow = innerWidth < 760 && !paper;
@@ -100,7 +100,7 @@ function landscapeFigure() {
   const few = planes.length < 2;
   byId("landscapes-chart").parentElement.style.maxWidth = few ? "48rem" : "none";
   const [low, high] = span(those.flatMap((one) => one.rises.flat()));
-  const scale = { log: shapes.logRise && high > 0, low: shapes.logRise && high > 0 ? high * 10 ** -DECADES : low, high };
+  const scale = { log: shapes.logRise && high > 0, low: shapes.logRise && high > 0 ? high * 10 ** -RISE_DECADES : low, high };
   // rows of the figure from the top, in pixels: planes, stacked on a narrow screen, and the profile
   const rows = [...(planes.length ? (narrow ? planes.map(() => 300) : [400]) : []), narrow ? 220 : 230];
   const gap = narrow ? 120 : 104;
@@ -156,7 +156,7 @@ function contours(one, place, scale, bar, flat) {
 
 // The radius and the rise that it was chosen for, and what the directions are.
 function drawLandscapesCaption() {
-  const { runs, radius, rise, directions } = compared();
+  const { runs, radius, rise, directions } = landscapeSet();
   const parts = ["Rise of the loss above the loss at the trained weights (the cross), with one scale."];
   const note = runs[Number(shapes.landscape)]?.note;
   if (note) parts.push(`${note[0].toUpperCase()}${note.slice(1)}.`);

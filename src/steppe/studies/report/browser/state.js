@@ -1,17 +1,13 @@
 // The state of the page: the study's data, the runs that match the filters, and the selected run.
 
-const state = { data: null, shown: [], filters: new Map(), search: "", selected: null, listeners: [] };
+const state = { data: null, shown: [], filters: new Map(), search: "", problem: "", hint: "", selected: null, listeners: [] };
 
 function settle() {
   const { runs, settings } = state.data;
-  const wanted = state.search.toLowerCase().split(/\s+/).filter(Boolean);
   const by = [...state.filters].map(([name, value]) => [settings.find((s) => s.name === name), value]).filter(([s]) => s);
-  state.shown = runs.names.map((_, i) => i).filter((i) => {
-    if (!by.every(([setting, value]) => word(setting.values[i]) === value)) return false;
-    if (!wanted.length) return true;
-    const text = [runs.names[i], runs.states[i], runs.groups[i], ...settings.map((s) => `${s.name}=${word(s.values[i])}`)].join(" ").toLowerCase();
-    return wanted.every((w) => text.includes(w));
-  });
+  const { holds, problem, hint } = parsedFilter(state.search);
+  Object.assign(state, { problem, hint });
+  state.shown = runs.names.map((_, i) => i).filter((i) => by.every(([setting, value]) => word(setting.values[i]) === value) && holds(i));
 }
 
 // Whether a run is finished and within the study's admission rule: all statistics are over such runs.
@@ -30,7 +26,15 @@ const pick = (values) => state.shown.map((i) => values[i]);
 // Targets and measures, as [value, words] pairs for a menu.
 const named = (kind) => state.data[kind].map((c) => [c.name, c.name]);
 const quantity = (key) => column(key.slice(0, key.indexOf(":")), key.slice(key.indexOf(":") + 1));
-const quantities = () => ["targets", "measures"].flatMap((kind) => named(kind).map(([name]) => [`${kind}:${name}`, name]));
+const quantities = () => ["targets", "measures"].flatMap((kind) => state.data[kind].map((c) => [`${kind}:${c.name}`, hasLabel(c) ? `${c.name}: ${c.label}` : c.name]));
+
+// A quantity in words beside its identifier: "largest Hessian eigenvalue (lambda_max)".
+const hasLabel = (c) => Boolean(c.label) && c.label !== c.name.replace(/_/g, " ");
+const titled = (c) => (hasLabel(c) ? `${c.label} (${c.name})` : c.label || c.name);
+
+// How a quantity's numbers are written.
+const writer = (c) => (c.percent ? percent : digits);
+const inWords = (c, i) => withError(c.values[i], c.errors?.[i], writer(c)).map((part) => part.textContent ?? part).join("");
 
 // Keeps the chosen option if it still exists.
 const kept = (chosen, options, otherwise) => (options.some(([value]) => value === chosen) ? chosen : otherwise ?? options[0]?.[0] ?? null);
