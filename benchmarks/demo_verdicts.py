@@ -5,10 +5,10 @@
 
 Runs the study of `make demo` as it is (repetition 0), and five more times with other seeds of everything: repetition r
 adds 100 r to the seeds of training, which are also those of the label noise, and draws its permutations with seed r and
-three others. Repetition 2 trains with two threads. Repetition 3 uses torch's and MKL's kernels for CPUs without AVX, which
-round differently. Pictures are not computed. `--out` is a page with every verdict by repetition. `--result` is what
-repetition 0 found, as `steppe study run --json` prints it: README and docs quote it, and the tests compare them. Studies
-are kept in FOLDER: rerun the command to resume.
+three others. Repetition 2 trains with two threads. Repetition 3 uses torch's and MKL's kernels for CPUs without AVX,
+which round differently. Pictures are not computed. `--out` is a page with every verdict by repetition. `--result` is
+what repetition 0 found, as `steppe study run --json` prints it: README and docs quote it, and the tests compare them.
+Studies are kept in FOLDER: rerun the command to resume.
 """
 
 from __future__ import annotations
@@ -147,18 +147,22 @@ def comparison_row(c: Mapping[str, Any]) -> str:
     return f"| `{c['contender']}` | {100 * c['difference']:+.1f} | {low} to {high} | {c['verdict']} |"
 
 
+def points(c: Mapping[str, Any]) -> str:
+    """A comparison in a sentence."""
+    difference, low, high = (f"{100 * c[key]:+.1f}" for key in ("difference", "low", "high"))
+    return f"{difference} points (95 % interval {low} to {high})"
+
+
 def quoted(result: Mapping[str, Any]) -> Iterator[str]:
-    """The tables of docs/studies.md from a stored result: per target, measures over all runs and within groups, methods."""
+    """The lines of the tables in docs/studies.md: measures over all runs and within groups, and methods, per target."""
     found = result["findings"]
     for target in dict.fromkeys(f["target"] for f in found["findings"]):
-        for title, hypothesis in (
-            (f"{target}, all runs", "strong"),
-            (f"{target}, runs with the same lr", "within groups"),
-        ):
-            yield f"\n| {title} | tau | 95 % interval | verdict |\n|---|---|---|---|"
+        for hypothesis, runs in (("strong", "all runs"), ("within groups", "runs with the same lr")):
+            yield from ("", f"| {target}, {runs} | tau | 95 % interval | verdict |", "|---|---|---|---|")
             rows = [f for f in found["findings"] if (f["target"], f["hypothesis"]) == (target, hypothesis)]
             yield from map(prediction_row, rows)
-        yield f"\n| {target}, compared with `{found['reference']}` | points | 95 % interval | verdict |\n|---|---|---|---|"
+        head = f"| {target}, compared with `{found['reference']}` | points | 95 % interval | verdict |"
+        yield from ("", head, "|---|---|---|---|")
         yield from (comparison_row(c) for c in found["comparisons"] if c["target"] == target)
 
 
@@ -180,25 +184,25 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--result", type=Path)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(words)
-    repeated, about = {}, f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {machine()}"
-    for repetition in REPETITIONS[: options.repetitions]:
-        study = repetition.of(digits(), options.folder, options.workers)
+    repetitions = REPETITIONS[: options.repetitions]
+    studies = [repetition.of(digits(), options.folder, options.workers) for repetition in repetitions]
+    for repetition, study in zip(repetitions, studies, strict=True):
         with environment(repetition.environment):
             outcome = run(study, progress=True)
         if outcome.stopped or outcome.failures:
-            raise SystemExit(
-                f"repetition {repetition.number}: {outcome.stopped or dict(outcome.failures)}; rerun to resume"
-            )
-        repeated[str(repetition.number)] = found_by(study, (repetition.number, *MORE_SEEDS))
-        if options.result and not repetition.number:
-            result = replace(study_result(study, *look(study)), folder=digits().folder)
-            stored = json_safe({"made": about, **result.to_dict()}, str)
-            options.result.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-            print("\n".join(quoted(stored)))
-    how = [f"- {r.number}: {r.words}" for r in REPETITIONS[: options.repetitions]]
+            raise SystemExit(f"repetition {repetition.number}: {outcome.stopped or dict(outcome.failures)}")
+    about = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {machine()}"
+    if options.result:
+        result = replace(study_result(studies[0], *look(studies[0])), folder=digits().folder)
+        stored = json_safe({"made": about, **result.to_dict()}, str)
+        options.result.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        print("\n".join(quoted(stored)))
+    numbered = zip(repetitions, studies, strict=True)
+    repeated = {str(r.number): found_by(study, (r.number, *MORE_SEEDS)) for r, study in numbered}
+    how = [f"- {r.number}: {r.words}" for r in repetitions]
     head = "# Verdicts of the built-in study, repeated\n\n`benchmarks/demo_verdicts.py`: what is repeated, and how."
-    tail = "tau, or the difference to the plain optimizer in percent of its error, in parentheses."
-    lines = [f"{head} {about}.\n", *how, f"\n{tail[0].upper()}{tail[1:]}\n", *page(repeated), ""]
+    note = "In parentheses: tau, or the difference to the plain optimizer in percent of its error."
+    lines = [f"{head} {about}.\n", *how, f"\n{note}\n", *page(repeated), ""]
     print("\n".join(lines))
     if options.out:
         options.out.write_text("\n".join(lines), encoding="utf-8")
