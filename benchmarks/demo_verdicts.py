@@ -1,0 +1,213 @@
+"""The verdicts of the built-in study stay the same with other seeds, threads and arithmetic.
+
+    PYTHONPATH=src python benchmarks/demo_verdicts.py --folder FOLDER \
+        --result docs/demo.json --out benchmarks/results/demo_verdicts_cpu_DATE.md
+
+Runs the study of `make demo` as it is (repetition 0), and five more times with other seeds of everything: repetition r
+adds 100 r to the seeds of training, which are also those of the label noise, and draws its permutations with seed r and
+three others. Repetition 2 trains with two threads. Repetition 3 uses torch's and MKL's kernels for CPUs without AVX,
+which round differently. Pictures are not computed. `--out` is a page with every verdict by repetition. `--result` is
+what repetition 0 found, as `steppe study run --json` prints it: README and docs quote it, and the tests compare them.
+Studies are kept in FOLDER: rerun the command to resume.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from steppe._util.json import json_safe
+
+from steppe.studies.plan import Show, Study, digits
+from steppe.studies.result import admitted, findings_of, of_plan, study_result
+from steppe.studies.run import look, run
+from steppe.studies.statistics.findings import Findings
+
+WITHOUT_AVX = {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+SHIFT = 100  # between the training seeds of two repetitions
+MORE_SEEDS = (1000, 2000, 3000)  # of permutations, beside the repetition's own
+
+Row = tuple[str, str, str]  # target, measure or contender, and hypothesis or "method"
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """One way to repeat the study: a number, which shifts all seeds, threads per run, and variables of the workers."""
+
+    number: int
+    threads: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, study: Study, folder: Path, workers: int | None = None) -> Study:
+        """The study with these seeds and threads, in a folder of its own."""
+        axes = dict(study.grid.axes)
+        axes["seed"] = [{"seed": value["seed"] + SHIFT * self.number} for value in axes["seed"]]
+        return replace(
+            study,
+            base={**study.base, "threads": self.threads},
+            grid=replace(study.grid, axes=axes),
+            show=Show(),
+            engine=replace(study.engine, workers=workers),
+            out=str(folder / str(self.number)),
+        )
+
+    @property
+    def words(self) -> str:
+        """What differs from the study as it is."""
+        parts = [f"seeds + {SHIFT * self.number}"] if self.number else ["as it is"]
+        parts += [f"{self.threads} threads"] if self.threads > 1 else []
+        parts += [f"{k}={v}" for k, v in self.environment.items()]
+        return ", ".join(parts)
+
+
+REPETITIONS = (
+    Repetition(0),
+    Repetition(1),
+    Repetition(2, threads=2),
+    Repetition(3, environment=WITHOUT_AVX),
+    Repetition(4),
+    Repetition(5),
+)
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Variables that processes inherit which are started meanwhile."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def found_by(study: Study, seeds: Sequence[int]) -> list[Findings]:
+    """The findings of a study that has run, by each seed of the permutations."""
+    planned, table = look(study)
+    counted = admitted(study, of_plan(study, planned, table))
+    return [findings_of(counted, study.measures, study.targets, seed=seed) for seed in seeds]
+
+
+def verdicts(found: Findings) -> dict[Row, str]:
+    """Every verdict of a study."""
+    rows: dict[Row, str] = {(f.target, f.measure, f.hypothesis): f.verdict for f in found.findings}
+    return rows | {(c.target, c.contender, "method"): c.verdict for c in found.comparisons}
+
+
+def numbers(found: Findings) -> dict[Row, str]:
+    """Every tau, and every difference between methods as a percentage of the reference's mean."""
+    rows = {(f.target, f.measure, f.hypothesis): f"{f.tau:+.2f}" for f in found.findings}
+    return rows | {
+        (c.target, c.contender, "method"): f"{100 * c.difference / c.reference_mean:+.0f} %" for c in found.comparisons
+    }
+
+
+def page(repeated: Mapping[str, Sequence[Findings]]) -> Iterator[str]:
+    """The lines of the page: one row per verdict, one column per repetition.
+
+    Parameters
+    ----------
+    repeated : mapping of str to sequence of Findings
+        Findings by repetition, one per seed of the permutations.
+
+    """
+    yield "| target | measure or method | hypothesis | " + " | ".join(repeated) + " | same |"
+    yield "|---" * (4 + len(repeated)) + "|"
+    first, same = next(iter(repeated.values()))[0], 0
+    for row in verdicts(first):
+        cells, seen = [], set()
+        for each in repeated.values():
+            words = list(dict.fromkeys(verdicts(found).get(row, "missing") for found in each))
+            seen |= set(words)
+            cells.append(f"{' or '.join(words)} ({numbers(each[0]).get(row, 'missing')})")
+        same += len(seen) == 1
+        yield f"| {' | '.join((*row, *cells))} | {'yes' if len(seen) == 1 else 'no'} |"
+    yield f"\n{same} of {len(verdicts(first))} verdicts are the same in all {len(repeated)} repetitions."
+
+
+def prediction_row(f: Mapping[str, Any]) -> str:
+    """A finding over all runs as README and docs quote it; `f` is a finding of a stored result."""
+    return f"| `{f['measure']}` | {f['tau']:+.2f} | {f['low']:+.2f} to {f['high']:+.2f} | {f['verdict']} |"
+
+
+def comparison_row(c: Mapping[str, Any]) -> str:
+    """A comparison as README and docs quote it, in points of the error."""
+    low, high = (f"{100 * c[end]:+.1f}" for end in ("low", "high"))
+    return f"| `{c['contender']}` | {100 * c['difference']:+.1f} | {low} to {high} | {c['verdict']} |"
+
+
+def points(c: Mapping[str, Any]) -> str:
+    """A comparison in a sentence."""
+    difference, low, high = (f"{100 * c[key]:+.1f}" for key in ("difference", "low", "high"))
+    return f"{difference} points (95 % interval {low} to {high})"
+
+
+def quoted(result: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of the tables in docs/studies.md: measures over all runs and within groups, and methods, per target."""
+    found = result["findings"]
+    for target in dict.fromkeys(f["target"] for f in found["findings"]):
+        for hypothesis, runs in (("strong", "all runs"), ("within groups", "runs with the same lr")):
+            yield from ("", f"| {target}, {runs} | tau | 95 % interval | verdict |", "|---|---|---|---|")
+            rows = [f for f in found["findings"] if (f["target"], f["hypothesis"]) == (target, hypothesis)]
+            yield from map(prediction_row, rows)
+        head = f"| {target}, compared with `{found['reference']}` | points | 95 % interval | verdict |"
+        yield from ("", head, "|---|---|---|---|")
+        yield from (comparison_row(c) for c in found["comparisons"] if c["target"] == target)
+
+
+def machine() -> str:
+    """The CPU, the number of cores and torch's version."""
+    import torch
+
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{name}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="of the studies")
+    parser.add_argument("--workers", type=int, help="processes; defaults to the number of cores")
+    parser.add_argument("--repetitions", type=int, default=len(REPETITIONS), help="the first so many")
+    parser.add_argument("--result", type=Path)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(words)
+    repetitions = REPETITIONS[: options.repetitions]
+    studies = [repetition.of(digits(), options.folder, options.workers) for repetition in repetitions]
+    for repetition, study in zip(repetitions, studies, strict=True):
+        with environment(repetition.environment):
+            outcome = run(study, progress=True)
+        if outcome.stopped or outcome.failures:
+            raise SystemExit(f"repetition {repetition.number}: {outcome.stopped or dict(outcome.failures)}")
+    about = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {machine()}"
+    if options.result:
+        result = replace(study_result(studies[0], *look(studies[0])), folder=digits().folder)
+        stored = json_safe({"made": about, **result.to_dict()}, str)
+        options.result.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        print("\n".join(quoted(stored)))
+    numbered = zip(repetitions, studies, strict=True)
+    repeated = {str(r.number): found_by(study, (r.number, *MORE_SEEDS)) for r, study in numbered}
+    how = [f"- {r.number}: {r.words}" for r in repetitions]
+    head = "# Verdicts of the built-in study, repeated\n\n`benchmarks/demo_verdicts.py`: what is repeated, and how."
+    note = "In parentheses: tau, or the difference to the plain optimizer in percent of its error."
+    lines = [f"{head} {about}.\n", *how, f"\n{note}\n", *page(repeated), ""]
+    print("\n".join(lines))
+    if options.out:
+        options.out.write_text("\n".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
