@@ -3,9 +3,10 @@
     python benchmarks/verdicts.py --studies 2000 --out benchmarks/results/verdicts_cpu_DATE.md
 
 - False verdicts: studies in which no measure is related to a target and no method has an effect, in the shape of the
-  built-in digits study: nine contenders, two learning rates, two seeds, six measures, three targets. Measures share a
-  factor, targets share a factor, and the seeds of a configuration share 0, 60 or 90 % of their variance. The bar: at
-  most 5 % of studies show any verdict.
+  built-in digits study (five contenders, six learning rates, two seeds, five measures, two targets) and in another one
+  (nine contenders, two learning rates, two seeds, six measures, three targets). Measures share a factor, targets share
+  a factor, and the seeds of a configuration share 0, 60 or 90 % of their variance. The bar: at most 5 % of studies show
+  any verdict.
 - Power: the same studies with one measure related to one target by the smallest detectable tau that such a study
   states. The bar: 80 % of studies say "predicts" (70 to 90 %).
 - Coverage: 95 % intervals of tau and of differences between methods. The bar: 93 to 97 %.
@@ -141,15 +142,17 @@ def shares(tasks: ProcessPoolExecutor, test: Callable[[int], object], n: int) ->
     return float(np.mean(list(tasks.map(test, range(n), chunksize=20))))
 
 
+DIGITS = Shape(methods=5, rates=6, measures=5, targets=2)  # the built-in study
 NULLS = {
-    "digits study, seeds share 60 %": Shape(),
+    "digits study, seeds share 60 %": DIGITS,
+    "nine contenders, two learning rates, seeds share 60 %": Shape(),
     "seeds share nothing": Shape(shared=0.0),
     "seeds share 90 %": Shape(shared=0.9),
     "a tenth of the runs is lost": Shape(lost=0.1),
     "learning rates matter, methods do not": Shape(by_method=False),
     "one learning rate, five methods, five seeds": Shape(methods=5, rates=1, seeds=5, by_method=False, grouped=False),
 }
-POWERS = {"18 configurations": Shape(), "60 configurations": Shape(methods=15, rates=4)}
+POWERS = {"18 configurations": Shape(), "30 configurations": DIGITS, "60 configurations": Shape(methods=15, rates=4)}
 COVERED = [
     Shape(methods=k // 2, rates=2, tau=tau, seeds=seeds, measures=1, targets=1, grouped=False)
     for k in (8, 18, 60) for seeds in (1, 2) for tau in (0.0, 0.3, 0.6)

@@ -20,7 +20,7 @@ def main(report: Path) -> None:
     browser_path = next(filter(None, map(which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        page = browser.new_page(viewport=SIZE, color_scheme="dark")
+        page = browser.new_page(viewport=SIZE, color_scheme="light")
         page.goto(report.resolve().as_uri())
         page.wait_for_selector("html[data-ready=yes]")
         page.add_style_tag(content=".top, .modebar { display: none !important }")
