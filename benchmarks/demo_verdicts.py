@@ -24,11 +24,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from steppe._util.json import json_safe
-
-from steppe.studies.plan import Show, Study, digits
+from steppe._util.export import json_safe
+from steppe.studies.plan import Study, digits
 from steppe.studies.result import admitted, findings_of, of_plan, study_result
 from steppe.studies.run import look, run
+from steppe.studies.show import Show
 from steppe.studies.statistics.findings import Findings
 
 WITHOUT_AVX = {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"}

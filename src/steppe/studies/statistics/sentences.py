@@ -112,12 +112,13 @@ def of_study(rows: Sequence[Finding], runs: int, configurations: int) -> str:
     targets = list(dict.fromkeys(f.target for f in strong))
     parts = []
     for verdict, words in (("predicts", "predicts"), ("predicts the opposite", "predicts the opposite for")):
+        by_names: dict[tuple[str, ...], list[str]] = {}  # targets of the same measures stand together
         for target in targets:
-            names = [f.measure for f in strong if f.target == target and f.verdict == verdict]
-            if names:
-                parts.append(
-                    f"{listed(names)} {words if len(names) == 1 else words.replace('predicts', 'predict', 1)} {target}"
-                )
+            names = tuple(f.measure for f in strong if f.target == target and f.verdict == verdict)
+            by_names.setdefault(names, []).append(target)
+        for names, together in by_names.items():
+            plural = words if len(names) == 1 else words.replace("predicts", "predict", 1)
+            parts += [f"{listed(names)} {plural} {listed(together)}"] if names else []
     none, open_ = ([f for f in strong if f.verdict == v] for v in ("no sign of it", "cannot tell"))
     if len(open_) == len(strong):
         able = [f.smallest_detectable_tau for f in open_ if isfinite(f.smallest_detectable_tau)]
