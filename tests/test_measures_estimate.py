@@ -180,13 +180,16 @@ def test_a_level_in_per_cent_is_refused(level: float) -> None:
 @pytest.mark.parametrize(
     ("estimate", "text"),
     [
-        (Estimate(0.041283, 0.0031, 8, "lower bound"), "0.04128 ± 0.0031 (lower bound, n=8)"),
-        (Estimate(1234567.0, 890.0, 20, "unbiased"), "1.235e+06 ± 8.9e+02 (unbiased, n=20)"),
+        (Estimate(0.041283, 0.0031, 8, "lower bound"), "0.0413 ± 0.0031 (lower bound, n=8)"),
+        (Estimate(1234567.0, 890.0, 20, "unbiased"), "(1.23457 ± 0.00089)e+06 (unbiased, n=20)"),
         (exact(3.14159265), "3.14159 (exact)"),
         (exact(3.0, note="dense"), "3 (exact): dense"),
         (Estimate(2.0, nan, 1, "plug-in"), "2 (plug-in)"),
-        (Estimate(2.0, 0.1, 4, "unbiased", complete=False), "2 ± 0.1 (unbiased, n=4, stopped early)"),
-        (Estimate(2.0, 0.1, 4, "unbiased", note="why", complete=False), "2 ± 0.1 (unbiased, n=4, stopped early): why"),
+        (Estimate(2.0, 0.1, 4, "unbiased", complete=False), "2.00 ± 0.10 (unbiased, n=4, stopped early)"),
+        (
+            Estimate(2.0, 0.1, 4, "unbiased", note="why", complete=False),
+            "2.00 ± 0.10 (unbiased, n=4, stopped early): why",
+        ),
     ],
 )
 def test_estimates_read_well(estimate: Estimate, text: str) -> None:

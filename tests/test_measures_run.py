@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from steppe import MEASURES, TRACE, Ball, Estimate, Given, Measure, Objective, measure
 from steppe._util.names import unknown
+from steppe._util.numbers import with_error
 from steppe.measures import (
     AverageCase,
     Dense,
@@ -479,7 +480,7 @@ def test_progress_shows_the_running_estimate_and_its_error(monkeypatch: pytest.M
         found = measured({"loss": Loss(), "long": ZerothOrder(TRACE, n=50)}, progress=True)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\s", "", terminal.getvalue())
     for estimate in list(ZerothOrder(TRACE, n=50).running(Objective(*classifier_parts()))):
-        assert f"{estimate.value:.4g}±{estimate.stderr:.2g}" in shown
+        assert with_error(estimate.value, estimate.stderr).replace(" ", "") in shown
     assert "losses" in shown
     assert found["long"].complete
 

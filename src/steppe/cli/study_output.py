@@ -43,7 +43,7 @@ def output_of(study: Study, result: StudyResult) -> Output:
 
 def _predictions(study: Study, findings: Findings) -> Any:
     """One part per target. Numbers and verdicts stay whole in 80 columns: names fold first."""
-    from ..studies.statistics.sentences import tau_words
+    from ..studies.statistics.sentences import chance, tau_words
 
     grouped = any(f.hypothesis == "within groups" for f in findings.findings)
     within = f"within {', '.join(study.groups)}"
@@ -57,7 +57,7 @@ def _predictions(study: Study, findings: Findings) -> Any:
         for f in strong:
             verdicts = [SHORT.get(g.verdict, g.verdict) for g in rows if g.measure == f.measure]
             interval = f"{tau_words(f.low)} to {tau_words(f.high)}" if isfinite(f.low) else "none"
-            p = f"{f.p_corrected:.2g}" if isfinite(f.p_corrected) else ""
+            p = chance(f.p_corrected) if isfinite(f.p_corrected) else ""
             add_row(shown, f"  {f.measure}", tau_words(f.tau) if isfinite(f.tau) else "", interval, p, *verdicts)
     return shown
 

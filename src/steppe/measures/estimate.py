@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from .._util.numbers import with_error
 from .functional import measurement_mode
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Estimate:
         return tuple("nan" if isinstance(x, float) and isnan(x) else x for x in values)
 
     def __str__(self) -> str:
-        digits = f"{self.value:.4g} ± {self.stderr:.2g}" if self.stderr > 0 else f"{self.value:.6g}"
+        digits = with_error(self.value, self.stderr) if self.stderr > 0 else f"{self.value:.6g}"
         marks = [self.kind, *([f"n={self.n}"] if self.n > 1 else []), *([] if self.complete else ["stopped early"])]
         return f"{digits} ({', '.join(marks)}){': ' + self.note if self.note else ''}"
 

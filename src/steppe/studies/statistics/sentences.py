@@ -25,9 +25,14 @@ def tau_words(value: float) -> str:
     return f"{value:+.2f}" if abs(value) >= 0.005 or not value else f"{value:+.1g}"
 
 
-def p_words(p: float) -> str:
+def chance(p: float) -> str:
     """A p-value with two significant digits."""
-    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
+    return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def p_words(p: float) -> str:
+    """A p-value after its symbol."""
+    return f"p {chance(p)}" if p < 1e-4 else f"p = {chance(p)}"
 
 
 def listed(words: Iterable[str]) -> str:
