@@ -117,6 +117,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: None) -> Iterator[Path]:
     shutil.copytree(stock, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "nets", raising=False)  # another test may have a module of this name
     known = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - known:
