@@ -102,18 +102,33 @@ def chosen(rows: list[dict[str, str]], stage: str) -> list[Cell]:
 
 
 def table(rows: list[dict[str, str]]) -> None:
-    groups: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    """Prints accuracies, differences to the plain optimizer paired by seed, and seconds per run."""
+    groups: dict[tuple[str, str, str, str], dict[str, dict[str, str]]] = defaultdict(dict)
     for row in rows:
-        key = row["stage"], row["method"], row["options"], row["precision"]
-        groups[key].append(100 * float(row["test_accuracy" if row["stage"] == "final" else "validation_accuracy"]))
-    print("| stage | method | options | precision | accuracy, % | standard error | n | paper, n = 1 |")
-    print("|---" * 8 + "|")
-    for (stage, method, options, precision), values in sorted(groups.items()):
-        error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-        mean, paper = statistics.fmean(values), PAPER[method]
+        groups[row["stage"], row["method"], row["options"], row["precision"]][row["seed"]] = row
+    print("| stage | method | options | precision | accuracy, % | n | minus none | s per run (median) | paper, n = 1 |")
+    print("|---" * 9 + "|")
+    for (stage, method, options, precision), runs in sorted(groups.items()):
+        plain = groups.get((stage, "none", "{}", precision), {}) if method != "none" else {}
+        values = [accuracy(row) for row in runs.values()]
+        differences = [accuracy(row) - accuracy(plain[seed]) for seed, row in runs.items() if seed in plain]
+        seconds = statistics.median(float(row["seconds"]) for row in runs.values())
         print(
-            f"| {stage} | {method} | `{options}` | {precision} | {mean:.2f} | {error:.2f} | {len(values)} | {paper} |"
+            f"| {stage} | {method} | `{options}` | {precision} | {mean_and_error(values)} | {len(values)} | "
+            f"{mean_and_error(differences)} | {seconds:.1f} | {PAPER[method]} |"
         )
+
+
+def accuracy(row: dict[str, str]) -> float:
+    return 100 * float(row["test_accuracy" if row["stage"] == "final" else "validation_accuracy"])
+
+
+def mean_and_error(values: list[float]) -> str:
+    """The mean with its standard error in parentheses."""
+    if not values:
+        return ""
+    error = f" ({statistics.stdev(values) / len(values) ** 0.5:.2f})" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{error}"
 
 
 def main() -> int:
