@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {  # in the order of the help page, with the modul
     "measure": "measure",
     "landscape": "landscape",
     "ensemble": "ensemble",
+    "reproduce": "reproduce",
     "theory": "theory",
     "study init": "study",
     "study run": "study",

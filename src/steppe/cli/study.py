@@ -171,13 +171,15 @@ def status(which: Which) -> Output:
 def report(which: Which, page: Page) -> Output:
     """Writes the report again, and prints the table."""
     from ..studies.export import export_findings, export_table
-    from ..studies.result import of_plan, study_result
-    from ..studies.run import renote
+    from ..studies.result import of_plan
+    from ..studies.run import renote, result_of
+    from ..studies.store import Store
 
     if not which.is_folder:
         renote(study_of(which))
     study, cells, results = study_and_results(which)
-    result = study_result(study, cells, results)
+    with Store.reading(study.store) as store:
+        result = result_of(study, cells, store)
     if page.export is not None:
         place = export_table(of_plan(study, cells, results), page.export)
         export_findings(result.findings, place.with_name(f"{place.stem}_findings{place.suffix}"))
@@ -194,14 +196,14 @@ def serve(which: Which, server: Server) -> Output:
 
 
 def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
-    from ..studies.cell import cells
     from ..studies.check import check_names, invalid_values
     from ..studies.run import run as run_study
+    from ..studies.selection import previewed_cells
 
-    with _invalid_is_usage():
+    with invalid_is_usage():
         if study.engine.name == "ray":  # a driver of Ray in Python needs no torch, and checks no names
             with invalid_values():
-                planned = cells(study)
+                planned = previewed_cells(study)
             check_names(study, planned, also)
         result = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
     if not result.stopped and result.done:
@@ -210,7 +212,8 @@ def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
 
 
 @contextmanager
-def _invalid_is_usage() -> Iterator[None]:
+def invalid_is_usage() -> Iterator[None]:
+    """Turn errors about a study's file into usage errors."""
     from ..studies.check import InvalidStudy
 
     try:
@@ -226,24 +229,26 @@ def _page(study: Study, out: str | None, findings: Findings) -> Path:
 
 
 def _dry(study: Study, engine: Engine) -> Output:
-    from ..studies.cell import cells
     from ..studies.check import check_names, check_study
     from ..studies.pictures import open_pictures
     from ..studies.result import admitted, of_plan
     from ..studies.run import open_tasks
+    from ..studies.selection import planned_cells, previewed_cells
     from ..studies.store import Store
     from ..studies.table import Table
 
-    with usage_errors():
-        planned = cells(study)
     results, measures, notes = Table([]), list(study.measures), {}
     if study.store.exists():
         from ..studies.run import measures_of
 
         with Store.reading(study.store) as store:
             results, measures, notes = store.table(), measures_of(study, store), store.notes()
+    with usage_errors():
+        planned = planned_cells(study, results)
+        if study.select is not None and not any(cell.stage == "final" for cell in planned):
+            planned = previewed_cells(study)
     tasks = open_tasks(study, planned, results, measures, engine.again)
-    with _invalid_is_usage():
+    with invalid_is_usage():
         remote = study.engine.name == "ray"
         if remote:
             check_names(study, planned)

@@ -26,6 +26,8 @@ class Which:
     """a study's YAML file, its folder where nothing is computed, or digits, the built-in study (the default)"""
     out: str | None = field(default=None, metadata={"metavar": "FOLDER"})
     """the study's folder; defaults to the file's own, or studies/NAME"""
+    budget: str | None = field(default=None, metadata={"metavar": "NAME"})
+    """apply these changes of the file's `budgets`, in a folder of that name within the study's"""
 
     @property
     def is_folder(self) -> bool:
@@ -65,14 +67,19 @@ def study_of(which: Which, engine: Engine | None = None) -> Study:
             if file.is_dir() or file.name == STORE:
                 raise _folder_is_no_file(file if file.is_dir() else file.parent)
             try:
-                study = replace(Study.of(_read(file), file.stem), file=which.study)
+                study = replace(Study.of(_read(file), file.stem, which.budget), file=which.study)
             except ValueError as error:
                 raise UsageError(str(error) if str(file) in str(error) else f"{file}: {error}") from error
         if which.out is not None:
             study = replace(study, out=which.out)
-        flags = {"name": "engine", "address": "address", "workers": "workers", "retries": "retries"}
-        changes = {key: value for key, flag in flags.items() if (value := getattr(engine, flag, None)) is not None}
-        return replace(study, engine=replace(study.engine, **changes))
+        return with_flags(study, engine)
+
+
+def with_flags(study: Study, engine: Engine | None) -> Study:
+    """The study with the engine that the flags describe."""
+    flags = {"name": "engine", "address": "address", "workers": "workers", "retries": "retries"}
+    changes = {key: value for key, flag in flags.items() if (value := getattr(engine, flag, None)) is not None}
+    return replace(study, engine=replace(study.engine, **changes))
 
 
 def _read(file: Path) -> dict[Any, Any]:

@@ -10,6 +10,7 @@ from .errors import FAILED, STOPPED
 from .output import Output, add_row, table
 
 if TYPE_CHECKING:
+    from ..papers.render import Compared
     from ..studies.plan import Study
     from ..studies.result import StudyResult
     from ..studies.statistics.findings import Findings
@@ -31,14 +32,37 @@ def output_of(study: Study, result: StudyResult) -> Output:
     shown: list[Any] = heading(study)
     shown += [_predictions(study, findings), ""] if findings.findings else []
     shown += [_comparisons(findings), ""] if any(c.pairs for c in findings.comparisons) else []
+    if result.tables:
+        from ..papers.render import compare
+
+        shown += shown_tables(compare(result.tables, {}))
     shown += list(result.words)
     shown += [f"The page: {result.report}"] if result.report else []
     errors = [f"steppe study: {name} failed: {error}" for name, error in result.failures.items()]
-    code = FAILED if result.failures else 0
     if result.stopped:
         errors.append(f"steppe study: stopped ({result.stopped}); rerun the command to resume in {result.folder}")
-        code = STOPPED if "SIGINT" in result.stopped else TRY_AGAIN
-    return Output(result.to_dict(), shown, errors, code)
+    return Output(result.to_dict(), shown, errors, exit_code(result))
+
+
+def exit_code(result: StudyResult) -> int:
+    """The exit code of a command that ran a study."""
+    if result.stopped:
+        return STOPPED if "SIGINT" in result.stopped else TRY_AGAIN
+    return FAILED if result.failures else 0
+
+
+def shown_tables(tables: Sequence[Compared]) -> list[Any]:
+    """Tables of results, each with its remarks."""
+    from ..papers.render import lines, remarks
+
+    shown: list[Any] = []
+    for one in tables:
+        heads, rows = lines(one)
+        listed = table(one.name, *heads[1:])
+        for row in rows:
+            add_row(listed, *row)
+        shown += [listed, "", *remarks(one), ""]
+    return shown
 
 
 def _predictions(study: Study, findings: Findings) -> Any:

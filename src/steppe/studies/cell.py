@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from glob import glob
 from hashlib import blake2b
@@ -16,7 +16,7 @@ from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
 from ..training.config import Config
-from .grid import RESERVED, config_of, plain, settings
+from .grid import RESERVED, config_of, plain, settings, value_at
 from .plan import TARGETS, Study
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
@@ -34,6 +34,7 @@ class Cell:
 
     `key` is a hash of everything that its numbers follow from. For a pool, `checkpoint` is a file of weights or a run's
     folder, `known` are targets from the user's table, and `tolerance` bounds their difference from computed ones.
+    `labels` are names in tables of the values of some axes; `stage` is that of a study with `select`.
     """
 
     key: str
@@ -44,6 +45,12 @@ class Cell:
     known: Mapping[str, float] = field(default_factory=dict)
     standardise: str | None = None
     tolerance: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    stage: Literal["", "sweep", "final"] = ""
+
+    def value(self, path: str) -> Any:
+        """The label of an axis of the grid, or a setting; None if there is none."""
+        return self.labels[path] if path in self.labels else value_at({**self.groups, **self.config}, path)
 
     def check_known(self, computed: Mapping[str, float]) -> None:
         """Raise `Disagreement` if a computed target differs from the table's."""
@@ -101,41 +108,62 @@ class Outcome:
 
 
 def cells(study: Study) -> list[Cell]:
-    """All cells of a study, in the order of its file; cells with equal configurations are one."""
+    """All cells of a study, in the order of its file; cells with equal configurations are one.
+
+    The final runs of a study with `select` follow from its results: `selection.planned_cells` has them.
+    """
     if study.pool is not None:
         return _pool(study)
-    configs: dict[str, dict[str, Any]] = {}
-    for config in _configs(study):
-        values = plain(config)
-        configs.setdefault(key_of(values), values)
-    names = _names(study, list(configs.values()))
-    return [Cell(key, n, c, groups_of(study, c)) for (key, c), n in zip(configs.items(), names, strict=True)]
+    return cells_of(study, _points(study), "sweep" if study.select is not None else "")
 
 
-def _configs(study: Study) -> Iterator[Config]:
+def cells_of(
+    study: Study, points: Iterable[tuple[Mapping[str, Any], Mapping[str, str]]], stage: Literal["", "sweep", "final"]
+) -> list[Cell]:
+    """The cells with these settings and labels."""
+    configs: dict[str, tuple[dict[str, Any], Mapping[str, str]]] = {}
+    for values, labels in points:
+        config = plain(config_of({**study.base, **values}, f"the run with {values}"))
+        configs.setdefault(key_of(config), (config, labels))
+    names = _names(varied_settings(study), [config for config, _ in configs.values()])
+    before = "final " if stage == "final" else ""
+    return [
+        Cell(key, before + name, config, groups_of(study, config), labels=labels, stage=stage)
+        for (key, (config, labels)), name in zip(configs.items(), names, strict=True)
+    ]
+
+
+def varied_settings(study: Study) -> list[str]:
+    """The settings that a study's file gives several values, those of one axis side by side."""
+    grids = [study.grid, *([study.select.runs] if study.select is not None else [])]
+    names = [name for grid in grids for axis in grid.axes.values() for value in axis for name in value]
+    return list(dict.fromkeys([*names, *(study.random.space if study.random is not None else ())]))
+
+
+def _points(study: Study) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
     for draw in study.random if study.random is not None else [{}]:
-        for point in study.grid:
-            values = settings(point | draw, "grid")
-            yield config_of({**study.base, **values}, f"the run with {values}")
+        for point, labels in study.grid.labelled():
+            yield settings(point | draw, "grid"), labels
 
 
-def _names(study: Study, configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _names(settings: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The settings that differ, per run; those of one axis of the grid side by side."""
-    axes = [name for axis in study.grid.axes.values() for value in axis for name in value]
-    drawn = study.random.space if study.random is not None else {}
-    varied = [n for n in dict.fromkeys([*axes, *drawn]) if len({json.dumps(c[n], sort_keys=True) for c in configs}) > 1]
+    varied = [n for n in settings if len({json.dumps(value_at(c, n), sort_keys=True) for c in configs}) > 1]
 
     def named(settings: Sequence[str]) -> list[str]:
-        names = (" ".join(_word(k, c[k]) for k in settings if c[k] not in (None, {}, [])) for c in configs)
+        pairs = ([(k, value_at(c, k)) for k in settings] for c in configs)
+        names = (" ".join(_word(k, value) for k, value in of_run if value not in (None, {}, [])) for of_run in pairs)
         return [name or f"seed={c['seed']}" for name, c in zip(names, configs, strict=True)]
 
-    short = named([n for n in varied if n != "method_options"])  # long, and often one set of options per method
+    # options are long, and often there is one set of them per method
+    short = named([n for n in varied if n.partition(".")[0] != "method_options"])
     return short if len(set(short)) == len(short) else named(varied)
 
 
 def _word(name: str, value: Any) -> str:
     if name == "method":
         return str(value)
+    name = name.rpartition(".")[2]
     text = f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
     return f"{name}={text}"
 
@@ -147,13 +175,7 @@ def as_stored(cell: Cell) -> Cell:
 
 def groups_of(study: Study, config: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the study's groups in a configuration."""
-    groups = {}
-    for path in study.groups:
-        value: Any = config
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        groups[path] = value
-    return groups
+    return {path: value_at(config, path) for path in study.groups}
 
 
 def key_of(config: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import product
-from math import exp, log
+from math import exp, log, sqrt
 from random import Random
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -21,6 +21,8 @@ RESERVED = {  # settings of a run that a study sets itself
     "measure_every": "a study measures the trained model",
     "loggers": "a study has its own store",
 }
+SQRT_LR = "sqrt(lr)"  # a value of rho: the radius of SA-SAM's section 4, from the learning rate of each run
+LABEL = "label"  # in an entry of an axis: its name in tables, not a setting
 RANGES = ("uniform", "log_uniform", "integers", "choice")
 
 
@@ -32,6 +34,11 @@ def types() -> dict[str, Any]:
 
 def setting(name: str, value: Any, place: str) -> Any:
     """A checked value of a setting; whole numbers become floats where the setting is one, so that both have one key."""
+    owner, _, option = name.partition(".")
+    if option and owner in types() and _takes(owner, dict):
+        return value  # one option of a method or a model, which checks it
+    if name == "rho" and value == SQRT_LR:
+        return value
     if name in RESERVED:
         raise ValueError(f"{place}: {name} cannot be given here: {RESERVED[name]}")
     if name not in types():
@@ -59,8 +66,6 @@ def _list_hint(name: str, value: Any, place: str) -> str:
         return ""
     if in_base:
         return f": to vary it over runs, write `{name}: {text}` under `grid`"
-    if place.count(".") > 1:  # in an entry such as {method: sam, rho: [0.1, 0.2]}
-        return f": write one entry per value, {', '.join(f'{{..., {name}: {_yaml(v)}}}' for v in value)}"
     return f": list the values without inner brackets, `{name}: {text}`"
 
 
@@ -73,10 +78,30 @@ def settings(values: Mapping[str, Any], place: str) -> dict[str, Any]:
     return {str(name): setting(str(name), value, f"{place}.{name}") for name, value in values.items()}
 
 
+def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run from those of a file: `method_options.n` enters its mapping, and sqrt(lr) is a number."""
+    whole = {name: value for name, value in values.items() if "." not in name}
+    for name, value in values.items():
+        owner, _, option = name.partition(".")
+        if option:
+            whole[owner] = {**whole.get(owner, {}), option: value}
+    if whole.get("rho") == SQRT_LR:
+        whole["rho"] = sqrt(whole.get("lr", Config.lr))
+    return whole
+
+
+def value_at(config: Mapping[str, Any], path: str) -> Any:
+    """A value of a configuration, nested ones as `method_options.n`; None if there is none."""
+    value: Any = config
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
 def config_of(values: Mapping[str, Any], place: str) -> Config:
     """The configuration with these settings; errors name the place."""
     try:
-        return Config(**values)
+        return Config(**resolved(values))
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from error
 
@@ -95,24 +120,40 @@ def _as_float(value: Any, kind: Any) -> Any:
 
 @dataclass(frozen=True)
 class Grid:
-    """Lists of values per setting, all combined; a value may be a mapping of several settings."""
+    """Lists of values per setting, all combined; a value may be a mapping of several settings.
+
+    `labels` are the names of values in tables, for axes that have any.
+    """
 
     axes: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, values: Any, place: str) -> Grid:
-        """Parse `{method: [none, {method: sam, rho: 0.1}], lr: [0.1, 0.2]}`."""
+        """Parse `{method: [none, {method: sam, rho: [0.1, 0.2]}], lr: [0.1, 0.2]}`."""
         if not isinstance(values, Mapping):
             raise ValueError(f"{place} takes settings with lists of values, as in {{lr: [0.1, 0.2]}}, not {values!r}")
-        return cls({str(name): _axis(str(name), axis, f"{place}.{name}") for name, axis in values.items()})
+        axes = {str(name): _axis(str(name), axis, f"{place}.{name}") for name, axis in values.items()}
+        labels = {name: [label for label, _ in axis] for name, axis in axes.items() if any(label for label, _ in axis)}
+        return cls({name: [value for _, value in axis] for name, axis in axes.items()}, labels)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for parts in product(*self.axes.values()):
-            yield {name: value for part in parts for name, value in part.items()}
+        for point, _ in self.labelled():
+            yield point
+
+    def labelled(self) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+        """All points, each with its labels by axis."""
+        indices = [range(len(axis)) for axis in self.axes.values()]
+        for choice in product(*indices):
+            parts = list(zip(self.axes.items(), choice, strict=True))
+            point = {name: value for (_, axis), i in parts for name, value in axis[i].items()}
+            yield point, {a: self.labels[a][i] for (a, _), i in parts if a in self.labels and self.labels[a][i]}
 
 
-def _axis(name: str, values: Any, place: str) -> list[dict[str, Any]]:
-    if name not in types() and not (isinstance(values, list) and any(isinstance(v, Mapping) for v in values)):
+def _axis(name: str, values: Any, place: str) -> list[tuple[str, dict[str, Any]]]:
+    """The values of an axis, each with its label or an empty text."""
+    own_name = name not in types() and "." not in name
+    if own_name and not (isinstance(values, list) and any(isinstance(v, Mapping) for v in values)):
         setting(name, None, place)  # raises: only an axis of mappings has a name of its own
     if not isinstance(values, list) or not values:
         hint = ""
@@ -123,10 +164,24 @@ def _axis(name: str, values: Any, place: str) -> list[dict[str, Any]]:
         raise ValueError(f"{place} takes a list of values, not {values!r}{hint}")
     # a mapping is several settings, unless the values of this setting are mappings themselves
     several = name not in types() or not _takes(name, dict)
-    return [
-        settings(value, place) if several and isinstance(value, Mapping) else {name: setting(name, value, place)}
-        for value in values
-    ]
+    axis: list[tuple[str, dict[str, Any]]] = []
+    for value in values:
+        if several and isinstance(value, Mapping):
+            axis += _entry(name, value, place)
+        else:
+            axis.append(("", {name: setting(name, value, place)}))
+    return axis
+
+
+def _entry(name: str, entry: Mapping[str, Any], place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The combinations of an entry whose settings have one value or a list of them, with the entry's label."""
+    given = {str(k): v for k, v in entry.items() if k != LABEL}
+    label = str(entry.get(LABEL, ""))
+    if not label and name not in types():  # an axis with a name of its own needs names for its values
+        label = " ".join(f"{k}={_yaml(v)}" for k, v in given.items())
+    lists = {k: isinstance(v, list) and ("." in k or (k in types() and not _takes(k, list))) for k, v in given.items()}
+    for choice in product(*(v if lists[k] else [v] for k, v in given.items())):
+        yield label, settings(dict(zip(given, choice, strict=True)), place)
 
 
 @dataclass(frozen=True)

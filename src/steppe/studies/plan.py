@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.resources import files
-from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,6 +12,7 @@ from .._util.names import unknown
 from .._util.untrusted import from_yaml
 from ..data.registry import declared
 from .grid import Draws, Grid, settings, types
+from .protocol import Rule, Select, TableSpec, tables, with_budget
 from .show import Show
 
 TARGETS = {
@@ -23,6 +22,7 @@ TARGETS = {
     "loss_gap": "test loss minus training loss",
     "corrupted_error": "share of wrong answers on corrupted test rows; needs `corruptions` in base",
     "validation_error": "share of wrong answers on validation rows; needs `validation` in base",
+    "validation_loss": "mean loss on validation rows, likewise",
     "train_error": "share of wrong answers on training rows, with the final weights and without augmentation",
     "train_loss": "mean loss on training rows, likewise",
 }
@@ -32,40 +32,11 @@ TEXTS = ("title", "question", "notes")
 """Keys of a study that describe it to readers and change nothing else."""
 
 STORE = "study.sqlite"  # in the study's folder
-COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 EngineName = Literal["local", "serial", "ray"]
 REMOVED = ("stacked",)  # studies that name it still open; it computes nothing any more
 
 # A modern look, section 4: "worst-case l_inf adaptive sharpness with low m", with and without normalised logits
 USUAL = ("adaptive_worst_linf", "adaptive_worst_linf_normalised", "lambda_max", "trace")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A bound on a target or a measure; only runs within it count."""
-
-    name: str
-    comparison: str
-    bound: float
-
-    @classmethod
-    def of(cls, text: Any, place: str = "admission") -> Rule:
-        """Parse `train_error <= 0.01`."""
-        match = re.fullmatch(r"\s*(\S+?)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*", str(text))
-        try:
-            if match:
-                return cls(match[1], match[2], float(match[3]))
-        except ValueError:  # such as 1.2.3
-            pass
-        raise ValueError(f"{place} takes rules such as `train_error <= 0.01`, not {text!r}")
-
-    def holds(self, values: Mapping[str, float]) -> bool:
-        """Whether a run with these numbers is within the bound; False if the number is missing."""
-        value = values.get(self.name)
-        return value is not None and bool(COMPARISONS[self.comparison](value, self.bound))
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.comparison} {self.bound:g}"
 
 
 @dataclass(frozen=True)
@@ -136,8 +107,14 @@ class Study:
         Pictures for the report.
     engine : EngineSettings
         Where cells are computed.
+    select : Select, optional
+        A second stage: the best configurations on validation rows, trained again.
+    table : sequence of TableSpec
+        Tables of results.
+    budgets : mapping
+        Changes of the file by name, such as a smaller grid; `budget` is the name of the one that applies.
     out : str
-        The study's folder; defaults to studies/NAME.
+        The study's folder; defaults to studies/NAME. A budget has a folder of its own in it.
     title, question, notes : str
         Texts for readers of the report: a heading, the question that the study answers, and anything else.
     file : str, optional
@@ -159,6 +136,10 @@ class Study:
     admission: Sequence[Rule] = ()
     show: Show = field(default_factory=Show)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    select: Select | None = None
+    table: Sequence[TableSpec] = ()
+    budgets: Mapping[str, Any] = field(default_factory=dict)
+    budget: str = ""
     out: str = ""
     title: str = ""
     question: str = ""
@@ -168,7 +149,7 @@ class Study:
     @property
     def folder(self) -> Path:
         """The study's folder."""
-        return Path(self.out or Path("studies") / self.name)
+        return Path(self.out or Path("studies") / self.name) / self.budget
 
     @property
     def store(self) -> Path:
@@ -180,7 +161,7 @@ class Study:
         return str(self.folder / "runs" / key)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], name: str) -> Study:
+    def of(cls, given: Mapping[str, Any], name: str, budget: str | None = None) -> Study:
         """Make a study from the content of its file.
 
         Parameters
@@ -189,6 +170,8 @@ class Study:
             Keys and values as in docs/studies.md.
         name : str
             The study's name.
+        budget : str, optional
+            The name of the changes under `budgets` that apply; none by default.
 
         Raises
         ------
@@ -202,6 +185,9 @@ class Study:
                     f"{key} is a setting of a run: write it under `base`, or under `grid` with a list of values"
                 )
         _known_keys(given, KEYS, "key of a study")
+        budgets, given = given.get("budgets") or {}, with_budget(given, budget)
+        for other in budgets if budget is None else ():
+            cls._of_budget(with_budget({**given, "budgets": budgets}, other), name, other)
         values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         for key in (*TEXTS, "pool", "errors", "out", "standardise"):
             if key in values:
@@ -226,19 +212,31 @@ class Study:
         values["admission"] = tuple(Rule.of(rule) for rule in (rules if isinstance(rules, list) else [rules]))
         values["show"] = Show.of(values.get("show", []))
         values["engine"] = _engine(values.get("engine", {}))
-        study = cls(name, **values)
+        values |= {"select": Select.of(values["select"])} if "select" in values else {}
+        values["table"] = tables(values["table"]) if "table" in values else ()
+        study = cls(name, **values, budgets=budgets, budget=budget or "")
         study._check_targets()
         return study
+
+    @classmethod
+    def _of_budget(cls, given: Mapping[str, Any], name: str, budget: str) -> None:
+        """Raise if the study is wrong with the changes of a budget."""
+        try:
+            cls.of(given, name)
+        except ValueError as error:
+            raise ValueError(f"budgets.{budget}: {error}") from error
 
     def _check_targets(self) -> None:
         """Raise for a target that no run would have."""
         names = {*self.base, *(k for axis in self.grid.axes.values() for value in axis for k in value)}
-        for target, needed in (("corrupted_error", "corruptions"), ("validation_error", "validation")):
-            if target in self.targets and self.pool is None and needed not in names:
+        needs = {"corrupted_error": "corruptions", "validation_error": "validation", "validation_loss": "validation"}
+        for target, needed in needs.items():
+            selected = self.select is not None and self.select.by == target
+            if (target in self.targets or selected) and self.pool is None and needed not in names:
                 raise ValueError(f"the target {target} needs {needed} in base: {TARGETS[target]}")
 
 
-KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file"))
+KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file", "budget"))
 """Keys of a study's file."""
 
 EXAMPLES = {"measures": "lambda_max, trace", "targets": "test_error, gap", "groups": "lr"}

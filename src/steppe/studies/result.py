@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .cell import Cell, groups_of
 from .plan import Rule, Study
 from .statistics.findings import Findings, findings
 from .table import Run, Table
+
+if TYPE_CHECKING:
+    from .summary import Summary
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class StudyResult:
         The page, if it was written.
     stopped : str
         Why the study stopped early; empty if it did not.
+    tables : sequence of Summary
+        The tables of the study's file.
 
     """
 
@@ -45,6 +50,7 @@ class StudyResult:
     words: Sequence[str] = ()
     report: Path | None = None
     stopped: str = ""
+    tables: Sequence[Summary] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values."""
@@ -55,7 +61,8 @@ def study_result(study: Study, cells: Sequence[Cell], table: Table) -> StudyResu
     """Summarise a study; `table` is all that its store holds."""
     planned = of_plan(study, cells, table)
     done = [run for run in planned.runs if run.state == "done"]
-    counted = admitted(study, planned)
+    final = {cell.key for cell in cells if cell.stage != "sweep"}  # a sweep chooses, and does not count
+    counted = admitted(study, planned).where(lambda run: run.key in final)
     failures = {run.name: run.error for run in planned.runs if run.state == "failed"}
     made = findings_of(counted, study.measures, study.targets)
     rules = " and ".join(map(str, study.admission))

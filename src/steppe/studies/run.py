@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 from .._util.locks import FolderLocked, is_locked, lock_folder
 from ..training.stopping import StopRequest, stop_signals
-from .cell import Cell, Disagreement, Outcome, Task, as_stored, cells
+from .cell import Cell, Disagreement, Outcome, Task, as_stored
 from .check import check_study, invalid_values
 from .pictures import open_pictures
 from .plan import STORE, TARGETS, TEXTS, Rule, Study
 from .progress import Update, show_progress
 from .result import StudyResult, admitted, of_plan, study_result
+from .selection import choices, planned_cells, previewed_cells, selection_words
 from .store import Store
+from .summary import summaries
 from .table import Run, Table
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def run(
 
     """
     with invalid_values():
-        planned = cells(study)
+        planned = previewed_cells(study)
     missing = [task.cell for task in still_open(study, planned, also, again)]
     remote = getattr(engine, "remote", study.engine.name == "ray")
     check_study(study, planned, missing, also, trust=trust, remote=remote)
@@ -72,35 +74,47 @@ def run(
         store = stack.enter_context(Store.open(study.store))
         stop_request = stack.enter_context(stop_signals())
         store.release()  # claims of a driver that ended: its workers ended with it
-        states = store.states()
-        store.add(as_stored(c) for c in planned if c.key not in states)
-        _note(store, study, planned, also)
-        tasks = open_tasks(study, planned, store.table(), measures_of(study, store), again)
-        stopped = ""
-        if tasks:
-            engine = engine or _engine(study)
-            with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
-                stopped = _compute(store, tasks, engine, stop_request, update)
+        stopped, stages = "", 1 if study.select is None else 2
+        for stage in range(stages):
+            planned = planned_cells(study, store.table())
+            states = store.states()
+            store.add(as_stored(c) for c in planned if c.key not in states)
+            _note(store, study, planned, also)
+            tasks = open_tasks(study, planned, store.table(), measures_of(study, store), again and not stage)
+            if tasks and not stopped:
+                engine = engine or _engine(study)
+                with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
+                    stopped = _compute(store, tasks, engine, stop_request, update)
         table = store.table()
         counted = admitted(study, of_plan(study, planned, table))  # all are measured: the best run is now known
         pictures = open_pictures(study, planned, counted, store.notes(), again) if not stopped else []
         if pictures:
             with show_progress(len(pictures), 0, progress, "pictures") as update:
                 stopped = _compute(store, pictures, engine or _engine(study), stop_request, update)
-    return replace(study_result(study, planned, table), stopped=stopped)
+        result = result_of(study, planned, store)
+    return replace(result, stopped=stopped)
+
+
+def result_of(study: Study, planned: Sequence[Cell], store: Store) -> StudyResult:
+    """Summarise what a store holds of a study: findings, selection and tables."""
+    table = store.table()
+    result = study_result(study, planned, table)
+    words = selection_words(study, choices(study, [c for c in planned if c.stage == "sweep"], table))
+    tables = summaries(study, planned, table, store.curves)
+    return replace(result, words=[*result.words, *words], tables=tables)
 
 
 def renote(study: Study) -> None:
     """Update the study's note in its store: other groups and rules need no computation."""
-    planned = cells(study)
     with Store.join(study.store) as store:
-        _note(store, study, planned, ())
+        _note(store, study, planned_cells(study, store.table()), ())
 
 
 def look(study: Study) -> tuple[list[Cell], Table]:
     """The cells of a study and its stored runs, without computing anything."""
     with Store.reading(study.store) as store:
-        return cells(study), store.table()
+        table = store.table()
+    return planned_cells(study, table), table
 
 
 def study_in(folder: Path) -> tuple[Study, list[Cell], Table]:
@@ -123,7 +137,13 @@ def study_in(folder: Path) -> tuple[Study, list[Cell], Table]:
     )
     configs = {run.key: run.config for run in table.runs}
     planned = [
-        Cell(key, name, configs.get(key, {}), dict(zip(study.groups, values, strict=True)))
+        Cell(
+            key,
+            name,
+            configs.get(key, {}),
+            dict(zip(study.groups, values, strict=True)),
+            stage="" if "final" not in about else "final" if key in about["final"] else "sweep",
+        )
         for key, name, values in about["cells"]
     ]
     return study, planned, table
@@ -182,7 +202,8 @@ def open_tasks(
         if run.state == "failed" and not again:
             continue
         cell.check_known(run.targets)
-        missing = [m for m in measures if m not in run.measures and (again or m not in run.failures)]
+        needed_measures = () if cell.stage == "sweep" else measures  # selection needs validation rows only
+        missing = [m for m in needed_measures if m not in run.measures and (again or m not in run.failures)]
         not_stored = [t for t in cell.known if t not in run.targets]
         targets: list[str] = []
         if run.state != "done" or not_stored:
@@ -249,6 +270,7 @@ def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[st
         "admission": [str(rule) for rule in study.admission],
         "show": study.show.words(),
         # a list, and groups by position: a store sorts mappings by name
+        **({"final": [cell.key for cell in planned if cell.stage == "final"]} if study.select is not None else {}),
         "cells": [[cell.key, cell.name, [cell.groups.get(name) for name in study.groups]] for cell in planned],
     }
     if about != notes.get(ABOUT):

@@ -311,6 +311,11 @@ class Store:
         """The sets of library versions that computed outcomes, each once."""
         return [from_json(row[0], self.path) for row in self._rows("SELECT versions FROM origins ORDER BY id")]
 
+    def origins(self) -> dict[str, dict[str, str]]:
+        """The versions, machine and day that computed each cell, by key."""
+        query = "SELECT DISTINCT key, versions FROM outcomes JOIN cells ON cells.id = cell JOIN origins ON origins.id"
+        return {key: from_json(text, self.path) for key, text in self._rows(f"{query} = origin ORDER BY origins.id")}
+
     def _id(self, key: str) -> int:
         rows = self._rows("SELECT id FROM cells WHERE key = ?", (key,))
         if not rows:

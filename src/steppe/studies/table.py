@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._util.names import unknown
+from .grid import value_at
 from .statistics.kendall import Floats
 
 State = Literal["done", "failed", "running", "open"]
@@ -89,10 +90,7 @@ class Run:
 
     def setting(self, path: str) -> Any:
         """A value of the configuration, nested ones as `method_options.n`; None if there is none."""
-        value: Any = self.config
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
+        return value_at(self.config, path)
 
 
 @dataclass(frozen=True, slots=True)

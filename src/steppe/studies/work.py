@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from math import isfinite, sqrt
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +18,7 @@ from ..training.config import Config
 from .cell import Disagreement, Outcome, Task
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from ..data.dataset import Splits
@@ -98,7 +100,7 @@ def _compute(task: Task) -> Outcome:
         {**failures, **results.failures},
         trained.meta | {"seconds": perf_counter() - start},
         trained.records,
-        _versions(),
+        _versions(device),
         pictures=pictures,
     )
 
@@ -189,11 +191,14 @@ def _targets(
     return values, errors
 
 
-def _versions() -> dict[str, str]:
+def _versions(device: torch.device) -> dict[str, str]:
+    """The software, the machine and the day of an outcome."""
     import numpy
     import torch
 
+    processor = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {
+        "device": processor, "date": datetime.now(UTC).date().isoformat(),
         "steppe": __version__, "torch": str(torch.__version__), "numpy": numpy.__version__,
         "python": platform.python_version(), "system": platform.platform(),
     }  # fmt: skip

@@ -171,7 +171,7 @@ def _comparison(
     ours, theirs = (np.array([pair[side] for pair in pairs], dtype=np.int64) for side in (0, 1))
     d, codes = values[ours] - values[theirs], ranks([pair[2] for pair in pairs])
     difference, (error, freedom) = float(d.mean()), paired_error(d, codes, _step(values))
-    low, high, p = _student(difference, error, freedom)
+    low, high, p = student(difference, error, freedom)
     return Comparison(
         *names, difference, low, high, float(values[ours].mean()), float(values[theirs].mean()), p,
         pairs=len(d), configurations=int(codes.max()) + 1,
@@ -207,7 +207,7 @@ def paired_error(d: Floats, codes: Ints, step: float) -> tuple[float, int]:
     return max(error, step / sqrt(6 * n) if isfinite(step) else 0.0), freedom  # each value has variance step^2 / 12
 
 
-def _student(difference: float, error: float, freedom: int) -> tuple[float, float, float]:
+def student(difference: float, error: float, freedom: int) -> tuple[float, float, float]:
     """The 95 % interval and the two-sided p-value."""
     from scipy.special import stdtr, stdtrit
 

@@ -1,0 +1,193 @@
+"""`steppe reproduce`: a table or figure of a paper as one command, our numbers beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..papers.recipe import BUDGETS, Budget, Recipe, recipe
+from .errors import UsageError, usage_errors
+from .options import Command
+from .output import Output, add_row, table
+from .study_options import Engine, with_flags
+from .study_output import exit_code, shown_tables
+
+if TYPE_CHECKING:
+    from ..papers.render import Compared
+    from ..studies.plan import Study
+    from ..studies.result import StudyResult
+
+THEORY = "theory/"  # before the names of `steppe theory`
+
+
+@dataclass(frozen=True)
+class Which:
+    """Which recipe, and how much of it."""
+
+    name: str | None = field(default=None, metadata={"metavar": "NAME", "nargs": "?"})
+    """a recipe such as universal/table2, or a folder with study.yaml, paper.csv and notes.md"""
+    budget: Budget = "smoke"
+    """smoke: a few steps, to check that it runs; short: reduced as notes.md says; paper: the paper's protocol"""
+    out: str | None = field(default=None, metadata={"metavar": "FOLDER"})
+    """the recipe's folder, with one folder per budget in it; defaults to studies/NAME"""
+    records: list[str] = field(default_factory=list, metadata={"metavar": "FILE,FILE"})
+    """take over records of other machines: records.csv files, or folders that hold one"""
+    report: bool = False
+    """compute nothing: tables and pages from the records that are there"""
+    data_root: str | None = field(default=None, metadata={"metavar": "FOLDER"})
+    """folder of the data sets; defaults to data"""
+    dry_run: bool = False
+    """print cells, passes and projected hours, and stop"""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Whether to list recipes."""
+
+    list: bool = False
+    """list all recipes with their state, from records.csv in the folders of their budgets"""
+
+
+def run(which: Which, engine: Engine, listing: Listing) -> Output:
+    """Run a recipe as a study, and print and write its tables beside the paper's."""
+    if listing.list or which.name is None:
+        return _listed(which)
+    if which.name.startswith(THEORY):
+        return _theory(which)
+    with usage_errors():
+        found = recipe(which.name)
+        if which.budget not in found.content.get("budgets", {}):
+            raise UsageError(f"{found.name} has no budget {which.budget}: it has {', '.join(found.content['budgets'])}")
+        study = with_flags(found.study(which.budget, which.out), engine)
+    if which.data_root is not None:
+        study = replace(study, base={**study.base, "data_root": which.data_root})
+    taken = _import(study, which.records)
+    if which.dry_run:
+        return _dry(study)
+    result = _stored(study) if which.report else _run(study, engine)
+    return _output(found, study, result, taken)
+
+
+def _run(study: Study, engine: Engine) -> StudyResult:
+    from ..studies.run import run as run_study
+    from .study import invalid_is_usage
+
+    with invalid_is_usage():
+        return run_study(study, progress=engine.progress, again=engine.again, trust=engine.trust)
+
+
+def _stored(study: Study) -> StudyResult:
+    from ..studies.run import result_of
+    from ..studies.selection import planned_cells
+    from ..studies.store import Store
+
+    if not study.store.exists():
+        raise FileNotFoundError(
+            f"there are no records in {study.folder}: run it without --report, or give --records records.csv"
+        )
+    with Store.reading(study.store) as store:
+        return result_of(study, planned_cells(study, store.table()), store)
+
+
+def _import(study: Study, files: Sequence[str]) -> list[str]:
+    if not files:
+        return []
+    from ..papers.records import import_records, read_records
+
+    new, other = import_records(study, read_records(files))
+    words = [f"{new} records taken over from {', '.join(files)}."]
+    return words + ([f"{other} records are of other runs than this budget's."] if other else [])
+
+
+def _output(found: Recipe, study: Study, result: StudyResult, taken: Sequence[str]) -> Output:
+    from ..papers.records import write_records
+    from ..papers.render import compare, write_files
+    from ..studies.report import write
+    from ..studies.selection import planned_cells
+    from ..studies.store import Store
+
+    title = f"{study.title or found.name} ({found.name}, {study.budget})"
+    tables = compare(result.tables, found.printed)
+    with Store.reading(study.store) as store:
+        planned = planned_cells(study, store.table())
+        files = [write_records(study, planned, store)]
+        words = [*result.words, *_machines(store.origins().values())]
+    files += write_files(study.folder, title, tables, words, found.notes)
+    if result.done:
+        files.append(write(study.store, study.folder / "report.html", result.findings))
+    shown: list[Any] = [title, "", *shown_tables(tables), *taken, *words, "", *map(str, files)]
+    errors = [f"steppe reproduce: {name} failed: {error}" for name, error in result.failures.items()]
+    if result.stopped:
+        errors.append(f"steppe reproduce: stopped ({result.stopped}); rerun the command to resume in {study.folder}")
+    return Output(_data(found, study, result, tables, files), shown, errors, exit_code(result))
+
+
+def _data(
+    found: Recipe, study: Study, result: StudyResult, tables: Sequence[Compared], files: Sequence[Path]
+) -> dict[str, Any]:
+    return {
+        "name": found.name, "budget": study.budget, "folder": study.folder, "planned": result.planned,
+        "done": result.done, "failures": result.failures, "words": result.words, "stopped": result.stopped,
+        "tables": {t.ours.spec.name: t.records() for t in tables}, "files": files,
+    }  # fmt: skip
+
+
+def _machines(origins: Any) -> list[str]:
+    """Machines and days of all records, in one sentence."""
+    machines = sorted({f"{o.get('device', '?')} (torch {o.get('torch', '?')})" for o in origins})
+    days = sorted({o["date"] for o in origins if "date" in o})
+    when = f", {days[0]}{f' to {days[-1]}' if len(days) > 1 else ''}" if days else ""
+    return [f"Computed on {', '.join(machines)}{when}."] if machines else []
+
+
+def _dry(study: Study) -> Output:
+    from ..papers.projection import project
+    from .study import invalid_is_usage
+
+    with invalid_is_usage():
+        projection = project(study)
+    listed = table("stage", "cells", "open", "passes", "hours", right=("cells", "open", "passes", "hours"))
+    for stage in projection.stages:
+        add_row(listed, stage.name, stage.cells, stage.open, f"{stage.passes:,.0f}", f"{stage.hours:.3g}")
+    words = [*projection.basis, f"Nothing was computed in {study.folder}."]
+    return Output(projection.to_dict(), [listed, "", *words])
+
+
+def _theory(which: Which) -> Output:
+    from . import theory
+
+    name = str(which.name).removeprefix(THEORY)
+    return theory.run(theory.Which(name, which.out or f"studies/{which.name}", quick=which.budget == "smoke"))
+
+
+def _listed(which: Which) -> Output:
+    from ..papers.state import states
+    from ..theory.registry import NAMED
+
+    rows = [state.to_dict() for state in states(which.out or "studies")]
+    rows += [
+        {"name": THEORY + name, "title": entry.about, "state": "closed form", "date": "", "cells": ""}
+        for name, entry in NAMED.items()
+    ]
+    shown = table("recipe", "shows", "state", "date", "cells", fold=("shows",))
+    for row in rows:
+        add_row(shown, *(row[k] for k in ("name", "title", "state", "date", "cells")))
+    return Output(rows, [shown, f"steppe reproduce NAME --budget {'|'.join(BUDGETS)} runs one."])
+
+
+COMMANDS = {
+    "reproduce": Command(
+        "reproduce",
+        "Run a table or figure of a paper, and print our numbers beside the paper's.",
+        (Which, Engine, Listing),
+        run,
+        [
+            "steppe reproduce --list",
+            "steppe reproduce universal/table2 --budget short --dry-run",
+            "steppe reproduce universal/table2 --budget paper --workers 4",
+            "steppe reproduce universal/table2 --budget paper --records other/records.csv --report",
+        ],
+    )
+}

@@ -1,0 +1,113 @@
+"""Recipes by name: a folder with study.yaml, paper.csv (the printed numbers) and notes.md; and their state."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from .._util.names import unknown
+from .._util.untrusted import from_yaml
+from ..studies.plan import Study
+
+Budget = Literal["smoke", "short", "paper"]
+BUDGETS: tuple[Budget, ...] = ("smoke", "short", "paper")
+STUDY, PAPER, NOTES = "study.yaml", "paper.csv", "notes.md"
+COLUMNS = ("row", "column", "value", "error", "place")
+ROOT = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A number of the paper: its value, its error if one is printed, and where it stands."""
+
+    value: float
+    error: float | None
+    place: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A table or figure of a paper as data.
+
+    Parameters
+    ----------
+    name : str
+        Its name, such as universal/table2.
+    folder : Path
+        The folder with its files.
+
+    """
+
+    name: str
+    folder: Path
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """The content of study.yaml."""
+        return _yaml(self.folder / STUDY)
+
+    @property
+    def notes(self) -> str:
+        """The text of notes.md."""
+        return (self.folder / NOTES).read_text(encoding="utf-8").strip()
+
+    def study(self, budget: str | None, out: str | None = None) -> Study:
+        """The study at a budget; None for the study without changes, as the checks of paper.csv read it."""
+        try:
+            study = Study.of(self.content, self.name, budget)
+        except ValueError as error:
+            raise ValueError(f"{self.folder / STUDY}: {error}") from error
+        return replace(study, file=str(self.folder / STUDY), out=out or study.out)
+
+    @cached_property
+    def printed(self) -> Mapping[tuple[str, str, str], Printed]:
+        """The paper's numbers by table, row and column."""
+        file, numbers = self.folder / PAPER, {}
+        tables = self.study(None).table
+        if not tables:
+            raise ValueError(f"{self.folder / STUDY} has no `table`, which {PAPER} needs")
+        with file.open(newline="", encoding="utf-8") as opened:
+            reader = csv.DictReader(opened)
+            wrong = [c for c in COLUMNS if c not in (reader.fieldnames or [])]
+            if wrong:
+                raise ValueError(f"{file} has no column {wrong[0]}: it has {', '.join(COLUMNS)}, and may have table")
+            for number, line in enumerate(reader, start=2):
+                key = (line.get("table") or tables[0].name, line["row"], line["column"])
+                if key in numbers:
+                    raise ValueError(f"{file}, line {number}: {' '.join(key)} is there twice")
+                try:
+                    error = float(line["error"]) if line["error"] else None
+                    numbers[key] = Printed(float(line["value"]), error, line["place"])
+                except (TypeError, ValueError):
+                    raise ValueError(
+                        f"{file}, line {number}: value and error are numbers, not {line['value']!r}, {line['error']!r}"
+                    ) from None
+        return numbers
+
+
+def names() -> list[str]:
+    """All recipes that come with steppe."""
+    return sorted(file.parent.relative_to(ROOT).as_posix() for file in ROOT.glob(f"*/*/{STUDY}"))
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of a name, or in a folder of your own."""
+    if name in names():
+        return Recipe(name, ROOT / name)
+    folder = Path(name)
+    if (folder / STUDY).is_file():
+        return Recipe("/".join(folder.resolve().parts[-2:]), folder)
+    raise ValueError(unknown("recipe", name, names()))
+
+
+def _yaml(file: Path) -> dict[str, Any]:
+    from jsonargparse import get_loader  # reads 1e-3 as a number, which YAML 1.1 does not
+
+    content = from_yaml(file.read_text(encoding="utf-8"), str(file), get_loader("yaml"))
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} has keys of a study, as in docs/papers.md")
+    return content

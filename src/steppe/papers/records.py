@@ -1,0 +1,142 @@
+"""The records of a study as one CSV file: written after every run, merged from several machines, and read back.
+
+One row per run: its key and configuration, its numbers, and the software, machine and day. Numbers are written in full,
+so that a table made from the file is the table of the study.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .._util.export import csv_text, json_safe
+from .._util.files import atomic_write
+from .._util.untrusted import from_json
+from ..studies.cell import Cell, as_stored
+from ..studies.plan import Study
+from ..studies.protocol import EPOCH
+from ..studies.selection import planned_cells
+from ..studies.store import Store
+from ..training.config import Config
+
+RECORDS = "records.csv"
+HEAD = ("key", "name", "stage", "state", "config", "origin", "error")
+LARGEST = 1 << 26  # characters of one field: curves of a long run
+
+
+def write_records(study: Study, planned: Sequence[Cell], store: Store) -> Path:
+    """Write the finished and failed runs of a study's plan to records.csv in its folder."""
+    runs, origins = {run.key: run for run in store.table().runs}, store.origins()
+    rows, columns = [], dict.fromkeys(HEAD)
+    with_curves = any(EPOCH in spec.columns for spec in study.table)
+    for cell in planned:
+        run = runs.get(cell.key)
+        if run is None or run.state not in ("done", "failed"):
+            continue
+        row: dict[str, Any] = {"key": cell.key, "name": cell.name, "stage": cell.stage, "state": run.state}
+        row |= {"config": _json(_own_settings(cell)), "origin": _json(origins.get(cell.key, {})), "error": run.error}
+        for name, value in run.targets.items():
+            row |= {f"target.{name}": value, f"target.{name}.stderr": run.target_errors.get(name)}
+        for name, e in run.measures.items():
+            row |= {f"measure.{name}": _json(json_safe(asdict(e)))}
+        row |= {f"meta.{name}": value for name, value in run.meta.items()}
+        row |= {"curves": _json(json_safe(store.curves(cell.key)))} if with_curves else {}
+        rows.append(row)
+        columns |= dict.fromkeys(row)
+    with atomic_write(study.folder / RECORDS) as file:
+        file.write(csv_text(list(columns), rows).encode())
+    return study.folder / RECORDS
+
+
+def read_records(paths: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The rows of one or more files (or of records.csv in folders) by key; a finished run is preferred to a failed one."""
+    rows: dict[str, dict[str, str]] = {}
+    for path in paths:
+        file = Path(path) / RECORDS if Path(path).is_dir() else Path(path)
+        csv.field_size_limit(min(LARGEST, sys.maxsize))
+        with file.open(newline="", encoding="utf-8") as opened:
+            reader = csv.DictReader(opened)
+            wrong = [c for c in HEAD if c not in (reader.fieldnames or [])]
+            if wrong:
+                raise ValueError(f"{file} has no column {wrong[0]}: records are written by `steppe reproduce`")
+            for row in reader:
+                if row["key"] not in rows or rows[row["key"]]["state"] != "done":
+                    rows[row["key"]] = row
+    return rows
+
+
+def import_records(study: Study, rows: Mapping[str, Mapping[str, str]]) -> tuple[int, int]:
+    """Add records to the study's store as if they had been computed here; records that it has stay.
+
+    Returns
+    -------
+    tuple of int
+        The number of new records, and of those that the study's plan does not have.
+
+    """
+    new, used = 0, set()
+    study.folder.mkdir(parents=True, exist_ok=True)
+    with Store.open(study.store) as store:
+        for _ in range(1 if study.select is None else 2):  # the second stage follows from the first
+            states = store.states()
+            for cell in planned_cells(study, store.table()):
+                row = rows.get(cell.key)
+                if row is None:
+                    continue
+                used.add(cell.key)
+                if states.get(cell.key) != "done":
+                    new += 1
+                    _import(store, cell, row)
+    return new, len(rows) - len(used)
+
+
+def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:
+    if from_json(row["config"], RECORDS) != json.loads(_json(_own_settings(cell))):
+        raise ValueError(f"the record {cell.key} has another configuration than the cell of that key: was it edited?")
+    store.add([as_stored(cell)])
+    if row["state"] == "failed":
+        store.fail(cell.key, row["error"])
+        return
+    numbers: dict[str, dict[str, float]] = {"target": {}, "meta": {}}
+    errors: dict[str, float] = {}
+    measures: dict[str, Any] = {}
+    for column, text in row.items():
+        role, _, name = (column or "").partition(".")
+        if not text or not name:
+            continue
+        if role == "measure":
+            measures[name] = from_json(text, RECORDS)
+        elif role == "target" and name.endswith(".stderr"):
+            errors[name.removesuffix(".stderr")] = float(text)
+        elif role in numbers:
+            numbers[role][name] = float(text)
+    store.record(
+        cell.key,
+        targets=numbers["target"],
+        target_errors=errors,
+        measures={
+            name: {**e, "value": _nan(e["value"]), "stderr": _nan(e.get("stderr"))} for name, e in measures.items()
+        },
+        meta=numbers["meta"],
+        curves=from_json(row["curves"], RECORDS) if row.get("curves") else (),
+        versions=from_json(row["origin"], RECORDS),
+    )
+
+
+def _own_settings(cell: Cell) -> dict[str, Any]:
+    """The settings of a cell that differ from their defaults and change numbers."""
+    usual = asdict(Config())
+    return {k: v for k, v in as_stored(cell).config.items() if k not in usual or v != usual[k]}
+
+
+def _nan(value: Any) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)

@@ -1,0 +1,218 @@
+"""Our tables beside the paper's: lines of a table for the terminal and Markdown, CSV, and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any
+
+from .._util.export import csv_text, json_safe
+from .._util.files import atomic_write
+from .._util.numbers import number, with_error
+from .._util.offline import embedded, plotly_source, policy
+from ..studies.protocol import EPOCH
+from ..studies.summary import Entry, Summary
+from .recipe import Printed
+
+TABLE, MARKDOWN, PAGE = "table.csv", "table.md", "reproduce.html"
+MOST = 8  # columns in the terminal and in Markdown: curves have more, which the page and the CSV file have
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A table of ours with the paper's numbers by row and column."""
+
+    ours: Summary
+    paper: Mapping[tuple[str, str], Printed]
+
+    @property
+    def name(self) -> str:
+        """The table's name, with its title if it has one."""
+        return self.ours.spec.title or self.ours.spec.name
+
+    def inside(self, entry: Entry) -> bool | None:
+        """Whether the paper's number is in our 95 % interval; None if one of the two is missing."""
+        printed = self.paper.get((entry.row, entry.column))
+        if printed is None or not isfinite(entry.low):
+            return None
+        return entry.low <= printed.value <= entry.high
+
+    def records(self) -> list[dict[str, Any]]:
+        """One row per cell, with everything known."""
+        rows = []
+        for e in self.ours.entries:
+            printed = self.paper.get((e.row, e.column), Printed(nan, None, ""))
+            theirs = {"paper": printed.value, "paper_error": printed.error, "place": printed.place}
+            row = {"table": self.ours.spec.name, **asdict(e), **theirs, "inside": self.inside(e)}
+            rows.append({k: None if isinstance(v, float) and not isfinite(v) else v for k, v in row.items()})
+        return rows
+
+
+def compare(tables: Sequence[Summary], printed: Mapping[tuple[str, str, str], Printed]) -> list[Compared]:
+    """Each table with the paper's numbers."""
+    return [
+        Compared(t, {(row, column): p for (table, row, column), p in printed.items() if table == t.spec.name})
+        for t in tables
+    ]
+
+
+def lines(table: Compared) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows: per row of the table a line of ours, one of the paper's and one of differences, if there are any."""
+    ours = table.ours
+    columns = list(ours.columns)
+    if len(columns) > MOST:
+        step = (len(columns) - 1) / (MOST - 1)
+        columns = [columns[round(i * step)] for i in range(MOST)]
+    rows = []
+    for row in ours.rows:
+        entries = {c: ours.entry(row, c) for c in columns}
+        rows.append([row, *(_ours(entries[c]) for c in columns)])
+        theirs = [_theirs(table, row, c, entries[c]) for c in columns]
+        rows += [["  paper", *theirs]] if any(theirs) else []
+        differences = [_difference(entries[c]) for c in columns]
+        rows += [[f"  minus {ours.spec.reference}", *differences]] if any(differences) else []
+    return ["epoch" if EPOCH in ours.spec.columns else "", *columns], rows
+
+
+def remarks(table: Compared) -> list[str]:
+    """What the lines mean, how many of the paper's numbers are inside, and the notes of the table."""
+    entries = table.ours.entries
+    inside = [table.inside(e) for e in entries]
+    told = (
+        [f"n = {_span([e.n for e in entries])} runs per cell, ± one standard error."] if entries else ["No runs yet."]
+    )
+    if any(v is not None for v in inside):
+        told.append(
+            f"{inside.count(True)} of {len(inside) - inside.count(None)} numbers of the paper are in the 95 % interval "
+            "of ours; * marks the others."
+        )
+    without = [key for key in table.paper if table.ours.entry(*key) is None]
+    told += [f"{len(without)} of {len(table.paper)} numbers of the paper have no run here."] if without else []
+    return [*told, *table.ours.notes]
+
+
+def markdown(title: str, tables: Sequence[Compared], words: Sequence[str]) -> str:
+    """The tables as Markdown; the same text for the same records."""
+    parts = [f"# {title}", ""]
+    for table in tables:
+        heads, rows = lines(table)
+        parts += [f"## {table.name}", "", _md(heads), _md(["---"] * len(heads)), *map(_md, rows), ""]
+        parts += [" ".join(remarks(table)), ""]
+    return "\n".join([*parts, *(f"- {word}" for word in words), ""])
+
+
+def write_files(folder: Path, title: str, tables: Sequence[Compared], words: Sequence[str], notes: str) -> list[Path]:
+    """Write table.csv, table.md and the page into a folder."""
+    records = [row for table in tables for row in table.records()]
+    columns = list(dict.fromkeys(name for row in records for name in row))
+    contents = {TABLE: csv_text(columns, records), MARKDOWN: markdown(title, tables, words)}
+    contents[PAGE] = page(title, tables, words, notes)
+    for name, text in contents.items():
+        with atomic_write(folder / name) as file:
+            file.write(text.encode())
+    return [folder / name for name in contents]
+
+
+def page(title: str, tables: Sequence[Compared], words: Sequence[str], notes: str) -> str:
+    """The page: tables, figures of the same numbers, and the recipe's notes; it sends no requests."""
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    source, packed = plotly_source()
+    script = (files("steppe._util") / "figure.js").read_text(encoding="utf-8")
+    template = (files(__package__) / "page.html").read_text(encoding="utf-8")
+    shown = [{"name": t.name, "lines": lines(t), "remarks": remarks(t)} for t in tables]
+    values = {
+        "title": title, "tables": shown, "words": words, "notes": notes, "policy": policy([script, source]),
+        "script": Markup(script), "data": Markup(embedded(json_safe(figure(tables)))), "plotly": Markup(packed),
+    }  # fmt: skip
+    return Environment(autoescape=True).from_string(template).render(values)
+
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # Okabe and Ito 2008
+
+
+def figure(tables: Sequence[Compared]) -> dict[str, Any]:
+    """One panel per table: its rows over its columns with 95 % intervals, the paper's numbers as open marks."""
+    drawn = [t for t in tables if t.ours.entries]
+    gap = 0.12 if len(drawn) > 1 else 0.0
+    height = (1 - gap * (len(drawn) - 1)) / max(1, len(drawn))
+    data: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {"height": 120 + 380 * max(1, len(drawn)), "showlegend": True}
+    for k, table in enumerate(drawn):
+        end = "" if k == 0 else str(k + 1)
+        top = 1 - k * (height + gap)
+        spec, numeric = table.ours.spec, all(map(_is_number, table.ours.columns))
+        x_title = spec.x or " ".join(spec.columns)
+        kind = {"type": "-" if spec.x else "linear" if numeric else "category"}
+        layout[f"xaxis{end}"] = {"domain": [0, 1], "anchor": f"y{end}", "title": {"text": x_title}, **kind}
+        layout[f"yaxis{end}"] = {
+            "domain": [max(0, top - height), top], "anchor": f"x{end}", "title": {"text": table.name},
+        }  # fmt: skip
+        for i, row in enumerate(table.ours.rows):
+            style = {"xaxis": f"x{end}", "yaxis": f"y{end}", "legendgroup": f"{k} {row}"}
+            colour = {"color": COLOURS[i % len(COLOURS)]}
+            if spec.x:
+                x, y = zip(*table.ours.points.get(row, [(nan, nan)]), strict=True)
+                data.append({**style, "name": row, "mode": "markers", "x": x, "y": y, "marker": colour})
+                continue
+            entries = [e for c in table.ours.columns if (e := table.ours.entry(row, c)) is not None]
+            x = [float(e.column) if numeric else e.column for e in entries]
+            bars = [e.high - e.value if isfinite(e.high) else 0 for e in entries]
+            below = [e.value - e.low if isfinite(e.low) else 0 for e in entries]
+            mode = "lines+markers" if spec.draw == "lines" else "markers"
+            error = {"type": "data", "array": bars, "arrayminus": below, "symmetric": False, **colour}
+            y = [e.value for e in entries]
+            data.append({**style, "name": row, "mode": mode, "x": x, "y": y, "error_y": error, "marker": colour})
+            theirs = [(c, p.value) for (r, c), p in table.paper.items() if r == row and c in table.ours.columns]
+            if theirs:
+                marks = {"symbol": "diamond-open", "size": 11, **colour}
+                at = [float(c) if numeric else c for c, _ in theirs]
+                named = {"name": f"{row}, paper", "mode": mode, "x": at, "y": [v for _, v in theirs]}
+                data.append({**style, **named, "marker": marks, "line": {"dash": "dot", **colour}})
+    return {"data": data, "layout": layout}
+
+
+def _ours(entry: Entry | None) -> str:
+    if entry is None:
+        return ""
+    if isfinite(entry.error):
+        return f"{with_error(entry.value, entry.error)} ({entry.n})"
+    if isfinite(entry.low):
+        return f"{number(entry.value)} [{number(entry.low)}, {number(entry.high)}] ({entry.n})"
+    return f"{number(entry.value)} ({entry.n})"
+
+
+def _theirs(table: Compared, row: str, column: str, entry: Entry | None) -> str:
+    printed = table.paper.get((row, column))
+    if printed is None:
+        return ""
+    mark = "*" if entry is not None and table.inside(entry) is False else ""
+    return f"{printed.value:g}{f' ± {printed.error:g}' if printed.error is not None else ''}{mark}"
+
+
+def _difference(entry: Entry | None) -> str:
+    if entry is None or not entry.pairs:
+        return ""
+    if not isfinite(entry.difference_low):
+        return f"{entry.difference:+.3g} ({entry.pairs})"
+    return f"{entry.difference:+.3g} [{entry.difference_low:+.3g}, {entry.difference_high:+.3g}] ({entry.pairs})"
+
+
+def _span(numbers: Sequence[int]) -> str:
+    return str(min(numbers)) if min(numbers) == max(numbers) else f"{min(numbers)} to {max(numbers)}"
+
+
+def _md(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

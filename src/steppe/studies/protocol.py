@@ -1,0 +1,249 @@
+"""The protocol of an experiment in a study's file: budgets, admission, selection on validation rows, and tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from operator import ge, gt, le, lt
+from typing import Any, Literal, get_args
+
+from .._util.names import unknown
+from .grid import Grid, settings
+
+BY = ("validation_error", "validation_loss")
+Stage = Literal["final", "sweep", "all"]
+Draw = Literal["points", "lines", "scatter"]
+Hypothesis = Literal["strong", "within groups", "weak"]
+TAU = "tau"  # the value of a table of correlations
+OF_TAU = ("measure", "target", "group")  # what rows and columns of such a table are
+VALUE, EPOCH = "value", "epoch"  # rows or columns that are no settings
+SCALES = ("accuracy", "percent", "log", "log10", "sqrt", "ratio")
+
+
+COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A bound on a target or a measure; only runs within it count."""
+
+    name: str
+    comparison: str
+    bound: float
+
+    @classmethod
+    def of(cls, text: Any, place: str = "admission") -> Rule:
+        """Parse `train_error <= 0.01`."""
+        match = re.fullmatch(r"\s*(\S+?)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*", str(text))
+        try:
+            if match:
+                return cls(match[1], match[2], float(match[3]))
+        except ValueError:  # such as 1.2.3
+            pass
+        raise ValueError(f"{place} takes rules such as `train_error <= 0.01`, not {text!r}")
+
+    def holds(self, values: Mapping[str, float]) -> bool:
+        """Whether a run with these numbers is within the bound; False if the number is missing."""
+        value = values.get(self.name)
+        return value is not None and bool(COMPARISONS[self.comparison](value, self.bound))
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.comparison} {self.bound:g}"
+
+
+def with_budget(given: Mapping[str, Any], budget: str | None) -> dict[str, Any]:
+    """The content of a study's file with the changes of a budget; mappings merge, lists replace, null removes."""
+    rest = {key: value for key, value in given.items() if key != "budgets"}
+    if budget is None:
+        return rest
+    budgets = given.get("budgets") or {}
+    if not isinstance(budgets, Mapping) or budget not in budgets:
+        raise ValueError(unknown("budget of this study", budget, budgets if isinstance(budgets, Mapping) else ()))
+    changes = budgets[budget] or {}
+    if not isinstance(changes, Mapping) or "budgets" in changes:
+        raise ValueError(f"budgets.{budget} takes keys of a study, as in {{base: {{epochs: 2}}}}, not {changes!r}")
+    return _merged(rest, changes)
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(old)
+    for key, value in new.items():
+        if value is None:
+            values.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(values.get(key), Mapping):
+            values[key] = _merged(values[key], value)
+        else:
+            values[key] = value
+    return values
+
+
+@dataclass(frozen=True)
+class Select:
+    """A second stage: per combination of settings, the best configuration on validation rows is trained again.
+
+    Parameters
+    ----------
+    by : str
+        The target whose mean over seeds decides; the lowest wins.
+    per : sequence of str
+        Settings, or axes of the grid; each combination of their values has a winner.
+    runs : Grid
+        Settings of the final runs, such as other seeds.
+    base : mapping
+        Settings that differ from the first stage in all final runs, such as `validation: 0`.
+
+    """
+
+    by: str
+    per: Sequence[str]
+    runs: Grid
+    base: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Any) -> Select:
+        """Parse `{by: validation_error, per: [method], runs: {seed: [100, 101]}, base: {validation: 0}}`."""
+        if not isinstance(values, Mapping):
+            raise ValueError(f"select takes by, per, runs and base, not {values!r}")
+        _known(values, [f.name for f in fields(cls)], "key of select")
+        by, per = values.get("by", BY[0]), _names(values.get("per"), "select.per")
+        if by not in BY:
+            raise ValueError(
+                f"select.by is {by!r}: configurations are selected on validation rows, by {' or '.join(BY)}"
+            )
+        if not per:
+            raise ValueError("select.per names the settings whose values each have a winner, as in [method, data]")
+        runs = Grid.of(values.get("runs", {"seed": [100, 101, 102]}), "select.runs")
+        base = values.get("base", {})
+        if not isinstance(base, Mapping):
+            raise ValueError(f"select.base takes settings of a run, as in {{validation: 0}}, not {base!r}")
+        return cls(by, per, runs, settings(base, "select.base"))
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table or figure of a study: which number stands in each cell. docs/papers.md has the grammar.
+
+    Parameters
+    ----------
+    rows, columns : sequence of str
+        Settings or axes of the grid, or one of `value`, `epoch`, `measure`, `target`, `group`; empty for one row.
+    value : sequence of str
+        Targets, measures or other numbers of a run; or `tau`, the correlation of a measure with a target.
+    name, title : str
+        The table's name, which paper.csv uses, and its heading.
+    scale : mapping of str to sequence of str
+        The key `as`: what is done to each value, in order; the entry "" is for all values.
+    reference : str
+        The row that the others are compared with, paired by seed.
+    runs : {"final", "sweep", "all"}
+        The runs of a study with `select` that enter.
+    where : mapping of str to list
+        Settings, and the values that they have in runs of this table.
+    labels : mapping of str to str
+        Shown names of rows and columns.
+    draw : {"points", "lines", "scatter"}
+        How the page draws it.
+    x : str
+        The number on the horizontal axis of a scatter.
+    hypothesis : {"strong", "within groups", "weak"}
+        Which pairs of runs tau compares.
+
+    """
+
+    rows: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    value: Sequence[str] = ("test_error",)
+    name: str = "table"
+    title: str = ""
+    scale: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    reference: str = ""
+    runs: Stage = "final"
+    where: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    draw: Draw = "points"
+    x: str = ""
+    hypothesis: Hypothesis = "strong"
+
+    @classmethod
+    def of(cls, values: Any, place: str) -> TableSpec:
+        """Parse `{rows: method, columns: data, value: test_error, as: accuracy percent}`."""
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{place} takes rows, columns and value, as in {{rows: method, columns: data}}")
+        keys = ["as" if f.name == "scale" else f.name for f in fields(cls)]
+        _known(values, keys, f"key of {place}")
+        made = {str(k): v for k, v in values.items() if k != "as" and v is not None}
+        for key in ("rows", "columns", "value"):
+            if key in made:
+                made[key] = _names(made[key], f"{place}.{key}")
+        for key, kind in (("runs", Stage), ("draw", Draw), ("hypothesis", Hypothesis)):
+            if key in made and made[key] not in get_args(kind):
+                raise ValueError(f"{place}: {unknown(key, str(made[key]), get_args(kind))}")
+        for key in ("name", "title", "reference", "x"):
+            made[key] = str(made.get(key, "table" if key == "name" else ""))
+        made["where"] = {
+            str(k): v if isinstance(v, list) else [v] for k, v in _mapping(made.get("where", {}), f"{place}.where")
+        }
+        made["labels"] = {str(k): str(v) for k, v in _mapping(made.get("labels", {}), f"{place}.labels")}
+        made["scale"] = _scales(values.get("as"), place)
+        spec = cls(**made)
+        spec._check(place)
+        return spec
+
+    @property
+    def is_tau(self) -> bool:
+        """Whether the numbers are correlations."""
+        return self.value == (TAU,)
+
+    def _check(self, place: str) -> None:
+        if self.is_tau:
+            wrong = [name for name in (*self.rows, *self.columns) if name not in OF_TAU]
+            if wrong or not (self.rows or self.columns):
+                raise ValueError(f"{place}: rows and columns of tau are of {', '.join(OF_TAU)}, not {wrong}")
+        if len(self.value) > 1 and VALUE not in (*self.rows, *self.columns):
+            raise ValueError(f"{place}: several values need `rows: {VALUE}` or `columns: {VALUE}`")
+        if EPOCH in self.rows:
+            raise ValueError(f"{place}: epochs are columns: write `columns: {EPOCH}`")
+        if (self.draw == "scatter") != bool(self.x):
+            raise ValueError(f"{place}: `draw: scatter` and `x: NAME` go together")
+
+
+def tables(values: Any) -> tuple[TableSpec, ...]:
+    """The tables of a study: one mapping, or a list of mappings with different names."""
+    listed = values if isinstance(values, list) else [values]
+    made = tuple(TableSpec.of(v, f"table {i + 1}" if len(listed) > 1 else "table") for i, v in enumerate(listed))
+    names = [spec.name for spec in made]
+    if len(set(names)) < len(names):
+        raise ValueError(f"tables of one study need different names, not {', '.join(names)}")
+    return made
+
+
+def _scales(value: Any, place: str) -> dict[str, tuple[str, ...]]:
+    if value is None:
+        return {}
+    texts = dict(value) if isinstance(value, Mapping) else {"": value}
+    scales = {str(name): tuple(str(text).split()) for name, text in texts.items()}
+    for words in scales.values():
+        for word in words:
+            if word not in SCALES:
+                raise ValueError(f"{place}.as: {unknown('scale', word, SCALES)}")
+    return scales
+
+
+def _names(value: Any, place: str) -> tuple[str, ...]:
+    names = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"{place} takes a name or a list of names, not {value!r}")
+    return tuple(names)
+
+
+def _mapping(value: Any, place: str) -> Sequence[tuple[Any, Any]]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{place} takes a mapping, not {value!r}")
+    return list(value.items())
+
+
+def _known(values: Mapping[str, Any], names: Sequence[str], what: str) -> None:
+    for key in values:
+        if key not in names:
+            raise ValueError(unknown(what, str(key), names))

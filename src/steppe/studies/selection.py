@@ -1,0 +1,150 @@
+"""Selection: the best configuration of each method on validation rows, which a study with `select` trains again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan, nan, sqrt
+from statistics import fmean, stdev
+from typing import Any
+
+from .cell import Cell, cells, cells_of, varied_settings
+from .grid import resolved
+from .plan import Study
+from .table import Table
+
+SEEDS = ("seed", "data_seed")  # runs that differ only here have one configuration
+UNCHOSEN = ("out", "measures", "measure_every", "loggers")  # settings that a study sets itself
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The winner of one combination of `select.per`.
+
+    Attributes
+    ----------
+    group : mapping of str to value
+        The combination.
+    trials : int
+        Configurations that it was chosen from; `failed` of them have a run without a number, and cannot win.
+    cell : Cell or None
+        A run of the winner; None while runs are missing, or if every configuration failed.
+    score, error : float
+        The winner's mean over seeds and its standard error.
+    seeds : int
+        Runs of the winner.
+    ties : int
+        Other configurations with the same mean; the first in the file's order wins.
+
+    """
+
+    group: Mapping[str, Any]
+    trials: int
+    failed: int = 0
+    cell: Cell | None = None
+    score: float = nan
+    error: float = nan
+    seeds: int = 0
+    ties: int = 0
+
+
+def planned_cells(study: Study, table: Table) -> list[Cell]:
+    """The cells of a study as far as they are known: with `select`, those of the final runs once there are winners."""
+    swept = cells(study)
+    if study.select is None:
+        return swept
+    final = {c.key: c for c in final_cells(study, choices(study, swept, table))}
+    return [*(c for c in swept if c.key not in final), *final.values()]
+
+
+def previewed_cells(study: Study) -> list[Cell]:
+    """The cells of a study with some configuration in the place of each winner: as many, and as valid."""
+    swept = cells(study)
+    if study.select is None:
+        return swept
+    first = [Choice(dict(group), 0, cell=members[0]) for group, members in _groups(study, swept)]
+    return [*swept, *final_cells(study, first)]
+
+
+def choices(study: Study, swept: Sequence[Cell], table: Table) -> list[Choice]:
+    """The winner of every combination whose runs have all ended."""
+    if study.select is None:
+        return []
+    runs = {run.key: run for run in table.runs}
+    made = []
+    for group, members in _groups(study, swept):
+        by_configuration: dict[str, list[Cell]] = {}
+        for cell in members:
+            by_configuration.setdefault(configuration_of(cell), []).append(cell)
+        scored: list[tuple[list[float], Cell]] = []
+        ended = all(c.key in runs and runs[c.key].state in ("done", "failed") for c in members)
+        for of_one in by_configuration.values():
+            scores = [runs[c.key].targets.get(study.select.by, nan) for c in of_one if c.key in runs]
+            if len(scores) == len(of_one) and not any(map(isnan, scores)):
+                scored.append((scores, of_one[0]))
+        trials = len(by_configuration)
+        if not ended or not scored:
+            made.append(Choice(dict(group), trials, trials - len(scored) if ended else 0))
+            continue
+        scores, winner = min(scored, key=lambda pair: fmean(pair[0]))  # the first of equal ones
+        ties = sum(fmean(other) == fmean(scores) for other, _ in scored) - 1
+        error = stdev(scores) / sqrt(len(scores)) if len(scores) > 1 else nan
+        made.append(Choice(dict(group), trials, trials - len(scored), winner, fmean(scores), error, len(scores), ties))
+    return made
+
+
+def final_cells(study: Study, chosen: Sequence[Choice]) -> list[Cell]:
+    """The final runs of the winners."""
+    select = study.select
+    if select is None:
+        return []
+    points = []
+    for choice in chosen:
+        if choice.cell is not None:
+            config = {k: v for k, v in choice.cell.config.items() if k not in UNCHOSEN}
+            for point, labels in select.runs.labelled():
+                values = resolved({**config, **select.base, **point})
+                points.append((values, {**choice.cell.labels, **labels}))
+    return cells_of(study, points, "final") if points else []
+
+
+def configuration_of(cell: Cell) -> str:
+    """The settings of a run apart from its seeds, as text."""
+    return json.dumps({k: v for k, v in cell.config.items() if k not in SEEDS}, sort_keys=True)
+
+
+def selection_words(study: Study, chosen: Sequence[Choice]) -> list[str]:
+    """Trials per combination, and the winners, in sentences."""
+    if study.select is None or not chosen:
+        return []
+    counts = {" ".join(_text(v) for v in choice.group.values()): choice.trials for choice in chosen}
+    equal = len(set(counts.values())) == 1
+    each = f"{next(iter(counts.values()))} each" if equal else ", ".join(f"{k} {n}" for k, n in counts.items())
+    words = [f"Trials, selected by mean {study.select.by}: {each}."]
+    words += [] if equal else ["The numbers of trials differ: the methods had different tuning budgets."]
+    swept = [n for n in varied_settings(study) if n not in (*SEEDS, *study.select.per)]
+    for choice in chosen:
+        name = " ".join(_text(v) for v in choice.group.values())
+        if choice.cell is None:
+            words += [f"{name}: every configuration has a run without a number."] if choice.failed else []
+            continue
+        own = ", ".join(f"{k}={_text(v)}" for k in swept if (v := choice.cell.value(k)) not in (None, {}, []))
+        error = "" if isnan(choice.error) else f" ± {choice.error:.2g}"
+        more = f"; {choice.failed} configurations failed" if choice.failed else ""
+        more += f"; {choice.ties} more tie" if choice.ties else ""
+        words.append(f"{name}: {own or 'the only configuration'} ({choice.score:.4g}{error}, n = {choice.seeds}{more})")
+    return words
+
+
+def _groups(study: Study, swept: Sequence[Cell]) -> list[tuple[dict[str, Any], list[Cell]]]:
+    per = study.select.per if study.select is not None else ()
+    groups: dict[str, tuple[dict[str, Any], list[Cell]]] = {}
+    for cell in swept:
+        values = {name: cell.value(name) for name in per}
+        groups.setdefault(json.dumps(values, sort_keys=True), (values, []))[1].append(cell)
+    return list(groups.values())
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,271 @@
+"""The tables of a study: a mean over runs with its standard error in every cell, or a correlation with its interval."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isfinite, log, log10, nan, sqrt
+from typing import Any
+
+import numpy as np
+
+from .cell import Cell
+from .plan import Study
+from .protocol import EPOCH, OF_TAU, VALUE, TableSpec
+from .result import admitted, findings_of, of_plan
+from .statistics.comparisons import student
+from .statistics.findings import Findings
+from .table import Run, Table
+
+Curves = Callable[[str], Sequence[Mapping[str, Any]]]
+SEED = "seed"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of a table.
+
+    Attributes
+    ----------
+    row, column : str
+        Labels.
+    value, error : float
+        The mean over runs and its standard error (nan for one run), or tau without one.
+    n : int
+        Runs.
+    low, high : float
+        The 95 % interval; nan without one.
+    difference, difference_low, difference_high : float
+        Mean difference to the reference row, paired by seed, and its 95 % interval; `pairs` seeds.
+
+    """
+
+    row: str
+    column: str
+    value: float
+    error: float
+    n: int
+    low: float
+    high: float
+    difference: float = nan
+    difference_low: float = nan
+    difference_high: float = nan
+    pairs: int = 0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table of a study: labels of rows and columns, the cells that have a number, and remarks."""
+
+    spec: TableSpec
+    rows: Sequence[str]
+    columns: Sequence[str]
+    entries: Sequence[Entry]
+    notes: Sequence[str] = ()
+    points: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)  # of a scatter, by row
+
+    def entry(self, row: str, column: str) -> Entry | None:
+        """The cell of a row and a column, if it has a number."""
+        return next((e for e in self.entries if (e.row, e.column) == (row, column)), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values."""
+        return asdict(self)
+
+
+def summaries(study: Study, planned: Sequence[Cell], table: Table, curves: Curves) -> list[Summary]:
+    """All tables of a study from the runs that its store holds.
+
+    Parameters
+    ----------
+    study : Study
+        The study.
+    planned : sequence of Cell
+        Its cells.
+    table : Table
+        The stored runs.
+    curves : callable
+        Takes the key of a cell and returns the records of its epochs.
+
+    """
+    return [_summary(spec, study, planned, table, curves) for spec in study.table]
+
+
+def labels_of(spec: TableSpec, planned: Sequence[Cell], names: Sequence[str]) -> list[str]:
+    """The labels that settings of the planned cells give to rows or columns, in the order of the plan."""
+    return list(dict.fromkeys(label_of(spec, cell, names) for cell in planned if _enters(spec, cell)))
+
+
+def label_of(spec: TableSpec, cell: Cell, names: Sequence[str], value: str = "") -> str:
+    """The label of a cell's row or column."""
+    parts = [_shown(value if name == VALUE else cell.value(name)) for name in names]
+    text = " ".join(part for part in parts if part) or value
+    return spec.labels.get(text, text)
+
+
+def _summary(spec: TableSpec, study: Study, planned: Sequence[Cell], table: Table, curves: Curves) -> Summary:
+    entering = [cell for cell in planned if _enters(spec, cell)]
+    counted = admitted(study, of_plan(study, entering, table))
+    if spec.is_tau:
+        return _taus(spec, study, findings_of(counted, study.measures, study.targets))
+    runs = {run.key: run for run in counted.runs}
+    numbers: dict[tuple[str, str], list[tuple[Cell, float]]] = {}
+    points: dict[str, list[tuple[float, float]]] = {}
+    missing = set()
+    for cell in entering:
+        if cell.key not in runs:
+            continue
+        for name in spec.value:
+            scales = spec.scale.get(name, spec.scale.get("", ()))
+            row = label_of(spec, cell, spec.rows, name)
+            if EPOCH in spec.columns:
+                for record in curves(cell.key):
+                    value = _scaled(_of_record(record, name), scales)
+                    if isfinite(value):
+                        numbers.setdefault((row, str(record.get("epoch"))), []).append((cell, value))
+                continue
+            value = _scaled(number_of(runs[cell.key], name), scales)
+            if not isfinite(value):
+                missing.add(name)
+                continue
+            numbers.setdefault((row, label_of(spec, cell, spec.columns, name)), []).append((cell, value))
+            if spec.x:
+                x = _scaled(number_of(runs[cell.key], spec.x), spec.scale.get(spec.x, ()))
+                points.setdefault(row, []).append((x, value))
+    rows, columns = (list(dict.fromkeys(label[i] for label in numbers)) for i in (0, 1))
+    if EPOCH in spec.columns:
+        columns.sort(key=int)
+    entries = [_entry(spec, r, c, numbers) for r in rows for c in columns if (r, c) in numbers]
+    return Summary(spec, rows, columns, entries, _notes(spec, entering, runs, numbers, missing), points)
+
+
+def _enters(spec: TableSpec, cell: Cell) -> bool:
+    if cell.stage and spec.runs not in ("all", cell.stage):
+        return False
+    return all(cell.value(name) in allowed for name, allowed in spec.where.items())
+
+
+def _entry(
+    spec: TableSpec, row: str, column: str, numbers: Mapping[tuple[str, str], Sequence[tuple[Cell, float]]]
+) -> Entry:
+    values = [value for _, value in numbers[row, column]]
+    reference = numbers.get((spec.reference, column), ())
+    if "ratio" in spec.scale.get("", ()) and reference:
+        base = float(np.mean([value for _, value in reference]))
+        values = [value / base for value in values]
+    mean, error, low, high = mean_and_interval(values)
+    if row == spec.reference or not reference or "ratio" in spec.scale.get("", ()):
+        return Entry(row, column, mean, error, len(values), low, high)
+    ours, theirs = (_by_seed(of) for of in (numbers[row, column], reference))
+    differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    if not differences:
+        return Entry(row, column, mean, error, len(values), low, high)
+    difference, _, lowest, highest = mean_and_interval(differences)
+    return Entry(row, column, mean, error, len(values), low, high, difference, lowest, highest, len(differences))
+
+
+def mean_and_interval(values: Sequence[float]) -> tuple[float, float, float, float]:
+    """The mean, its standard error and its 95 % interval by Student's t; nan where one value gives none."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, nan, nan, nan
+    error = float(np.std(values, ddof=1)) / sqrt(len(values))
+    low, high, _ = student(mean, error, len(values) - 1)
+    return mean, error, low, high
+
+
+def _by_seed(runs: Sequence[tuple[Cell, float]]) -> dict[Any, float]:
+    values: dict[Any, list[float]] = {}
+    for cell, value in runs:
+        values.setdefault(cell.config.get(SEED), []).append(value)
+    return {seed: float(np.mean(of_one)) for seed, of_one in values.items()}
+
+
+def number_of(run: Run, name: str) -> float:
+    """A target, a measure or another number of a run; nan if it has none of that name."""
+    if name in run.targets:
+        return run.targets[name]
+    return run.measures[name].value if name in run.measures else run.meta.get(name, nan)
+
+
+def _of_record(record: Mapping[str, Any], name: str) -> float:
+    """A number of an epoch's record: an entry, a measure, or an error as one minus the accuracy."""
+    measured = (record.get("measures") or {}).get(name)
+    value = measured.get("value") if isinstance(measured, Mapping) else measured
+    if value is None:
+        value = record.get(name)
+    if value is None and name.endswith("_error"):
+        accuracy = record.get(name.removesuffix("error") + "accuracy")
+        value = None if accuracy is None else 1 - accuracy
+    return float(value) if isinstance(value, (int, float)) else nan
+
+
+def _scaled(value: float, scales: Sequence[str]) -> float:
+    for scale in scales:
+        match scale:
+            case "accuracy":
+                value = 1 - value
+            case "percent":
+                value = 100 * value
+            case "sqrt":
+                value = sqrt(value) if value >= 0 else nan
+            case "log":
+                value = log(value) if value > 0 else nan
+            case "log10":
+                value = log10(value) if value > 0 else nan
+    return value
+
+
+def _notes(
+    spec: TableSpec,
+    entering: Sequence[Cell],
+    runs: Mapping[str, Run],
+    numbers: Mapping[tuple[str, str], Sequence[tuple[Cell, float]]],
+    missing: set[str],
+) -> list[str]:
+    """What a reader of the table has to know about its runs."""
+    notes = [f"{len(runs)} of {len(entering)} runs are in the table."] if len(runs) < len(entering) else []
+    notes += [f"Runs without {name} do not enter it." for name in sorted(missing)]
+    mixed: dict[str, None] = {}
+    for of_one in numbers.values():
+        configs = [cell.config for cell, _ in of_one]
+        names = dict.fromkeys(k for config in configs for k in config if k not in (SEED, "data_seed"))
+        mixed |= {n: None for n in names if len({json.dumps(c.get(n), sort_keys=True) for c in configs}) > 1}
+    if mixed:
+        notes.append(f"Means are over runs that also differ in {', '.join(mixed)}.")
+    if spec.reference and not any(row == spec.reference for row, _ in numbers):
+        notes.append(f"There is no run of {spec.reference}, which others are compared with.")
+    return notes
+
+
+def _taus(spec: TableSpec, study: Study, found: Findings) -> Summary:
+    """A table of correlations; what is neither a row nor a column is the study's first."""
+    entries = []
+    for f in found.findings:
+        names = {"measure": f.measure, "target": f.target, "group": "all"}
+        by_group = "group" in (*spec.rows, *spec.columns)
+        if f.hypothesis != ("within groups" if by_group else spec.hypothesis):
+            continue
+        firsts = {"measure": study.measures[:1], "target": study.targets[:1]}
+        if any(k in firsts and k not in (*spec.rows, *spec.columns) and names[k] not in firsts[k] for k in OF_TAU):
+            continue
+        for name, n, tau, low, high in (
+            [(g.group, g.n, g.tau, g.low, g.high) for g in f.by_group]
+            if by_group
+            else [("all", f.n, f.tau, f.low, f.high)]
+        ):
+            row, column = (
+                " ".join({**names, "group": name}[part] for part in parts) for parts in (spec.rows, spec.columns)
+            )
+            if isfinite(tau):
+                shown = spec.labels.get(row, row), spec.labels.get(column, column)
+                entries.append(Entry(*shown, tau, nan, n, low, high))
+    rows, columns = (list(dict.fromkeys(getattr(e, name) for e in entries)) for name in ("row", "column"))
+    return Summary(spec, rows, columns, entries)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
