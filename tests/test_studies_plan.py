@@ -177,7 +177,6 @@ def test_keys_follow_from_what_numbers_follow_from() -> None:
         ({"grid": {"lr": 0.1}}, "write `lr: [0.1]`, or move it to `base` if all runs share it"),
         ({"grid": {"lr": [[0.1, 0.2]]}}, "list the values without inner brackets, `lr: [0.1, 0.2]`"),
         ({"grid": {"augment": ["crop"]}}, "each value is a list itself, as in `augment: [[crop]]`"),
-        ({"grid": {"method": [{"method": "sam", "rho": [0.1, 0.2]}]}}, "{..., rho: 0.1}, {..., rho: 0.2}"),
         ({"grid": {"lr": {"uniform": [0, 1]}}}, "ranges belong under `random`, as in {n: 20, space: {lr: {uniform: "),
         ({"grid": {"learnin_rate": 0.1}}, "there is no setting 'learnin_rate'"),
         ({"grid": ["lr"]}, "grid takes settings with lists of values, as in {lr: [0.1, 0.2]}"),

@@ -59,10 +59,12 @@ def project(study: Study) -> Projection:
         config = Config(**{k: v for k, v in cell.config.items() if k in Config.__dataclass_fields__})
         like = _model_of(cell.config)
         if like not in speeds:
-            speeds[like], words = (stored[like], "in stored runs") if like in stored else (probe(config), "timed here")
-            basis.append(
-                f"{config.model} on {config.data}: {speeds[like]:.3g} s per pass of {config.batch_size} ({words})"
+            speeds[like] = stored[like] if like in stored else probe(config)
+            source = (
+                "the median of stored runs" if like in stored else f"the median of {PROBED} eager passes, timed now"
             )
+            speed = f"{speeds[like]:.3g} s per pass of {config.batch_size} rows"
+            basis.append(f"{config.model} on {config.data}: {speed}, {source}.")
         passes[cell.key] = steps_of(config, rows) * passes_per_step(config) * int(cell.config.get("members") or 1)
         hours[cell.key] = passes[cell.key] * speeds[like] / 3600
     stages = []

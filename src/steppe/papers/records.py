@@ -54,7 +54,7 @@ def write_records(study: Study, planned: Sequence[Cell], store: Store) -> Path:
 
 
 def read_records(paths: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The rows of one or more files (or of records.csv in folders) by key; a finished run is preferred to a failed one."""
+    """The rows of files, or of records.csv in folders, by key; a finished run replaces a failed one."""
     rows: dict[str, dict[str, str]] = {}
     for path in paths:
         file = Path(path) / RECORDS if Path(path).is_dir() else Path(path)
@@ -110,7 +110,8 @@ def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:
         if not text or not name:
             continue
         if role == "measure":
-            measures[name] = from_json(text, RECORDS)
+            e = from_json(text, RECORDS)
+            measures[name] = {**e, "value": _nan(e["value"]), "stderr": _nan(e.get("stderr"))}
         elif role == "target" and name.endswith(".stderr"):
             errors[name.removesuffix(".stderr")] = float(text)
         elif role in numbers:
@@ -119,9 +120,7 @@ def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:
         cell.key,
         targets=numbers["target"],
         target_errors=errors,
-        measures={
-            name: {**e, "value": _nan(e["value"]), "stderr": _nan(e.get("stderr"))} for name, e in measures.items()
-        },
+        measures=measures,
         meta=numbers["meta"],
         curves=from_json(row["curves"], RECORDS) if row.get("curves") else (),
         versions=from_json(row["origin"], RECORDS),

@@ -60,7 +60,7 @@ def compare(tables: Sequence[Summary], printed: Mapping[tuple[str, str, str], Pr
 
 
 def lines(table: Compared) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows: per row of the table a line of ours, one of the paper's and one of differences, if there are any."""
+    """Heads and rows: per row of the table a line of ours, one of the paper's and one of differences."""
     ours = table.ours
     columns = list(ours.columns)
     if len(columns) > MOST:
@@ -81,9 +81,9 @@ def remarks(table: Compared) -> list[str]:
     """What the lines mean, how many of the paper's numbers are inside, and the notes of the table."""
     entries = table.ours.entries
     inside = [table.inside(e) for e in entries]
-    told = (
-        [f"n = {_span([e.n for e in entries])} runs per cell, ± one standard error."] if entries else ["No runs yet."]
-    )
+    if not entries:
+        return ["No runs yet.", *table.ours.notes]
+    told = [f"n = {_span([e.n for e in entries])} runs per cell, ± one standard error."]
     if any(v is not None for v in inside):
         told.append(
             f"{inside.count(True)} of {len(inside) - inside.count(None)} numbers of the paper are in the 95 % interval "

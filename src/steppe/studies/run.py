@@ -99,7 +99,7 @@ def result_of(study: Study, planned: Sequence[Cell], store: Store) -> StudyResul
     """Summarise what a store holds of a study: findings, selection and tables."""
     table = store.table()
     result = study_result(study, planned, table)
-    words = selection_words(study, choices(study, [c for c in planned if c.stage == "sweep"], table))
+    words = selection_words(study, choices(study, table))
     tables = summaries(study, planned, table, store.curves)
     return replace(result, words=[*result.words, *words], tables=tables)
 

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from .cell import Cell, cells, cells_of, varied_settings
-from .grid import resolved
+from .grid import resolved, value_at
 from .plan import Study
 from .table import Table
 
@@ -36,6 +36,8 @@ class Choice:
         Runs of the winner.
     ties : int
         Other configurations with the same mean; the first in the file's order wins.
+    varied : sequence of str
+        The settings that the configurations differ in.
 
     """
 
@@ -47,6 +49,7 @@ class Choice:
     error: float = nan
     seeds: int = 0
     ties: int = 0
+    varied: Sequence[str] = ()
 
 
 def planned_cells(study: Study, table: Table) -> list[Cell]:
@@ -54,7 +57,7 @@ def planned_cells(study: Study, table: Table) -> list[Cell]:
     swept = cells(study)
     if study.select is None:
         return swept
-    final = {c.key: c for c in final_cells(study, choices(study, swept, table))}
+    final = {c.key: c for c in final_cells(study, choices(study, table))}
     return [*(c for c in swept if c.key not in final), *final.values()]
 
 
@@ -67,10 +70,11 @@ def previewed_cells(study: Study) -> list[Cell]:
     return [*swept, *final_cells(study, first)]
 
 
-def choices(study: Study, swept: Sequence[Cell], table: Table) -> list[Choice]:
-    """The winner of every combination whose runs have all ended."""
+def choices(study: Study, table: Table) -> list[Choice]:
+    """The winner of every combination whose runs have all ended; empty without `select`."""
     if study.select is None:
         return []
+    swept = cells(study)
     runs = {run.key: run for run in table.runs}
     made = []
     for group, members in _groups(study, swept):
@@ -90,7 +94,8 @@ def choices(study: Study, swept: Sequence[Cell], table: Table) -> list[Choice]:
         scores, winner = min(scored, key=lambda pair: fmean(pair[0]))  # the first of equal ones
         ties = sum(fmean(other) == fmean(scores) for other, _ in scored) - 1
         error = stdev(scores) / sqrt(len(scores)) if len(scores) > 1 else nan
-        made.append(Choice(dict(group), trials, trials - len(scored), winner, fmean(scores), error, len(scores), ties))
+        best = winner, fmean(scores), error, len(scores), ties, _varied(study, members)
+        made.append(Choice(dict(group), trials, trials - len(scored), *best))
     return made
 
 
@@ -123,18 +128,23 @@ def selection_words(study: Study, chosen: Sequence[Choice]) -> list[str]:
     each = f"{next(iter(counts.values()))} each" if equal else ", ".join(f"{k} {n}" for k, n in counts.items())
     words = [f"Trials, selected by mean {study.select.by}: {each}."]
     words += [] if equal else ["The numbers of trials differ: the methods had different tuning budgets."]
-    swept = [n for n in varied_settings(study) if n not in (*SEEDS, *study.select.per)]
     for choice in chosen:
         name = " ".join(_text(v) for v in choice.group.values())
         if choice.cell is None:
             words += [f"{name}: every configuration has a run without a number."] if choice.failed else []
             continue
-        own = ", ".join(f"{k}={_text(v)}" for k in swept if (v := choice.cell.value(k)) not in (None, {}, []))
+        own = ", ".join(f"{k}={_text(v)}" for k in choice.varied if (v := choice.cell.value(k)) not in (None, {}, []))
         error = "" if isnan(choice.error) else f" ± {choice.error:.2g}"
         more = f"; {choice.failed} configurations failed" if choice.failed else ""
         more += f"; {choice.ties} more tie" if choice.ties else ""
         words.append(f"{name}: {own or 'the only configuration'} ({choice.score:.4g}{error}, n = {choice.seeds}{more})")
     return words
+
+
+def _varied(study: Study, members: Sequence[Cell]) -> list[str]:
+    """The settings in which the configurations of one combination differ."""
+    names = (n for n in varied_settings(study) if n not in SEEDS)
+    return [n for n in names if len({json.dumps(value_at(c.config, n), sort_keys=True) for c in members}) > 1]
 
 
 def _groups(study: Study, swept: Sequence[Cell]) -> list[tuple[dict[str, Any], list[Cell]]]:
