@@ -61,7 +61,7 @@ def project(study: Study) -> Projection:
         if like not in speeds:
             speeds[like] = stored[like] if like in stored else probe(config)
             source = (
-                "the median of stored runs" if like in stored else f"the median of {PROBED} eager passes, timed now"
+                "the median of stored runs" if like in stored else f"the median of {PROBED} passes timed now, eager"
             )
             speed = f"{speeds[like]:.3g} s per pass of {config.batch_size} rows"
             basis.append(f"{config.model} on {config.data}: {speed}, {source}.")

@@ -61,7 +61,9 @@ class Recipe:
             study = Study.of(self.content, self.name, budget)
         except ValueError as error:
             raise ValueError(f"{self.folder / STUDY}: {error}") from error
-        return replace(study, file=str(self.folder / STUDY), out=out or study.out)
+        errors = self.folder / study.errors if study.errors else None
+        own = str(errors) if errors is not None and errors.is_file() else study.errors
+        return replace(study, file=str(self.folder / STUDY), out=out or study.out, errors=own)
 
     @cached_property
     def printed(self) -> Mapping[tuple[str, str, str], Printed]:

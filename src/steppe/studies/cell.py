@@ -16,7 +16,7 @@ from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
 from ..training.config import Config
-from .grid import RESERVED, config_of, plain, settings, value_at
+from .grid import RESERVED, config_of, plain, resolved, settings, value_at
 from .plan import TARGETS, Study
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
@@ -123,7 +123,7 @@ def cells_of(
     """The cells with these settings and labels."""
     configs: dict[str, tuple[dict[str, Any], Mapping[str, str]]] = {}
     for values, labels in points:
-        config = plain(config_of({**study.base, **values}, f"the run with {values}"))
+        config = plain(config_of(resolved({**study.base, **values}), f"the run with {values}"))
         configs.setdefault(key_of(config), (config, labels))
     names = _names(varied_settings(study), [config for config, _ in configs.values()])
     before = "final " if stage == "final" else ""

@@ -101,7 +101,7 @@ def value_at(config: Mapping[str, Any], path: str) -> Any:
 def config_of(values: Mapping[str, Any], place: str) -> Config:
     """The configuration with these settings; errors name the place."""
     try:
-        return Config(**resolved(values))
+        return Config(**values)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from error
 

@@ -12,7 +12,7 @@ from .._util.names import unknown
 from .._util.untrusted import from_yaml
 from ..data.registry import declared
 from .grid import Draws, Grid, settings, types
-from .protocol import Rule, Select, TableSpec, tables, with_budget
+from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, TableSpec, check_settings, tables, with_budget
 from .show import Show
 
 TARGETS = {
@@ -216,7 +216,19 @@ class Study:
         values["table"] = tables(values["table"]) if "table" in values else ()
         study = cls(name, **values, budgets=budgets, budget=budget or "")
         study._check_targets()
+        study._check_protocol()
         return study
+
+    def _check_protocol(self) -> None:
+        """Raise for names in `select` and `table` that are neither settings nor axes."""
+        axes = [*self.grid.axes, *self.groups, *(self.select.runs.axes if self.select is not None else ())]
+        if self.select is not None:
+            check_settings(self.select.per, axes, "select.per")
+            if self.pool is not None:
+                raise ValueError("select trains the best configurations again, and a pool is trained: leave it out")
+        for spec in self.table:
+            words = OF_TAU if spec.is_tau else (VALUE, EPOCH)
+            check_settings([*spec.rows, *spec.columns, *spec.where], [*axes, *words], f"table {spec.name}")
 
     @classmethod
     def _of_budget(cls, given: Mapping[str, Any], name: str, budget: str) -> None:

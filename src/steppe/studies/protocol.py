@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import ge, gt, le, lt
 from typing import Any, Literal, get_args
 
 from .._util.names import unknown
-from .grid import Grid, settings
+from .grid import Grid, settings, types
 
 BY = ("validation_error", "validation_loss")
 Stage = Literal["final", "sweep", "all"]
@@ -206,6 +206,14 @@ class TableSpec:
             raise ValueError(f"{place}: epochs are columns: write `columns: {EPOCH}`")
         if (self.draw == "scatter") != bool(self.x):
             raise ValueError(f"{place}: `draw: scatter` and `x: NAME` go together")
+
+
+def check_settings(names: Iterable[str], axes: Iterable[str], place: str) -> None:
+    """Raise for a name that is neither a setting of a run nor one of the axes."""
+    valid = {*types(), *axes}
+    for name in names:
+        if name not in valid and name.partition(".")[0] not in types():
+            raise ValueError(f"{place}: {unknown('setting or axis', name, valid)}")
 
 
 def tables(values: Any) -> tuple[TableSpec, ...]:

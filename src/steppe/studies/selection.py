@@ -10,12 +10,11 @@ from statistics import fmean, stdev
 from typing import Any
 
 from .cell import Cell, cells, cells_of, varied_settings
-from .grid import resolved, value_at
+from .grid import value_at
 from .plan import Study
 from .table import Table
 
 SEEDS = ("seed", "data_seed")  # runs that differ only here have one configuration
-UNCHOSEN = ("out", "measures", "measure_every", "loggers")  # settings that a study sets itself
 
 
 @dataclass(frozen=True)
@@ -107,9 +106,8 @@ def final_cells(study: Study, chosen: Sequence[Choice]) -> list[Cell]:
     points = []
     for choice in chosen:
         if choice.cell is not None:
-            config = {k: v for k, v in choice.cell.config.items() if k not in UNCHOSEN}
             for point, labels in select.runs.labelled():
-                values = resolved({**config, **select.base, **point})
+                values = {**choice.cell.config, **select.base, **point}
                 points.append((values, {**choice.cell.labels, **labels}))
     return cells_of(study, points, "final") if points else []
 

@@ -151,11 +151,12 @@ def _entry(
 ) -> Entry:
     values = [value for _, value in numbers[row, column]]
     reference = numbers.get((spec.reference, column), ())
-    if "ratio" in spec.scale.get("", ()) and reference:
+    ratio = any("ratio" in words for words in spec.scale.values())
+    if ratio and reference:
         base = float(np.mean([value for _, value in reference]))
         values = [value / base for value in values]
     mean, error, low, high = mean_and_interval(values)
-    if row == spec.reference or not reference or "ratio" in spec.scale.get("", ()):
+    if row == spec.reference or not reference or ratio:
         return Entry(row, column, mean, error, len(values), low, high)
     ours, theirs = (_by_seed(of) for of in (numbers[row, column], reference))
     differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from math import isfinite, sqrt
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -183,10 +184,11 @@ def _targets(
     if "test_error" in values:
         values["gap"], errors["gap"] = values["test_error"] - values["train_error"], errors["test_error"]
     values["loss_gap"] = values["test_loss"] - values["train_loss"]
-    corrupted = last.get("corrupted_accuracy")
-    if corrupted is None and config.corruptions:
-        corrupted = under_corruptions(model, splits.test, problem, config, Workers())["corrupted_accuracy"]
-    values |= {"corrupted_error": 1 - corrupted} if corrupted is not None else {}
+    if config.corruptions:
+        scores = last if "corrupted" in last else under_corruptions(model, splits.test, problem, config, Workers())
+        values["corrupted_error"] = 1 - scores["corrupted_accuracy"]
+        for severity, shares in zip(config.severities, zip(*scores["corrupted"].values(), strict=True), strict=True):
+            values[f"corrupted_error@{severity}"] = 1 - fmean(shares)
     model.eval()
     return values, errors
 
