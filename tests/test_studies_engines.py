@@ -16,7 +16,7 @@ from studies_cells import BASE, contents, tiny
 from steppe.studies.cell import Outcome, Task, cells
 from steppe.studies.engines import Engine, Local, Ray, Serial, engine_of
 from steppe.studies.engines.engine import Tries
-from steppe.studies.plan import EngineSettings
+from steppe.studies.engines.settings import EngineSettings
 from steppe.studies.run import run
 from steppe.studies.store import Store
 from steppe.training.stopping import StopRequest

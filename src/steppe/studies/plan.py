@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from .._util.names import unknown
 from .._util.untrusted import from_yaml
 from ..data.registry import declared
+from .engines.settings import EngineSettings
 from .grid import Draws, Grid, settings, types
 from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, TableSpec, check_settings, tables, with_budget
 from .show import Show
@@ -32,45 +33,9 @@ TEXTS = ("title", "question", "notes")
 """Keys of a study that describe it to readers and change nothing else."""
 
 STORE = "study.sqlite"  # in the study's folder
-EngineName = Literal["local", "serial", "ray"]
-REMOVED = ("stacked",)  # studies that name it still open; it computes nothing any more
 
 # A modern look, section 4: "worst-case l_inf adaptive sharpness with low m", with and without normalised logits
 USUAL = ("adaptive_worst_linf", "adaptive_worst_linf_normalised", "lambda_max", "trace")
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """Where and how cells are computed. Nothing here changes a number.
-
-    Parameters
-    ----------
-    name : {"local", "serial", "ray"}
-        Local processes, one process for debugging, or a Ray cluster.
-    workers : int, optional
-        Cells at a time; defaults to the number of cores, or of GPUs.
-    per_gpu : int
-        Cells at a time per GPU.
-    retries : int
-        Retries of a cell whose worker was lost, before it is recorded as failed.
-    address : str, optional
-        Address of a Ray cluster; by default Ray starts one on this machine.
-
-    """
-
-    name: EngineName = "local"
-    workers: int | None = None
-    per_gpu: int = 1
-    retries: int = 2
-    address: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.name not in (*get_args(EngineName), *REMOVED):
-            raise ValueError(unknown("engine", str(self.name), get_args(EngineName)))
-        for name, least in (("workers", 1), ("per_gpu", 1), ("retries", 0)):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise ValueError(f"{name} of an engine is a whole number, {least} or more, not {value!r}")
 
 
 @dataclass(frozen=True)
@@ -211,7 +176,7 @@ class Study:
         rules = values.get("admission", [])
         values["admission"] = tuple(Rule.of(rule) for rule in (rules if isinstance(rules, list) else [rules]))
         values["show"] = Show.of(values.get("show", []))
-        values["engine"] = _engine(values.get("engine", {}))
+        values["engine"] = EngineSettings.of(values.get("engine", {}))
         values |= {"select": Select.of(values["select"])} if "select" in values else {}
         values["table"] = tables(values["table"]) if "table" in values else ()
         study = cls(name, **values, budgets=budgets, budget=budget or "")
@@ -329,12 +294,3 @@ def _groups(value: Any, own_columns: bool) -> tuple[str, ...]:
         if name.split(".")[0] not in types() and not own_columns:
             raise ValueError(f"groups: {unknown('setting', name, types())}")
     return tuple(names)
-
-
-def _engine(value: Any) -> EngineSettings:
-    if isinstance(value, str):
-        return EngineSettings(name=value)  # type: ignore[arg-type]  # checked there
-    if not isinstance(value, Mapping):
-        raise ValueError(f"engine takes a name or a mapping, as in {{name: local, workers: 4}}, not {value!r}")
-    _known_keys(value, [f.name for f in fields(EngineSettings)], "key of engine")
-    return EngineSettings(**value)

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
-from ..plan import EngineSettings
 from ..work import work
+from .settings import EngineSettings
 
 Begun = Callable[[Task], Any]  # is called with each task that starts
 PAUSE = 0.2  # seconds between two checks for a request to stop
