@@ -1,0 +1,244 @@
+"""`steppe reproduce`: every recipe runs, and its tables follow from its records."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from data_files import publish_svhn, write_cifar_binary, write_mnist, write_svhn
+from studies_cells import BASE
+
+from steppe.cli import main
+from steppe.papers.recipe import BUDGETS, Recipe, names, recipe
+from steppe.papers.records import read_records
+from steppe.studies.protocol import EPOCH, VALUE
+from steppe.studies.selection import previewed_cells
+from steppe.studies.store import Store
+from steppe.studies.summary import labels_of
+
+WRITERS = {  # data sets by name, with a few rows each
+    "cifar10": lambda root: write_cifar_binary(root / "cifar-10-batches-bin", "cifar10", rows=16),
+    "cifar100": lambda root: write_cifar_binary(root / "cifar-100-binary", "cifar100", rows=80),
+    "mnist": lambda root: write_mnist(root / "MNIST" / "raw", rows=(40, 20)),
+    "svhn": lambda root: write_svhn(root / "svhn", rows=80),
+}
+SMALL = pytest.mark.filterwarnings("ignore:.*published set has")
+
+
+def write_data(root: Path, needed: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in needed & set(WRITERS):
+        WRITERS[name](root)
+        if name == "svhn":
+            publish_svhn(monkeypatch, root / "svhn")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(["reproduce", *words]) == code, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def answered(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    return json.loads(told(capsys, *words, "--json"))
+
+
+@SMALL
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_fills_every_cell_at_smoke(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = recipe(name).study("smoke")
+    planned = previewed_cells(study)
+    write_data(tmp_path / "data", {str(c.config["data"]) for c in planned}, monkeypatch)
+    data = answered(capsys, name, "--budget", "smoke", "--engine", "serial")
+    assert not data["failures"]
+    assert data["done"] == data["planned"] > 0
+    for spec in study.table:
+        cells = {(row["row"], row["column"]) for row in data["tables"][spec.name]}
+        assert cells, f"{spec.name} has no number"
+        assert all(row["n"] >= 1 for row in data["tables"][spec.name])
+        if not spec.is_tau and EPOCH not in spec.columns and VALUE not in (*spec.rows, *spec.columns):
+            entering = [c for c in planned if c.stage != "sweep"] if spec.runs == "final" else planned
+            rows = labels_of(spec, entering, spec.rows)
+            assert {row for row, _ in cells} == {row or spec.value[0] for row in rows}
+    page = (tmp_path / "studies" / name / "smoke" / "reproduce.html").read_text(encoding="utf-8")
+    assert "Content-Security-Policy" in page
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_has_its_files_and_the_paper_s_numbers_have_a_place(name: str) -> None:
+    one = recipe(name)
+    assert set(one.content["budgets"]) >= set(BUDGETS)
+    assert len(one.notes) > 200
+    study = one.study(None)
+    planned = previewed_cells(study)
+    specs = {spec.name: spec for spec in study.table}
+    for table, row, column in one.printed:
+        spec = specs[table]
+        for label, parts in ((row, spec.rows), (column, spec.columns)):
+            if spec.is_tau or {EPOCH, VALUE} & {*parts}:
+                continue  # labels are measures, targets or numbers of epochs
+            assert label in (labels_of(spec, planned, parts) or [""]) or (not parts and label == spec.value[0])
+    assert all(printed.place for printed in one.printed.values())
+
+
+OWN: dict[str, Any] = {
+    "title": "Two methods",
+    "base": BASE | {"validation": 0.2},
+    "grid": {
+        "method": [
+            {"label": "SGD", "method": "none", "lr": [0.05, 0.1]},
+            {"label": "SAM", "method": "sam", "rho": [0.1, 0.2]},
+        ],
+        "seed": [0, 1],
+    },
+    "select": {"per": ["method"], "runs": {"seed": [100, 101, 102]}, "base": {"validation": 0.0}},
+    "measures": ["grad_norm"],
+    "targets": ["test_error"],
+    "table": [
+        {"name": "errors", "rows": "method", "value": "test_error", "as": "percent", "reference": "SGD"},
+        {"name": "curves", "rows": "method", "columns": "epoch", "value": "train_loss", "draw": "lines"},
+        {
+            "name": "cost", "rows": "value", "columns": "method", "value": ["passes", "grad_norm"],
+            "as": {"grad_norm": "log"},
+        },
+    ],
+    "budgets": {"smoke": {"grid": {"seed": [0]}}, "short": {}, "paper": {}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "paper" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "study.yaml").write_text(yaml.safe_dump(OWN, sort_keys=False))
+    (folder / "paper.csv").write_text(
+        "table,row,column,value,error,place\n"
+        "errors,SAM,test_error,40.5,0.5,Table 9\nerrors,ASAM,test_error,1,,Table 9\n"
+    )
+    (folder / "notes.md").write_text("Nothing is open.")
+    return recipe("paper/mine")
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in ("records.csv", "table.csv", "table.md")}
+
+
+def test_tables_are_made_again_from_the_records_alone(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "paper/mine", "--engine", "serial", "--budget", "short", "--out", "here")
+    made = files_of(Path("here/short"))
+    told(capsys, "paper/mine", "--budget", "short", "--out", "there", "--records", "here/short", "--report")
+    assert files_of(Path("there/short")) == made
+    assert not Path("there/short/runs").exists()  # nothing was trained
+
+
+def test_records_of_two_machines_are_one_study(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "paper/mine", "--engine", "serial", "--budget", "short", "--out", "whole")
+    lines = Path("whole/short/records.csv").read_text().splitlines(keepends=True)
+    Path("a.csv").write_text("".join([lines[0], *lines[1::2]]))
+    Path("b.csv").write_text("".join([lines[0], *lines[2::2], *lines[1:2]]))  # one run on both
+    out = told(capsys, "paper/mine", "--budget", "short", "--out", "merged", "--records", "a.csv,b.csv", "--report")
+    assert f"{len(lines) - 1} records taken over" in out
+    assert files_of(Path("merged/short")) == files_of(Path("whole/short"))
+
+
+def test_a_study_goes_on_from_the_records_of_another_machine(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "paper/mine", "--engine", "serial", "--out", "first")
+    lines = Path("first/smoke/records.csv").read_text().splitlines(keepends=True)
+    Path("part.csv").write_text("".join(lines[:-2]))
+    told(capsys, "paper/mine", "--engine", "serial", "--out", "second", "--records", "part.csv")
+    assert len(list(Path("second/smoke/runs").glob("*/run.yaml"))) == 2  # those that were missing
+    assert Path("second/smoke/table.csv").read_bytes() == Path("first/smoke/table.csv").read_bytes()
+
+
+def test_an_edited_record_is_refused(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "paper/mine", "--engine", "serial", "--out", "first")
+    text = Path("first/smoke/records.csv").read_text().replace('""epochs"": 2', '""epochs"": 9', 1)
+    Path("edited.csv").write_text(text)
+    assert main(["reproduce", "paper/mine", "--out", "second", "--records", "edited.csv", "--report"]) == 1
+    assert "has another configuration than the cell of that key" in capsys.readouterr().err
+    Path("other.csv").write_text("a,b\n1,2\n")
+    assert main(["reproduce", "paper/mine", "--out", "third", "--records", "other.csv", "--report"]) == 1
+    assert "has no column key" in capsys.readouterr().err
+
+
+def test_ours_stands_beside_the_paper_s(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    out = told(capsys, "paper/mine", "--engine", "serial", "--budget", "short")
+    assert "Trials, selected by mean validation_error: 2 each." in out
+    assert "40.5 ± 0.5" in out
+    assert "minus SGD" in out
+    assert "1 of 2 numbers of the paper have no run here." in out  # that of ASAM
+    with Path("studies/paper/mine/short/table.csv").open(newline="") as file:
+        rows = {(r["table"], r["row"], r["column"]): r for r in csv.DictReader(file)}
+    sam = rows["errors", "SAM", "test_error"]
+    assert (sam["n"], sam["pairs"], sam["paper"], sam["place"]) == ("3", "3", "40.5", "Table 9")
+    with Store.reading("studies/paper/mine/short/study.sqlite") as store:
+        runs = [r for r in store.table().runs if r.config["validation"] == 0.0 and r.config["method"] == "sam"]
+    errors = [100 * run.targets["test_error"] for run in runs]
+    assert float(sam["value"]) == pytest.approx(sum(errors) / 3)
+    assert sam["inside"] == str(float(sam["low"]) <= 40.5 <= float(sam["high"]))
+    assert {c for t, _, c in rows if t == "curves"} == {"1", "2"}
+    assert {r for t, r, _ in rows if t == "cost"} == {"passes", "grad_norm"}
+
+
+def test_the_list_reads_records(
+    own: Recipe, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steppe.papers.recipe.ROOT", Path.cwd())
+    state = {row["name"]: row for row in answered(capsys, "--list")}["paper/mine"]
+    assert (state["state"], state["date"]) == ("never run", "")
+    assert "theory/table-1" in told(capsys, "--list")
+    told(capsys, "paper/mine", "--engine", "serial")
+    assert {r["name"]: r["state"] for r in answered(capsys, "--list")}["paper/mine"] == "smoke"
+    Path("studies/paper/mine/paper").mkdir()
+    lines = Path("studies/paper/mine/smoke/records.csv").read_text().splitlines(keepends=True)
+    Path("studies/paper/mine/paper/records.csv").write_text("".join(lines[:3]))
+    state = {row["name"]: row for row in answered(capsys, "--list")}["paper/mine"]
+    rows = read_records(["studies/paper/mine/paper"]).values()
+    assert state["state"] == "full, in part"
+    assert state["date"] == json.loads(next(iter(rows))["origin"])["date"]
+    assert state["cells"] == "2 of 14"
+
+
+def test_projected_passes_are_those_of_the_runs(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    projected = answered(capsys, "paper/mine", "--dry-run")
+    assert not Path("studies").exists()
+    assert [s["cells"] for s in projected["stages"]] == [4, 6]
+    assert "3 passes timed now" in projected["basis"][0]
+    told(capsys, "paper/mine", "--engine", "serial")
+    with Store.reading("studies/paper/mine/smoke/study.sqlite") as store:
+        runs = store.table().runs
+    done = {s: sum(r.meta["passes"] for r in runs if (r.config["validation"] > 0) == s) for s in (True, False)}
+    assert [s["passes"] for s in projected["stages"]] == [done[True], done[False]]
+    shutil.rmtree("studies/paper/mine/smoke/runs")
+    after = answered(capsys, "paper/mine", "--dry-run")
+    assert [s["open"] for s in after["stages"]] == [0, 0]
+
+
+def test_theory_and_unknown_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told(capsys, "theory/wishart-moments")
+    assert list(Path("studies/theory/wishart-moments").glob("*.html"))
+    assert main(["reproduce", "universal/table3"]) == 2
+    assert "universal/table2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("SAM,test_error,x,,Table 9", "value and error are numbers, not 'x'"),
+        ("SAM,test_error,1,,a\nSAM,test_error,2,,b", "is there twice"),
+    ],
+)
+def test_wrong_numbers_of_the_paper(own: Recipe, line: str, said: str) -> None:
+    (own.folder / "paper.csv").write_text(f"row,column,value,error,place\n{line}\n")
+    with pytest.raises(ValueError, match=said):
+        _ = recipe("paper/mine").printed
