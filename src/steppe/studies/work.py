@@ -19,7 +19,6 @@ from ..training.config import Config
 from .cell import Disagreement, Outcome, Task
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from ..data.dataset import Splits
@@ -101,7 +100,7 @@ def _compute(task: Task) -> Outcome:
         {**failures, **results.failures},
         trained.meta | {"seconds": perf_counter() - start},
         trained.records,
-        _versions(device),
+        _versions(config.device),
         pictures=pictures,
     )
 
@@ -193,12 +192,15 @@ def _targets(
     return values, errors
 
 
-def _versions(device: torch.device) -> dict[str, str]:
+def _versions(device: str | None) -> dict[str, str]:
     """The software, the machine and the day of an outcome."""
     import numpy
     import torch
 
-    processor = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    from ..training.distributed import device_of
+
+    on = device_of(device)
+    processor = torch.cuda.get_device_name(on) if on.type == "cuda" else platform.machine()
     return {
         "device": processor, "date": datetime.now(UTC).date().isoformat(),
         "steppe": __version__, "torch": str(torch.__version__), "numpy": numpy.__version__,
