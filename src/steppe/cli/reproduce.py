@@ -146,7 +146,7 @@ def _dry(study: Study) -> Output:
     from ..papers.projection import project
     from .study import invalid_is_usage
 
-    with invalid_is_usage():
+    with invalid_is_usage(), usage_errors():
         projection = project(study)
     listed = table("stage", "cells", "open", "passes", "hours", right=("cells", "open", "passes", "hours"))
     for stage in projection.stages:

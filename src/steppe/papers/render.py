@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from math import isfinite, nan
@@ -136,44 +136,69 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 
 
 def figure(tables: Sequence[Compared]) -> dict[str, Any]:
-    """One panel per table: its rows over its columns with 95 % intervals, the paper's numbers as open marks."""
+    """One panel per table, with 95 % intervals; the paper's numbers are open marks.
+
+    Columns that are numbers are the horizontal axis, and rows are colours. Otherwise rows are the axis, so that points
+    do not overlap, and columns are colours.
+    """
     drawn = [t for t in tables if t.ours.entries]
-    gap = 0.12 if len(drawn) > 1 else 0.0
-    height = (1 - gap * (len(drawn) - 1)) / max(1, len(drawn))
+    n = max(1, len(drawn))
+    gap = 0.12 if n > 1 else 0.0
+    height = (1 - gap * (n - 1)) / n
+    layout: dict[str, Any] = {"height": 120 + 380 * n, "showlegend": True}
+    colours: dict[str, str] = {}
     data: list[dict[str, Any]] = []
-    layout: dict[str, Any] = {"height": 120 + 380 * max(1, len(drawn)), "showlegend": True}
     for k, table in enumerate(drawn):
         end = "" if k == 0 else str(k + 1)
         top = 1 - k * (height + gap)
-        spec, numeric = table.ours.spec, all(map(_is_number, table.ours.columns))
-        x_title = spec.x or " ".join(spec.columns)
-        kind = {"type": "-" if spec.x else "linear" if numeric else "category"}
-        layout[f"xaxis{end}"] = {"domain": [0, 1], "anchor": f"y{end}", "title": {"text": x_title}, **kind}
-        layout[f"yaxis{end}"] = {
-            "domain": [max(0, top - height), top], "anchor": f"x{end}", "title": {"text": table.name},
-        }  # fmt: skip
-        for i, row in enumerate(table.ours.rows):
-            style = {"xaxis": f"x{end}", "yaxis": f"y{end}", "legendgroup": f"{k} {row}"}
-            colour = {"color": COLOURS[i % len(COLOURS)]}
-            if spec.x:
-                x, y = zip(*table.ours.points.get(row, [(nan, nan)]), strict=True)
-                data.append({**style, "name": row, "mode": "markers", "x": x, "y": y, "marker": colour})
-                continue
-            entries = [e for c in table.ours.columns if (e := table.ours.entry(row, c)) is not None]
-            x = [float(e.column) if numeric else e.column for e in entries]
-            bars = [e.high - e.value if isfinite(e.high) else 0 for e in entries]
-            below = [e.value - e.low if isfinite(e.low) else 0 for e in entries]
-            mode = "lines+markers" if spec.draw == "lines" else "markers"
-            error = {"type": "data", "array": bars, "arrayminus": below, "symmetric": False, **colour}
-            y = [e.value for e in entries]
-            data.append({**style, "name": row, "mode": mode, "x": x, "y": y, "error_y": error, "marker": colour})
-            theirs = [(c, p.value) for (r, c), p in table.paper.items() if r == row and c in table.ours.columns]
-            if theirs:
-                marks = {"symbol": "diamond-open", "size": 11, **colour}
-                at = [float(c) if numeric else c for c, _ in theirs]
-                named = {"name": f"{row}, paper", "mode": mode, "x": at, "y": [v for _, v in theirs]}
-                data.append({**style, **named, "marker": marks, "line": {"dash": "dot", **colour}})
+        spec = table.ours.spec
+        title = spec.x or " ".join(spec.columns if _is_numeric(table) else spec.rows)
+        kind = "category" if not (spec.x or _is_numeric(table)) else "-"
+        layout[f"xaxis{end}"] = {"domain": [0, 1], "anchor": f"y{end}", "title": {"text": title}, "type": kind}
+        layout[f"yaxis{end}"] = {"domain": [max(0, top - height), top], "anchor": f"x{end}"}
+        layout[f"yaxis{end}"]["title"] = {"text": table.name}
+        for trace in _traces(table):
+            group = trace["legendgroup"]
+            known = any(group == other["legendgroup"] for other in data)
+            colour = colours.setdefault(group, COLOURS[len(colours) % len(COLOURS)])
+            marker = {"color": colour, **trace.pop("marker", {})}
+            trace |= {"marker": marker, "line": {"color": colour, **trace.pop("line", {})}}
+            data.append({**trace, "xaxis": f"x{end}", "yaxis": f"y{end}", "showlegend": not known})
     return {"data": data, "layout": layout}
+
+
+def _is_numeric(table: Compared) -> bool:
+    return all(map(_is_number, table.ours.columns))
+
+
+def _traces(table: Compared) -> Iterator[dict[str, Any]]:
+    """The points of a panel, each with the paper's beside it."""
+    ours = table.ours
+    if ours.spec.x:
+        for row, points in ours.points.items():
+            x, y = zip(*points, strict=True)
+            yield {"legendgroup": row, "name": row, "mode": "markers", "x": x, "y": y}
+        return
+    numeric = _is_numeric(table)
+    mode = "lines+markers" if ours.spec.draw == "lines" else "markers"
+    for label in ours.rows if numeric else ours.columns:
+        cells = [(label, c) for c in ours.columns] if numeric else [(r, label) for r in ours.rows]
+        at = {cell: float(cell[1]) if numeric else cell[0] for cell in cells}
+        entries = [e for cell in cells if (e := ours.entry(*cell)) is not None]
+        above = [e.high - e.value if isfinite(e.high) else 0 for e in entries]
+        below = [e.value - e.low if isfinite(e.low) else 0 for e in entries]
+        yield {
+            "legendgroup": label, "name": label, "mode": mode, "x": [at[e.row, e.column] for e in entries],
+            "y": [e.value for e in entries],
+            "error_y": {"type": "data", "symmetric": False, "array": above, "arrayminus": below},
+        }  # fmt: skip
+        theirs = {cell: table.paper[cell].value for cell in cells if cell in table.paper}
+        if theirs:
+            yield {
+                "legendgroup": f"{label}, paper", "name": f"{label}, paper", "mode": mode,
+                "x": [at[cell] for cell in theirs], "y": list(theirs.values()),
+                "marker": {"symbol": "diamond-open", "size": 11}, "line": {"dash": "dot"},
+            }  # fmt: skip
 
 
 def _ours(entry: Entry | None) -> str:

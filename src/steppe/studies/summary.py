@@ -14,7 +14,7 @@ from .cell import Cell
 from .plan import Study
 from .protocol import EPOCH, OF_TAU, VALUE, TableSpec
 from .result import admitted, findings_of, of_plan
-from .statistics.comparisons import student
+from .statistics.comparisons import paired_error, smallest_step, student
 from .statistics.findings import Findings
 from .table import Run, Table
 
@@ -162,7 +162,11 @@ def _entry(
     differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     if not differences:
         return Entry(row, column, mean, error, len(values), low, high)
-    difference, _, lowest, highest = mean_and_interval(differences)
+    # as in the study's comparisons: equal differences of a few rows are no exact ones
+    step = smallest_step(np.array([value for of_one in numbers.values() for _, value in of_one]))
+    difference = float(np.mean(differences))
+    spread, freedom = paired_error(np.array(differences), np.zeros(len(differences), dtype=np.int64), step)
+    lowest, highest, _ = student(difference, spread, freedom)
     return Entry(row, column, mean, error, len(values), low, high, difference, lowest, highest, len(differences))
 
 

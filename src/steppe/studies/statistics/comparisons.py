@@ -170,7 +170,7 @@ def _comparison(
         return Comparison(*names, nan, nan, nan, nan, nan, nan, 0, 0, 0, 0, 0)
     ours, theirs = (np.array([pair[side] for pair in pairs], dtype=np.int64) for side in (0, 1))
     d, codes = values[ours] - values[theirs], ranks([pair[2] for pair in pairs])
-    difference, (error, freedom) = float(d.mean()), paired_error(d, codes, _step(values))
+    difference, (error, freedom) = float(d.mean()), paired_error(d, codes, smallest_step(values))
     low, high, p = student(difference, error, freedom)
     return Comparison(
         *names, difference, low, high, float(values[ours].mean()), float(values[theirs].mean()), p,
@@ -182,7 +182,7 @@ def _comparison(
     )  # fmt: skip
 
 
-def _step(values: Floats) -> float:
+def smallest_step(values: Floats) -> float:
     """The smallest step between values: one test row, for errors."""
     steps = np.diff(np.unique(values[np.isfinite(values)]))
     return float(steps[steps > ROUNDING].min(initial=np.inf))
