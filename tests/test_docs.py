@@ -100,7 +100,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     at_most(Look, {"points": 3})
     at_most(Protocol, {"matrices": 2})
     of = Study.of.__func__  # type: ignore[attr-defined]
-    monkeypatch.setattr(Study, "of", classmethod(lambda cls, given, name: of(cls, cut(given), name)))
+    monkeypatch.setattr(Study, "of", classmethod(lambda cls, given, name, *budget: of(cls, cut(given), name, *budget)))
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ WRITERS = {  # data sets by name, with a few rows each
     "mnist": lambda root: write_mnist(root / "MNIST" / "raw", rows=(40, 20)),
     "svhn": lambda root: write_svhn(root / "svhn", rows=80),
 }
+COMMITTED = Path(__file__).parent.parent / "studies"  # results that are kept with the code
 SMALL = pytest.mark.filterwarnings("ignore:.*published set has")
 
 
@@ -136,6 +137,14 @@ def test_tables_are_made_again_from_the_records_alone(own: Recipe, capsys: pytes
     told(capsys, "paper/mine", "--budget", "short", "--out", "there", "--records", "here/short", "--report")
     assert files_of(Path("there/short")) == made
     assert not Path("there/short/runs").exists()  # nothing was trained
+
+
+def test_committed_tables_are_those_of_their_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in sorted(COMMITTED.glob("*/*/*/records.csv")):
+        name, budget = file.parent.parent.relative_to(COMMITTED).as_posix(), file.parent.name
+        out = tmp_path / name
+        told(capsys, name, "--budget", budget, "--records", str(file), "--report", "--out", str(out))
+        assert files_of(out / budget) == files_of(file.parent), file
 
 
 def test_records_of_two_machines_are_one_study(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
