@@ -135,7 +135,7 @@ def test_a_dry_run_writes_nothing(place: Path, capsys: pytest.CaptureFixture[str
     found = answered(capsys, "--strategy", "sam+,sharpbalance", "--dry-run", "--epochs", "6", "--exchange-every", "2")
     assert sorted(place.rglob("*")) == before
     rows = found["members"]
-    assert [r["rho"] for r in rows] == [0.05, 0.1, 0.2, None, None, None]
+    assert [r["rho"] for r in rows] == [0.05, 0.1, 0.2, 0.2, 0.2, 0.2]  # appendix F.4, and Table 1
     assert rows[3]["exchanges_after"] == [3, 5]
     assert rows[5]["out"] == "runs/digits-mlp-ensemble-0/sharpbalance/member-2"
 

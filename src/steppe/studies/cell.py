@@ -6,17 +6,17 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from glob import glob
 from hashlib import blake2b
+from math import sqrt
 from pathlib import Path
 from typing import Any, Literal
 
 from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
-from ..training.config import Config
-from .grid import RESERVED, config_of, plain, settings
+from .grid import RESERVED, STRATEGY, complete, config_of, plain, settings, usual
 from .plan import TARGETS, Study
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
@@ -30,7 +30,7 @@ class Disagreement(ValueError):
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study, or one checkpoint of its pool.
+    """One run or ensemble of a study, or one checkpoint of its pool.
 
     `key` is a hash of everything that its numbers follow from. For a pool, `checkpoint` is a file of weights or a run's
     folder, `known` are targets from the user's table, and `tolerance` bounds their difference from computed ones.
@@ -100,33 +100,48 @@ class Outcome:
         return cls(task.cell.key, "failed", error=why, transient=True)
 
 
+def targets_of(
+    losses: Mapping[str, float], wrong: Mapping[str, float], rows: Mapping[str, int]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Targets and their standard errors from losses, shares of wrong answers and numbers of rows, by kind of rows."""
+    values = {f"{part}_loss": loss for part, loss in losses.items()}
+    values |= {f"{part}_error": share for part, share in wrong.items()}
+    # binomial: new rows would give another error; the training rows are fixed
+    errors = {f"{part}_error": sqrt(w * (1 - w) / rows[part]) for part, w in wrong.items() if part != "train"}
+    if wrong:
+        values["gap"], errors["gap"] = wrong["test"] - wrong["train"], errors["test_error"]
+    values["loss_gap"] = losses["test"] - losses["train"]
+    return values, errors
+
+
 def cells(study: Study) -> list[Cell]:
     """All cells of a study, in the order of its file; cells with equal configurations are one."""
     if study.pool is not None:
         return _pool(study)
     configs: dict[str, dict[str, Any]] = {}
-    for config in _configs(study):
-        values = plain(config)
+    for values in _configs(study):
         configs.setdefault(key_of(values), values)
     names = _names(study, list(configs.values()))
     return [Cell(key, n, c, groups_of(study, c)) for (key, c), n in zip(configs.items(), names, strict=True)]
 
 
-def _configs(study: Study) -> Iterator[Config]:
+def _configs(study: Study) -> Iterator[dict[str, Any]]:
     for draw in study.random if study.random is not None else [{}]:
         for point in study.grid:
             values = settings(point | draw, "grid")
-            yield config_of({**study.base, **values}, f"the run with {values}")
+            yield complete({**study.base, **values}, f"the run with {values}")
 
 
 def _names(study: Study, configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The settings that differ, per run; those of one axis of the grid side by side."""
     axes = [name for axis in study.grid.axes.values() for value in axis for name in value]
     drawn = study.random.space if study.random is not None else {}
-    varied = [n for n in dict.fromkeys([*axes, *drawn]) if len({json.dumps(c[n], sort_keys=True) for c in configs}) > 1]
+    varied = [
+        n for n in dict.fromkeys([*axes, *drawn]) if len({json.dumps(c.get(n), sort_keys=True) for c in configs}) > 1
+    ]
 
     def named(settings: Sequence[str]) -> list[str]:
-        names = (" ".join(_word(k, c[k]) for k in settings if c[k] not in (None, {}, [])) for c in configs)
+        names = (" ".join(_word(k, c[k]) for k in settings if c.get(k) not in (None, {}, [])) for c in configs)
         return [name or f"seed={c['seed']}" for name, c in zip(names, configs, strict=True)]
 
     short = named([n for n in varied if n != "method_options"])  # long, and often one set of options per method
@@ -134,7 +149,7 @@ def _names(study: Study, configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _word(name: str, value: Any) -> str:
-    if name == "method":
+    if name in ("method", STRATEGY):
         return str(value)
     text = f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
     return f"{name}={text}"
@@ -158,8 +173,8 @@ def groups_of(study: Study, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def key_of(config: Mapping[str, Any]) -> str:
     """A hash of the settings that differ from their defaults: a setting that is added later changes no key."""
-    usual = asdict(Config())
-    return short_hash({k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *RESERVED) and v != usual.get(k)})
+    defaults = usual(config)
+    return short_hash({k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *RESERVED) and v != defaults.get(k)})
 
 
 def short_hash(of: Mapping[str, Any]) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from math import isfinite, sqrt
+from math import isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,15 +14,20 @@ from filelock import FileLock
 
 from .. import __version__
 from ..training.config import Config
-from .cell import Disagreement, Outcome, Task
+from .cell import Disagreement, Outcome, Task, targets_of
+from .ensemble import Evaluated, evaluate, mean_records, split_measures, train_members
+from .grid import split
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..data.dataset import Splits
+    from ..ensembles.strategies import Ensemble
     from ..training.problem import Task as Problem
+    from ..training.runs import Run
     from .pictures import Member
 
+NOT_MEASURED = "stopped while it was measured"
 PATIENCE = 60.0  # seconds for a worker whose driver ended to release a run's folder
 
 
@@ -56,35 +61,67 @@ def work(task: Task) -> Outcome:
 
 
 def _compute(task: Task) -> Outcome:
+    from ..training.distributed import threads
+
+    start = perf_counter()
+    config, ensemble = split(task.cell.config)
+    with threads(config.threads):
+        outcome = _one_model(task, config) if ensemble is None else _ensemble(task, config, ensemble)
+    return replace(outcome, meta={**outcome.meta, "seconds": perf_counter() - start}, versions=_versions())
+
+
+def _one_model(task: Task, config: Config) -> Outcome:
     from ..measures.registry import resolve_measures
     from ..measures.run import measure_objective
-    from ..training.distributed import device_of, threads
-    from ..training.evaluate import STOPPED, objective_of
+    from ..training.distributed import device_of
+    from ..training.evaluate import objective_of
     from ..training.problem import moved
     from .pictures import draw
 
-    start = perf_counter()
-    config = Config(**task.cell.config)
-    with threads(config.threads):
-        trained = _trained(task, config)
-        device = device_of(config.device)
-        model, splits = trained.model.to(device).eval(), moved(trained.splits, device)
-        targets: dict[str, float] = {}
-        errors: dict[str, float] = {}
-        if task.targets:
-            last = trained.records[-1] if trained.records else {}
-            targets, errors = _targets(model, splits, trained.problem, config, last)
-        task.cell.check_known(targets)
-        objective = objective_of(model, trained.problem, splits.train, config.measure_rows)
-        results = measure_objective(objective, resolve_measures(task.measures), config.seed, progress=False)
-        if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
-            return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
-        try:
-            pictures, failures = draw(task, objective, _members(task)) if task.pictures else ({}, {})
-        except KeyboardInterrupt:
-            return Outcome(task.cell.key, "stopped", error="stopped while it was drawn")
+    trained = _trained(task, config)
+    device = device_of(config.device)
+    model, splits = trained.model.to(device).eval(), moved(trained.splits, device)
+    targets: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    if task.targets:
+        last = trained.records[-1] if trained.records else {}
+        targets, errors = _targets(model, splits, trained.problem, config, last)
+    task.cell.check_known(targets)
+    objective = objective_of(model, trained.problem, splits.train, config.measure_rows)
+    of_models, scores = split_measures(task.measures)
+    results = measure_objective(objective, resolve_measures(of_models), config.seed, progress=False)
+    try:
+        pictures, failures = draw(task, objective, _members(task)) if task.pictures else ({}, {})
+    except KeyboardInterrupt:
+        return Outcome(task.cell.key, "stopped", error="stopped while it was drawn")
+    failures |= {name: f"{name} is a score of ensembles, and this is one model" for name in scores}
+    evaluated = Evaluated(targets, errors, results.estimates, {**failures, **results.failures})
+    return replace(_outcome(task, evaluated, trained.meta, trained.records), pictures=pictures)
+
+
+def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
+    """Train the members of an ensemble, or resume them, and evaluate it."""
+    folder = Path(task.folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock", timeout=PATIENCE):
+        trained = train_members(config, ensemble, str(folder))
+    metas = [_meta(run) for run in trained.runs]
+    meta = {name: sum(each[name] for each in metas) for name in metas[0]}
+    try:
+        return _outcome(task, evaluate(trained, task.measures), meta, mean_records(trained.runs))
+    except KeyboardInterrupt:
+        return Outcome(task.cell.key, "stopped", error=NOT_MEASURED)
+
+
+def _outcome(
+    task: Task, numbers: Evaluated, meta: Mapping[str, float], records: Sequence[Mapping[str, Any]]
+) -> Outcome:
+    from ..training.evaluate import STOPPED
+
+    if not all(e.complete for e in numbers.measures.values()) or STOPPED in numbers.failures.values():
+        return Outcome(task.cell.key, "stopped", error=NOT_MEASURED)
     measures = {}
-    for name, e in results.estimates.items():
+    for name, e in numbers.measures.items():
         cost = asdict(e.cost)
         seconds = cost.pop("seconds")
         measures[name] = {k: getattr(e, k) for k in ("value", "stderr", "n", "kind", "note", "complete")}
@@ -92,14 +129,12 @@ def _compute(task: Task) -> Outcome:
     return Outcome(
         task.cell.key,
         "done",
-        {k: v for k, v in targets.items() if isfinite(v)},
-        errors,
+        {k: v for k, v in numbers.targets.items() if isfinite(v)},
+        numbers.target_errors,
         measures,
-        {**failures, **results.failures},
-        trained.meta | {"seconds": perf_counter() - start},
-        trained.records,
-        _versions(),
-        pictures=pictures,
+        numbers.failures,
+        meta,
+        records,
     )
 
 
@@ -115,7 +150,7 @@ def _members(task: Task) -> list[Member]:
 
     members = []
     for one in task.members:
-        config = Config(**one.cell.config)
+        config, _ = split(one.cell.config)
         trained = _trained(one, config)
         device = device_of(config.device)
         model, splits = trained.model.to(device).eval(), moved(trained.splits, device)
@@ -126,16 +161,21 @@ def _members(task: Task) -> list[Member]:
 def _run(task: Task, config: Config) -> Trained:
     """Train the run of a cell, or resume it."""
     from ..training import train
-    from ..training.records import TIMINGS
 
     folder = Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock", timeout=PATIENCE):
         run = train(replace(config, out=str(folder)), progress=False)
+    return Trained(run.model(), run.data(), run.task, run.records, _meta(run))
+
+
+def _meta(run: Run) -> dict[str, float]:
+    """Size and cost of a trained run."""
+    from ..training.records import TIMINGS
+
     seconds = sum(record.get(name) or 0.0 for record in run.records for name in TIMINGS if name.endswith("seconds"))
     meta = {"parameters": float(run.about["parameters"]), "steps": float(run.about["steps"])}
-    meta |= {"passes": float(sum(r["passes"] for r in run.records)), "training_seconds": seconds}
-    return Trained(run.model(), run.data(), run.task, run.records, meta)
+    return meta | {"passes": float(sum(r["passes"] for r in run.records)), "training_seconds": seconds}
 
 
 def _checkpoint(task: Task, config: Config) -> Trained:
@@ -166,21 +206,15 @@ def _targets(
     from ..core.process_group import Workers
     from ..training.evaluate import evaluated, under_corruptions
 
-    values: dict[str, float] = {}
-    errors: dict[str, float] = {}
-    parts = {"train": splits.train, "test": splits.test, "validation": splits.validation}
-    for part, rows in parts.items():
-        if rows is None:
-            continue
-        scores = evaluated(model, rows, problem, config, Workers())
-        values[f"{part}_loss"] = scores["loss"]
+    losses: dict[str, float] = {}
+    wrong: dict[str, float] = {}
+    rows = {part: rows for part in ("train", "test", "validation") if (rows := getattr(splits, part)) is not None}
+    for part, dataset in rows.items():
+        scores = evaluated(model, dataset, problem, config, Workers())
+        losses[part] = scores["loss"]
         if "accuracy" in scores:
-            wrong = values[f"{part}_error"] = 1 - scores["accuracy"]
-            if part != "train":  # binomial: new rows would give another error; the training rows are fixed
-                errors[f"{part}_error"] = sqrt(wrong * (1 - wrong) / len(rows))
-    if "test_error" in values:
-        values["gap"], errors["gap"] = values["test_error"] - values["train_error"], errors["test_error"]
-    values["loss_gap"] = values["test_loss"] - values["train_loss"]
+            wrong[part] = 1 - scores["accuracy"]
+    values, errors = targets_of(losses, wrong, {part: len(dataset) for part, dataset in rows.items()})
     corrupted = last.get("corrupted_accuracy")
     if corrupted is None and config.corruptions:
         corrupted = under_corruptions(model, splits.test, problem, config, Workers())["corrupted_accuracy"]
