@@ -187,7 +187,7 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
     predictors = Predictors.of(trained)
     outputs, targets = predictors.predictions([predictors.splits.test])
     own = outputs.log_softmax(-1)
-    sharpnesses = [_estimate(results, sharpness) for results in predictors.measured([sharpness])]
+    sharpnesses = [_estimate(results) for results in predictors.measured([sharpness])]
     members = [
         {
             "run": str(run.path),
@@ -215,7 +215,35 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
     )
 
 
-def _estimate(results: Results, name: str) -> Estimate:
-    if name in results.failures:
-        return Estimate(nan, nan, 1, "plug-in", note=results.failures[name])
-    return results.estimates[name]
+def _estimate(results: Results) -> Estimate:
+    """Return the one estimate among the results, or NaN with the reason."""
+    for why in results.failures.values():
+        return Estimate(nan, nan, 1, "plug-in", note=why)
+    (estimate,) = results.values()
+    return estimate
+
+
+def averaged(reports: Sequence[Report]) -> Report:
+    """Return the means over ensembles that differ by their seeds only, with standard errors over ensembles.
+
+    Parameters
+    ----------
+    reports
+        One per ensemble.
+
+    """
+    first = reports[0]
+
+    def means(scores: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
+        return {name: mean_of([each[name] for each in scores]) for name in scores[0]}
+
+    return replace(
+        first,
+        members=[member for r in reports for member in r.members],
+        scores=means([r.scores for r in reports]),
+        sharpness=mean_of([r.sharpness for r in reports]),
+        matrices={},
+        severities={level: means([r.severities[level] for r in reports]) for level in first.severities},
+        corrupted=means([r.corrupted for r in reports]),
+        validation=means([r.validation for r in reports]),
+    )

@@ -66,7 +66,7 @@ def evaluate(trained: Trained, measures: Sequence[str]) -> Evaluated:
         else:
             values[name] = by_rows[rows][score]
     members = predictors.measured(of_models)
-    for name in of_models:
+    for name in {**members[0].estimates, **members[0].failures}:
         wrong = [results.failures[name] for results in members if name in results.failures]
         if wrong:
             failures[name] = wrong[0]

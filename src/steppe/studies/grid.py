@@ -110,10 +110,9 @@ def complete(values: Mapping[str, Any], place: str) -> dict[str, Any]:
         without = unread(ensemble.strategy)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from error
-    shared = {name: value for name, value in values.items() if name not in own and name not in without}
+    shared = {k: v for k, v in values.items() if k not in own and k.partition(".")[0] not in without}
     config = config_of(shared | ({"method": "none"} if "method" in without else {}), place)
-    own = {name: value for name, value in asdict(ensemble).items() if name not in without and name not in RESERVED}
-    return plain(config) | own
+    return plain(config) | {k: v for k, v in asdict(ensemble).items() if k not in without and k not in RESERVED}
 
 
 def split(values: Mapping[str, Any]) -> tuple[Config, Ensemble | None]:
