@@ -75,7 +75,7 @@ class FisherTrace(Measure):
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         batches = _by_batch(objective, self.way, self.chunk)
-        yield from mean_over_rows(objective, ((f"by {way}", *columns) for way, *columns in batches))
+        yield from mean_over_rows(objective, ((f"by {way}", traces, weights) for way, traces, weights in batches))
 
 
 def mean_over_rows(objective: Objective, batches: Iterator[tuple[str, Tensor, Tensor]]) -> Iterator[Estimate]:

@@ -44,7 +44,7 @@ def prune_(model: nn.Module, fraction: float, state: Mapping[Tensor, Mapping[str
     sizes = torch.cat([m.weight_orig.abs().flatten() for m in layers])
     keep = torch.ones_like(sizes, dtype=torch.bool)
     keep[sizes.argsort(stable=True)[: round(fraction * len(sizes))]] = False
-    for m, part in zip(layers, keep.split([m.weight_orig.numel() for m in layers]), strict=True):
+    for m, part in zip(layers, torch.split(keep, [m.weight_orig.numel() for m in layers]), strict=True):
         m.weight_mask.copy_(part.view_as(m.weight_mask))  # in place: captured steps read this memory
         momenta = [t for t in state.get(m.weight_orig, {}).values() if isinstance(t, Tensor) and t.ndim]
         for t in (m.weight_orig, *momenta):
