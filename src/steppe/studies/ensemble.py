@@ -1,20 +1,18 @@
-"""Computing a cell that is an ensemble: train its members, score them together, and measure each of them."""
+"""Evaluation of a cell that is an ensemble: its members are scored together, and each of them is measured."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ..training.config import Config
 from .cell import targets_of
 
 if TYPE_CHECKING:
     from ..ensembles.members import Trained
-    from ..ensembles.strategies import Ensemble
     from ..ensembles.summary import Predictors
     from ..measures.estimate import Estimate
     from ..training.runs import Run
@@ -38,13 +36,6 @@ class Evaluated:
     target_errors: Mapping[str, float]
     measures: Mapping[str, Estimate]
     failures: Mapping[str, str]
-
-
-def train_members(config: Config, ensemble: Ensemble, folder: str) -> Trained:
-    """Train the members in folders below this one, or resume them."""
-    from ..ensembles.train import train_ensemble
-
-    return train_ensemble(replace(config, out=folder), ensemble, progress=False)
 
 
 def evaluate(trained: Trained, measures: Sequence[str]) -> Evaluated:

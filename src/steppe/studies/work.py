@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
@@ -15,7 +15,7 @@ from filelock import FileLock
 from .. import __version__
 from ..training.config import Config
 from .cell import Disagreement, Outcome, Task, targets_of
-from .ensemble import Evaluated, evaluate, mean_records, split_measures, train_members
+from .ensemble import evaluate, mean_records, split_measures
 from .grid import split
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from ..data.dataset import Splits
     from ..ensembles.strategies import Ensemble
+    from ..measures.estimate import Estimate
     from ..training.problem import Task as Problem
     from ..training.runs import Run
     from .pictures import Member
 
-NOT_MEASURED = "stopped while it was measured"
 PATIENCE = 60.0  # seconds for a worker whose driver ended to release a run's folder
 
 
@@ -61,81 +61,87 @@ def work(task: Task) -> Outcome:
 
 
 def _compute(task: Task) -> Outcome:
-    from ..training.distributed import threads
+    from ..measures.registry import resolve_measures
+    from ..measures.run import measure_objective
+    from ..training.distributed import device_of, threads
+    from ..training.evaluate import STOPPED, objective_of
+    from ..training.problem import moved
+    from .pictures import draw
 
     start = perf_counter()
     config, ensemble = split(task.cell.config)
     with threads(config.threads):
-        outcome = _one_model(task, config) if ensemble is None else _ensemble(task, config, ensemble)
-    return replace(outcome, meta={**outcome.meta, "seconds": perf_counter() - start}, versions=_versions())
-
-
-def _one_model(task: Task, config: Config) -> Outcome:
-    from ..measures.registry import resolve_measures
-    from ..measures.run import measure_objective
-    from ..training.distributed import device_of
-    from ..training.evaluate import objective_of
-    from ..training.problem import moved
-    from .pictures import draw
-
-    trained = _trained(task, config)
-    device = device_of(config.device)
-    model, splits = trained.model.to(device).eval(), moved(trained.splits, device)
-    targets: dict[str, float] = {}
-    errors: dict[str, float] = {}
-    if task.targets:
-        last = trained.records[-1] if trained.records else {}
-        targets, errors = _targets(model, splits, trained.problem, config, last)
-    task.cell.check_known(targets)
-    objective = objective_of(model, trained.problem, splits.train, config.measure_rows)
-    of_models, scores = split_measures(task.measures)
-    results = measure_objective(objective, resolve_measures(of_models), config.seed, progress=False)
-    try:
-        pictures, failures = draw(task, objective, _members(task)) if task.pictures else ({}, {})
-    except KeyboardInterrupt:
-        return Outcome(task.cell.key, "stopped", error="stopped while it was drawn")
+        if ensemble is not None:
+            return _ensemble(task, config, ensemble)
+        trained = _trained(task, config)
+        device = device_of(config.device)
+        model, splits = trained.model.to(device).eval(), moved(trained.splits, device)
+        targets: dict[str, float] = {}
+        errors: dict[str, float] = {}
+        if task.targets:
+            last = trained.records[-1] if trained.records else {}
+            targets, errors = _targets(model, splits, trained.problem, config, last)
+        task.cell.check_known(targets)
+        objective = objective_of(model, trained.problem, splits.train, config.measure_rows)
+        of_models, scores = split_measures(task.measures)
+        results = measure_objective(objective, resolve_measures(of_models), config.seed, progress=False)
+        if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
+            return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
+        try:
+            pictures, failures = draw(task, objective, _members(task)) if task.pictures else ({}, {})
+        except KeyboardInterrupt:
+            return Outcome(task.cell.key, "stopped", error="stopped while it was drawn")
     failures |= {name: f"{name} is a score of ensembles, and this is one model" for name in scores}
-    evaluated = Evaluated(targets, errors, results.estimates, {**failures, **results.failures})
-    return replace(_outcome(task, evaluated, trained.meta, trained.records), pictures=pictures)
+    return Outcome(
+        task.cell.key,
+        "done",
+        {k: v for k, v in targets.items() if isfinite(v)},
+        errors,
+        _plain(results.estimates),
+        {**failures, **results.failures},
+        trained.meta | {"seconds": perf_counter() - start},
+        trained.records,
+        _versions(),
+        pictures=pictures,
+    )
 
 
 def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
     """Train the members of an ensemble, or resume them, and evaluate it."""
-    folder = Path(task.folder)
+    from ..ensembles.train import train_ensemble
+
+    start, folder = perf_counter(), Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock", timeout=PATIENCE):
-        trained = train_members(config, ensemble, str(folder))
+        trained = train_ensemble(replace(config, out=str(folder)), ensemble, progress=False)
+    try:
+        numbers = evaluate(trained, task.measures)
+    except KeyboardInterrupt:
+        return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
     metas = [_meta(run) for run in trained.runs]
     meta = {name: sum(each[name] for each in metas) for name in metas[0]}
-    try:
-        return _outcome(task, evaluate(trained, task.measures), meta, mean_records(trained.runs))
-    except KeyboardInterrupt:
-        return Outcome(task.cell.key, "stopped", error=NOT_MEASURED)
-
-
-def _outcome(
-    task: Task, numbers: Evaluated, meta: Mapping[str, float], records: Sequence[Mapping[str, Any]]
-) -> Outcome:
-    from ..training.evaluate import STOPPED
-
-    if not all(e.complete for e in numbers.measures.values()) or STOPPED in numbers.failures.values():
-        return Outcome(task.cell.key, "stopped", error=NOT_MEASURED)
-    measures = {}
-    for name, e in numbers.measures.items():
-        cost = asdict(e.cost)
-        seconds = cost.pop("seconds")
-        measures[name] = {k: getattr(e, k) for k in ("value", "stderr", "n", "kind", "note", "complete")}
-        measures[name] |= {"cost": cost, "seconds": seconds}
     return Outcome(
         task.cell.key,
         "done",
         {k: v for k, v in numbers.targets.items() if isfinite(v)},
         numbers.target_errors,
-        measures,
+        _plain(numbers.measures),
         numbers.failures,
-        meta,
-        records,
+        meta | {"seconds": perf_counter() - start},
+        mean_records(trained.runs),
+        _versions(),
     )
+
+
+def _plain(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
+    """Estimates as an outcome holds them."""
+    measures = {}
+    for name, e in estimates.items():
+        cost = asdict(e.cost)
+        seconds = cost.pop("seconds")
+        measures[name] = {k: getattr(e, k) for k in ("value", "stderr", "n", "kind", "note", "complete")}
+        measures[name] |= {"cost": cost, "seconds": seconds}
+    return measures
 
 
 def _trained(task: Task, config: Config) -> Trained:
@@ -206,15 +212,12 @@ def _targets(
     from ..core.process_group import Workers
     from ..training.evaluate import evaluated, under_corruptions
 
-    losses: dict[str, float] = {}
-    wrong: dict[str, float] = {}
-    rows = {part: rows for part in ("train", "test", "validation") if (rows := getattr(splits, part)) is not None}
-    for part, dataset in rows.items():
-        scores = evaluated(model, dataset, problem, config, Workers())
-        losses[part] = scores["loss"]
-        if "accuracy" in scores:
-            wrong[part] = 1 - scores["accuracy"]
-    values, errors = targets_of(losses, wrong, {part: len(dataset) for part, dataset in rows.items()})
+    parts = {"train": splits.train, "test": splits.test, "validation": splits.validation}
+    sets = {part: rows for part, rows in parts.items() if rows is not None}
+    scores = {part: evaluated(model, rows, problem, config, Workers()) for part, rows in sets.items()}
+    losses = {part: each["loss"] for part, each in scores.items()}
+    wrong = {part: 1 - each["accuracy"] for part, each in scores.items() if "accuracy" in each}
+    values, errors = targets_of(losses, wrong, {part: len(rows) for part, rows in sets.items()})
     corrupted = last.get("corrupted_accuracy")
     if corrupted is None and config.corruptions:
         corrupted = under_corruptions(model, splits.test, problem, config, Workers())["corrupted_accuracy"]
