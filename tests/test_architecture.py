@@ -31,11 +31,12 @@ PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
 PUBLIC_MEASURES = {
     "AutoPGD", "AverageCase", "AverageLimit", "Cost", "Curvature", "CurvatureLimit", "DEFINITIONS", "Dense", "Density",
     "Direction", "Eigenvalue", "Estimate", "FILTERS", "FisherTrace", "FrobeniusSquared", "GradientNorm", "LAYERS",
+    "InputCurvature",
     "LogDeterminant", "Loss", "MEASURES", "Measure", "NormalisedLogits", "NotFinite", "Objective", "OnNormalisedLogits",
     "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
     "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "Summit", "Sweep", "Trace", "UNSCALED", "WorstCase",
     "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "exponential_integrals", "figure", "fisher_traces",
-    "gauss_newton",
+    "gauss_newton", "input_curvatures",
     "hessian", "hessian_from_point_masses", "hutchinson",
     "measure", "path", "random_direction", "random_plane", "share", "slice_1d",
     "slice_2d", "slice_along", "spectral_density", "spectrum_from_exponentials", "towards", "write_html",

@@ -130,12 +130,58 @@ def test_radii_make_a_plot_with_a_slope(place: Path, capsys: pytest.CaptureFixtu
     assert "slope" in page
 
 
+def test_repeated_ensembles_are_averaged(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Means and standard errors over ensembles, against numpy over the ensembles one by one."""
+    words = ["--strategy", "deep,deep+sam", "--members", "2", "--validation", "0.2", "--corruptions", "fog,contrast"]
+    words += ["--severities", "2,4", "--out", "runs/repeated"]
+    found = answered(capsys, *words, "--repeats", "3", "--seeds", "13,17,27,113,117,127")
+    assert [[m["seed"] for m in e["members"]] for e in found["ensembles"]] == [[13, 17], [27, 113], [117, 127]] * 2
+    for number, mean in enumerate(found["means"]):
+        own = found["ensembles"][3 * number : 3 * number + 3]
+        assert (mean["strategy"], mean["rho"]) == [("deep", None), ("deep+sam", 0.2)][number]
+        for part in ("scores", "validation", "corrupted"):
+            for name, score in mean[part].items():
+                values = [e[part][name]["value"] for e in own]
+                assert score["value"] == pytest.approx(np.mean(values)), (part, name)
+                assert score["stderr"] == pytest.approx(np.std(values, ddof=1) / 3**0.5, abs=1e-12), (part, name)
+        assert mean["sharpness"]["value"] == pytest.approx(np.mean([e["sharpness"]["value"] for e in own]))
+        assert mean["severities"]["4"]["der"]["value"] == pytest.approx(
+            np.mean([e["severities"]["4"]["der"]["value"] for e in own])
+        )
+    run = open_run("runs/repeated/deep,repeat=2/member-1")
+    assert run.config.seed == 113
+    splits, models = run.data(), [open_run(f"runs/repeated/deep,repeat=2/member-{i}").model() for i in range(2)]
+    assert splits.validation is not None
+    with torch.no_grad():
+        logits = torch.stack([m(run.task.standard(splits.validation.inputs)) for m in models]).mean(0)
+        damaged = [corrupted(splits.test, name, s) for name in ("fog", "contrast") for s in (2, 4)]
+        guesses = torch.stack([torch.cat([m(run.task.standard(d.inputs)).argmax(-1) for d in damaged]) for m in models])
+    right = float((logits.argmax(-1) == splits.validation.targets).double().mean())
+    assert found["ensembles"][1]["validation"]["accuracy"]["value"] == pytest.approx(right)
+    wrong = (guesses != splits.test.targets.repeat(4)).double().mean()
+    ratio = float((guesses[0] != guesses[1]).double().mean() / wrong)
+    assert found["ensembles"][1]["corrupted"]["der"]["value"] == pytest.approx(ratio)
+    capsys.readouterr()
+    assert main(["ensemble", *SMALL, *words, "--repeats", "3", "--seeds", "13,17,27,113,117,127"]) == 0
+    shown = capsys.readouterr().out
+    assert "over 3 ensembles each" in shown
+    assert len(re.findall(r"^deep\+sam +validation ", shown, re.M)) == 1
+    assert len(re.findall(r"^deep\+sam +all severities ", shown, re.M)) == 1
+
+
+def test_repeats_without_seeds_have_seeds_of_their_own(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--strategy", "deep", "--members", "2", "--repeats", "2", "--seed", "5", "--dry-run", "--out", "runs/dry"]
+    rows = answered(capsys, *words)["members"]
+    assert [r["seed"] for r in rows] == [5000, 5001, 6000, 6001]
+    assert [r["out"] for r in rows[1:3]] == ["runs/dry/deep/member-1", "runs/dry/deep,repeat=2/member-0"]
+
+
 def test_a_dry_run_writes_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(place.rglob("*"))
     found = answered(capsys, "--strategy", "sam+,sharpbalance", "--dry-run", "--epochs", "6", "--exchange-every", "2")
     assert sorted(place.rglob("*")) == before
     rows = found["members"]
-    assert [r["rho"] for r in rows] == [0.05, 0.1, 0.2, None, None, None]
+    assert [r["rho"] for r in rows] == [0.05, 0.1, 0.2, 0.2, 0.2, 0.2]  # appendix F.4, and Table 1
     assert rows[3]["exchanges_after"] == [3, 5]
     assert rows[5]["out"] == "runs/digits-mlp-ensemble-0/sharpbalance/member-2"
 
@@ -152,6 +198,9 @@ def test_a_dry_run_writes_nothing(place: Path, capsys: pytest.CaptureFixture[str
         (["--share", "2"], "share is 2"),
         (["--rest", "own"], "own-share"),
         (["--members", "three"], "--members"),
+        (["--seeds", "1,2"], "--seeds has 2 numbers, and 1 x 3 members need 3"),
+        (["--seeds", "1,2,2"], "3 different numbers"),
+        (["--repeats", "0"], "repeats is 0"),
     ],
 )
 def test_wrong_options_are_refused_before_training(

@@ -27,6 +27,7 @@ from steppe.ensembles import (
     divergences,
     error_ratio,
     improvement_rate,
+    logit_variance,
     negative_log_likelihood,
     over_members,
     predicted,
@@ -66,6 +67,8 @@ def test_diversities_are_means_over_pairs_and_rows(case: tuple[Tensor, Tensor]) 
     assert float(divergence(logits)) == pytest.approx(fmean(kl), abs=1e-12)
     spread = fmean(sum(np.var(p[:, n], axis=0, ddof=1)) for n in range(rows))
     assert float(variance(logits)) == pytest.approx(spread, abs=1e-12)
+    raw = fmean(sum(np.var(logits.double().numpy()[:, n], axis=0, ddof=1)) for n in range(rows))
+    assert float(logit_variance(logits)) == pytest.approx(raw, abs=1e-12)
     wrong = fmean(g != t for row in guesses for g, t in zip(row, targets.tolist(), strict=True))
     ratio = float(error_ratio(logits, targets))
     assert ratio == pytest.approx(fmean(differ) / wrong) if wrong else isnan(ratio)

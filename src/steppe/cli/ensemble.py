@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,13 +26,18 @@ NUMBERS, PAGE = "ensembles.json", "tradeoff.html"
 
 @dataclass(frozen=True)
 class Scoring:
-    """Radii to train over, and scores to report."""
+    """Ensembles to train, and scores to report."""
 
+    repeats: int = 1
+    """ensembles per strategy and radius, with seeds from --seed on; the tables have means and errors over them. With
+    --seeds, the first ensemble takes the first --members of them, and so on"""
     radii: list[float] = field(default_factory=list)
     """train one ensemble per radius, and draw sharpness against diversity over them"""
     sharpness: str = field(default="adaptive_worst_l2@0.5", metadata={"metavar": "MEASURE"})
     """the measure of the members' sharpness on training rows, by name"""
-    diversity: Literal["der", "variance", "kl", "disagreement"] = "der"  # SharpBalance paper, section 4.2
+    diversity: Literal["der", "variance", "logit_variance", "kl", "disagreement"] = (
+        "der"  # SharpBalance paper, section 4.2
+    )
     """the diversity in the plot"""
     average: Literal["logits", "probabilities"] = "logits"  # SharpBalance paper, section 2
     """what the ensemble averages over members"""
@@ -39,6 +45,8 @@ class Scoring:
     """the page with the plot; with --radii it defaults to tradeoff.html in the folder of the ensembles"""
 
     def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise ValueError(f"repeats is {self.repeats}, and has to be 1 or more")
         if not all(0 <= radius < inf for radius in self.radii):
             raise ValueError(f"radii is {self.radii}, and has to be a list of radii, 0 or more")
 
@@ -78,15 +86,26 @@ def _root(config: Config) -> Path:
 
 
 def _plans(ensemble: Ensemble, scoring: Scoring, config: Config, sources: Sources) -> Iterator[tuple[Config, Ensemble]]:
-    """Yield the settings of every ensemble, each in a folder named after its strategy and radius."""
+    """Yield the settings of every ensemble, each in a folder named after its strategy, its radius and its number."""
     from ..ensembles.members import members_of
 
+    needed = scoring.repeats * ensemble.members
+    if ensemble.seeds and len(ensemble.seeds) != needed:
+        raise ValueError(
+            f"--seeds has {len(ensemble.seeds)} numbers, and {scoring.repeats} x {ensemble.members} members need "
+            f"{needed}: set --repeats or --members, or give other seeds"
+        )
     for name in dict.fromkeys(n.strip() for n in ensemble.strategy.split(",")):
         strategy(name)
         radii: Sequence[float | None] = scoring.radii or [config.rho]
-        for rho in radii:
-            inside = name + (f",rho={rho:g}" if scoring.radii else "")
-            made = replace(config, rho=rho, out=str(_root(config) / inside)), replace(ensemble, strategy=name)
+        for rho, number in product(radii, range(scoring.repeats)):
+            inside = name + (f",rho={rho:g}" if scoring.radii else "") + (f",repeat={number + 1}" if number else "")
+            seed = config.seed if ensemble.seeds else config.seed + number
+            seeds = ensemble.seeds[number * ensemble.members : (number + 1) * ensemble.members]
+            made = (
+                replace(config, rho=rho, seed=seed, out=str(_root(config) / inside)),
+                replace(ensemble, strategy=name, seeds=seeds),
+            )
             for member in members_of(*made):
                 refuse_unknown(member, sources.spelled)
             yield made
@@ -109,11 +128,17 @@ def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Output:
 
 def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
     from .._util.files import atomic_write
+    from ..ensembles.summary import averaged
     from ..ensembles.tradeoff import figure, slopes, write_html
 
     data: dict[str, Any] = {"out": str(root), "finished": True, "ensembles": [r.to_dict() for r in reports]}
-    lines: list[Any] = [_ensembles(reports), _members(reports, scoring.sharpness)]
-    lines += [_severities(reports)] if any(r.severities for r in reports) else []
+    shown, n = reports, scoring.repeats
+    if n > 1:
+        shown = [averaged(reports[i : i + n]) for i in range(0, len(reports), n)]
+        data["means"] = [{k: v for k, v in r.to_dict().items() if k not in ("members", "matrices")} for r in shown]
+    lines: list[Any] = [_ensembles(shown), _members(reports, scoring.sharpness)]
+    lines += [_other_rows(shown)] if any(r.severities or r.validation for r in shown) else []
+    lines += [f"Means and standard errors over {n} ensembles each"] if n > 1 else []
     if scoring.radii or scoring.plot:
         page = Path(scoring.plot) if scoring.plot else root / PAGE
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -160,13 +185,15 @@ def _members(reports: Sequence[Report], sharpness: str) -> Any:
     return shown
 
 
-def _severities(reports: Sequence[Report]) -> Any:
+def _other_rows(reports: Sequence[Report]) -> Any:
+    """Return scores on validation rows and under corruptions."""
     heads = list(COLUMNS)[:4]
-    shown = table("ensemble", "severity", *heads, right=("severity", *heads), fold=("ensemble",))
+    shown = table("ensemble", "rows", *heads, right=heads, fold=("ensemble",))
     for r in reports:
-        for severity, scores in r.severities.items():
-            cells = [_cell(scores.get(COLUMNS[h][0]), *COLUMNS[h][1:]) for h in heads]
-            add_row(shown, r.path.name, severity, *cells)
+        rows = {"validation": r.validation, **{f"severity {s}": scores for s, scores in r.severities.items()}}
+        for name, scores in (rows | {"all severities": r.corrupted}).items():
+            if scores:
+                add_row(shown, r.path.name, name, *(_cell(scores.get(COLUMNS[h][0]), *COLUMNS[h][1:]) for h in heads))
     return shown
 
 
@@ -192,6 +219,7 @@ COMMANDS = {
         [
             "steppe ensemble --data digits --members 3 --strategy sharpbalance --rho 0.2 --out runs/three",
             f"steppe ensemble --strategy {','.join(STRATEGIES)} --epochs 30 --out runs/all",
+            "steppe ensemble --strategy deep,sharpbalance --repeats 3 --validation 0.1 --out runs/repeated",
             "steppe ensemble --strategy deep+sam,sharpbalance --radii 0.02,0.05,0.1,0.2 --out runs/radii",
         ],
     )

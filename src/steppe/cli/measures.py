@@ -33,6 +33,8 @@ ABOUT: Mapping[str, tuple[str, str, str]] = {  # kind of estimate, cost in passe
     "gauss_newton_trace": ("unbiased", PRODUCTS, ""),
     "gauss_newton_frobenius_squared": ("unbiased", PRODUCTS, ""),
     "fisher_trace": ("unbiased", "1 gradient", ""),
+    "input_trace": ("unbiased", "1 gradient and 10 products", ""),
+    "input_curvature": ("unbiased", "1 gradient and 10 products", "Garg and Roy 2023"),
     "relative_flatness": ("unbiased", "up to 100 products", PETZKA),
     "sam_sharpness": ("exact", "1 gradient and 1 loss", FORET),
     "adaptive_slope_limit": ("exact", "1 gradient", ANDRIUSHCHENKO),

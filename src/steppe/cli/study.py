@@ -129,9 +129,10 @@ def add_measure(more: More, engine: Engine) -> Output:
         )
     study = study_of(Which(more.study, more.out), engine)
     from ..measures.registry import resolve_measures
+    from ..studies.ensemble import split_measures
 
     with usage_errors():
-        resolve_measures(more.names)
+        resolve_measures(split_measures(more.names)[0])
     if not study.store.exists():
         raise FileNotFoundError(
             f"this study has not run: {study.store} does not exist, and measures are added to a study that has run. "

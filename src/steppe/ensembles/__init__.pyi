@@ -11,6 +11,8 @@ from .scores import divergence as divergence
 from .scores import divergences as divergences
 from .scores import error_ratio as error_ratio
 from .scores import improvement_rate as improvement_rate
+from .scores import logit_distances as logit_distances
+from .scores import logit_variance as logit_variance
 from .scores import logits as logits
 from .scores import negative_log_likelihood as negative_log_likelihood
 from .scores import over_members as over_members
@@ -20,7 +22,9 @@ from .scores import variance as variance
 from .strategies import STRATEGIES as STRATEGIES
 from .strategies import Ensemble as Ensemble
 from .strategies import Strategy as Strategy
+from .summary import Predictors as Predictors
 from .summary import Report as Report
+from .summary import averaged as averaged
 from .summary import report as report
 from .tradeoff import slope as slope
 from .tradeoff import slopes as slopes

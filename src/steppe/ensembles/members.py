@@ -61,10 +61,13 @@ def members_of(config: Config, ensemble: Ensemble) -> list[Config]:
     """
     chosen, epochs = strategy(ensemble.strategy), _epochs(config)
     data_seed = config.seed if config.data_seed is None else config.data_seed
+    seeds = ensemble.seeds or [APART * config.seed + i for i in range(ensemble.members)]
+    if len(seeds) != ensemble.members or len({*seeds}) != len(seeds):
+        raise ValueError(f"seeds is {seeds}, and has to be {ensemble.members} different numbers: one per member")
     return [
         replace(
             config,
-            seed=APART * config.seed + i,
+            seed=seeds[i],
             data_seed=data_seed,
             corruptions=[],  # evaluated once for the whole ensemble
             out=str(folder(config, ensemble) / f"member-{i}"),
@@ -127,6 +130,7 @@ def _check_settings(about: dict[str, Any]) -> None:
         unexpected = [k for k in about[part] if k not in settings]
         if unexpected:
             raise KeyError(unknown("setting", unexpected[0], settings))
+        about[part] = settings | about[part]  # those that a later version has added
 
 
 def write_scores(config: Config, epoch: int) -> None:

@@ -32,8 +32,13 @@ def disagreements(logits: Tensor) -> Tensor:
 
 def distances(logits: Tensor) -> Tensor:
     """Return half the mean squared distance of two members' probabilities, for every pair."""
-    p = logits.double().softmax(-1)
-    return torch.stack([(p - one).square().sum(-1).mean(-1) / 2 for one in p])  # one member at a time, to save memory
+    return logit_distances(logits.double().softmax(-1))
+
+
+def logit_distances(logits: Tensor) -> Tensor:
+    """Return half the mean squared distance of two members' logits, for every pair."""
+    x = logits.double()
+    return torch.stack([(x - one).square().sum(-1).mean(-1) / 2 for one in x])  # one member at a time, to save memory
 
 
 def divergences(logits: Tensor) -> Tensor:
@@ -63,6 +68,11 @@ def variance(logits: Tensor) -> Tensor:
     return over_pairs(distances(logits))
 
 
+def logit_variance(logits: Tensor) -> Tensor:
+    """Return the same variance of the logits, as in SharpBalance's released code."""
+    return over_pairs(logit_distances(logits))
+
+
 def divergence(logits: Tensor) -> Tensor:
     """Return the Kullback-Leibler divergence between two members (Eq. 11)."""
     return over_pairs(divergences(logits))
@@ -84,6 +94,7 @@ def error_ratio(logits: Tensor, targets: Tensor) -> Tensor:
 MATRICES: dict[str, Callable[[Tensor], Tensor]] = {
     "disagreement": disagreements,
     "variance": distances,
+    "logit_variance": logit_distances,
     "kl": divergences,
 }
 
@@ -189,6 +200,13 @@ def over_members(logits: Tensor, statistic: Callable[[Tensor], Tensor], kind: Ki
         return Estimate(nan, nan, len(logits), kind, note="no member makes an error")
 
 
+SCORES = (
+    "member_accuracy", "accuracy", "member_nll", "nll", "member_calibration_error", "calibration_error", "eir", "der",
+    "disagreement", "variance", "logit_variance", "kl",
+)  # fmt: skip
+"""Names of all scores; the last six need two members."""
+
+
 def scored(logits: Tensor, targets: Tensor, by: By = "logits") -> Mapping[str, Estimate]:
     """Return all scores of an ensemble by name, as in the table of docs/ensembles.md.
 
@@ -223,5 +241,6 @@ def scored(logits: Tensor, targets: Tensor, by: By = "logits") -> Mapping[str, E
         "der": over_members(logits, lambda some: error_ratio(some, targets)),
         "disagreement": over_members(logits, disagreement, "unbiased"),
         "variance": over_members(logits, variance, "unbiased"),
+        "logit_variance": over_members(logits, logit_variance, "unbiased"),
         "kl": over_members(logits, divergence, "unbiased"),
     }

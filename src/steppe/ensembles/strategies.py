@@ -21,7 +21,9 @@ class Ensemble:
     """Settings of an ensemble: its members, how they differ, what they exchange, and how they are trained."""
 
     members: int = 3  # SharpBalance paper, section 4.4
-    """number of runs; member i has the seed 1000 seed + i"""
+    """number of runs"""
+    seeds: list[int] = field(default_factory=list)
+    """seeds of the members; by default member i has the seed 1000 seed + i"""
     strategy: str = "sharpbalance"
     """deep, deep+sam, sam+, sharpbalance or eoa; several with commas between train one ensemble each"""
     member_radii: list[float] = field(default_factory=lambda: [0.05, 0.1, 0.2])  # SharpBalance paper, appendix F.4
@@ -59,6 +61,7 @@ class Ensemble:
 
 
 Weights = Literal["last", "ema", "swa"]
+RHO = 0.2  # of SAM in ensembles: SharpBalance paper, Table 1, for all three data sets
 Changes = Callable[[Config, Ensemble, int, int], dict[str, Any]]  # for member i in a run of that many epochs
 
 START = 0.75  # fraction of a run after which weights are averaged: Izmailov et al. 2018, section 4.1
@@ -69,7 +72,8 @@ def _deep(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[str, 
 
 
 def _flat(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[str, Any]:
-    return {}
+    own = config.rho is not None or "rho" in config.method_options or config.method != "sam"
+    return {} if own else {"rho": RHO}
 
 
 def _own_radius(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[str, Any]:
@@ -92,7 +96,8 @@ def _balanced(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[s
             f"members exchange scores after epoch {at}, and the run has {epochs}: no epoch would use them. Set "
             "exchange_at below the number of epochs"
         )
-    return {"sharp_rows": str(Exchange(at, ensemble.exchange_every))}
+    rows = {"sharp_rows": str(Exchange(at, ensemble.exchange_every))}
+    return _flat(config, ensemble, i, epochs) | rows
 
 
 def _averaged(config: Config, ensemble: Ensemble, i: int, epochs: int) -> dict[str, Any]:
@@ -112,6 +117,8 @@ class Strategy:
         The paper.
     changes
         The settings that it changes in a member's configuration.
+    reads
+        The settings that only some strategies read, and that this one does.
     averages
         Whether averages of the weights predict, and not the last weights.
 
@@ -120,6 +127,7 @@ class Strategy:
     about: str
     source: str
     changes: Changes
+    reads: tuple[str, ...] = ()
     averages: bool = False
 
     def weights(self, config: Config) -> Weights:
@@ -129,16 +137,29 @@ class Strategy:
         return "swa" if config.swa is not None else "ema"
 
 
+METHOD = ("method", "rho", "method_options")
+BALANCE = ("exchange_at", "exchange_every", "share", "named", "rest")
+
 STRATEGIES: Mapping[str, Strategy] = {
     "deep": Strategy("members differ by their seeds, without a method", "Lakshminarayanan et al. 2017", _deep),
-    "deep+sam": Strategy("members differ by their seeds, with the method", "Lu et al. 2024, section 4.4", _flat),
-    "sam+": Strategy("every member has a radius of its own", "Lu et al. 2024, appendix F.4", _own_radius),
+    "deep+sam": Strategy(
+        "members differ by their seeds, with the method", "Lu et al. 2024, section 4.4", _flat, METHOD
+    ),
+    "sam+": Strategy(
+        "every member has a radius of its own",
+        "Lu et al. 2024, appendix F.4",
+        _own_radius,
+        ("method", "method_options", "member_radii"),
+    ),
     "sharpbalance": Strategy(
         "the method on the rows that are sharp for the other members, plain steps on the rest",
         "Lu et al. 2024, section 4.3",
         _balanced,
+        (*METHOD, *BALANCE),
     ),
-    "eoa": Strategy("averages of the weights of members without a method", "Arpit et al. 2022", _averaged, True),
+    "eoa": Strategy(
+        "averages of the weights of members without a method", "Arpit et al. 2022", _averaged, averages=True
+    ),
 }
 
 
@@ -147,3 +168,8 @@ def strategy(name: str) -> Strategy:
     if name not in STRATEGIES:
         raise ValueError(unknown("strategy", name, STRATEGIES))
     return STRATEGIES[name]
+
+
+def unread(name: str) -> set[str]:
+    """Return the settings that some strategies read and the one of that name does not."""
+    return {*METHOD, *BALANCE, "member_radii"} - {*strategy(name).reads}

@@ -1,25 +1,109 @@
-"""Report of a trained ensemble: accuracy, diversity and sharpness of its members."""
+"""Evaluation of a trained ensemble: accuracy, diversity and measures of its members."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from math import nan
+from operator import add
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, Splits
 from ..measures.estimate import Estimate, summarise
 from ..measures.registry import resolve_measures
-from ..measures.run import measure_objective
+from ..measures.run import Results, measure_objective
 from ..training.distributed import device_of
+from ..training.evaluate import STOPPED, objective_of
+from ..training.problem import moved
 from .members import Trained
 from .scores import MATRICES, By, accuracy, calibration_error, logits, negative_log_likelihood, scored
 
 SHARPNESS = "adaptive_worst_l2@0.5"  # SharpBalance paper, section 4.1 and appendix D.2
+
+
+@dataclass(frozen=True)
+class Predictors:
+    """The members of a trained ensemble with its rows, on its device.
+
+    Parameters
+    ----------
+    trained
+        The ensemble.
+    models
+        The models of its members, with the weights that predict.
+    splits
+        Its rows.
+
+    """
+
+    trained: Trained
+    models: Sequence[nn.Module]
+    splits: Splits
+
+    @classmethod
+    def of(cls, trained: Trained) -> Predictors:
+        """Load the members; raise ValueError unless all are trained to their end."""
+        unfinished = [str(run.path) for run in trained.runs if not run.finished]
+        if unfinished:
+            raise ValueError(f"{', '.join(unfinished)} is not trained to its end: rerun the command that trains it")
+        device = device_of(trained.config.device)
+        models = [run.model(trained.weights).to(device) for run in trained.runs]
+        return cls(trained, models, moved(trained.runs[0].data(), device))
+
+    def predictions(self, rows: Iterable[Dataset]) -> tuple[Tensor, Tensor]:
+        """Return the members' logits on all sets of rows together, and the targets."""
+        task = self.trained.runs[0].task
+        return together((logits(self.models, part, task), part.targets.cpu()) for part in rows)
+
+    def under_corruptions(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """Return predictions by severity, over the test rows under all corruptions of the configuration."""
+        from ..data import corruptions
+
+        config, test = self.trained.config, self.splits.test
+        if not config.corruptions:
+            return {}
+        names = corruptions.NAMES if "all" in config.corruptions else config.corruptions
+        cache, host = Path(config.data_root) / "corrupted", test.to("cpu")
+        return {
+            severity: self.predictions(
+                corruptions.corrupted(host, name, severity, cache=cache).to(test.inputs.device) for name in names
+            )
+            for severity in config.severities
+        }
+
+    def measured(self, names: Sequence[str]) -> list[Results]:
+        """Return measures of every member, all on the same training rows; Ctrl-C raises KeyboardInterrupt."""
+        results = []
+        for run, model in zip(self.trained.runs, self.models, strict=True):
+            objective = objective_of(model, run.task, self.splits.train, run.config.measure_rows)
+            results.append(measure_objective(objective, resolve_measures(names), run.config.seed, progress=False))
+            if not all(e.complete for e in results[-1].values()) or STOPPED in results[-1].failures.values():
+                raise KeyboardInterrupt
+        return results
+
+
+def together(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return predictions on several sets of rows as those on one set."""
+    outputs, targets = zip(*parts, strict=True)
+    return torch.cat(outputs, 1), torch.cat(targets)
+
+
+def mean_of(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the mean of a number over members or over ensembles, with its standard error over them.
+
+    NaN, with the reason, if one of them is not finite. The cost is the sum.
+    """
+    values = torch.tensor([e.value for e in estimates], dtype=torch.float64)
+    cost = reduce(add, (e.cost for e in estimates))
+    if not bool(values.isfinite().all()):
+        note = next(e.note for e in estimates if e.value != e.value)
+        return Estimate(nan, nan, len(estimates), "plug-in", cost, note=note)
+    return replace(summarise(values, estimates[0].kind), cost=cost)
 
 
 @dataclass(frozen=True)
@@ -33,7 +117,7 @@ class Report:
     strategy
         The name of its strategy.
     rho
-        The radius, if one was set.
+        The radius of all members, if it is set and they share it.
     members
         Accuracy, nll, calibration error and sharpness of every member.
     scores
@@ -44,6 +128,10 @@ class Report:
         The diversity of every pair of members, by name.
     severities
         The scores under corruptions, by severity.
+    corrupted
+        The same over all severities together.
+    validation
+        The scores on validation rows, if there are any: to choose settings by.
 
     """
 
@@ -55,6 +143,8 @@ class Report:
     sharpness: Estimate
     matrices: Mapping[str, list[list[float]]]
     severities: Mapping[int, Mapping[str, Estimate]] = field(default_factory=dict)
+    corrupted: Mapping[str, Estimate] = field(default_factory=dict)
+    validation: Mapping[str, Estimate] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values as JSON types, except that numbers may be NaN or infinite."""
@@ -63,14 +153,17 @@ class Report:
             "strategy": self.strategy,
             "rho": self.rho,
             "members": [{**m, "sharpness": without_cost(m["sharpness"])} for m in self.members],
-            "scores": {name: without_cost(e) for name, e in self.scores.items()},
+            "scores": _plain(self.scores),
             "sharpness": without_cost(self.sharpness),
             "matrices": self.matrices,
-            "severities": {
-                str(severity): {name: without_cost(e) for name, e in scores.items()}
-                for severity, scores in self.severities.items()
-            },
+            "severities": {str(severity): _plain(scores) for severity, scores in self.severities.items()},
+            "corrupted": _plain(self.corrupted),
+            "validation": _plain(self.validation),
         }
+
+
+def _plain(scores: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {name: without_cost(e) for name, e in scores.items()}
 
 
 def without_cost(e: Estimate) -> dict[str, Any]:
@@ -91,15 +184,10 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
         The measure, by name.
 
     """
-    unfinished = [str(run.path) for run in trained.runs if not run.finished]
-    if unfinished:
-        raise ValueError(f"{', '.join(unfinished)} is not trained to its end: rerun the command that trains it")
-    config, device = trained.config, device_of(trained.config.device)
-    models = [run.model(trained.weights).to(device) for run in trained.runs]
-    test = trained.runs[0].data().test.to(device)
-    outputs, targets = _predictions(trained, models, test)
+    predictors = Predictors.of(trained)
+    outputs, targets = predictors.predictions([predictors.splits.test])
     own = outputs.log_softmax(-1)
-    sharpnesses = [_sharpness(trained, i, models[i], sharpness) for i in range(len(models))]
+    sharpnesses = [_estimate(results) for results in predictors.measured([sharpness])]
     members = [
         {
             "run": str(run.path),
@@ -111,53 +199,51 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
         }
         for run, one, sharp in zip(trained.runs, own, sharpnesses, strict=True)
     ]
+    validation, damaged = predictors.splits.validation, predictors.under_corruptions()
+    radii = {run.config.rho for run in trained.runs}
     return Report(
         trained.path,
         trained.ensemble.strategy,
-        config.rho,
+        radii.pop() if len(radii) == 1 else None,
         members,
         scored(outputs, targets, by),
-        _mean(sharpnesses),
+        mean_of(sharpnesses),
         {name: matrix(outputs).tolist() for name, matrix in MATRICES.items()},
-        _under_corruptions(trained, models, test, by),
+        {severity: scored(*part, by) for severity, part in damaged.items()},
+        scored(*together(damaged.values()), by) if damaged else {},
+        scored(*predictors.predictions([validation]), by) if validation is not None else {},
     )
 
 
-def _predictions(trained: Trained, models: Sequence[nn.Module], rows: Dataset) -> tuple[Tensor, Tensor]:
-    return logits(models, rows, trained.runs[0].task), rows.targets.cpu()
+def _estimate(results: Results) -> Estimate:
+    """Return the one estimate among the results, or NaN with the reason."""
+    for why in results.failures.values():
+        return Estimate(nan, nan, 1, "plug-in", note=why)
+    (estimate,) = results.values()
+    return estimate
 
 
-def _sharpness(trained: Trained, i: int, model: nn.Module, name: str) -> Estimate:
-    """Return the sharpness of a member; all members are measured on the same rows."""
-    run = trained.runs[i]
-    objective = run.objective(trained.weights, model=model)
-    results = measure_objective(objective, resolve_measures([name]), run.config.seed, progress=False)
-    if name in results.failures:
-        return Estimate(nan, nan, 1, "plug-in", note=results.failures[name])
-    return results.estimates[name]
+def averaged(reports: Sequence[Report]) -> Report:
+    """Return the means over ensembles that differ by their seeds only, with standard errors over ensembles.
 
+    Parameters
+    ----------
+    reports
+        One per ensemble.
 
-def _mean(estimates: Sequence[Estimate]) -> Estimate:
-    values = torch.tensor([e.value for e in estimates], dtype=torch.float64)
-    if not bool(values.isfinite().all()):
-        return Estimate(nan, nan, len(estimates), "plug-in", note=next(e.note for e in estimates if e.value != e.value))
-    return summarise(values, estimates[0].kind)
+    """
+    first = reports[0]
 
+    def means(scores: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
+        return {name: mean_of([each[name] for each in scores]) for name in scores[0]}
 
-def _under_corruptions(
-    trained: Trained, models: Sequence[nn.Module], test: Dataset, by: By
-) -> Mapping[int, Mapping[str, Estimate]]:
-    """Return the same scores by severity, over the rows of all corruptions together."""
-    from ..data import corruptions
-
-    config = trained.config
-    if not config.corruptions:
-        return {}
-    names = corruptions.NAMES if "all" in config.corruptions else config.corruptions
-    cache, host = Path(config.data_root) / "corrupted", test.to("cpu")
-    scores = {}
-    for severity in config.severities:
-        damaged = (corruptions.corrupted(host, name, severity, cache=cache).to(test.inputs.device) for name in names)
-        outputs, targets = zip(*(_predictions(trained, models, rows) for rows in damaged), strict=True)
-        scores[severity] = scored(torch.cat(outputs, 1), torch.cat(targets), by)
-    return scores
+    return replace(
+        first,
+        members=[member for r in reports for member in r.members],
+        scores=means([r.scores for r in reports]),
+        sharpness=mean_of([r.sharpness for r in reports]),
+        matrices={},
+        severities={level: means([r.severities[level] for r in reports]) for level in first.severities},
+        corrupted=means([r.corrupted for r in reports]),
+        validation=means([r.validation for r in reports]),
+    )

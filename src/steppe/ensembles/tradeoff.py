@@ -17,6 +17,7 @@ GREY = "#5F6368"
 DIVERSITIES: Mapping[str, str] = {
     "der": "disagreement error ratio (Eq. 2)",
     "variance": "variance of probabilities (Eq. 1)",
+    "logit_variance": "variance of logits (Eq. 1)",
     "kl": "Kullback-Leibler divergence (Eq. 11)",
     "disagreement": "disagreement",
 }

@@ -74,22 +74,43 @@ class FisherTrace(Measure):
     chunk: int | None = None
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        workers, batches = objective.workers, _by_batch(objective, self.way, self.chunk)
-        # a worker may hold one batch more than others, and all of them must take part in every all_gather
-        rounds = max(int(most) for _, (most,) in workers.all_gather([(workers.rank, [len(objective.batches)])]))
-        gathered: list[tuple[int, list[float]]] = []
-        note = ""
-        for i in range(rounds):
-            batch = next(batches, None)
-            mine = []
-            if batch is not None:
-                way, *columns = batch
-                note = f"by {way}"
-                mine = [(objective.first + i * objective.stride, torch.stack(columns, 1).reshape(-1).tolist())]
-            gathered += workers.all_gather(mine)
-            rows = torch.tensor([x for _, pairs in sorted(gathered) for x in pairs], dtype=torch.float64).view(-1, 2)
-            if rows[:, 1].any():
-                yield weighted(rows[:, 0], rows[:, 1], "unbiased", note=note)
+        batches = _by_batch(objective, self.way, self.chunk)
+        yield from mean_over_rows(objective, ((f"by {way}", traces, weights) for way, traces, weights in batches))
+
+
+def mean_over_rows(objective: Objective, batches: Iterator[tuple[str, Tensor, Tensor]]) -> Iterator[Estimate]:
+    """The mean of a number over the rows of all workers, with its error over rows, after every batch.
+
+    Parameters
+    ----------
+    objective
+        The loss and the data.
+    batches
+        Per batch of this worker: a note, the number of every row, and the rows' weights; rows of weight 0 are left out.
+
+    """
+    workers = objective.workers
+    # a worker may hold one batch more than others, and all of them must take part in every all_gather
+    rounds = max(int(most) for _, (most,) in workers.all_gather([(workers.rank, [len(objective.batches)])]))
+    gathered: list[tuple[int, list[float]]] = []
+    note = ""
+    for i in range(rounds):
+        batch = next(batches, None)
+        mine = []
+        if batch is not None:
+            note, *columns = batch
+            mine = [(objective.first + i * objective.stride, torch.stack(columns, 1).reshape(-1).tolist())]
+        gathered += workers.all_gather(mine)
+        rows = torch.tensor([x for _, pairs in sorted(gathered) for x in pairs], dtype=torch.float64).view(-1, 2)
+        if rows[:, 1].any():
+            yield weighted(rows[:, 0], rows[:, 1], "unbiased", note=note)
+
+
+def row_weights(objective: Objective, batch: Batch, size: int) -> Tensor:
+    """The weight of every row of a batch as a batch of one."""
+    if objective.weight is None:
+        return torch.ones(size, dtype=torch.float64)
+    return torch.tensor([batch_weight(row(batch, i), objective.weight) for i in range(size)], dtype=torch.float64)
 
 
 def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Iterator[tuple[Way, Tensor, Tensor]]:
@@ -99,15 +120,13 @@ def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Itera
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk is a number of rows, at least 1, not {chunk}")
     modules = list(objective.model.modules())
-    _check_no_batch_statistics(objective, modules)
+    check_no_batch_statistics(objective, modules)
     objective.check()
     ways: list[Way] = [way] if way is not None else list(_WAYS)
     # attributes of the layers are part of the key: one may decide how rows are used
     function = (function_key(objective, modules), *(tuple(map(id, vars(m).values())) for m in modules))
     for batch, size in zip(objective.batches, objective.sizes, strict=True):
-        weights = torch.ones(size, dtype=torch.float64)
-        if objective.weight is not None:
-            weights = weights.new_tensor([batch_weight(row(batch, i), objective.weight) for i in range(size)])
+        weights = row_weights(objective, batch, size)
         if not weights.any():
             yield ways[0], weights, weights
             continue
@@ -149,7 +168,7 @@ def _check_rows_independent(objective: Objective, batch: Batch, norms: Tensor, w
     return len(norms) > 1 and 0 < size < inf  # a batch of one row cannot show that rows are mixed
 
 
-def _check_no_batch_statistics(objective: Objective, modules: Sequence[nn.Module]) -> None:
+def check_no_batch_statistics(objective: Objective, modules: Sequence[nn.Module]) -> None:
     """Raise if a row's loss depends on the other rows through BatchNorm."""
     for module in modules:
         if "running_mean" not in module._buffers or isinstance(module, nn.modules.instancenorm._InstanceNorm):

@@ -13,6 +13,7 @@ from .curvature.forms import gauss_newton
 from .curvature.measures import Eigenvalue, FrobeniusSquared, LogDeterminant, RelativeFlatness, Trace
 from .estimate import Measure
 from .fisher import FisherTrace
+from .input_curvature import InputCurvature
 from .sharpness import (
     AverageCase,
     AverageLimit,
@@ -109,6 +110,8 @@ MEASURES: Mapping[str, Measure] = {
     "gauss_newton_trace": Trace(form=gauss_newton),
     "gauss_newton_frobenius_squared": FrobeniusSquared(form=gauss_newton),
     "fisher_trace": FisherTrace(),
+    "input_trace": InputCurvature(1),
+    "input_curvature": InputCurvature(),
     "relative_flatness": RelativeFlatness(),
     "sam_sharpness": OneStep(Ball(0.05)),  # Foret et al. 2021, section 3.1
     "adaptive_slope_limit": SlopeLimit(Ball(1.0, MAGNITUDE)),

@@ -6,17 +6,17 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from glob import glob
 from hashlib import blake2b
+from math import sqrt
 from pathlib import Path
 from typing import Any, Literal
 
 from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
-from ..training.config import Config
-from .grid import RESERVED, config_of, plain, resolved, settings, value_at
+from .grid import RESERVED, STRATEGY, complete, config_of, plain, resolved, settings, usual, value_at
 from .plan import TARGETS, Study
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
@@ -30,7 +30,7 @@ class Disagreement(ValueError):
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study, or one checkpoint of its pool.
+    """One run or ensemble of a study, or one checkpoint of its pool.
 
     `key` is a hash of everything that its numbers follow from. For a pool, `checkpoint` is a file of weights or a run's
     folder, `known` are targets from the user's table, and `tolerance` bounds their difference from computed ones.
@@ -107,6 +107,20 @@ class Outcome:
         return cls(task.cell.key, "failed", error=why, transient=True)
 
 
+def targets_of(
+    losses: Mapping[str, float], wrong: Mapping[str, float], rows: Mapping[str, int]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Targets and their standard errors from losses, shares of wrong answers and numbers of rows, by kind of rows."""
+    values = {f"{part}_loss": loss for part, loss in losses.items()}
+    values |= {f"{part}_error": share for part, share in wrong.items()}
+    # binomial: new rows would give another error; the training rows are fixed
+    errors = {f"{part}_error": sqrt(w * (1 - w) / rows[part]) for part, w in wrong.items() if part != "train"}
+    if wrong:
+        values["gap"], errors["gap"] = wrong["test"] - wrong["train"], errors["test_error"]
+    values["loss_gap"] = losses["test"] - losses["train"]
+    return values, errors
+
+
 def cells(study: Study) -> list[Cell]:
     """All cells of a study, in the order of its file; cells with equal configurations are one.
 
@@ -123,7 +137,7 @@ def cells_of(
     """The cells with these settings and labels."""
     configs: dict[str, tuple[dict[str, Any], Mapping[str, str]]] = {}
     for values, labels in points:
-        config = plain(config_of(resolved({**study.base, **values}), f"the run with {values}"))
+        config = complete(resolved({**study.base, **values}), f"the run with {values}")
         configs.setdefault(key_of(config), (config, labels))
     names = _names(varied_settings(study), [config for config, _ in configs.values()])
     before = "final " if stage == "final" else ""
@@ -161,7 +175,7 @@ def _names(settings: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> lis
 
 
 def _word(name: str, value: Any) -> str:
-    if name == "method":
+    if name in ("method", STRATEGY):
         return str(value)
     name = name.rpartition(".")[2]
     text = f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
@@ -180,8 +194,8 @@ def groups_of(study: Study, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def key_of(config: Mapping[str, Any]) -> str:
     """A hash of the settings that differ from their defaults: a setting that is added later changes no key."""
-    usual = asdict(Config())
-    return short_hash({k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *RESERVED) and v != usual.get(k)})
+    defaults = usual(config)
+    return short_hash({k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *RESERVED) and v != defaults.get(k)})
 
 
 def short_hash(of: Mapping[str, Any]) -> str:

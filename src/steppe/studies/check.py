@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .._util import user_code
 from ..training.config import Config
 from .cell import Cell
+from .grid import STRATEGY, split
 from .plan import TARGETS, Study
 
 if TYPE_CHECKING:
@@ -88,22 +89,28 @@ def _is_trained(cell: Cell) -> bool:
 
 def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ()) -> None:
     """Raise `InvalidStudy` for a measure, a name or an option that does not exist, in any cell that is to train."""
+    from ..ensembles.members import members_of
     from ..measures.registry import resolve_measures
     from ..training.config import refuse_unknown
+    from .ensemble import split_measures
 
     with invalid_values():
-        resolve_measures([*study.measures, *also])
+        of_models, scores = split_measures([*study.measures, *also])
+        resolve_measures(of_models)
+        if scores and all(STRATEGY not in cell.config for cell in planned):
+            raise ValueError(f"measures: {scores[0]} is a score of ensembles: give a {STRATEGY} in base or grid")
         checked = set()
         for cell in planned:
             if _is_trained(cell):
                 continue
-            c = Config(**cell.config)
-            names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options, c.data))
-            names += repr((c.augment, c.corruptions, c.device))
-            if names not in checked:
-                _refuse_rho(study, c)
-                refuse_unknown(c)
-                checked.add(names)
+            config, ensemble = split(cell.config)
+            for c in [config] if ensemble is None else members_of(config, ensemble):
+                names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options))
+                names += repr((c.data, c.augment, c.corruptions, c.device))
+                if names not in checked:
+                    _refuse_rho(study, c)
+                    refuse_unknown(c)
+                    checked.add(names)
 
 
 def _refuse_rho(study: Study, config: Config) -> None:
@@ -157,7 +164,7 @@ def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> None:
     if study.standardise is not None and declared(study.standardise) is None:
         roots |= {(study.standardise, root) for _, root in roots}
     splits = {place: load(*place) for place in sorted(roots)}
-    configs = [Config(**cell.config) for cell in missing if not _is_trained(cell)]
+    configs = [split(cell.config)[0] for cell in missing if not _is_trained(cell)]
     models = {repr((c.data, c.data_root, c.model, c.model_options)): c for c in configs}
     with invalid_values():
         for config in models.values():

@@ -1,10 +1,10 @@
-"""The runs of a study's file: settings of `steppe train` with their types, grids of values, and random draws."""
+"""The cells of a study's file: settings of `steppe train` and `steppe ensemble`, grids of values, and random draws."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from itertools import product
 from math import exp, log, sqrt
@@ -13,23 +13,27 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from .._util.names import unknown
 from .._util.types import alternatives, choices, fits, words
+from ..ensembles.strategies import STRATEGIES, Ensemble, unread
 from ..training.config import Config
 
-RESERVED = {  # settings of a run that a study sets itself
+RESERVED = {  # settings of a run or an ensemble that a study sets itself
     "out": "runs lie in the study's own folder",
     "measures": "say `measures` of the study itself",
     "measure_every": "a study measures the trained model",
     "loggers": "a study has its own store",
+    "how": "a cell trains its members one after the other; `engine` computes several cells at once",
+    "processes": "write `engine: {workers: 4}` beside `base`",
 }
 SQRT_LR = "sqrt(lr)"  # a value of rho: the radius of SA-SAM's section 4, from the learning rate of each run
 LABEL = "label"  # in an entry of an axis: its name in tables, not a setting
+STRATEGY = "strategy"  # the setting that makes a cell an ensemble
 RANGES = ("uniform", "log_uniform", "integers", "choice")
 
 
 @cache
 def types() -> dict[str, Any]:
-    """The type of every setting of a run."""
-    return get_type_hints(Config)
+    """The type of every setting of a run or an ensemble."""
+    return get_type_hints(Config) | get_type_hints(Ensemble)
 
 
 def setting(name: str, value: Any, place: str) -> Any:
@@ -99,7 +103,13 @@ def value_at(config: Mapping[str, Any], path: str) -> Any:
 
 
 def config_of(values: Mapping[str, Any], place: str) -> Config:
-    """The configuration with these settings; errors name the place."""
+    """The configuration of a run with these settings; errors name the place."""
+    for name in values:
+        if name in get_type_hints(Ensemble):
+            raise ValueError(
+                f"{place}: {name} is a setting of an ensemble, and this is none: give its {STRATEGY} too, one of "
+                f"{', '.join(STRATEGIES)}"
+            )
     try:
         return Config(**values)
     except ValueError as error:
@@ -110,6 +120,37 @@ def plain(config: Config) -> dict[str, Any]:
     """A configuration in JSON types."""
     values: dict[str, Any] = json.loads(json.dumps({f.name: getattr(config, f.name) for f in fields(config)}))
     return values
+
+
+def complete(values: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """All settings of a run, or of an ensemble if a strategy is among them; errors name the place.
+
+    Settings that the strategy does not read are left out: ensembles of `deep` with two radii are one cell.
+    """
+    if STRATEGY not in values:
+        return plain(config_of(values, place))
+    own = {name: value for name, value in values.items() if name in get_type_hints(Ensemble)}
+    try:
+        ensemble = Ensemble(**own)
+        without = unread(ensemble.strategy)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
+    shared = {k: v for k, v in values.items() if k not in own and k.partition(".")[0] not in without}
+    config = config_of(shared | ({"method": "none"} if "method" in without else {}), place)
+    return plain(config) | {k: v for k, v in asdict(ensemble).items() if k not in without and k not in RESERVED}
+
+
+def split(values: Mapping[str, Any]) -> tuple[Config, Ensemble | None]:
+    """The configuration of the run or of the members, and the settings of the ensemble if it is one."""
+    own = {name: value for name, value in values.items() if name in get_type_hints(Ensemble)}
+    config = Config(**{name: value for name, value in values.items() if name not in own})
+    return config, Ensemble(**own) if own else None
+
+
+def usual(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of all settings of this kind of cell; a strategy has none, because it decides on the kind."""
+    own = {k: v for k, v in asdict(Ensemble()).items() if k != STRATEGY} if STRATEGY in values else {}
+    return asdict(Config()) | own
 
 
 def _as_float(value: Any, kind: Any) -> Any:

@@ -9,6 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from .cell import Cell, Task, short_hash
+from .grid import STRATEGY
 from .plan import Study
 from .show import WHICH
 from .table import Run, Table
@@ -51,7 +52,11 @@ class Member:
 def open_pictures(
     study: Study, planned: Sequence[Cell], counted: Table, notes: Mapping[str, Any], again: bool = False
 ) -> list[Task]:
-    """Tasks for the missing pictures of the runs that count; with `again`, also for those that failed."""
+    """Tasks for the missing pictures of the runs that count; with `again`, also for those that failed.
+
+    Cells that are ensembles have no pictures: those show one model each.
+    """
+    counted = Table([run for run in counted.runs if STRATEGY not in run.config])
     cells, runs = {cell.key: cell for cell in planned}, {run.key: run for run in counted.runs}
 
     def missing(note: str, run: Run) -> bool:

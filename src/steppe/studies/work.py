@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from math import isfinite, sqrt
+from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
@@ -16,13 +16,18 @@ from filelock import FileLock
 
 from .. import __version__
 from ..training.config import Config
-from .cell import Disagreement, Outcome, Task
+from .cell import Disagreement, Outcome, Task, targets_of
+from .ensemble import evaluate, mean_records, split_measures
+from .grid import split
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ..data.dataset import Splits
+    from ..ensembles.strategies import Ensemble
+    from ..measures.estimate import Estimate
     from ..training.problem import Task as Problem
+    from ..training.runs import Run
     from .pictures import Member
 
 PATIENCE = 60.0  # seconds for a worker whose driver ended to release a run's folder
@@ -66,8 +71,10 @@ def _compute(task: Task) -> Outcome:
     from .pictures import draw
 
     start = perf_counter()
-    config = Config(**task.cell.config)
+    config, ensemble = split(task.cell.config)
     with threads(config.threads):
+        if ensemble is not None:
+            return _ensemble(task, config, ensemble)
         trained = _trained(task, config)
         device = device_of(config.device)
         model, splits = trained.model.to(device).eval(), moved(trained.splits, device)
@@ -78,31 +85,65 @@ def _compute(task: Task) -> Outcome:
             targets, errors = _targets(model, splits, trained.problem, config, last)
         task.cell.check_known(targets)
         objective = objective_of(model, trained.problem, splits.train, config.measure_rows)
-        results = measure_objective(objective, resolve_measures(task.measures), config.seed, progress=False)
+        of_models, scores = split_measures(task.measures)
+        results = measure_objective(objective, resolve_measures(of_models), config.seed, progress=False)
         if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
             return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
         try:
             pictures, failures = draw(task, objective, _members(task)) if task.pictures else ({}, {})
         except KeyboardInterrupt:
             return Outcome(task.cell.key, "stopped", error="stopped while it was drawn")
-    measures = {}
-    for name, e in results.estimates.items():
-        cost = asdict(e.cost)
-        seconds = cost.pop("seconds")
-        measures[name] = {k: getattr(e, k) for k in ("value", "stderr", "n", "kind", "note", "complete")}
-        measures[name] |= {"cost": cost, "seconds": seconds}
+    failures |= {name: f"{name} is a score of ensembles, and this is one model" for name in scores}
     return Outcome(
         task.cell.key,
         "done",
         {k: v for k, v in targets.items() if isfinite(v)},
         errors,
-        measures,
+        _plain(results.estimates),
         {**failures, **results.failures},
         trained.meta | {"seconds": perf_counter() - start},
         trained.records,
         _versions(config.device),
         pictures=pictures,
     )
+
+
+def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
+    """Train the members of an ensemble, or resume them, and evaluate it."""
+    from ..ensembles.train import train_ensemble
+
+    start, folder = perf_counter(), Path(task.folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock", timeout=PATIENCE):
+        trained = train_ensemble(replace(config, out=str(folder)), ensemble, progress=False)
+    try:
+        numbers = evaluate(trained, task.measures)
+    except KeyboardInterrupt:
+        return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
+    metas = [_meta(run) for run in trained.runs]
+    meta = {name: sum(each[name] for each in metas) for name in metas[0]}
+    return Outcome(
+        task.cell.key,
+        "done",
+        {k: v for k, v in numbers.targets.items() if isfinite(v)},
+        numbers.target_errors,
+        _plain(numbers.measures),
+        numbers.failures,
+        meta | {"seconds": perf_counter() - start},
+        mean_records(trained.runs),
+        _versions(config.device),
+    )
+
+
+def _plain(estimates: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
+    """Estimates as an outcome holds them."""
+    measures = {}
+    for name, e in estimates.items():
+        cost = asdict(e.cost)
+        seconds = cost.pop("seconds")
+        measures[name] = {k: getattr(e, k) for k in ("value", "stderr", "n", "kind", "note", "complete")}
+        measures[name] |= {"cost": cost, "seconds": seconds}
+    return measures
 
 
 def _trained(task: Task, config: Config) -> Trained:
@@ -117,7 +158,7 @@ def _members(task: Task) -> list[Member]:
 
     members = []
     for one in task.members:
-        config = Config(**one.cell.config)
+        config, _ = split(one.cell.config)
         trained = _trained(one, config)
         device = device_of(config.device)
         model, splits = trained.model.to(device).eval(), moved(trained.splits, device)
@@ -128,16 +169,21 @@ def _members(task: Task) -> list[Member]:
 def _run(task: Task, config: Config) -> Trained:
     """Train the run of a cell, or resume it."""
     from ..training import train
-    from ..training.records import TIMINGS
 
     folder = Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock", timeout=PATIENCE):
         run = train(replace(config, out=str(folder)), progress=False)
+    return Trained(run.model(), run.data(), run.task, run.records, _meta(run))
+
+
+def _meta(run: Run) -> dict[str, float]:
+    """Size and cost of a trained run."""
+    from ..training.records import TIMINGS
+
     seconds = sum(record.get(name) or 0.0 for record in run.records for name in TIMINGS if name.endswith("seconds"))
     meta = {"parameters": float(run.about["parameters"]), "steps": float(run.about["steps"])}
-    meta |= {"passes": float(sum(r["passes"] for r in run.records)), "training_seconds": seconds}
-    return Trained(run.model(), run.data(), run.task, run.records, meta)
+    return meta | {"passes": float(sum(r["passes"] for r in run.records)), "training_seconds": seconds}
 
 
 def _checkpoint(task: Task, config: Config) -> Trained:
@@ -168,25 +214,16 @@ def _targets(
     from ..core.process_group import Workers
     from ..training.evaluate import evaluated, under_corruptions
 
-    values: dict[str, float] = {}
-    errors: dict[str, float] = {}
     parts = {"train": splits.train, "test": splits.test, "validation": splits.validation}
-    for part, rows in parts.items():
-        if rows is None:
-            continue
-        scores = evaluated(model, rows, problem, config, Workers())
-        values[f"{part}_loss"] = scores["loss"]
-        if "accuracy" in scores:
-            wrong = values[f"{part}_error"] = 1 - scores["accuracy"]
-            if part != "train":  # binomial: new rows would give another error; the training rows are fixed
-                errors[f"{part}_error"] = sqrt(wrong * (1 - wrong) / len(rows))
-    if "test_error" in values:
-        values["gap"], errors["gap"] = values["test_error"] - values["train_error"], errors["test_error"]
-    values["loss_gap"] = values["test_loss"] - values["train_loss"]
+    sets = {part: rows for part, rows in parts.items() if rows is not None}
+    scores = {part: evaluated(model, rows, problem, config, Workers()) for part, rows in sets.items()}
+    losses = {part: each["loss"] for part, each in scores.items()}
+    wrong = {part: 1 - each["accuracy"] for part, each in scores.items() if "accuracy" in each}
+    values, errors = targets_of(losses, wrong, {part: len(rows) for part, rows in sets.items()})
     if config.corruptions:
-        scores = last if "corrupted" in last else under_corruptions(model, splits.test, problem, config, Workers())
-        values["corrupted_error"] = 1 - scores["corrupted_accuracy"]
-        for severity, shares in zip(config.severities, zip(*scores["corrupted"].values(), strict=True), strict=True):
+        found = last if "corrupted" in last else under_corruptions(model, splits.test, problem, config, Workers())
+        values["corrupted_error"] = 1 - found["corrupted_accuracy"]
+        for severity, shares in zip(config.severities, zip(*found["corrupted"].values(), strict=True), strict=True):
             values[f"corrupted_error@{severity}"] = 1 - fmean(shares)
     model.eval()
     return values, errors

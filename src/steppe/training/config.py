@@ -85,6 +85,10 @@ class Config:
     """.npy file with the numbers of the training rows that the method applies to, as in SharpBalance (others get plain
     steps); `exchanged@10`: the rows that members of an ensemble exchange after epoch 10; sharpbalance defaults to a
     random half"""
+    prune: float = 0.0
+    """fraction of the weights of linear and convolution layers that become zero, the smallest of the whole model"""
+    prune_at: float = 0.5
+    """fraction of the run after which they do; they stay zero from then on"""
     clip: float | None = None
     """clip the norm of the method's gradient to this value"""
     ema: float | None = None
@@ -142,6 +146,8 @@ class Config:
                     raise ValueError(f"{name} is {value!r}, and has to be {wanted}")
         if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
             raise ValueError("nesterov needs SGD with momentum: set optimizer to sgd and momentum above 0")
+        if self.prune and self.fsdp:
+            raise ValueError("prune does not work with a sharded model: set fsdp to false, or prune to 0")
 
 
 @cache
@@ -158,6 +164,7 @@ _RANGES: list[tuple[str, Callable[[Any], bool], tuple[str, ...]]] = [
     ("more than 0", lambda v: v > 0, ("clip",)),
     ("from 0 to 1", lambda v: 0 <= v <= 1, ("warmup", "label_noise", "ema", "swa")),
     ("0 or more and below 1", lambda v: 0 <= v < 1, ("momentum", "validation", "held_out", "label_smoothing")),
+    ("0 or more and below 1", lambda v: 0 <= v < 1, ("prune", "prune_at")),
     ("more than 0 and at most 1", lambda v: 0 < v <= 1, ("fraction",)),
     ("a list of numbers from 0 to 1", lambda v: all(0 <= x <= 1 for x in v), ("milestones",)),
     ("a list of numbers from 1 to 5", lambda v: all(x in range(1, 6) for x in v), ("severities",)),

@@ -25,8 +25,9 @@ from .distributed import agreed, align_, together, wrapped
 from .evaluate import autocast, record_of
 from .problem import NOISE, Task, model_of, moved, optimizer_of, sets_lr, trained_loss
 from .progress import Display
+from .pruning import prune_
 from .records import Logger, Record, numbers
-from .schedule import Course, Position, learning_rate
+from .schedule import Course, Position, learning_rate, prune_step
 from .stopping import Stopped, StopRequest
 from .train_state import TrainState, averages_of
 
@@ -109,10 +110,12 @@ class Training:
         return int(self.state.opt.param_groups[0][STEP])
 
     def _begin_step(self) -> int:
-        """Set the random seed and the learning rate of a step; return the number of steps applied so far."""
+        """Prune if it is due, set the random seed and the learning rate; return the number of steps applied so far."""
         config, state, opt = self.config, self.state, self.state.opt
         step = self.course.taken(self.position)
         seed_torch(seed_of(config.seed, NOISE, step, self.workers.rank))  # dropout depends on the step alone
+        if config.prune and step == prune_step(config, self.course.steps):
+            prune_(state.module, config.prune, opt.state)
         if config.fsdp:
             align_(self.workers, state.module)  # DDP does this itself
         if step == 0 or not self.own_lr:

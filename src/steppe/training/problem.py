@@ -23,6 +23,7 @@ from ..optim.build import build
 from ..optim.engine import SharpnessAware
 from .config import Config
 from .losses import CrossEntropy, Loss, SquaredError
+from .pruning import add_masks
 from .schedule import Course
 
 WEIGHTS, HELD_OUT, SHARP, NOISE = range(4)  # uses of a run's seed beside the order of rows: independent streams
@@ -91,12 +92,13 @@ def trained_loss(config: Config, task: Task) -> Loss:
 
 
 def model_of(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Build the model; the seed determines its initial weights."""
+    """Build the model, with masks if it is pruned; the seed determines its initial weights."""
     from ..nn.registry import build as build_model
 
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed_of(config.seed, WEIGHTS))
-        return build_model(config.model, shape, outputs, **config.model_options)
+        model = build_model(config.model, shape, outputs, **config.model_options)
+    return add_masks(model) if config.prune else model
 
 
 def fingerprint(splits: Splits) -> str:

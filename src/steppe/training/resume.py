@@ -17,7 +17,7 @@ from .checkpoint import PREVIOUS, Loaded
 from .config import Config
 from .folder import LENGTH, changes, config_in, refuse_changes
 from .problem import finds_lr, options_of
-from .schedule import Course, Position, learning_rate
+from .schedule import Course, Position, learning_rate, prune_step
 
 
 def resume_point(path: Path, content: Mapping[str, Any] | None, config: Config) -> Loaded | None:
@@ -89,6 +89,10 @@ def _different_past(config: Config, then: Course, now: Course, position: Positio
                 f"the learning rate of its {what} depends on the number of steps: in step {step + 1} it was "
                 f"{was:.6g} and would be {would_be:.6g}"
             )
+    if config.prune:
+        before, after = prune_step(config, then.steps), prune_step(config, now.steps)
+        if before != after and steps > min(before, after):
+            return f"its weights would have been pruned before step {after + 1} and not before step {before + 1}"
     if config.swa is not None:
         ends = range(every := 1 if config.swa_every == "step" else then.per_epoch, steps + 1, every)
         if any((t > config.swa * then.steps) != (t > config.swa * now.steps) for t in ends):

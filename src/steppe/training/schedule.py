@@ -62,3 +62,8 @@ def learning_rate(config: Config, step: int, steps: int) -> float:
             return config.lr * (1 - progress)
         case "multistep":  # milestones are fractions of the whole run
             return config.lr * config.decay ** sum(step >= m * steps for m in config.milestones)
+
+
+def prune_step(config: Config, steps: int) -> int:
+    """Return the step, in 0 .. steps - 1, before which weights are pruned."""
+    return min(round(config.prune_at * steps), steps - 1)

@@ -14,6 +14,11 @@ _MEASURES = {
         "the sum of the logarithms of the larger eigenvalues of the Hessian",
     ),
     "fisher_trace": ("Fisher trace", "the mean squared norm of per-row gradients"),
+    "input_trace": ("trace of the input Hessian", "the mean trace of the Hessian of a row's loss in its input"),
+    "input_curvature": (
+        "input curvature",
+        "the mean sum of squared eigenvalues of the Hessian of a row's loss in its input (Garg and Roy 2023)",
+    ),
     "relative_flatness": (
         "relative flatness",
         "the curvature of a layer in the scale of its weights (Petzka et al. 2021)",

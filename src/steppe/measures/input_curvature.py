@@ -1,0 +1,145 @@
+"""Curvature of the loss around each input: the Hessian of a row's loss with respect to its input.
+
+Garg and Roy (2023) order rows by it. Lu et al. (SharpBalance, 2024, Figure 13) compare that order with the order by
+Fisher traces (`fisher.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Generator, Tensor, nn
+
+from ..core.draw import seed_of
+from .batches import Batch, row, rows_of, to_device
+from .estimate import Estimate, Measure
+from .fisher import check_no_batch_statistics, mean_over_rows, row_weights
+from .functional import measurement_mode, twice_differentiable
+
+if TYPE_CHECKING:
+    from .objective import Objective
+
+Power = Literal[1, 2]
+
+
+def input_curvatures(objective: Objective, power: Power = 2, draws: int = 10, seed: int = 0) -> Tensor:
+    """The curvature of the loss around every input.
+
+    Parameters
+    ----------
+    objective
+        The loss and the data: batches of (inputs, targets). Inputs are as the model takes them, standardised.
+    power, draws, seed
+        As in `InputCurvature`.
+
+    Returns
+    -------
+    Tensor
+        One estimate per row in the order of the batches, on the CPU in float64. With a process group, every worker gets
+        the rows of its own batches.
+
+    """
+    with measurement_mode(objective.model, objective.statistics):
+        batches = _by_batch(objective, InputCurvature(power, draws), seed)
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *(x for _, x, _ in batches)])
+
+
+@dataclass(frozen=True)
+class InputCurvature(Measure):
+    """The mean over rows of tr H^power, H the Hessian of a row's loss with respect to its input.
+
+    tr H is estimated by v'Hv, and tr H^2, the curvature of Garg and Roy, by ||Hv||^2, with random signs v.
+
+    Parameters
+    ----------
+    power
+        1 for the trace, 2 for the squared Frobenius norm.
+    draws
+        Random vectors per row. The error is over rows and contains the noise of the draws.
+
+    """
+
+    power: Power = 2
+    draws: int = 10
+
+    def __post_init__(self) -> None:
+        if self.power not in (1, 2) or self.draws < 1:
+            raise ValueError(f"power is 1 or 2, and draws are 1 or more, not {self.power!r} and {self.draws!r}")
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        yield from mean_over_rows(objective, _by_batch(objective, self, seed))
+
+
+def _by_batch(objective: Objective, measure: InputCurvature, seed: int) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Per batch: a note, the curvature of every row, and the rows' weights."""
+    check_no_batch_statistics(objective, list(objective.model.modules()))
+    objective.check()
+    for i, (batch, size) in enumerate(zip(objective.batches, objective.sizes, strict=True)):
+        local = to_device(batch, objective.space.device)
+        if i == 0:
+            _check_rows_independent(objective, local)
+        draws = Generator().manual_seed(seed_of(seed, objective.first + i * objective.stride))
+        curvatures = _curvatures(objective, local, measure, draws)
+        objective.meter.gradients += size
+        objective.meter.products += size * measure.draws
+        yield f"{measure.draws} draws per row", curvatures, row_weights(objective, batch, size)
+
+
+def _curvatures(objective: Objective, batch: Batch, measure: InputCurvature, draws: Generator) -> Tensor:
+    x = _inputs(batch)
+
+    def task(model: nn.Module) -> Tensor:
+        grad = _gradient(objective, model, batch, x)
+        total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        for _ in range(measure.draws):
+            v = torch.randint(0, 2, x.shape, generator=draws).mul_(2).sub_(1).to(x)
+            product = torch.zeros_like(x)
+            if grad.requires_grad:  # not where the loss is linear in its inputs
+                (product,) = torch.autograd.grad(grad, x, v, retain_graph=True, materialize_grads=True)
+            other = v if measure.power == 1 else product
+            total += (other.double() * product.double()).flatten(1).sum(1)
+        return total.div(measure.draws).cpu()
+
+    with torch.enable_grad(), twice_differentiable(objective.model):
+        result: Tensor = objective.evaluate(objective.weight_tensors(), task)
+        return result
+
+
+def _inputs(batch: Batch) -> Tensor:
+    x = batch[0] if isinstance(batch, (tuple, list)) else None
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise ValueError(
+            "input curvature needs batches (inputs, targets) whose inputs are a tensor of floating-point numbers"
+        )
+    return x.detach().requires_grad_()
+
+
+def _gradient(objective: Objective, model: nn.Module, batch: Batch, x: Tensor) -> Tensor:
+    """The gradient of every row's loss with respect to its input, with a graph for second derivatives."""
+    losses = objective.loss_fn(*objective.forward(model, (x, *batch[1:])))
+    if not losses.ndim and objective.weight is not None:
+        raise ValueError("a mean loss with weight= does not determine the rows' losses: return one loss per row")
+    total = losses.sum() if losses.ndim else losses * len(x)
+    (grad,) = torch.autograd.grad(total, x, create_graph=True, materialize_grads=True)
+    return grad
+
+
+def _check_rows_independent(objective: Objective, batch: Batch) -> None:
+    """Raise if the first row has another gradient by itself than among the others."""
+    if rows_of(batch) < 2:
+        return
+
+    def first(part: Batch) -> Tensor:
+        x = _inputs(part)
+        grads: Tensor = objective.evaluate(
+            objective.weight_tensors(), lambda model: _gradient(objective, model, part, x).detach()
+        )
+        return grads[0]
+
+    with torch.enable_grad(), twice_differentiable(objective.model):
+        among, alone = first(batch), first(row(batch, 0))
+    if float((among - alone).norm()) > torch.finfo(alone.dtype).eps ** 0.25 * float(alone.norm()):
+        raise ValueError("a row has another gradient by itself than among others: the model mixes rows")

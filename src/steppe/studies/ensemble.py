@@ -1,0 +1,103 @@
+"""Evaluation of a cell that is an ensemble: its members are scored together, and each of them is measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from .cell import targets_of
+
+if TYPE_CHECKING:
+    from ..ensembles.members import Trained
+    from ..ensembles.summary import Predictors
+    from ..measures.estimate import Estimate
+    from ..training.runs import Run
+
+SCORE = re.compile(r"(\w+)(?:\[rows=(train|validation|test|corrupted)\])?")
+
+
+def split_measures(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Measures of a model, and scores of an ensemble such as `der` or `der[rows=corrupted]`."""
+    from ..ensembles.scores import SCORES
+
+    scores = [name for name in names if (match := SCORE.fullmatch(name)) and match[1] in SCORES]
+    return [name for name in names if name not in scores], scores
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The numbers of an ensemble: targets with their errors, measures, and the errors of measures that failed."""
+
+    targets: Mapping[str, float]
+    target_errors: Mapping[str, float]
+    measures: Mapping[str, Estimate]
+    failures: Mapping[str, str]
+
+
+def evaluate(trained: Trained, measures: Sequence[str]) -> Evaluated:
+    """Score a trained ensemble on all its rows; a measure of models is the mean over members."""
+    from ..ensembles.scores import scored
+    from ..ensembles.summary import Predictors, mean_of
+
+    predictors = Predictors.of(trained)
+    of_models, scores = split_measures(measures)
+    by_rows = {rows: scored(*predictions) for rows, predictions in _predictions(predictors).items()}
+    values: dict[str, Estimate] = {}
+    failures: dict[str, str] = {}
+    for name in scores:
+        score, rows = SCORE.fullmatch(name).groups("test")  # type: ignore[union-attr]  # `split_measures` has matched
+        if rows not in by_rows:
+            failures[name] = f"the ensemble has no {rows} rows: give `{'corruptions' if rows == 'corrupted' else rows}`"
+        elif score not in by_rows[rows]:
+            failures[name] = f"{score} needs two members, and there is one"
+        else:
+            values[name] = by_rows[rows][score]
+    members = predictors.measured(of_models)
+    for name in {**members[0].estimates, **members[0].failures}:
+        wrong = [results.failures[name] for results in members if name in results.failures]
+        if wrong:
+            failures[name] = wrong[0]
+        else:
+            values[name] = mean_of([results[name] for results in members])
+    undefined = {name: e.note for name, e in values.items() if not isfinite(e.value)}  # such as a ratio to no error
+    values = {name: e for name, e in values.items() if name not in undefined}
+    return Evaluated(*_targets(by_rows, predictors), values, failures | undefined)
+
+
+def _predictions(predictors: Predictors) -> dict[str, Any]:
+    """Logits of the members and targets, by the name of the rows."""
+    from ..ensembles.summary import together
+
+    parts = {name: getattr(predictors.splits, name) for name in ("train", "test", "validation")}
+    outputs = {name: predictors.predictions([rows]) for name, rows in parts.items() if rows is not None}
+    corrupted = predictors.under_corruptions()
+    return outputs | ({"corrupted": together(corrupted.values())} if corrupted else {})
+
+
+def _targets(
+    by_rows: Mapping[str, Mapping[str, Estimate]], predictors: Predictors
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Errors and losses of the ensemble."""
+    losses = {rows: scores["nll"].value for rows, scores in by_rows.items() if rows != "corrupted"}
+    wrong = {rows: 1 - by_rows[rows]["accuracy"].value for rows in losses}
+    values, errors = targets_of(losses, wrong, {rows: len(getattr(predictors.splits, rows)) for rows in losses})
+    if "corrupted" in by_rows:
+        values["corrupted_error"] = 1 - by_rows["corrupted"]["accuracy"].value
+    return values, errors
+
+
+def mean_records(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The members' records as one per epoch: the mean of every number."""
+    epochs = zip(*(run.records for run in runs), strict=True)
+    return [
+        {name: _mean([r[name] for r in records]) for name, x in records[0].items() if isinstance(x, int | float)}
+        for records in epochs
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if len({*values}) > 1 else values[0]  # numbers of epochs stay integers
