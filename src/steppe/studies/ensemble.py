@@ -75,6 +75,7 @@ def _predictions(predictors: Predictors) -> dict[str, Any]:
     parts = {name: getattr(predictors.splits, name) for name in ("train", "test", "validation")}
     outputs = {name: predictors.predictions([rows]) for name, rows in parts.items() if rows is not None}
     corrupted = predictors.under_corruptions()
+    outputs |= {f"corrupted@{severity}": predictions for severity, predictions in corrupted.items()}
     return outputs | ({"corrupted": together(corrupted.values())} if corrupted else {})
 
 
@@ -82,11 +83,12 @@ def _targets(
     by_rows: Mapping[str, Mapping[str, Estimate]], predictors: Predictors
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Errors and losses of the ensemble."""
-    losses = {rows: scores["nll"].value for rows, scores in by_rows.items() if rows != "corrupted"}
+    corrupted = [rows for rows in by_rows if rows.startswith("corrupted")]  # all together, and by severity
+    losses = {rows: scores["nll"].value for rows, scores in by_rows.items() if rows not in corrupted}
     wrong = {rows: 1 - by_rows[rows]["accuracy"].value for rows in losses}
     values, errors = targets_of(losses, wrong, {rows: len(getattr(predictors.splits, rows)) for rows in losses})
-    if "corrupted" in by_rows:
-        values["corrupted_error"] = 1 - by_rows["corrupted"]["accuracy"].value
+    for rows in corrupted:
+        values[rows.replace("corrupted", "corrupted_error")] = 1 - by_rows[rows]["accuracy"].value
     return values, errors
 
 
