@@ -114,6 +114,11 @@ def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
     data: dict[str, Any] = {"out": str(root), "finished": True, "ensembles": [r.to_dict() for r in reports]}
     lines: list[Any] = [_ensembles(reports), _members(reports, scoring.sharpness)]
     lines += [_severities(reports)] if any(r.severities for r in reports) else []
+    lines += [
+        f"{r.path.name}: accuracy {100 * r.corrupted_accuracy:.2f} % on corrupted rows (cACC; {r.corrupted_source})"
+        for r in reports
+        if r.corrupted_accuracy is not None
+    ]
     if scoring.radii or scoring.plot:
         page = Path(scoring.plot) if scoring.plot else root / PAGE
         page.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from ..measures.estimate import Estimate, summarise
 from ..measures.registry import resolve_measures
 from ..measures.run import measure_objective
 from ..training.distributed import device_of
+from ..training.evaluate import corrupted_test
 from .members import Trained
 from .scores import MATRICES, By, accuracy, calibration_error, logits, negative_log_likelihood, scored
 
@@ -44,6 +45,8 @@ class Report:
         The diversity of every pair of members, by name.
     severities
         The scores under corruptions, by severity.
+    corrupted_source
+        Where the corrupted rows come from: the name of an official set, or "remade".
 
     """
 
@@ -55,6 +58,13 @@ class Report:
     sharpness: Estimate
     matrices: Mapping[str, list[list[float]]]
     severities: Mapping[int, Mapping[str, Estimate]] = field(default_factory=dict)
+    corrupted_source: str | None = None
+
+    @property
+    def corrupted_accuracy(self) -> float | None:
+        """The mean accuracy over all corruptions and severities; None without corruptions."""
+        values = [scores["accuracy"].value for scores in self.severities.values()]
+        return sum(values) / len(values) if values else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values as JSON types, except that numbers may be NaN or infinite."""
@@ -70,6 +80,8 @@ class Report:
                 str(severity): {name: without_cost(e) for name, e in scores.items()}
                 for severity, scores in self.severities.items()
             },
+            "corrupted_accuracy": self.corrupted_accuracy,
+            "corrupted_source": self.corrupted_source,
         }
 
 
@@ -119,7 +131,7 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
         scored(outputs, targets, by),
         _mean(sharpnesses),
         {name: matrix(outputs).tolist() for name, matrix in MATRICES.items()},
-        _under_corruptions(trained, models, test, by),
+        *_under_corruptions(trained, models, test, by),
     )
 
 
@@ -146,18 +158,14 @@ def _mean(estimates: Sequence[Estimate]) -> Estimate:
 
 def _under_corruptions(
     trained: Trained, models: Sequence[nn.Module], test: Dataset, by: By
-) -> Mapping[int, Mapping[str, Estimate]]:
-    """Return the same scores by severity, over the rows of all corruptions together."""
-    from ..data import corruptions
-
-    config = trained.config
-    if not config.corruptions:
-        return {}
-    names = corruptions.NAMES if "all" in config.corruptions else config.corruptions
-    cache, host = Path(config.data_root) / "corrupted", test.to("cpu")
+) -> tuple[Mapping[int, Mapping[str, Estimate]], str | None]:
+    """Return the same scores by severity, over the rows of all corruptions together, and the source of the rows."""
+    corrupted = corrupted_test(trained.config, test)
+    if corrupted is None:
+        return {}, None
     scores = {}
-    for severity in config.severities:
-        damaged = (corruptions.corrupted(host, name, severity, cache=cache).to(test.inputs.device) for name in names)
+    for severity in trained.config.severities:
+        damaged = (corrupted.rows(name, severity) for name in corrupted.names)
         outputs, targets = zip(*(_predictions(trained, models, rows) for rows in damaged), strict=True)
         scores[severity] = scored(torch.cat(outputs, 1), torch.cat(targets), by)
-    return scores
+    return scores, corrupted.source

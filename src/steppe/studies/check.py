@@ -99,7 +99,7 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
                 continue
             c = Config(**cell.config)
             names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options, c.data))
-            names += repr((c.augment, c.corruptions, c.device))
+            names += repr((c.augment, c.corruptions, c.labels, c.label_noise, c.device))
             if names not in checked:
                 _refuse_rho(study, c)
                 refuse_unknown(c)

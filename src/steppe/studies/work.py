@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from .. import __version__
 from ..training.config import Config
-from .cell import Disagreement, Outcome, Task
+from .cell import CORRUPTED_ROWS, Disagreement, Outcome, Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -71,9 +71,11 @@ def _compute(task: Task) -> Outcome:
         model, splits = trained.model.to(device).eval(), moved(trained.splits, device)
         targets: dict[str, float] = {}
         errors: dict[str, float] = {}
+        versions = _versions()
         if task.targets:
             last = trained.records[-1] if trained.records else {}
-            targets, errors = _targets(model, splits, trained.problem, config, last)
+            targets, errors, source = _targets(model, splits, trained.problem, config, last)
+            versions |= {f"{CORRUPTED_ROWS}{config.data}": source} if source else {}
         task.cell.check_known(targets)
         objective = objective_of(model, trained.problem, splits.train, config.measure_rows)
         results = measure_objective(objective, resolve_measures(task.measures), config.seed, progress=False)
@@ -98,7 +100,7 @@ def _compute(task: Task) -> Outcome:
         {**failures, **results.failures},
         trained.meta | {"seconds": perf_counter() - start},
         trained.records,
-        _versions(),
+        versions,
         pictures=pictures,
     )
 
@@ -158,12 +160,13 @@ def _checkpoint(task: Task, config: Config) -> Trained:
 
 def _targets(
     model: nn.Module, splits: Splits, problem: Problem, config: Config, last: Mapping[str, Any]
-) -> tuple[dict[str, float], dict[str, float]]:
+) -> tuple[dict[str, float], dict[str, float], str | None]:
     """Errors and losses of the final weights without augmentation, and their standard errors where they have one.
 
-    `last` is the record of the last epoch.
+    Also returns where corrupted rows come from, if there are any. `last` is the record of the last epoch.
     """
     from ..core.process_group import Workers
+    from ..data.corrupted_rows import REMADE
     from ..training.evaluate import evaluated, under_corruptions
 
     values: dict[str, float] = {}
@@ -181,12 +184,13 @@ def _targets(
     if "test_error" in values:
         values["gap"], errors["gap"] = values["test_error"] - values["train_error"], errors["test_error"]
     values["loss_gap"] = values["test_loss"] - values["train_loss"]
-    corrupted = last.get("corrupted_accuracy")
-    if corrupted is None and config.corruptions:
-        corrupted = under_corruptions(model, splits.test, problem, config, Workers())["corrupted_accuracy"]
-    values |= {"corrupted_error": 1 - corrupted} if corrupted is not None else {}
+    scores = last if "corrupted_accuracy" in last else under_corruptions(model, splits.test, problem, config, Workers())
+    source = None
+    if "corrupted_accuracy" in scores:
+        values["corrupted_error"] = 1 - scores["corrupted_accuracy"]
+        source = scores.get("corrupted_source", REMADE)  # runs without the entry are older than it
     model.eval()
-    return values, errors
+    return values, errors, source
 
 
 def _versions() -> dict[str, str]:
