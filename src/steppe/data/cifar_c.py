@@ -42,9 +42,9 @@ def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset
         raise DataError(
             f"{path}: images should be bytes of shape (rows, 32, 32, 3), and are {images.dtype} {images.shape}"
         )
-    pixels = np.ascontiguousarray(images[_rows(path, len(images), severity)].transpose(0, 3, 1, 2))
     targets = labels(folder, data, severity)
-    check_pairs(path, len(pixels), len(targets))
+    check_pairs(path, len(images), len(mapped(folder / "labels.npy")))
+    pixels = np.ascontiguousarray(images[_rows(path, len(images), severity)].transpose(0, 3, 1, 2))
     classes = tuple(map(str, range(CATALOGUE[data].classes)))
     return Dataset(f"{data}-c/{corruption}-{severity}", torch.from_numpy(pixels), targets, classes)
 

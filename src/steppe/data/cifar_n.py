@@ -13,7 +13,7 @@ from torch import Tensor
 from .._util.checkpoints import load_plain
 from .._util.names import unknown
 from .dataset import Dataset
-from .errors import DataError, class_numbers
+from .errors import DataError, check_pairs, class_numbers
 from .npz import arrays
 
 LABELS = {
@@ -57,9 +57,10 @@ def relabelled(train: Dataset, root: Path | str, labels: str) -> Dataset:
     clean, noisy = (_numbers(path, table, key, len(train.classes)) for key in (CLEAN, LABELS[labels]))
     if not torch.equal(clean, train.targets.cpu()):
         raise DataError(
-            f"{path}: its {CLEAN} differs from the labels of the {len(train)} training rows of {train.name}; one of the "
-            "two is incomplete or in another order"
+            f"{path}: its {CLEAN} differs from the labels of the {len(train)} training rows of {train.name}; one of "
+            "the two is incomplete or in another order"
         )
+    check_pairs(f"{path}, {LABELS[labels]}", len(train), len(noisy))
     return replace(train, targets=noisy.to(train.targets.device))
 
 

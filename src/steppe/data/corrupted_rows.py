@@ -73,7 +73,6 @@ def corrupted_rows(data: str, root: Path | str, test: Dataset, names: Iterable[s
     if official is None or not (root / official).is_dir():
         return CorruptedRows(data, root, test, chosen, REMADE)
     folder = root / official
-    _refuse_unfit(folder, data, test)
     have = folders.tiny_corruptions(folder) if data == TINY else cifar_c.corruptions(folder)
     missing = [name for name in chosen if name not in have]
     if missing:
@@ -81,15 +80,16 @@ def corrupted_rows(data: str, root: Path | str, test: Dataset, names: Iterable[s
             f"{folder} lacks {', '.join(missing)}: evaluate fewer corruptions (`main` for the benchmark's 15), "
             "complete the folder, or rename it to evaluate remade images instead"
         )
+    _refuse_unfit(folder, data, test, chosen)
     return CorruptedRows(data, root, test, chosen, official)
 
 
-def _refuse_unfit(folder: Path, data: str, test: Dataset) -> None:
+def _refuse_unfit(folder: Path, data: str, test: Dataset, names: Iterable[str]) -> None:
     """Raise DataError, before anything is trained, unless the files belong to the test rows."""
     if data == TINY:
-        return  # its reader compares the classes
-    labels = cifar_c.labels(folder, data, 1)
-    if not torch.equal(labels, test.targets.cpu()):
+        for name in names:
+            folders.refuse_other_classes(test.classes, folder / name / "1")
+    elif not torch.equal(cifar_c.labels(folder, data, 1), test.targets.cpu()):
         raise DataError(
             f"{folder / 'labels.npy'}: the labels are not those of the {len(test)} test rows of {data}; one of the two "
             "is incomplete or in another order"

@@ -97,11 +97,17 @@ def beside(train: Dataset, folder: Path, files: list[Path], labels: list[int], s
 
 def _listed_as(classes: tuple[str, ...], folder: Path) -> tuple[list[Path], list[int]]:
     """List a folder of class folders whose classes have to be those of the training folder."""
-    files, labels, own = listed(folder)
-    if own != classes:
-        odd = ", ".join(sorted(set(own) ^ set(classes))[:5])
-        raise DataError(f"{folder}: its classes are not those of the training folder; they differ in {odd}")
+    files, labels, _ = listed(folder)
+    refuse_other_classes(classes, folder)
     return files, labels
+
+
+def refuse_other_classes(classes: tuple[str, ...], folder: Path) -> None:
+    """Raise DataError unless the class folders in a folder are those of the training folder."""
+    own = {one.name for one in class_folders(folder)}
+    if own != set(classes):
+        odd = ", ".join(sorted(own ^ set(classes))[:5])
+        raise DataError(f"{folder}: its classes are not those of the training folder; they differ in {odd}")
 
 
 def _split(files: list[Path], labels: list[int], classes: tuple[str, ...], root: Path, size: int | None) -> Splits:
