@@ -170,3 +170,78 @@ def write_cifar_c(folder: Path, each: int = 4) -> dict[str, np.ndarray]:
         np.save(folder / f"{name}.npy", array)
     np.save(folder / "labels.npy", np.tile(np.arange(each, dtype=np.uint8), 5))
     return held
+
+
+def write_flowers(folder: Path) -> dict[int, int]:
+    """https://www.robots.ox.ac.uk/~vgg/data/flowers/102: labels of all pictures in a row, and three lists."""
+    from scipy.io import savemat
+
+    labels = {1: 77, 2: 1, 3: 77, 4: 102, 5: 1}
+    for number, label in labels.items():
+        write_picture(folder / "jpg" / f"image_{number:05d}.jpg", (40 + number, 30), (label, 2 * label, 10))
+    savemat(folder / "imagelabels.mat", {"labels": np.array([list(labels.values())], np.uint8)}, do_compression=True)
+    parts = {"trnid": [3, 1], "valid": [4], "tstid": [5, 2]}
+    savemat(folder / "setid.mat", {name: np.array([rows], np.uint16) for name, rows in parts.items()})
+    return labels
+
+
+def write_cars(folder: Path) -> None:
+    """The devkit: a cell of names, and structs with a box, a class from 1 and the name of a file."""
+    from scipy.io import savemat
+
+    kind = [(name, object) for name in ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")]
+
+    def annotations(labels: list[int]) -> np.ndarray:
+        rows = [(39, 116, 569, 375, label, f"{i:05d}.jpg") for i, label in enumerate(labels, start=1)]
+        return np.array(rows, dtype=kind)[None]
+
+    (folder / "devkit").mkdir(parents=True)
+    names = np.array(["AM General Hummer SUV 2000", "Acura RL Sedan 2012", "Ram C/V Cargo Van"], object)[None]
+    savemat(folder / "devkit" / "cars_meta.mat", {"class_names": names})
+    for part, path, labels in (
+        ("cars_train", folder / "devkit" / "cars_train_annos.mat", [3, 1, 2]),
+        ("cars_test", folder / "cars_test_annos_withlabels.mat", [2, 3]),
+    ):
+        savemat(path, {"annotations": annotations(labels)})
+        for i, label in enumerate(labels, start=1):
+            write_picture(folder / part / f"{i:05d}.jpg", (30, 50), (80 * label, 0, 0))
+
+
+def write_aircraft(folder: Path) -> None:
+    variants = ["707-320", "727-200", "Boeing 717", "Yak-42"]
+    data = folder / "data"
+    data.mkdir(parents=True)
+    (data / "variants.txt").write_text("\n".join(variants) + "\n")
+    for part, rows in {"trainval": {"1025794": 0, "0000001": 3, "0000002": 2}, "test": {"0000003": 2}}.items():
+        (data / f"images_variant_{part}.txt").write_text("".join(f"{p} {variants[v]}\n" for p, v in rows.items()))
+        for picture, variant in rows.items():
+            write_picture(data / "images" / f"{picture}.jpg", (60, 40), (60 * variant, 0, 0))
+
+
+def write_pets(folder: Path) -> None:
+    (folder / "annotations").mkdir(parents=True)
+    rows = {
+        "trainval": ["Abyssinian_100 1 1 1", "yorkshire_terrier_9 3 2 2", "american_bulldog_1 2 2 1"],
+        "test": ["Abyssinian_2 1 1 1", "american_bulldog_20 2 2 1"],
+    }
+    for part, lines in rows.items():
+        (folder / "annotations" / f"{part}.txt").write_text("\n".join(lines) + "\n")
+        for line in lines:
+            write_picture(folder / "images" / f"{line.split()[0]}.jpg", (20, 30), (80 * int(line.split()[1]), 0, 0))
+
+
+WRITERS_OF_PICTURES = {
+    "flowers102": ("flowers-102", write_flowers),
+    "stanford-cars": ("stanford_cars", write_cars),
+    "fgvc-aircraft": ("fgvc-aircraft-2013b", write_aircraft),
+    "oxford-pets": ("oxford-iiit-pet", write_pets),
+}
+
+
+def write_tiny_imagenet_c(folder: Path, names: tuple[str, ...] = ("fog", "gaussian_noise")) -> None:
+    """Tiny-ImageNet-C: corruption/severity/class/picture, with all classes of `write_tiny_imagenet`."""
+    for i, name in enumerate(names):
+        for severity in range(1, 6):
+            for number, label in enumerate(("n01443537", "n01629819", "n01641577")):
+                path = folder / name / str(severity) / label / f"val_{number}.JPEG"
+                write_picture(path, (64, 64), (60 * number, 40 * severity, 90 * i))

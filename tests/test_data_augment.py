@@ -12,14 +12,18 @@ from steppe.data.augment import (
     AUGMENTATIONS,
     MARGIN,
     OPERATIONS,
+    PIPELINES,
     apply_operation,
     augmentation,
     beta,
+    colour_jitter,
     crop,
     crop_reflect,
     flip,
     mixup,
     randaugment,
+    random_boxes,
+    resized_crop,
 )
 
 
@@ -78,7 +82,7 @@ def test_flip_exchanges_sides_of_every_second_image():
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(st.sampled_from(sorted(AUGMENTATIONS)), max_size=4), st.integers(0, 2**40))
+@given(st.lists(st.sampled_from(sorted([*AUGMENTATIONS, *PIPELINES])), max_size=4), st.integers(0, 2**40))
 def test_augmentations_are_functions_of_the_generators_seed(names, seed):
     x, y = batch(rows=8)
     before = x.clone(), y.clone()
@@ -104,11 +108,111 @@ def test_augmentation_says_what_is_wrong():
         augmentation(["crops"])
     with pytest.raises(ValueError, match="classes=10"):
         augmentation(["mixup"])
-    for name in ("crop", "crop-reflect", "flip", "randaugment"):
+    for name in ("crop", "crop-reflect", "flip", "randaugment", "resized-crop", "colour-jitter"):
         with pytest.raises(ValueError, match=f"{name} takes images"):
             augmentation([name])(torch.zeros(4, 7), torch.zeros(4), seeded())
     with pytest.raises(ValueError, match="4x5"):
         crop_reflect(torch.zeros(1, 1, 4, 5), torch.zeros(1), seeded())
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_pipeline_is_its_augmentations(name):
+    x, y = batch(rows=6)
+    one, listed = (augmentation(names)(x, y, seeded(2))[0] for names in ([name], PIPELINES[name]))
+    assert torch.equal(one, listed)
+    assert not torch.equal(one, x)
+
+
+# -- random resized crops --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(9, 11), (32, 32), (12, 5)])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_a_resized_crop_is_pillows_box_image_by_image(size, dtype):
+    x, y = batch(rows=60, height=size[0], width=size[1], dtype=dtype)
+    out, targets = resized_crop(x, y, seeded(5))
+    assert torch.equal(targets, y)
+    assert out.dtype == dtype
+    boxes = torch.stack(random_boxes(60, *size, seeded(5), torch.device("cpu"))).long().T.tolist()
+    for before, after, (top, left, tall, wide) in zip(x, out, boxes, strict=True):
+        cut = before[:, top : top + tall, left : left + wide].float()
+        assert cut.shape[1:] == (tall, wide)
+        for channel, resized in zip(cut, after, strict=True):  # Pillow's floats are not rounded
+            by_hand = Image.fromarray(channel.numpy()).resize(size[::-1], Image.Resampling.BILINEAR)
+            np.testing.assert_allclose(
+                resized.float().numpy(), np.asarray(by_hand), atol=0.51 if dtype == torch.uint8 else 0.01
+            )
+
+
+def test_boxes_have_the_law_of_szegedys_crops():
+    """Against a loop over images that draws until a box fits, as torchvision's get_params does."""
+    from scipy.stats import ks_2samp
+
+    rng = np.random.default_rng(0)
+
+    def by_loop(height, width):
+        for _ in range(10):
+            area = height * width * rng.uniform(0.08, 1)
+            ratio = np.exp(rng.uniform(np.log(3 / 4), np.log(4 / 3)))
+            w, h = round(np.sqrt(area * ratio)), round(np.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                return rng.integers(0, height - h + 1), rng.integers(0, width - w + 1), h, w
+        return None
+
+    height, width = 40, 30
+    ours = torch.stack(random_boxes(4000, height, width, seeded(1), torch.device("cpu"))).numpy()
+    theirs = np.array([box for box in (by_loop(height, width) for _ in range(4000)) if box]).T
+    for mine, other in zip(ours, theirs, strict=True):
+        assert ks_2samp(mine, other).pvalue > 1e-3
+    top, left, tall, wide = ours
+    assert min(top.min(), left.min()) >= 0
+    assert max((top + tall).max() - height, (left + wide).max() - width) <= 0
+
+
+def test_where_no_box_fits_the_largest_in_the_middle_is_taken():
+    top, left, tall, wide = random_boxes(500, 4, 400, seeded(), torch.device("cpu"))
+    centre = (tall == 4) & (wide == 5) & (left == 197)  # 4 * 4 / 3 pixels wide
+    assert centre.float().mean() > 0.9  # an area of 8 % is 32 x 4
+    assert (top + tall <= 4).all()
+    _, _, tall, wide = random_boxes(500, 400, 4, seeded(), torch.device("cpu"))
+    assert ((tall == 5) & (wide == 4)).float().mean() > 0.9
+
+
+# -- colour jitter ---------------------------------------------------------------------------------------------------
+
+
+def jittered(image: np.ndarray, order: list[int], factors: list[float]) -> np.ndarray:
+    """One image, one change after the other; the formulas of Pillow's ImageEnhance on floats."""
+
+    def luma(x):
+        return np.broadcast_to(x @ np.array([0.299, 0.587, 0.114]), (3, *x.shape[:2])).transpose(1, 2, 0)
+
+    x = image.transpose(1, 2, 0).astype(np.float64)
+    for change in order:
+        shade = [np.zeros_like(x), np.full_like(x, luma(x).mean()), luma(x)][change]
+        x = np.clip(shade + factors[change] * (x - shade), 0, 255)
+    return x.transpose(2, 0, 1)
+
+
+@pytest.mark.parametrize("reach", [(0.4, 0.4, 0.4), (0.8, 0.3, 0.0), (0.0, 0.0, 0.0)])
+def test_colour_jitter_is_a_loop_over_images(reach):
+    x, y = batch(rows=48)
+    out, targets = colour_jitter(*reach)(x, y, seeded(4))
+    assert torch.equal(targets, y)
+    draws = seeded(4)
+    order = torch.rand(48, 3, generator=draws).argsort(1)
+    factors = 1 + torch.tensor(reach) * (2 * torch.rand(48, 3, generator=draws) - 1)
+    assert len({tuple(o) for o in order.tolist()}) == 6
+    for before, after, o, f in zip(x.numpy(), out.numpy(), order.tolist(), factors.tolist(), strict=True):
+        np.testing.assert_allclose(after, jittered(before, o, f), atol=0.51)
+    if not any(reach):
+        assert torch.equal(out, x)
+
+
+def test_one_channel_has_brightness_and_contrast_and_no_saturation():
+    x, y = batch(channels=1)
+    assert torch.equal(colour_jitter(0, 0, 0.4)(x, y, seeded())[0], x)
+    assert not torch.equal(colour_jitter()(x, y, seeded())[0], x)
 
 
 # -- mixup -----------------------------------------------------------------------------------------------------------

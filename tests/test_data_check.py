@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_files import (
+    WRITERS_OF_PICTURES,
     idx_bytes,
     publish_svhn,
     write_cifar_binary,
@@ -20,6 +21,7 @@ from data_files import (
     write_mnist,
     write_svhn,
     write_tiny_imagenet,
+    write_tiny_imagenet_c,
 )
 
 from steppe.data import CATALOGUE, mnist
@@ -45,9 +47,12 @@ def test_each_published_layout_is_known(tmp_path: Path, monkeypatch: pytest.Monk
     publish_svhn(monkeypatch, tmp_path)
     write_tiny_imagenet(tmp_path / "tiny-imagenet-200")
     write_cifar_c(tmp_path / "CIFAR-10-C")
+    write_tiny_imagenet_c(tmp_path / "Tiny-ImageNet-C")
+    for folder, write in WRITERS_OF_PICTURES.values():
+        write(tmp_path / folder)
     report = check(tmp_path)
     assert report.ok
-    assert [one.what for one in report.found] == [*CATALOGUE, "cifar10-c"]
+    assert [one.what for one in report.found] == [*CATALOGUE, "cifar10-c", "tiny-imagenet-c"]
     parts = {one.what: one.parts for one in report.found}
     assert parts["mnist"] == (Part("train", 6, (1, 28, 28), 10), Part("test", 4, (1, 28, 28), 10))
     assert parts["fashion-mnist"] == (Part("train", 5, (1, 28, 28), 10), Part("test", 3, (1, 28, 28), 10))
@@ -55,6 +60,8 @@ def test_each_published_layout_is_known(tmp_path: Path, monkeypatch: pytest.Monk
     assert parts["cifar100"] == (Part("train", 3, (3, 32, 32), 100), Part("test", 3, (3, 32, 32), 100))
     assert parts["svhn"] == (Part("train", 11, (3, 32, 32), 10), Part("test", 11, (3, 32, 32), 10))
     assert parts["tiny-imagenet"] == (Part("train", 6, (3, 64, 64), 3), Part("test", 3, (3, 64, 64), 3))
+    assert parts["flowers102"] == (Part("train", 3, (3, 224, 224), 102), Part("test", 2, (3, 224, 224), 102))
+    assert parts["tiny-imagenet-c"] == (Part("fog", 3, (3, 64, 64), 3), Part("gaussian_noise", 3, (3, 64, 64), 3))
     assert parts["cifar10-c"] == (Part("fog", 4, (3, 32, 32), 10), Part("gaussian_noise", 4, (3, 32, 32), 10))
     assert "train 15 rows of 3 x 32 x 32 in 10 classes" in str(report)
     assert "the published set has 50,000 rows to train on and 10,000 to test on" in str(report)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from steppe.data.corruptions import NAMES, SEVERITIES, corrupt, corrupted, registry
+from steppe.data.corruptions import NAMES, SEVERITIES, corrupt, corrupted, registry, selected
 from steppe.data.corruptions.blur import (
     defocus_blur,
     enlarged,
@@ -25,6 +25,7 @@ from steppe.data.corruptions.blur import (
 )
 from steppe.data.corruptions.digital import _affine, elastic_transform, pixelate, sampled
 from steppe.data.corruptions.noise import Draws, gaussian_noise, impulse_noise, shot_noise, speckle_noise
+from steppe.data.corruptions.severities import CONSTANTS
 from steppe.data.corruptions.weather import MUD, edges, equalised, fog, frost, plasma, refraction, snow, spatter
 from steppe.data.dataset import Dataset
 
@@ -61,7 +62,38 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
 def test_there_are_nineteen_with_five_severities_each():
     assert len(NAMES) == len(set(NAMES)) == 19
     assert set(registry.CORRUPTIONS) == set(NAMES)
-    assert all(len(SEVERITIES[name]) == 5 for name in NAMES)
+    assert set(CONSTANTS) == {"cifar", "tiny-imagenet"}
+    assert CONSTANTS["cifar"] is SEVERITIES
+    for constants in CONSTANTS.values():
+        assert list(constants) == list(NAMES)
+        assert all(len(constants[name]) == 5 for name in NAMES)
+    assert selected(["fog", "all"]) == ("fog", *(name for name in NAMES if name != "fog"))
+    assert selected(["main"]) == NAMES[:15]
+    assert not set(selected(["main"])) & {"speckle_noise", "gaussian_blur", "spatter", "saturate"}
+    with pytest.raises(ValueError, match="Did you mean 'main'"):
+        selected(["mian"])
+
+
+# zoom_blur has the same constants; the other three do not grow farther away with their constants
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in {"zoom_blur", "elastic_transform", "saturate", "frost"}])
+def test_tiny_imagenets_constants_are_harsher(name):
+    x = photos(12, height=64, width=64)
+    mild, harsh = (
+        [distance(corrupt(x, name, s, constants=c), x) for s in range(1, 6)] for c in ("cifar", "tiny-imagenet")
+    )
+    assert sum(harsh) > sum(mild)
+    assert harsh[4] > mild[4] - 1e-6
+
+
+def test_tiny_imagenets_noise_and_contrast_have_its_constants():
+    flat = even(128, size=64)
+    for severity, deviation in enumerate((0.04, 0.08, 0.12, 0.15), start=1):
+        noisy = corrupt(flat, "gaussian_noise", severity, constants="tiny-imagenet").float()
+        assert float(noisy.std()) == pytest.approx(deviation * 255, rel=0.015)
+    x = photos(2, height=64, width=64)
+    for severity, left in enumerate((0.4, 0.3, 0.2, 0.1, 0.05), start=1):
+        out = corrupt(x, "contrast", severity, constants="tiny-imagenet").float()
+        assert float(out.std((2, 3)).mean() / x.float().std((2, 3)).mean()) == pytest.approx(left, rel=0.03)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -226,6 +258,16 @@ def test_glass_blur_is_the_authors_loop():
                     image[:, h, w] = image[:, h - back[i, 0, h, w], w - back[i, 1, h, w]]
     known = smoothed(torch.from_numpy(known), 0.4, "nearest")
     torch.testing.assert_close(glass_blur(x, source, 0.4, 2), known)
+    for reach in (2, 3):
+        known = smoothed(x, 0.4, "nearest").numpy().copy()
+        for turn in range(2):
+            back = source.whole(f"moves {turn}", 2, 9, 8, low=1 - reach, high=reach + 1).numpy()
+            for i, image in enumerate(known):
+                for h in range(9 - reach, reach, -1):
+                    for w in range(8 - reach, reach, -1):
+                        image[:, h, w] = image[:, h - back[i, 0, h, w], w - back[i, 1, h, w]]
+        known = smoothed(torch.from_numpy(known), 0.4, "nearest")
+        torch.testing.assert_close(glass_blur(x, source, 0.4, 2, reach), known)
     still = glass_blur(x, source, 1e-6, 1)
     moved = still != x
     assert 0.6 < float(moved[:, :, 2:, 2:].float().mean()) < 0.9  # three quarters come from a neighbour
@@ -529,11 +571,12 @@ def test_everything_that_matters_is_in_the_key(tmp_path, made, monkeypatch):
         (other, "contrast", 1, 0), (dataset(4), "contrast", 1, 0),
     ):  # fmt: skip
         corrupted(d, name, severity, seed, tmp_path)
-    assert len(made) == len(list(tmp_path.iterdir())) == 6
+    corrupted(data, "contrast", 1, 0, tmp_path, "tiny-imagenet")
+    assert len(made) == len(list(tmp_path.iterdir())) == 7
     registry._makers.cache_clear()
     monkeypatch.setattr(registry, "version", lambda library: "another release")
     corrupted(data, "contrast", 1, 0, tmp_path)
-    assert len(made) == 7
+    assert len(made) == 8
     registry._makers.cache_clear()
 
 

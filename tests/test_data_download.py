@@ -15,7 +15,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from data_files import random_bytes, write_cifar_binary, write_cifar_c, write_mnist, write_svhn, write_tiny_imagenet
+from data_files import (
+    WRITERS_OF_PICTURES,
+    random_bytes,
+    write_cifar_binary,
+    write_cifar_c,
+    write_mnist,
+    write_svhn,
+    write_tiny_imagenet,
+    write_tiny_imagenet_c,
+)
 
 from steppe.data import CATALOGUE, DataError, catalogue, check, download, get, load
 from steppe.data.catalogue import File
@@ -289,6 +298,13 @@ def publish(monkeypatch: pytest.MonkeyPatch, server: Server, name: str, bodies: 
         monkeypatch.setitem(catalogue.CORRUPTED, name, files[0])
 
 
+def packed_pictures(name: str, scratch: Path) -> dict[str, bytes]:
+    folder, write = WRITERS_OF_PICTURES[name]
+    write(scratch / folder)
+    paths = {file.name: scratch / file.result for file in catalogue.files(name)}
+    return {name: tar_of(path) if path.is_dir() else path.read_bytes() for name, path in paths.items()}
+
+
 def packed(name: str, scratch: Path) -> dict[str, bytes]:
     if name in ("mnist", "fashion-mnist"):
         write_mnist(scratch, zipped=True)
@@ -296,18 +312,44 @@ def packed(name: str, scratch: Path) -> dict[str, bytes]:
     if name == "svhn":
         write_svhn(scratch)
         return {p.name: p.read_bytes() for p in scratch.iterdir()}
+    if name in WRITERS_OF_PICTURES:
+        return packed_pictures(name, scratch)
     (file,) = catalogue.files(name)
     if name == "tiny-imagenet":
         write_tiny_imagenet(scratch / file.holds)
         return {file.name: zip_of(scratch / file.holds)}
-    if name.endswith("-c"):
+    if name == "tiny-imagenet-c":
+        write_tiny_imagenet_c(scratch / file.holds)
+    elif name.endswith("-c"):
         write_cifar_c(scratch / file.holds)
     else:
         write_cifar_binary(scratch / file.holds, name)
     return {file.name: tar_of(scratch / file.holds)}
 
 
-@pytest.mark.parametrize("name", [*CATALOGUE, *catalogue.CORRUPTED])
+def test_an_interrupted_set_of_several_archives_resumes(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(monkeypatch, server, "oxford-pets", packed("oxford-pets", tmp_path / "scratch"))
+    lost = server.files.pop("annotations.tar.gz")
+    with pytest.raises(ConnectionError, match=r"annotations\.tar\.gz"):
+        get("oxford-pets", tmp_path / "data", mirror=server.address)
+    assert (tmp_path / "data" / "oxford-iiit-pet" / "images").is_dir()
+    server.files["annotations.tar.gz"] = lost
+    del server.files["images.tar.gz"]  # not fetched again
+    get("oxford-pets", tmp_path / "data", mirror=server.address)
+    with pytest.warns(UserWarning, match="published set has"):
+        assert len(load("oxford-pets@8", tmp_path / "data").test) == 2
+
+
+def test_a_set_without_an_address_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Stanford Cars cannot be downloaded"):
+        get("stanford-cars", tmp_path)
+    with pytest.raises(FileNotFoundError, match="no longer answers"):
+        load("stanford-cars", tmp_path)
+
+
+@pytest.mark.parametrize("name", catalogue.downloadable())
 def test_get_brings_what_load_reads(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -316,11 +358,11 @@ def test_get_brings_what_load_reads(
     assert get(name, root, mirror=server.address) == root
     if name in CATALOGUE:
         with pytest.warns(UserWarning, match="published set has"):
-            assert len(load(name, root).train)
+            assert len(load(f"{name}@8" if name in WRITERS_OF_PICTURES else name, root).train)
     report = check.check(root)
     assert report.ok
     assert [one.what for one in report.found] == [name]
-    places = {Path(file.holds or file.place).parts[0] for file in catalogue.files(name)}
+    places = {Path(file.result).parts[0] for file in catalogue.files(name)}
     assert {p.name for p in root.iterdir()} - {f".{name}.lock"} == places  # no archives and no parts are left
     asked = len(server.asked)
     get(name, root, mirror=server.address)

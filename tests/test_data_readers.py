@@ -277,7 +277,7 @@ def test_every_published_name_can_be_loaded_and_fetched() -> None:
             assert len(digest) == {"sha256": 64, "md5": 32}[kind]
             assert int(digest, 16)
             assert file.url.startswith(("https://", "http://"))
-            assert file.size > 1000
+            assert file.size > 500
 
 
 @pytest.mark.parametrize("name", ["digits", "spirals", "teacher-student", "sparse-regression"])

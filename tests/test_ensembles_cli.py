@@ -83,6 +83,9 @@ def test_an_ensemble_is_trained_and_reported(place: Path, capsys: pytest.Capture
         damaged = [corrupted(splits.test, name, 4) for name in ("fog", "contrast")]
         right = [(m(seen(d.inputs)).argmax(-1) == y).double().mean() for m in models for d in damaged]
         assert each["severities"]["4"]["member_accuracy"]["value"] == pytest.approx(float(torch.stack(right).mean()))
+        mean = np.mean([each["severities"][s]["accuracy"]["value"] for s in ("2", "4")])
+        assert each["corrupted"]["accuracy"]["value"] == pytest.approx(mean)
+        assert each["corrupted_source"] == "remade"
     assert json.loads(Path("runs/two/ensembles.json").read_text()) == found
     said = found["ensembles"][1]["matrices"]["disagreement"]
     assert np.array(said).shape == (3, 3)

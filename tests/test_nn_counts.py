@@ -34,6 +34,9 @@ def multiplications(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> fl
 EXACT = {
     "resnet18, CIFAR-10 (the number usually quoted)": (11_173_962, "resnet18", CIFAR, 10, {}),
     "resnet18, torchvision": (11_689_512, "resnet18", IMAGENET, 1000, {"stem": "large"}),
+    "efficientnet_b3, torchvision": (12_233_232, "efficientnet-b3", IMAGENET, 1000, {}),
+    "efficientnet_b4, torchvision": (19_341_616, "efficientnet-b4", IMAGENET, 1000, {}),
+    "efficientnet_b0, torchvision": (5_288_548, "efficientnet-b3", IMAGENET, 1000, {"width": 1.0, "depth": 1}),
     "densenet121, torchvision": (7_978_856, "densenet121", IMAGENET, 1000, {"stem": "large"}),
     "vgg19_bn, torchvision, without its three large linear layers": (
         143_678_248 - (25_088 + 1) * 4096 - (4096 + 1) * 4096 - (4096 + 1) * 1000 + (512 + 1) * 10,
@@ -118,6 +121,15 @@ def test_resnet18_by_hand(width: int, channels: int) -> None:
     assert parameters(lambda: build("resnet18", (channels, 8, 8), 7, width=width)) == number + linear(8 * width, 7)
 
 
+@pytest.mark.parametrize("width", [4, 64])
+def test_preactivation_resnet18_by_hand(width: int) -> None:
+    number = conv(3, width) + 4 * (norm(width) + conv(width, width))
+    for w in (2 * width, 4 * width, 8 * width):
+        number += norm(w // 2) + conv(w // 2, w) + 3 * (norm(w) + conv(w, w)) + conv(w // 2, w, 1)
+    number += norm(8 * width) + linear(8 * width, 10)
+    assert parameters(lambda: build("preact-resnet18", CIFAR, 10, width=width)) == number
+
+
 @pytest.mark.parametrize("depth", [20, 32, 44, 56, 110])
 def test_cifar_resnets_by_hand(depth: int) -> None:
     n = (depth - 2) // 6
@@ -191,6 +203,12 @@ def test_multiplications_on_imagenet_are_the_published_ones(
     assert ours == pytest.approx(published, abs=0.05 if name == "vit-small" else 0.0006)
 
 
+def test_multiplications_of_efficientnet_b4_are_torchvisions() -> None:
+    """At 380 x 380 pixels, the size of its weights."""
+    ours = multiplications(lambda: build("efficientnet-b4", (3, 380, 380), 1000), (3, 380, 380))
+    assert ours == pytest.approx(4.394, abs=0.0006)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "published"),
     # imgclsmob counts norms and additions too: a little more than products alone
@@ -205,6 +223,9 @@ def test_multiplications_on_cifar_are_the_published_ones(
 
 STAGES = {  # the architecture tables of the papers: channels and pixels a side after each stage
     "resnet18": [(64, 32), (128, 16), (256, 8), (512, 4)],
+    "preact-resnet18": [(64, 32), (128, 16), (256, 8), (512, 4)],
+    # Table 1 of Tan & Le 2019, on 32 pixels instead of 224, with 1.4 times the channels
+    "efficientnet-b4": [(24, 16), (32, 8), (56, 4), (112, 2), (160, 2), (272, 1), (448, 1)],
     "resnet32": [(16, 32), (32, 16), (64, 8)],
     "wrn28-10": [(160, 32), (320, 16), (640, 8)],
     "pyramidnet110": [(32, 32), (48, 16), (64, 8)],

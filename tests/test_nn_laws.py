@@ -14,8 +14,9 @@ from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.nn.functional import cross_entropy
 
 from steppe.nn.densenet import densenet121
+from steppe.nn.efficientnet import efficientnet
 from steppe.nn.mlp import diagonal, mlp
-from steppe.nn.resnet import cifar_resnet, pyramidnet, resnet18, wide_resnet
+from steppe.nn.resnet import cifar_resnet, preact_resnet18, pyramidnet, resnet18, wide_resnet
 from steppe.nn.vgg import vgg19
 from steppe.nn.vit import simple_vit, vit_small
 
@@ -25,6 +26,8 @@ SMALL: dict[str, Make] = {  # every architecture, small enough for a second deri
     "mlp": lambda shape, outputs: mlp(shape, outputs, width=5, depth=3),
     "resnet18": lambda shape, outputs: resnet18(shape, outputs, width=2),
     "resnet18, large stem": lambda shape, outputs: resnet18(shape, outputs, width=2, stem="large"),
+    "preact-resnet18": lambda shape, outputs: preact_resnet18(shape, outputs, width=2),
+    "efficientnet": lambda shape, outputs: efficientnet(shape, outputs, 0.1, 0.1, 0.0, 0.0),
     "resnet14": lambda shape, outputs: cifar_resnet(shape, outputs, depth=14, width=2),
     "wrn16-1": lambda shape, outputs: wide_resnet(shape, outputs, depth=16, width=1),
     "vgg19": lambda shape, outputs: vgg19(shape, outputs, width=1),

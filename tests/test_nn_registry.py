@@ -19,6 +19,7 @@ from steppe.nn import MODELS, build
 NAMES = {  # a snapshot: removing or renaming one breaks somebody's configuration
     *("mlp", "resnet18", "resnet20", "resnet32", "resnet44", "resnet56", "resnet110", "wrn28-10", "wrn40-2", "vgg19"),
     *("pyramidnet101", "pyramidnet110", "pyramidnet272", "densenet121", "simple-vit", "vit-small", "diagonal"),
+    *("preact-resnet18", "efficientnet-b3", "efficientnet-b4"),
 }
 
 
@@ -94,6 +95,7 @@ def test_values_of_another_kind_are_refused(width: object) -> None:
         ("pyramidnet101", {"alpha": float("inf")}),
         ("pyramidnet101", {"alpha": "64"}),
         ("diagonal", {"scale": float("nan")}),
+        ("efficientnet-b3", {"dropout": -0.1}),
         ("densenet121", {"blocks": []}),
         ("densenet121", {"blocks": 6}),
         ("densenet121", {"blocks": (6, 0)}),

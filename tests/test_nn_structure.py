@@ -11,6 +11,7 @@ from torch.nn.functional import avg_pool2d, conv2d, scaled_dot_product_attention
 
 from steppe.nn import build
 from steppe.nn.densenet import DenseLayer, transition
+from steppe.nn.efficientnet import InvertedResidual, StochasticDepth
 from steppe.nn.mlp import mlp
 from steppe.nn.resnet import KINDS, Block, PyramidBlock, WideBlock, padded, projected, pyramid
 from steppe.nn.vit import Attention, LearnedPositions, Patches, SinusoidalPositions, TransformerBlock
@@ -74,6 +75,49 @@ def test_a_wide_block_is_its_formula(inputs: int, outputs: int, stride: int) -> 
     y = conv2d(y, block.conv2.weight, padding=1)
     carried = x if (inputs, stride) == (outputs, 1) else conv2d(active, block.shortcut.weight, stride=stride)
     torch.testing.assert_close(block(x), y + carried)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expansion", "size", "stride"), [(8, 6, 3, 1), (8, 1, 5, 1), (5, 6, 5, 2), (8, 4, 3, 2)]
+)
+def test_an_inverted_residual_is_its_formula(outputs: int, expansion: int, size: int, stride: int) -> None:
+    block, x = awake(InvertedResidual(8, outputs, expansion, size, stride, 0.5)), torch.randn(2, 8, 7, 6)
+    layers, y = block.branch, x
+    if expansion > 1:
+        y = silu(normed(layers.norm1, conv2d(y, layers.conv1.weight)))
+    channels = [  # each channel has its own kernel
+        conv2d(y[:, [c]], layers.conv2.weight[[c]], stride=stride, padding=size // 2) for c in range(8 * expansion)
+    ]
+    y = silu(normed(layers.norm2, torch.cat(channels, 1)))
+    squeeze = layers.excitation
+    gate = y.mean((2, 3)) @ squeeze.reduce.weight.flatten(1).T + squeeze.reduce.bias
+    assert gate.shape[1] == 2  # a quarter of the input channels, not of the expanded ones
+    gate = 1 / (1 + (-(silu(gate) @ squeeze.expand.weight.flatten(1).T + squeeze.expand.bias)).exp())
+    y = normed(layers.norm3, conv2d(y * gate[:, :, None, None], layers.conv3.weight))
+    torch.testing.assert_close(block(x), y + x if (outputs, stride) == (8, 1) else y)
+
+
+def silu(x: Tensor) -> Tensor:
+    return x / (1 + (-x).exp())
+
+
+def test_stochastic_depth_drops_rows_and_keeps_the_mean() -> None:
+    layer, x = StochasticDepth(0.25), torch.ones(4000, 2, 3, 3)
+    out = layer(x).flatten(1)
+    assert set(out.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    assert (out == out[:, :1]).all()  # a whole row at a time
+    assert out.mean().item() == pytest.approx(1, abs=5 * sqrt(0.25 / 0.75 / 4000))
+    assert layer.eval()(x) is x
+
+
+def test_efficientnets_drop_blocks_with_a_probability_that_grows() -> None:
+    with torch.device("meta"):
+        model = build("efficientnet-b4", (3, 32, 32), 10)
+    blocks = [b for name, stage in model.named_children() if name.startswith("stage") for b in stage]
+    assert len(blocks) == 2 + 4 + 4 + 6 + 6 + 8 + 2  # 1.8 times Table 1, rounded up
+    for i, block in enumerate(blocks):
+        assert block.drop is None or block.drop.probability == pytest.approx(0.2 * i / 32)
+    assert model.dropout.p == 0.4
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -277,12 +321,14 @@ def test_vgg_is_its_formula() -> None:
 
 
 # What weights are at first.
-@pytest.mark.parametrize("name", ["resnet18", "resnet20", "wrn40-2", "pyramidnet101", "densenet121", "vgg19"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", "resnet20", "wrn40-2", "pyramidnet101", "densenet121", "vgg19", "efficientnet-b3"]
+)
 def test_convolutions_start_with_hes_variance(name: str) -> None:
     for module in build(name, (3, 32, 32), 10).modules():
         if isinstance(module, nn.Conv2d):
             out, _, *size = module.weight.shape
-            z = module.weight.flatten() / sqrt(2 / (out * size[0] * size[1]))
+            z = module.weight.flatten() / sqrt(2 / (out // module.groups * size[0] * size[1]))
             assert abs(z.mean()) < 5 / sqrt(len(z))
             assert abs((z**2).mean() - 1) < 5 * sqrt(2 / len(z))  # five standard errors of a variance
             assert module.bias is None or not module.bias.any()

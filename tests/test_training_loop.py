@@ -415,6 +415,7 @@ def test_corrupted_test_rows(tmp_path: Path) -> None:
     run = train(settings)
     found = run.result["corrupted"]
     assert {k: len(v) for k, v in found.items()} == {"brightness": 2, "gaussian_noise": 2}
+    assert run.result["corrupted_source"] == "remade"
     assert run.result["corrupted_accuracy"] == pytest.approx(np.mean([*found["brightness"], *found["gaussian_noise"]]))
     rows = corrupted(run.data().test, "gaussian_noise", 5)
     with torch.no_grad():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
@@ -42,12 +42,26 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path}: a checkpoint is a file that ends in {', '.join(SUFFIXES)}, or a run's folder")
     if path.suffix == ".safetensors":
         return _safetensors(path)
+    return _unwrapped(load_plain(path), path)
+
+
+def load_plain(path: Path, allowed: Sequence[Any] = ()) -> Any:
+    """Read a file of torch.save that holds tensors and plain containers; raise ValueError if it holds anything else.
+
+    Parameters
+    ----------
+    path
+        The file.
+    allowed
+        Functions and classes that it may name beside torch's own, as for `torch.serialization.safe_globals`.
+
+    """
     import torch
 
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.serialization.safe_globals(list(allowed)):
             warnings.simplefilter("ignore")  # about kinds of pickles that raise anyway
-            loaded = torch.load(_stored(path), map_location="cpu", weights_only=True)
+            return torch.load(_stored(path), map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         raise ValueError(
             f"{path} holds more than weights, or is damaged, and what else is in it could run code: it was not opened. "
@@ -57,7 +71,6 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} {error}") from error
     except Exception as error:  # bytes that are no checkpoint raise errors of any type
         raise ValueError(f"{path} is no checkpoint as torch.save writes it, or is damaged: {error!r:.200}") from error
-    return _unwrapped(loaded, path)
 
 
 class ZipError(ValueError):

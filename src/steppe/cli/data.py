@@ -53,10 +53,10 @@ class List:
 
 def get(options: Get) -> Output:
     """Download, check and unpack; resume partial downloads."""
-    from ..data.catalogue import CATALOGUE, CORRUPTED, files
+    from ..data.catalogue import downloadable, files
 
     if not options.names:
-        raise UsageError(f"name the data sets to get: {', '.join([*CATALOGUE, *CORRUPTED])}")
+        raise UsageError(f"name the data sets to get: {', '.join(downloadable())}")
     with usage_errors():
         for name in options.names:
             files(name)
@@ -95,14 +95,16 @@ def list_all(options: List) -> Output:
         )
         sizes = f"{one.rows[0]} + {one.rows[1]}"
         shape = " x ".join(map(str, one.shape))
-        add_row(shown, name, one.title, sizes, shape, one.classes, f"{one.size / 1e6:,.0f} MB", places.get(name, ""))
+        download = f"{one.size / 1e6:,.0f} MB" if one.files else "no address"
+        add_row(shown, name, one.title, sizes, shape, one.classes, download, places.get(name, ""))
     for name, file in CORRUPTED.items():
         rows.append({"name": name, "is": "corrupted test rows", "bytes": file.size, "found": places.get(name)})
         add_row(shown, name, "corrupted test rows", "", "", "", f"{file.size / 1e6:,.0f} MB", places.get(name, ""))
     for name, text in YOUR_OWN.items():
         rows.append({"name": name, "is": text, "found": None})
         add_row(shown, name, text, "", "", "", "", "")
-    return Output(rows, [shown, "steppe data get NAME downloads one into --data-root."])
+    foot = "steppe data get NAME downloads one into --data-root. Sets with 3 x 224 x 224 are resized by NAME@SIZE."
+    return Output(rows, [shown, foot])
 
 
 def found_under(root: str) -> list[dict[str, str]]:

@@ -138,6 +138,11 @@ def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
         data["means"] = [{k: v for k, v in r.to_dict().items() if k not in ("members", "matrices")} for r in shown]
     lines: list[Any] = [_ensembles(shown), _members(reports, scoring.sharpness)]
     lines += [_other_rows(shown)] if any(r.severities or r.validation for r in shown) else []
+    lines += [
+        f"{r.path.name}: accuracy {100 * r.corrupted['accuracy'].value:.2f} % on corrupted rows (cACC; {r.corrupted_source})"
+        for r in shown
+        if r.corrupted
+    ]
     lines += [f"Means and standard errors over {n} ensembles each"] if n > 1 else []
     if scoring.radii or scoring.plot:
         page = Path(scoring.plot) if scoring.plot else root / PAGE

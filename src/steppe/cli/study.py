@@ -94,9 +94,10 @@ def init(new: New) -> Output:
             refuse_options(new.model, {})
     shown = [f"{file} is written. Next: steppe study run {file} --dry-run"]
     classes, rows = True, None
-    if new.data in CATALOGUE:
+    name = new.data.partition("@")[0]
+    if name in CATALOGUE:
         try:
-            CATALOGUE[new.data].find(Config().data_root)
+            CATALOGUE[name].find(Config().data_root)
         except FileNotFoundError as error:
             shown.append(str(error))
     elif not new.data.startswith("folder:"):  # which always has classes; these are small

@@ -3,6 +3,7 @@ from . import built_in as built_in
 from . import catalogue as catalogue
 from . import check as check
 from . import cifar_c as cifar_c
+from . import corrupted_rows as corrupted_rows
 from . import corruptions as corruptions
 from . import download as download
 from . import feed as feed

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import pi
+from math import log, pi
 
 import torch
 from torch import Generator, Tensor
@@ -33,6 +33,11 @@ LEVELS = ("solarize", "posterize", "autocontrast")
 OPERATIONS = ("identity", *GEOMETRIC, *BLENDS, *LEVELS)
 STRONGEST = 30  # the paper's scale of magnitudes
 MIDDLE = 128.0  # the grey that comes in from outside, as in the authors' code
+
+# random resized crops: share of the area, ratio of the sides, and how often a box is drawn before the whole image is
+# taken (Szegedy et al. 2015, Section 6, as in torchvision)
+AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
+JITTER = 0.4  # Agnostic-SAM's paper gives no amounts; 0.4 as in the usual ImageNet code since fb.resnet.torch
 
 # the paper's largest amounts: shear, translation as a share of the side, angle, and distance of a blend's factor from 1
 SHEAR, TRANSLATION, ANGLE, BLEND = 0.3, 0.45, pi / 6, 0.9
@@ -58,18 +63,24 @@ def augmentation(names: Sequence[str], classes: int | None = None) -> Augmentati
     Parameters
     ----------
     names
-        Keys of `AUGMENTATIONS`, applied in order, mixup last.
+        Keys of `AUGMENTATIONS` or `PIPELINES`, applied in order, mixup last.
     classes
         The number of classes, which mixup needs for its soft labels.
 
     """
-    for name in names:
-        if name not in AUGMENTATIONS:
-            raise ValueError(unknown("augmentation", name, AUGMENTATIONS))
+    names = expanded(names)
     if "mixup" in names and classes is None:
         raise ValueError("mixup makes soft labels and needs the number of classes: augmentation(names, classes=10)")
     by_image = tuple(AUGMENTATIONS[name]() for name in names if name != "mixup")
     return Augmentations(by_image, (mixup(classes),) * names.count("mixup") if classes else ())
+
+
+def expanded(names: Sequence[str]) -> list[str]:
+    """Return the names of single augmentations, with those of a pipeline in its place."""
+    for name in names:
+        if name not in AUGMENTATIONS and name not in PIPELINES:
+            raise ValueError(unknown("augmentation", name, [*AUGMENTATIONS, *PIPELINES]))
+    return [single for name in names for single in PIPELINES.get(name, (name,))]
 
 
 def crop(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
@@ -95,6 +106,82 @@ def flip(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Ten
     _require_images(images, "flip")
     coin = torch.randint(0, 2, (len(images), 1, 1, 1), generator=draws, device=images.device, dtype=torch.bool)
     return torch.where(coin, images.flip(3), images), targets
+
+
+def resized_crop(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
+    """Cut a random box out of each image and resize it to the image's size, bilinearly (Szegedy et al. 2015)."""
+    _require_images(images, "resized-crop")
+    height, width = images.shape[-2:]
+    top, left, tall, wide = random_boxes(len(images), height, width, draws, images.device)
+    rows = _resized_places(top, tall, height)
+    columns = _resized_places(left, wide, width)
+    grid = torch.stack(torch.broadcast_tensors(columns.unsqueeze(1), rows.unsqueeze(2)), -1)
+    out = grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=True)
+    return (out if images.is_floating_point() else out.round_().to(images.dtype)), targets
+
+
+def random_boxes(
+    rows: int, height: int, width: int, draws: Generator, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return top, left, height and width of one box per image, in pixels: the first of ten draws that fits inside.
+
+    Where none fits, the box is the largest one in the centre whose ratio is allowed.
+    """
+    area, ratio = torch.rand(2, TRIES, rows, generator=draws, device=device)
+    area = height * width * (AREA[0] + (AREA[1] - AREA[0]) * area)
+    ratio = torch.exp(log(RATIO[0]) + (log(RATIO[1]) - log(RATIO[0])) * ratio)
+    wide, tall = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+    fits = (wide >= 1) & (wide <= width) & (tall >= 1) & (tall <= height)
+    first = fits.byte().argmax(0, keepdim=True)  # 0 where none fits
+    fit = fits.any(0)
+    wide = torch.where(fit, wide.gather(0, first)[0], min(width, round(height * RATIO[1])))
+    tall = torch.where(fit, tall.gather(0, first)[0], min(height, round(width / RATIO[0])))
+    down, right = torch.rand(2, rows, generator=draws, device=device)
+    top, left = _start(down, height - tall, fit), _start(right, width - wide, fit)
+    return top, left, tall, wide
+
+
+def _start(chance: Tensor, room: Tensor, random: Tensor) -> Tensor:
+    """Return whole numbers from 0 to `room`, even over all of them or in the middle."""
+    return torch.where(random, torch.minimum((chance * (room + 1)).floor(), room), (room / 2).floor())
+
+
+def _resized_places(start: Tensor, length: Tensor, size: int) -> Tensor:
+    """Return where pixels of the resized box lie in the image, as grid_sample counts; not outside the box."""
+    centres = (_numbers(size, start.device) + 0.5) * (length / size).unsqueeze(1) - 0.5
+    places = torch.minimum(centres.clamp(min=0), length.unsqueeze(1) - 1) + start.unsqueeze(1)
+    return places * (2 / max(size - 1, 1)) - 1
+
+
+def colour_jitter(brightness: float = JITTER, contrast: float = JITTER, saturation: float = JITTER) -> Augmentation:
+    """Change brightness, contrast and saturation of each image, in random order, by a factor around 1.
+
+    As torchvision's ColorJitter without hue, and rounded once at the end.
+
+    Parameters
+    ----------
+    brightness, contrast, saturation
+        The largest distance of the factor from 1.
+
+    """
+    reach = (brightness, contrast, saturation)
+
+    def jitter(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
+        _require_images(images, "colour-jitter")
+        order = torch.rand(len(images), 3, generator=draws, device=images.device).argsort(1)
+        spread = torch.rand(len(images), 3, generator=draws, device=images.device) * 2 - 1
+        out = images.float()
+        for change in order.unbind(1):
+            is_ = [(change == i).view(-1, 1, 1, 1) for i in range(3)]
+            factor = 1 + sum(
+                at.view(-1) * most * amount for at, most, amount in zip(is_, reach, spread.unbind(1), strict=True)
+            )
+            shades = grey(out)
+            degenerate = torch.where(is_[1], shades.mean((2, 3), keepdim=True), shades).masked_fill(is_[0], 0)
+            out = torch.lerp(degenerate.expand_as(out), out, factor.clamp(min=0).view(-1, 1, 1, 1)).clamp_(0, 255)
+        return (out if images.is_floating_point() else out.round_().to(images.dtype)), targets
+
+    return jitter
 
 
 def mixup(classes: int, alpha: float = 0.5) -> Augmentation:
@@ -159,6 +246,14 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation]] = {
     "flip": lambda: flip,
     "mixup": mixup,
     "randaugment": randaugment,
+    "resized-crop": lambda: resized_crop,
+    "colour-jitter": colour_jitter,
+    "brightness-contrast": lambda: colour_jitter(saturation=0),
+}
+PIPELINES: dict[str, tuple[str, ...]] = {  # those of the papers
+    "cifar": ("crop", "flip"),  # all five papers on CIFAR, and SharpBalance on TinyImageNet
+    "cifar-randaugment": ("crop", "flip", "randaugment"),  # A modern look, Section 5.1
+    "fine-grained": ("resized-crop", "flip", "brightness-contrast"),  # Agnostic-SAM, Section 4.1
 }
 
 

@@ -20,11 +20,16 @@ class File:
     place: str  # under the root
     size: int
     digest: str  # "sha256:..." or "md5:..."
-    holds: str = ""  # the folder that an archive unpacks to
+    holds: str = ""  # the folder that an archive unpacks to, beside it
 
     @property
     def name(self) -> str:
         return self.url.rpartition("/")[2]
+
+    @property
+    def result(self) -> str:
+        """What it leaves under the root: the folder that it unpacks to, or the file."""
+        return str(Path(self.place).with_name(self.holds)) if self.holds else self.place
 
     def differs(self, path: Path) -> str:
         """Return how a file on disk differs from the published one; empty where it does not."""
@@ -75,10 +80,10 @@ class Published:
                     tried.append((len(missing), f"{root / place} lacks {', '.join(missing)}"))
         nearest = f" {min(tried)[1]}." if tried else ""
         places = ", ".join(dict.fromkeys(str(root / place) for layout in self.layouts for place in layout.places))
-        raise FileNotFoundError(
-            f"{self.title} is not under {root}.{nearest} Looked in {places}. "
-            f"`steppe data get {self.name}` downloads it ({self.size / 1e6:,.0f} MB)."
+        source = (
+            f"`steppe data get {self.name}` downloads it ({self.size / 1e6:,.0f} MB)." if self.files else NO_ADDRESS
         )
+        raise FileNotFoundError(f"{self.title} is not under {root}.{nearest} Looked in {places}. {source}")
 
 
 def _there(folder: Path, name: str) -> bool:
@@ -87,9 +92,14 @@ def _there(folder: Path, name: str) -> bool:
     return (folder / name).is_file() or (folder / f"{name}.gz").is_file()
 
 
+NO_ADDRESS = "Its official address no longer answers: put the files there yourself, as docs/data.md describes."
 IDX = tuple(f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1"))
 CIFAR10_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
-CORRUPTIONS_OF = {"cifar10": "CIFAR-10-C", "cifar100": "CIFAR-100-C"}  # folders of Hendrycks & Dietterich 2019
+CORRUPTIONS_OF = {  # folders of Hendrycks & Dietterich 2019
+    "cifar10": "CIFAR-10-C",
+    "cifar100": "CIFAR-100-C",
+    "tiny-imagenet": "Tiny-ImageNet-C",
+}
 
 
 def _idx(folder: str, base: str, files: dict[str, tuple[int, str]]) -> tuple[tuple[Layout, ...], tuple[File, ...]]:
@@ -122,6 +132,7 @@ _FASHION = _idx(
         "t10k-labels-idx1": (5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
     },
 )
+_OXFORD = "https://www.robots.ox.ac.uk/~vgg/data"
 _KRIZHEVSKY = "Krizhevsky 2009, Learning multiple layers of features from tiny images"
 
 CATALOGUE: dict[str, Published] = {
@@ -192,6 +203,78 @@ CATALOGUE: dict[str, Published] = {
             ),
             (100_000, 10_000), (3, 64, 64), 200, "Le & Yang 2015, Tiny ImageNet visual recognition challenge",
         ),
+        # pictures of many sizes; their folders are torchvision's
+        Published(
+            "flowers102", "Oxford 102 Flowers",
+            (Layout(("flowers-102", "."), ("imagelabels.mat", "setid.mat", "jpg/")),),
+            (  # sizes and SHA-256: TensorFlow Datasets
+                File(
+                    f"{_OXFORD}/flowers/102/102flowers.tgz", "flowers-102/102flowers.tgz", 344862509,
+                    "sha256:2d01ecc807db462958cfe3d92f57a8c252b4abd240eb955770201e45f783b246", "jpg",
+                ),
+                File(
+                    f"{_OXFORD}/flowers/102/imagelabels.mat", "flowers-102/imagelabels.mat", 502,
+                    "sha256:4903e94206bac23bf772aadf06451916df56b58fc483a62db32a97b82656651d",
+                ),
+                File(
+                    f"{_OXFORD}/flowers/102/setid.mat", "flowers-102/setid.mat", 14989,
+                    "sha256:46b8678f91fd95d3c8f4feab80d271a6c834a1dd896fe29fd3e6ad9ce5c8dccd",
+                ),
+            ),
+            (2_040, 6_149), (3, 224, 224), 102,
+            "Nilsback & Zisserman 2008, Automated flower classification over a large number of classes",
+        ),
+        Published(
+            "stanford-cars", "Stanford Cars",
+            (
+                Layout(
+                    ("stanford_cars", "."),
+                    (
+                        "devkit/cars_meta.mat", "devkit/cars_train_annos.mat", "cars_test_annos_withlabels.mat",
+                        "cars_train/", "cars_test/",
+                    ),
+                ),
+            ),
+            (), (8_144, 8_041), (3, 224, 224), 196,
+            "Krause, Stark, Deng & Fei-Fei 2013, 3D object representations for fine-grained categorization",
+        ),
+        Published(
+            "fgvc-aircraft", "FGVC-Aircraft",
+            (
+                Layout(
+                    ("fgvc-aircraft-2013b", "."),
+                    (
+                        "data/variants.txt", "data/images_variant_trainval.txt", "data/images_variant_test.txt",
+                        "data/images/",
+                    ),
+                ),
+            ),
+            (
+                File(  # the MD5 that many libraries check
+                    f"{_OXFORD}/fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz", "fgvc-aircraft-2013b.tar.gz",
+                    2753340328, "md5:d4acdd33327262359767eeaa97a4f732", "fgvc-aircraft-2013b",
+                ),
+            ),
+            (6_667, 3_333), (3, 224, 224), 100,
+            "Maji, Kannala, Rahtu, Blaschko & Vedaldi 2013, Fine-grained visual classification of aircraft "
+            "(non-commercial use)",
+        ),
+        Published(
+            "oxford-pets", "Oxford-IIIT Pets",
+            (Layout(("oxford-iiit-pet", "."), ("annotations/trainval.txt", "annotations/test.txt", "images/")),),
+            (  # sizes and SHA-256: TensorFlow Datasets
+                File(
+                    f"{_OXFORD}/pets/data/images.tar.gz", "oxford-iiit-pet/images.tar.gz", 791918971,
+                    "sha256:67195c5e1c01f1ab5f9b6a5d22b8c27a580d896ece458917e61d459337fa318d", "images",
+                ),
+                File(
+                    f"{_OXFORD}/pets/data/annotations.tar.gz", "oxford-iiit-pet/annotations.tar.gz", 19173078,
+                    "sha256:52425fb6de5c424942b7626b428656fcbd798db970a937df61750c0f1d358e91", "annotations",
+                ),
+            ),
+            (3_680, 3_669), (3, 224, 224), 37,
+            "Parkhi, Vedaldi, Zisserman & Jawahar 2012, Cats and dogs (CC BY-SA 4.0)",
+        ),
     )
 }  # fmt: skip
 
@@ -205,13 +288,24 @@ CORRUPTED: dict[str, File] = {
         "https://zenodo.org/record/3555552/files/CIFAR-100-C.tar", "CIFAR-100-C.tar", 2918473216,
         "md5:11f0ed0f1191edbf9fa23466ae6021d3", "CIFAR-100-C",
     ),
+    "tiny-imagenet-c": File(  # the 15 main corruptions; the MD5 that other libraries check
+        "https://zenodo.org/record/8206060/files/Tiny-ImageNet-C.tar", "Tiny-ImageNet-C.tar", 1794775040,
+        "md5:f9c9a9dbdc11469f0b850190f7ad8be1", "Tiny-ImageNet-C",
+    ),
 }  # fmt: skip
 
 
 def files(name: str) -> tuple[File, ...]:
     """Return the files to download for a data set."""
     if name in CATALOGUE:
+        if not CATALOGUE[name].files:
+            raise ValueError(f"{CATALOGUE[name].title} cannot be downloaded. {NO_ADDRESS}")
         return CATALOGUE[name].files
     if name in CORRUPTED:
         return (CORRUPTED[name],)
-    raise ValueError(unknown("data set to download", name, [*CATALOGUE, *CORRUPTED]))
+    raise ValueError(unknown("data set to download", name, downloadable()))
+
+
+def downloadable() -> list[str]:
+    """Return the names of all data sets that have an address."""
+    return [*(name for name, one in CATALOGUE.items() if one.files), *CORRUPTED]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,23 +127,39 @@ def _partly(one: Published, root: Path) -> Found | None:
 
 
 def _corrupted(root: Path) -> Iterator[Found]:
-    from . import cifar_c
+    from . import cifar_c, folders
 
     for data, folder_name in CORRUPTIONS_OF.items():
-        try:
-            folder = cifar_c.find(root, data)
-        except FileNotFoundError:
+        folder = root if root.name == folder_name else root / folder_name
+        if not folder.is_dir():
             continue
-        if folder.name != folder_name:  # labels.npy alone may belong to something else
-            continue
-        names = cifar_c.corruptions(folder)
+        if data in cifar_c.SETS:
+            names = cifar_c.corruptions(folder)
+            read = partial(_cifar_c_part, folder, data)
+        else:
+            names = folders.tiny_corruptions(folder)
+            read = partial(_tiny_part, folder)
         try:
-            parts = tuple(_part(name, cifar_c.read(root, data, name, severity=1)) for name in names)
+            parts = tuple(read(name) for name in names)
         except (ValueError, OSError) as error:
             yield Found(f"{data}-c", str(folder), problem=str(error))
             continue
-        problem = None if names else "it has labels and no images"
+        problem = None if names else "it has no images"
         yield Found(f"{data}-c", str(folder), parts, ("rows of one severity of five",), problem)
+
+
+def _cifar_c_part(folder: Path, data: str, name: str) -> Part:
+    from . import cifar_c
+
+    return _part(name, cifar_c.read(folder, data, name, severity=1))
+
+
+def _tiny_part(folder: Path, name: str) -> Part:
+    """Describe a folder of TinyImageNet-C by its list of files; its images are not decoded."""
+    from . import folders
+
+    files, _, classes = folders.listed(folder / name / "1")
+    return Part(name, len(files), tuple(folders.pixels(files[:1]).shape[1:]), len(classes))
 
 
 def _folder(path: Path) -> Found:

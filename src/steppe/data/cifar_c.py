@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .._util.names import unknown
 from .catalogue import CATALOGUE, CORRUPTIONS_OF
@@ -13,6 +14,7 @@ from .dataset import Dataset
 from .errors import DataError, check_pairs, class_numbers
 from .npz import mapped
 
+SETS = ("cifar10", "cifar100")
 SEVERITIES = 5  # one after the other in each file: README.txt of the archive
 
 
@@ -31,38 +33,44 @@ def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset
         1 to 5.
 
     """
-    folder, labels_file = find(root, data), find(root, data) / "labels.npy"
+    folder = find(root, data)
     path = folder / f"{corruption}.npy"
     if corruption not in (names := corruptions(folder)):
         raise ValueError(unknown(f"corruption in {folder}", corruption, names))
-    if severity not in range(1, SEVERITIES + 1):
-        raise ValueError(f"severity is 1 to {SEVERITIES}, not {severity}")
-    images, labels = mapped(path), mapped(labels_file)
+    images = mapped(path)
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images.shape) != 4:
         raise DataError(
             f"{path}: images should be bytes of shape (rows, 32, 32, 3), and are {images.dtype} {images.shape}"
         )
-    if len(labels.shape) != 1 or labels.dtype.kind not in "iu" or not labels.shape[0]:
-        raise DataError(
-            f"{labels_file}: labels should be one row of whole numbers, and are {labels.dtype} {labels.shape}"
-        )
-    check_pairs(path, images.shape[0], labels.shape[0])
-    if images.shape[0] % SEVERITIES:
-        raise DataError(f"{path}: {images.shape[0]} rows are not {SEVERITIES} severities of equal length")
-    each = images.shape[0] // SEVERITIES
-    rows = slice(each * (severity - 1), each * severity)
-    pixels = np.ascontiguousarray(images[rows].transpose(0, 3, 1, 2))
-    numbers = np.array(labels[rows])
-    count = CATALOGUE[data].classes
-    targets = class_numbers(labels_file, numbers, count)
-    classes = tuple(map(str, range(count)))
+    targets = labels(folder, data, severity)
+    check_pairs(path, len(images), len(mapped(folder / "labels.npy")))
+    pixels = np.ascontiguousarray(images[_rows(path, len(images), severity)].transpose(0, 3, 1, 2))
+    classes = tuple(map(str, range(CATALOGUE[data].classes)))
     return Dataset(f"{data}-c/{corruption}-{severity}", torch.from_numpy(pixels), targets, classes)
+
+
+def labels(folder: Path, data: str, severity: int) -> Tensor:
+    """Read the class numbers of the images of one severity."""
+    path = folder / "labels.npy"
+    numbers = mapped(path)
+    if len(numbers.shape) != 1 or numbers.dtype.kind not in "iu" or not numbers.shape[0]:
+        raise DataError(f"{path}: labels should be one row of whole numbers, and are {numbers.dtype} {numbers.shape}")
+    return class_numbers(path, np.array(numbers[_rows(path, len(numbers), severity)]), CATALOGUE[data].classes)
+
+
+def _rows(path: Path, count: int, severity: int) -> slice:
+    if severity not in range(1, SEVERITIES + 1):
+        raise ValueError(f"severity is 1 to {SEVERITIES}, not {severity}")
+    if count % SEVERITIES:
+        raise DataError(f"{path}: {count} rows are not {SEVERITIES} severities of equal length")
+    each = count // SEVERITIES
+    return slice(each * (severity - 1), each * severity)
 
 
 def find(root: Path | str, data: str) -> Path:
     """Return the folder of the corrupted images of a data set."""
-    if data not in CORRUPTIONS_OF:
-        raise ValueError(unknown("corrupted version of the data set", data, CORRUPTIONS_OF))
+    if data not in SETS:
+        raise ValueError(unknown("corrupted version of the data set", data, SETS))
     root = Path(root)
     for folder in (root / CORRUPTIONS_OF[data], root):
         if (folder / "labels.npy").is_file():

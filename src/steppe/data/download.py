@@ -19,13 +19,18 @@ from urllib.request import Request, urlopen
 
 from .._util.progress import Tick, bar, style
 from .._util.terminal import say
-from .catalogue import CATALOGUE, File, files
+from .catalogue import CATALOGUE, CORRUPTED, File, files
 from .errors import MOST_BYTES, DataError
 
 TRIES = 5  # a broken connection resumes where it broke
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 18
 MOST_FILES = 500_000  # in an archive; TinyImageNet has 120 thousand
+PROOF = {
+    "cifar10-c": "labels.npy",
+    "cifar100-c": "labels.npy",
+    "tiny-imagenet-c": "gaussian_noise",
+}  # in a whole folder
 SCHEMES = ("http", "https", "file")
 
 
@@ -35,7 +40,7 @@ def get(name: str, root: Path | str, progress: bool | None = None, mirror: str |
     Parameters
     ----------
     name
-        A name in `CATALOGUE`, or `cifar10-c` or `cifar100-c`.
+        A name in `CATALOGUE`, or `cifar10-c`, `cifar100-c` or `tiny-imagenet-c`.
     root
         The folder to put it in.
     progress
@@ -58,12 +63,14 @@ def get(name: str, root: Path | str, progress: bool | None = None, mirror: str |
             raise RuntimeError(f"another process is downloading {name} to {root}; wait for it, or stop it") from None
         for file, address in zip(wanted, addresses, strict=True):
             target = root / file.place
-            if file.holds and (root / file.holds).exists():
-                raise DataError(f"{root / file.holds}: it exists, but is incomplete; move it away and call again")
+            if file.holds and (root / file.result).exists():
+                if len(wanted) > 1:  # an earlier call has unpacked this one of several archives
+                    continue
+                raise DataError(f"{root / file.result}: it exists, but is incomplete; move it away and call again")
             was_there = target.is_file()
             fetch(file, target, address, progress)
             if file.holds:
-                _unpacked(target, root, file.holds)
+                _unpacked(target, file.holds)
                 if not was_there:  # an archive of the user stays
                     target.unlink()
     return root
@@ -164,7 +171,7 @@ def _address(file: File, mirror: str | None) -> str:
 
 def _whole(name: str, root: Path) -> bool:
     if name not in CATALOGUE:
-        return all((root / file.holds / "labels.npy").is_file() for file in files(name))
+        return (root / CORRUPTED[name].holds / PROOF[name]).exists()
     try:
         CATALOGUE[name].find(root)
     except FileNotFoundError:
@@ -172,7 +179,8 @@ def _whole(name: str, root: Path) -> bool:
     return True
 
 
-def _unpacked(archive: Path, root: Path, holds: str) -> None:
+def _unpacked(archive: Path, holds: str) -> None:
+    root = archive.parent
     scratch = root / f".unpacking-{holds}"
     shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed; this one holds the lock
     unpack(archive, scratch)

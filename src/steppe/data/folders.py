@@ -55,7 +55,7 @@ def read(root: Path | str, size: int | None = None) -> Splits:
     files, labels, classes = listed(root / "train")
     train = Dataset(root.name, pixels(files, size), torch.tensor(labels), classes)
     parts = [root / name for name in tests[: 2 if tests[0] == "test" else 1]]
-    test, *others = (_beside(train, part, *_listed_as(classes, part), size) for part in parts)
+    test, *others = (beside(train, part, *_listed_as(classes, part), size) for part in parts)
     return Splits(train, test, validation=others[0] if others else None)
 
 
@@ -86,7 +86,7 @@ def pictures(folder: Path) -> list[Path]:
     return sorted(path for path in inside if path.suffix.lower() in SUFFIXES)
 
 
-def _beside(train: Dataset, folder: Path, files: list[Path], labels: list[int], size: int | None = None) -> Dataset:
+def beside(train: Dataset, folder: Path, files: list[Path], labels: list[int], size: int | None = None) -> Dataset:
     """Read images for testing or validation; raise DataError if they are not of the training images' shape."""
     inputs = pixels(files, size)
     if inputs.shape[1:] != train.inputs.shape[1:]:
@@ -97,11 +97,17 @@ def _beside(train: Dataset, folder: Path, files: list[Path], labels: list[int], 
 
 def _listed_as(classes: tuple[str, ...], folder: Path) -> tuple[list[Path], list[int]]:
     """List a folder of class folders whose classes have to be those of the training folder."""
-    files, labels, own = listed(folder)
-    if own != classes:
-        odd = ", ".join(sorted(set(own) ^ set(classes))[:5])
-        raise DataError(f"{folder}: its classes are not those of the training folder; they differ in {odd}")
+    files, labels, _ = listed(folder)
+    refuse_other_classes(classes, folder)
     return files, labels
+
+
+def refuse_other_classes(classes: tuple[str, ...], folder: Path) -> None:
+    """Raise DataError unless the class folders in a folder are those of the training folder."""
+    own = {one.name for one in class_folders(folder)}
+    if own != set(classes):
+        odd = ", ".join(sorted(own ^ set(classes))[:5])
+        raise DataError(f"{folder}: its classes are not those of the training folder; they differ in {odd}")
 
 
 def _split(files: list[Path], labels: list[int], classes: tuple[str, ...], root: Path, size: int | None) -> Splits:
@@ -193,7 +199,7 @@ def read_tiny_imagenet(root: Path | str, name: str = "tiny-imagenet") -> Splits:
     validation = folder / "val"
     annotated = (validation / ANNOTATIONS).is_file() and (validation / "images").is_dir()
     files, labels = _annotated(validation, classes) if annotated else _listed_as(classes, validation)
-    return Splits(train, _beside(train, validation, files, labels))
+    return Splits(train, beside(train, validation, files, labels))
 
 
 def _annotated(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
@@ -216,3 +222,28 @@ def _annotated(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list
     if not files:
         raise DataError(f"{path}: it lists no pictures")
     return files, labels
+
+
+def tiny_corruptions(folder: Path) -> list[str]:
+    """Return the corruptions in a folder of TinyImageNet-C, which has them by name and severity."""
+    return [one.name for one in class_folders(folder) if (one / "1").is_dir()]
+
+
+def read_tiny_imagenet_c(folder: Path, corruption: str, severity: int, test: Dataset) -> Dataset:
+    """Read the images of TinyImageNet-C under one corruption at one severity.
+
+    Parameters
+    ----------
+    folder
+        The folder of the corruptions.
+    corruption, severity
+        The names of the folders below it; in those are class folders.
+    test
+        The test rows of TinyImageNet, whose classes and shape the images have. Their order is another.
+
+    """
+    place = folder / corruption / str(severity)
+    if not place.is_dir():
+        raise FileNotFoundError(f"there is no folder {place}")
+    files, labels = _listed_as(test.classes, place)
+    return beside(test, place, files, labels)

@@ -16,7 +16,7 @@ from .catalogue import CATALOGUE
 if TYPE_CHECKING:
     from .dataset import Splits
 
-Reader = Callable[[Path], "Splits"]
+Reader = Callable[..., "Splits"]  # from the root and, for pictures of many sizes, the size in pixels
 
 
 def _built_in(function: str) -> Reader:
@@ -28,8 +28,8 @@ def _built_in(function: str) -> Reader:
 
 
 def _published(module: str, name: str, function: str = "read") -> Reader:
-    def read(root: Path) -> Splits:
-        splits: Splits = getattr(import_module(f".{module}", __package__), function)(root, name)
+    def read(root: Path, *size: int) -> Splits:
+        splits: Splits = getattr(import_module(f".{module}", __package__), function)(root, name, *size)
         rows = (len(splits.train), len(splits.test))
         if rows != CATALOGUE[name].rows:
             warnings.warn(
@@ -42,6 +42,9 @@ def _published(module: str, name: str, function: str = "read") -> Reader:
     return read
 
 
+PICTURES = ("flowers102", "stanford-cars", "fgvc-aircraft", "oxford-pets")
+"""Published data sets of pictures of many sizes, whose names take a size: `flowers102@64`."""
+
 DATASETS: dict[str, Reader] = {
     "digits": _built_in("digits"),
     "spirals": _built_in("spirals"),
@@ -53,9 +56,27 @@ DATASETS: dict[str, Reader] = {
     "cifar100": _published("cifar", "cifar100"),
     "svhn": _published("svhn", "svhn"),
     "tiny-imagenet": _published("folders", "tiny-imagenet", "read_tiny_imagenet"),
+    **{name: _published("listed", name) for name in PICTURES},
 }
 OWN = ("folder:PATH", "folder:PATH@SIZE", "npz:PATH")
 """Forms of names for data sets of the user's own."""
+SIZED = re.compile(r"(.+)@(\d+)")
+LARGEST = 4096  # pixels of a side
+
+
+def check_name(name: str) -> tuple[str, int | None]:
+    """Return a data set's name and the size behind it; raise ValueError for unknown names and impossible sizes."""
+    sized = SIZED.fullmatch(name)
+    base, size = (sized[1], int(sized[2])) if sized else (name, None)
+    if size is not None and not 1 <= size <= LARGEST:
+        raise ValueError(f"{name}: images of {size} x {size} are not possible; give 1 to {LARGEST}")
+    if name.startswith(("folder:", "npz:")):
+        return base, size
+    if base not in DATASETS:
+        raise ValueError(unknown("data set", name, [*DATASETS, *OWN]))
+    if size is not None and base not in PICTURES:
+        raise ValueError(f"{name}: images of {base} have one size; @SIZE is for {', '.join(PICTURES)}")
+    return base, size
 
 
 def load(name: str, root: Path | str = "data") -> Splits:
@@ -64,8 +85,8 @@ def load(name: str, root: Path | str = "data") -> Splits:
     Parameters
     ----------
     name
-        A name in `DATASETS`; `folder:PATH` for a folder of class folders of images, with `@SIZE` behind it resized to
-        SIZE x SIZE; or `npz:PATH` for a file of arrays.
+        A name in `DATASETS`; `folder:PATH` for a folder of class folders of images; or `npz:PATH` for a file of arrays.
+        With `@SIZE` behind it, pictures of a folder or of a name in `PICTURES` are resized to SIZE x SIZE.
     root
         The folder that holds the published data sets.
 
@@ -80,18 +101,17 @@ def load(name: str, root: Path | str = "data") -> Splits:
         from . import npz
 
         return npz.read(Path(place).expanduser())
+    if colon and kind == "folder" and Path(place).expanduser().exists():  # its name may end like a size
+        from . import folders
+
+        return folders.read(Path(place).expanduser())
+    base, size = check_name(name)
     if colon and kind == "folder":
         from . import folders
 
-        sized = re.fullmatch(r"(.+)@(\d+)", place)
-        if sized and not Path(place).expanduser().exists():
-            if not 1 <= int(sized[2]) <= 4096:
-                raise ValueError(f"{name}: images of {sized[2]} x {sized[2]} are not possible; give 1 to 4096")
-            return folders.read(Path(sized[1]).expanduser(), int(sized[2]))
-        return folders.read(Path(place).expanduser())
-    if name not in DATASETS:
-        raise ValueError(unknown("data set", name, [*DATASETS, *OWN]))
-    return DATASETS[name](Path(root).expanduser())
+        return folders.read(Path(base.partition(":")[2]).expanduser(), size)
+    root = Path(root).expanduser()
+    return DATASETS[base](root) if size is None else DATASETS[base](root, size)
 
 
 CHOICES = (
@@ -110,8 +130,9 @@ def declared(text: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     try:
         mean, std = (tuple(float(number) for number in part.split(",")) for part in (means, stds))
     except ValueError:
-        if text not in DATASETS and not text.startswith(("folder:", "npz:")):
-            reason = unknown("data set", text, [*DATASETS, *OWN])
+        try:
+            check_name(text)
+        except ValueError as reason:
             raise ValueError(f"standardise takes {CHOICES}. It is {text!r}, and {reason}") from None
         return None
     if len(mean) != len(std):

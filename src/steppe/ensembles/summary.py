@@ -18,7 +18,7 @@ from ..measures.estimate import Estimate, summarise
 from ..measures.registry import resolve_measures
 from ..measures.run import Results, measure_objective
 from ..training.distributed import device_of
-from ..training.evaluate import STOPPED, objective_of
+from ..training.evaluate import STOPPED, corrupted_test, objective_of
 from ..training.problem import moved
 from .members import Trained
 from .scores import MATRICES, By, accuracy, calibration_error, logits, negative_log_likelihood, scored
@@ -60,20 +60,20 @@ class Predictors:
         task = self.trained.runs[0].task
         return together((logits(self.models, part, task), part.targets.cpu()) for part in rows)
 
+    @property
+    def corrupted_source(self) -> str | None:
+        """Where corrupted rows come from; None without corruptions."""
+        corrupted = corrupted_test(self.trained.config, self.splits.test)
+        return None if corrupted is None else corrupted.source
+
     def under_corruptions(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Return predictions by severity, over the test rows under all corruptions of the configuration."""
-        from ..data import corruptions
-
-        config, test = self.trained.config, self.splits.test
-        if not config.corruptions:
+        corrupted = corrupted_test(self.trained.config, self.splits.test)
+        if corrupted is None:
             return {}
-        names = corruptions.NAMES if "all" in config.corruptions else config.corruptions
-        cache, host = Path(config.data_root) / "corrupted", test.to("cpu")
         return {
-            severity: self.predictions(
-                corruptions.corrupted(host, name, severity, cache=cache).to(test.inputs.device) for name in names
-            )
-            for severity in config.severities
+            severity: self.predictions(corrupted.rows(name, severity) for name in corrupted.names)
+            for severity in self.trained.config.severities
         }
 
     def measured(self, names: Sequence[str]) -> list[Results]:
@@ -130,6 +130,8 @@ class Report:
         The scores under corruptions, by severity.
     corrupted
         The same over all severities together.
+    corrupted_source
+        Where the corrupted rows come from: the name of an official set, or "remade".
     validation
         The scores on validation rows, if there are any: to choose settings by.
 
@@ -144,6 +146,7 @@ class Report:
     matrices: Mapping[str, list[list[float]]]
     severities: Mapping[int, Mapping[str, Estimate]] = field(default_factory=dict)
     corrupted: Mapping[str, Estimate] = field(default_factory=dict)
+    corrupted_source: str | None = None
     validation: Mapping[str, Estimate] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,6 +161,7 @@ class Report:
             "matrices": self.matrices,
             "severities": {str(severity): _plain(scores) for severity, scores in self.severities.items()},
             "corrupted": _plain(self.corrupted),
+            "corrupted_source": self.corrupted_source,
             "validation": _plain(self.validation),
         }
 
@@ -211,6 +215,7 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
         {name: matrix(outputs).tolist() for name, matrix in MATRICES.items()},
         {severity: scored(*part, by) for severity, part in damaged.items()},
         scored(*together(damaged.values()), by) if damaged else {},
+        predictors.corrupted_source,
         scored(*predictors.predictions([validation]), by) if validation is not None else {},
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import torch
 from torch import Tensor, nn
 
 from .._util.names import unknown
@@ -53,12 +54,17 @@ def stem_for(images: str, small: nn.Module, channels: int, width: int) -> nn.Mod
 def he_(model: nn.Module) -> nn.Module:
     """Initialises convolutions as He et al. 2015, from N(0, 2 / fan-out), and biases to zero.
 
+    The fan-out of a convolution in groups is that of one group.
+
     Norms keep torch's initial identity and the classifier torch's uniform weights, as in the released code of most of
     these networks.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.groups > 1:  # torch counts the outputs of all groups
+                with torch.no_grad():
+                    module.weight.mul_(module.groups**0.5)
         if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
     return model

@@ -13,8 +13,9 @@ from torch import nn
 from .._util.names import unknown
 from .._util.user_code import imported, is_factory, working_folder_first
 from .densenet import densenet121
+from .efficientnet import efficientnet
 from .mlp import diagonal, mlp
-from .resnet import cifar_resnet, pyramidnet, resnet18, wide_resnet
+from .resnet import cifar_resnet, preact_resnet18, pyramidnet, resnet18, wide_resnet
 from .vgg import vgg19
 from .vit import simple_vit, vit_small
 
@@ -61,6 +62,11 @@ def _wide(depth: int, width: int) -> Architecture:
     return Architecture(wide_resnet, about, {"depth": depth, "width": width})
 
 
+def _efficient(name: str, width: float, depth: float, dropout: float) -> Architecture:
+    about = f"EfficientNet-{name}: squeeze-and-excitation, dropout, stochastic depth"
+    return Architecture(efficientnet, about, defaults={"width": width, "depth": depth, "dropout": dropout})
+
+
 def _pyramid(depth: int, block: str, alpha: float) -> Architecture:
     about = f"PyramidNet of {depth} layers in {block} blocks"
     return Architecture(pyramidnet, about, {"depth": depth, "block": block}, {"alpha": alpha})
@@ -69,6 +75,7 @@ def _pyramid(depth: int, block: str, alpha: float) -> Architecture:
 MODELS: dict[str, Architecture] = {
     "mlp": Architecture(mlp, "six layers of 128 ReLUs, on rows of any shape"),
     "resnet18": Architecture(resnet18, "ResNet-18 of any width, 3x3 stem"),
+    "preact-resnet18": Architecture(preact_resnet18, "pre-activation ResNet-18 of any width, 3x3 stem"),
     "resnet20": _cifar_resnet(20),
     "resnet32": _cifar_resnet(32),
     "resnet44": _cifar_resnet(44),
@@ -81,6 +88,8 @@ MODELS: dict[str, Architecture] = {
     "pyramidnet110": _pyramid(110, "basic", 48.0),  # Han et al. 2017, Table 4, which also has 84 and 270
     "pyramidnet272": _pyramid(272, "bottleneck", 200.0),  # Foret et al. 2021, who add ShakeDrop to it
     "densenet121": Architecture(densenet121, "DenseNet-121, 3x3 stem"),
+    "efficientnet-b3": _efficient("B3", 1.2, 1.4, 0.3),  # factors and dropout: the table in the authors' code
+    "efficientnet-b4": _efficient("B4", 1.4, 1.8, 0.4),
     "simple-vit": Architecture(simple_vit, "SimpleViT: fixed positions, mean of the tokens, patches of 4 x 4"),
     "vit-small": Architecture(vit_small, "ViT-Small: class token, learned positions, patches of 4 x 4"),
     "diagonal": Architecture(diagonal, "diagonal linear network <x, u * v>"),
@@ -138,7 +147,7 @@ def _kind(default: Any) -> str:
         return "a string"
     if isinstance(default, tuple):
         return "a list of whole numbers above zero"
-    return "a number above zero" if isinstance(default, float) else "a whole number above zero"
+    return "a number of zero or more" if isinstance(default, float) else "a whole number above zero"
 
 
 def _alike(value: Any, default: Any) -> bool:
@@ -147,8 +156,9 @@ def _alike(value: Any, default: Any) -> bool:
         return isinstance(value, str)
     if isinstance(default, tuple):
         return isinstance(value, list | tuple) and bool(value) and all(_alike(v, default[0]) for v in value)
-    number = isinstance(value, int | float if isinstance(default, float) else int) and not isinstance(value, bool)
-    return number and 0 < value < inf
+    if isinstance(default, float):
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 # -- users' own models ------------------------------------------------------------------------------------------------

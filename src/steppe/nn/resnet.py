@@ -153,6 +153,23 @@ def wide_resnet(shape: tuple[int, ...], outputs: int, depth: int = 28, width: in
     return he_(sequence(stem=stem, **body, **end))
 
 
+def preact_resnet18(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:
+    """Pre-activation ResNet-18 (He et al. 2016b): the blocks of a wide ResNet in the four stages of ResNet-18.
+
+    Parameters
+    ----------
+    shape, outputs
+        The shape of a row and the number of outputs.
+    width
+        The number of channels in the first stage.
+
+    """
+    channels, _, _ = image(shape, "preact-resnet18")
+    body, last = stages(WideBlock, width, width, (2, 2, 2, 2))
+    end = {"norm": nn.BatchNorm2d(last), "relu": nn.ReLU(), "pool": Mean(2, 3), "head": nn.Linear(last, outputs)}
+    return he_(sequence(stem=convolution(channels, width), **body, **end))
+
+
 # -- PyramidNet -------------------------------------------------------------------------------------------------------
 
 

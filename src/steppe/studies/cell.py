@@ -24,6 +24,9 @@ CHECKPOINT = "checkpoint"  # the column of a pool's CSV file with the file's nam
 ENDS = 1 << 20  # bytes at both ends of a file that enter its key: other weights differ everywhere
 
 
+CORRUPTED_ROWS = "corrupted rows of "  # and a data set: the entry of `Outcome.versions` that says where they come from
+
+
 class Disagreement(ValueError):
     """A computed error differs from the user's table, which puts the whole study in doubt."""
 

@@ -106,7 +106,7 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
             config, ensemble = split(cell.config)
             for c in [config] if ensemble is None else members_of(config, ensemble):
                 names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options))
-                names += repr((c.data, c.augment, c.corruptions, c.device))
+                names += repr((c.data, c.augment, c.corruptions, c.labels, c.label_noise, c.device))
                 if names not in checked:
                     _refuse_rho(study, c)
                     refuse_unknown(c)

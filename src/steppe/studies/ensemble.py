@@ -9,7 +9,7 @@ from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from .cell import targets_of
+from .cell import CORRUPTED_ROWS, targets_of
 
 if TYPE_CHECKING:
     from ..ensembles.members import Trained
@@ -30,12 +30,16 @@ def split_measures(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The numbers of an ensemble: targets with their errors, measures, and the errors of measures that failed."""
+    """The numbers of an ensemble: targets with their errors, measures, and the errors of measures that failed.
+
+    `sources` says where corrupted rows come from.
+    """
 
     targets: Mapping[str, float]
     target_errors: Mapping[str, float]
     measures: Mapping[str, Estimate]
     failures: Mapping[str, str]
+    sources: Mapping[str, str]
 
 
 def evaluate(trained: Trained, measures: Sequence[str]) -> Evaluated:
@@ -65,7 +69,9 @@ def evaluate(trained: Trained, measures: Sequence[str]) -> Evaluated:
             values[name] = mean_of([results[name] for results in members])
     undefined = {name: e.note for name, e in values.items() if not isfinite(e.value)}  # such as a ratio to no error
     values = {name: e for name, e in values.items() if name not in undefined}
-    return Evaluated(*_targets(by_rows, predictors), values, failures | undefined)
+    source = predictors.corrupted_source
+    sources = {f"{CORRUPTED_ROWS}{trained.config.data}": source} if source is not None else {}
+    return Evaluated(*_targets(by_rows, predictors), values, failures | undefined, sources)
 
 
 def _predictions(predictors: Predictors) -> dict[str, Any]:

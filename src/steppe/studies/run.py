@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .._util.locks import FolderLocked, is_locked, lock_folder
 from ..training.stopping import StopRequest, stop_signals
-from .cell import Cell, Disagreement, Outcome, Task, as_stored
+from .cell import CORRUPTED_ROWS, Cell, Disagreement, Outcome, Task, as_stored
 from .check import check_study, invalid_values
 from .pictures import open_pictures
 from .plan import STORE, TARGETS, TEXTS, Rule, Study
@@ -240,6 +240,7 @@ def _store_outcome(store: Store, cell: Cell, outcome: Outcome) -> None:
     if outcome.state == "failed":
         store.fail(outcome.key, outcome.error)
         return
+    _refuse_mixed_rows(store, outcome)
     store.record(
         outcome.key,
         targets={**outcome.targets, **cell.known},  # the user's table takes precedence
@@ -252,6 +253,18 @@ def _store_outcome(store: Store, cell: Cell, outcome: Outcome) -> None:
     )
     for name, value in outcome.pictures.items():
         store.note(name, value)
+
+
+def _refuse_mixed_rows(store: Store, outcome: Outcome) -> None:
+    """Raise if errors on corrupted rows of this cell and of stored ones are of different images."""
+    sources = {name: source for name, source in outcome.versions.items() if name.startswith(CORRUPTED_ROWS)}
+    for name, source in sources.items():
+        if others := {versions.get(name, source) for versions in store.versions()} - {source}:
+            raise Disagreement(
+                f"{name.removeprefix(CORRUPTED_ROWS)}: other runs of this study are evaluated on {', '.join(others)} "
+                f"rows under corruptions, and this one on {source} rows, which are not comparable: the official files "
+                "have been added or removed. Put them back, or start the study in another folder"
+            )
 
 
 def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[str]) -> None:

@@ -74,7 +74,7 @@ def study_text(file: str, out: str, data: str, model: str, *, classes: bool = Tr
 
     """
     small = model == "mlp" and rows is not None and rows <= 5000
-    images = data in CATALOGUE or data.startswith("folder:")
+    images = data.partition("@")[0] in CATALOGUE or data.startswith("folder:")
     listed = "arguments of your factory" if is_factory(model) else f"steppe models {model}"
     settings = SMALL if small else USUAL.format(listed=listed)
     targets = "[test_error, gap]" if classes else "[test_loss, loss_gap]"

@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from .. import __version__
 from ..training.config import Config
-from .cell import Disagreement, Outcome, Task, targets_of
+from .cell import CORRUPTED_ROWS, Disagreement, Outcome, Task, targets_of
 from .ensemble import evaluate, mean_records, split_measures
 from .grid import split
 
@@ -80,9 +80,11 @@ def _compute(task: Task) -> Outcome:
         model, splits = trained.model.to(device).eval(), moved(trained.splits, device)
         targets: dict[str, float] = {}
         errors: dict[str, float] = {}
+        versions = _versions(config.device)
         if task.targets:
             last = trained.records[-1] if trained.records else {}
-            targets, errors = _targets(model, splits, trained.problem, config, last)
+            targets, errors, source = _targets(model, splits, trained.problem, config, last)
+            versions |= {f"{CORRUPTED_ROWS}{config.data}": source} if source else {}
         task.cell.check_known(targets)
         objective = objective_of(model, trained.problem, splits.train, config.measure_rows)
         of_models, scores = split_measures(task.measures)
@@ -103,7 +105,7 @@ def _compute(task: Task) -> Outcome:
         {**failures, **results.failures},
         trained.meta | {"seconds": perf_counter() - start},
         trained.records,
-        _versions(config.device),
+        versions,
         pictures=pictures,
     )
 
@@ -131,7 +133,7 @@ def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
         numbers.failures,
         meta | {"seconds": perf_counter() - start},
         mean_records(trained.runs),
-        _versions(config.device),
+        _versions(config.device) | numbers.sources,
     )
 
 
@@ -206,12 +208,13 @@ def _checkpoint(task: Task, config: Config) -> Trained:
 
 def _targets(
     model: nn.Module, splits: Splits, problem: Problem, config: Config, last: Mapping[str, Any]
-) -> tuple[dict[str, float], dict[str, float]]:
+) -> tuple[dict[str, float], dict[str, float], str | None]:
     """Errors and losses of the final weights without augmentation, and their standard errors where they have one.
 
-    `last` is the record of the last epoch.
+    Also returns where corrupted rows come from, if there are any. `last` is the record of the last epoch.
     """
     from ..core.process_group import Workers
+    from ..data.corrupted_rows import REMADE
     from ..training.evaluate import evaluated, under_corruptions
 
     parts = {"train": splits.train, "test": splits.test, "validation": splits.validation}
@@ -220,13 +223,15 @@ def _targets(
     losses = {part: each["loss"] for part, each in scores.items()}
     wrong = {part: 1 - each["accuracy"] for part, each in scores.items() if "accuracy" in each}
     values, errors = targets_of(losses, wrong, {part: len(rows) for part, rows in sets.items()})
+    source = None
     if config.corruptions:
-        found = last if "corrupted" in last else under_corruptions(model, splits.test, problem, config, Workers())
-        values["corrupted_error"] = 1 - found["corrupted_accuracy"]
-        for severity, shares in zip(config.severities, zip(*found["corrupted"].values(), strict=True), strict=True):
+        damaged = last if "corrupted" in last else under_corruptions(model, splits.test, problem, config, Workers())
+        source = damaged.get("corrupted_source", REMADE)  # runs without the entry are older than it
+        values["corrupted_error"] = 1 - damaged["corrupted_accuracy"]
+        for severity, shares in zip(config.severities, zip(*damaged["corrupted"].values(), strict=True), strict=True):
             values[f"corrupted_error@{severity}"] = 1 - fmean(shares)
     model.eval()
-    return values, errors
+    return values, errors, source
 
 
 def _versions(device: str | None) -> dict[str, str]:

@@ -27,7 +27,7 @@ class Config:
     """One training run: data, model, method, base optimizer, schedule, evaluation and output."""
 
     data: str = "digits"
-    """data set by name, `folder:PATH`, or `npz:PATH`"""
+    """data set by name, `folder:PATH`, or `npz:PATH`; `flowers102@64` for pictures of 64 x 64"""
     data_root: str = "data"
     """folder of the data sets"""
     model: str = "mlp"
@@ -71,6 +71,9 @@ class Config:
     """train on this first fraction of the training rows"""
     per_class: int | None = None
     """train on this many rows of each class, the first ones"""
+    labels: str | None = None
+    """labels of the training rows by people: cifar10n-aggre, cifar10n-random1 (2, 3), cifar10n-worst; defaults to those
+    of the data set"""
     label_noise: float = 0.0
     """fraction of training labels replaced by other classes (symmetric noise), rows set aside included"""
     validation: float = 0.0
@@ -78,7 +81,8 @@ class Config:
     held_out: float = 0.0
     """fraction of the training rows used only in held-out passes of methods"""
     augment: list[str] = field(default_factory=list)
-    """augmentations of training batches: crop, flip, mixup, randaugment"""
+    """augmentations of training batches, such as crop, flip, mixup, or a pipeline of the papers: cifar,
+    cifar-randaugment, fine-grained"""
     label_smoothing: float = 0.0
     """label smoothing of the cross-entropy"""
     sharp_rows: str | None = None
@@ -106,7 +110,8 @@ class Config:
     evaluate_every: int = 1
     """epochs between evaluations"""
     corruptions: list[str] = field(default_factory=list)
-    """corruptions of the test rows evaluated at the end; `all` for all 19"""
+    """corruptions of the test rows evaluated at the end; `main` for the benchmark's 15, `all` for all 19; from official
+    files (CIFAR-10-C, CIFAR-100-C, Tiny-ImageNet-C) in data_root, else remade"""
     severities: list[int] = field(default_factory=lambda: [1, 2, 3, 4, 5])
     """severities of the corruptions"""
     measures: list[str] = field(default_factory=list)
@@ -227,19 +232,26 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
 
     """
     from .._util.user_code import imported, is_factory
-    from ..data.augment import AUGMENTATIONS
-    from ..data.corruptions import NAMES
-    from ..data.registry import DATASETS, OWN
+    from ..data.augment import expanded
+    from ..data.cifar_n import refuse_labels
+    from ..data.corruptions import selected
+    from ..data.registry import check_name
     from ..measures.registry import resolve_measures
     from ..nn.registry import refuse_options
     from .records import LOGGERS
 
     if not config.data.startswith(("folder:", "npz:")):
-        _check("data set", [config.data], [*DATASETS, *OWN])
+        check_name(config.data)
+    if config.labels is not None:
+        refuse_labels(config.labels, config.data)
+        if config.label_noise:
+            raise ValueError(
+                f"{spelled('labels')} and {spelled('label_noise')} both make labels wrong: give one of them"
+            )
     with _prefixed(spelled("model_options"), " of "):
         refuse_options(config.model, config.model_options)
-    _check("augmentation", config.augment, AUGMENTATIONS)
-    _check("corruption", config.corruptions, [*NAMES, "all"])
+    expanded(config.augment)
+    selected(config.corruptions)
     for name in config.loggers:
         if is_factory(name):
             imported(name, "logger")

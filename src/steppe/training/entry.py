@@ -17,6 +17,7 @@ from ..measures.functional import preserved_rng
 from .checkpoint import Loaded
 from .config import Config, refuse_unknown
 from .distributed import device_of, joined, threads, together
+from .evaluate import corrupted_test
 from .folder import LOCK, claimed, folder_of, is_empty, plain, prepare, read_run_yaml
 from .loop import Training
 from .problem import data_of, task_of
@@ -124,6 +125,7 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
 def _build(config: Config, path: Path, workers: Workers, device: torch.device, done: Loaded | None) -> Training:
     """Build the run in the state of a checkpoint, and write run.yaml."""
     splits = data_of(config)
+    corrupted_test(config, splits.test)  # raises now, and not after the last epoch, if official files do not fit
     training = Training(config, path, splits, task_of(splits), workers, device)
     if done is not None:
         training.load(done)

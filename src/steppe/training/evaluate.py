@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch.optim.swa_utils import update_bn
 
 from ..core.draw import permutation, seed_of, seed_torch
 from ..core.process_group import Workers
+from ..data.corrupted_rows import CorruptedRows, corrupted_rows
 from ..data.dataset import Dataset, Splits
 from ..data.feed import batches
 from ..measures.batches import share
@@ -65,22 +65,24 @@ def evaluated(model: nn.Module, dataset: Dataset, task: Task, config: Config, wo
     return sums.read(workers)
 
 
-def under_corruptions(model: nn.Module, test: Dataset, task: Task, config: Config, workers: Workers) -> dict[str, Any]:
-    """Return accuracies by corruption, one per severity, and their mean."""
-    from ..data import corruptions
+def corrupted_test(config: Config, test: Dataset) -> CorruptedRows | None:
+    """Return the test rows under the configured corruptions, not read yet; None without corruptions."""
+    return corrupted_rows(config.data, config.data_root, test, config.corruptions) if config.corruptions else None
 
-    if not config.corruptions:
+
+def under_corruptions(model: nn.Module, test: Dataset, task: Task, config: Config, workers: Workers) -> dict[str, Any]:
+    """Return accuracies by corruption, one per severity, their mean, and whether the rows are official or remade."""
+    corrupted = corrupted_test(config, test)
+    if corrupted is None:
         return {}
-    names: Iterable[str] = corruptions.NAMES if "all" in config.corruptions else config.corruptions
-    cache = Path(config.data_root) / "corrupted"
     accuracies: dict[str, list[float]] = {}
-    host = test.to("cpu")
-    for name in names:
+    for name in corrupted.names:
         for severity in config.severities:
-            images = corruptions.corrupted(host, name, severity, cache=cache).to(test.inputs.device)
-            accuracies.setdefault(name, []).append(evaluated(model, images, task, config, workers)["accuracy"])
+            scores = evaluated(model, corrupted.rows(name, severity), task, config, workers)
+            accuracies.setdefault(name, []).append(scores["accuracy"])
     every = [a for row in accuracies.values() for a in row]
-    return {"corrupted_accuracy": sum(every) / len(every), "corrupted": accuracies}
+    mean = sum(every) / len(every)
+    return {"corrupted_accuracy": mean, "corrupted_source": corrupted.source, "corrupted": accuracies}
 
 
 def objective_of(

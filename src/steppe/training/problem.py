@@ -44,6 +44,10 @@ def data_of(config: Config) -> Splits:
     from ..data import subsets
 
     splits = load(config.data, config.data_root)
+    if config.labels is not None:
+        from ..data.cifar_n import relabelled
+
+        splits = replace(splits, train=relabelled(splits.train, config.data_root, config.labels))
     train = splits.train if config.fraction == 1 else subsets.first(splits.train, config.fraction)
     train = train if config.per_class is None else subsets.per_class(train, config.per_class)
     seed = config.seed if config.data_seed is None else config.data_seed

@@ -33,21 +33,37 @@ def defocus_blur(images: Tensor, _: Draws, radius: float, softness: float) -> Te
     return conv2d(wide, kernel).view_as(images)
 
 
-def glass_blur(images: Tensor, draws: Draws, sigma: float, rounds: float) -> Tensor:
-    """Blur, replace each pixel by itself or by a neighbour above and left of it, at random, and blur again.
+def glass_blur(images: Tensor, draws: Draws, sigma: float, rounds: float, reach: float = 1) -> Tensor:
+    """Blur, replace each pixel by itself or by a neighbour, at random, and blur again.
 
     The authors' script intends to exchange the two pixels but, because arrays alias, copies one over the other; this
-    code does the same, as the published images do. The first two rows and columns stay.
+    code does the same, as the published images do. It goes from the last pixel to the first, and a neighbour is up to
+    `reach` pixels back or `reach` - 1 pixels ahead, where pixels are replaced already. Pixels near the border stay.
     """
-    images = smoothed(images, sigma, mode="nearest")
+    images, far = smoothed(images, sigma, mode="nearest"), int(reach)
     height, width = images.shape[-2:]
     for turn in range(int(rounds)):
-        back = draws.whole(f"moves {turn}", 2, height, width, low=0, high=2)
-        back[:, :, :2], back[..., :2] = 0, 0
-        rows, columns = torch.arange(height).unsqueeze(1) - back[:, 0], torch.arange(width) - back[:, 1]
-        places = (rows * width + columns).flatten(1).unsqueeze(1).expand(-1, images.shape[1], -1)
+        back = draws.whole(f"moves {turn}", 2, height, width, low=1 - far, high=far + 1)
+        places = _sources(back, far).unsqueeze(1).expand(-1, images.shape[1], -1)
         images = images.flatten(2).gather(2, places).view_as(images)
     return smoothed(images, sigma, mode="nearest")
+
+
+def _sources(back: Tensor, far: int) -> Tensor:
+    """Return for each pixel the number of the pixel whose value it ends with, (rows, pixels)."""
+    height, width = back.shape[-2:]
+    inside = torch.zeros(height, width, dtype=torch.bool)
+    inside[far + 1 : height - far + 1, far + 1 : width - far + 1] = True
+    back = back * inside
+    neighbours = (torch.arange(height).unsqueeze(1) - back[:, 0]) * width + torch.arange(width) - back[:, 1]
+    if far == 1:  # no neighbour has been replaced before
+        return neighbours.flatten(1)
+    steps = neighbours.flatten(1).T.numpy()
+    sources = np.repeat(np.arange(height * width)[:, None], len(back), axis=1)
+    every = np.arange(len(back))
+    for pixel in inside.flatten().nonzero().flatten().flip(0).tolist():
+        sources[pixel] = sources[steps[pixel], every]
+    return torch.from_numpy(sources.T)
 
 
 def motion_blur(images: Tensor, draws: Draws, radius: float, sigma: float) -> Tensor:
