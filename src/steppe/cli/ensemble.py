@@ -139,7 +139,8 @@ def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
     lines: list[Any] = [_ensembles(shown), _members(reports, scoring.sharpness)]
     lines += [_other_rows(shown)] if any(r.severities or r.validation for r in shown) else []
     lines += [
-        f"{r.path.name}: accuracy {100 * r.corrupted['accuracy'].value:.2f} % on corrupted rows (cACC; {r.corrupted_source})"
+        f"{r.path.name}: accuracy {100 * r.corrupted['accuracy'].value:.2f} % on corrupted rows (cACC; "
+        f"{r.corrupted_source})"
         for r in shown
         if r.corrupted
     ]
