@@ -1,4 +1,4 @@
-"""The GPU benchmarks: steps, curvature, measures, ensembles and epochs, each beside its peers in the same run.
+"""The GPU benchmarks: steps, curvature, measures, ensembles, epochs, shared GPUs and formats of weights.
 
     PYTHONPATH=src python benchmarks/gpu.py [THEME ...] [--rounds N] [--out DIR] [--data DIR] [--compile] [--full]
                                             [--quick]
@@ -28,6 +28,8 @@ THEMES = {  # the module of each; its function has the name of the theme
     "measures": "gpu_measures",
     "ensembles": "gpu_training",
     "epochs": "gpu_training",
+    "sharing": "gpu_sharing",
+    "formats": "gpu_sharing",
 }
 RESULTS = Path(__file__).parent / "results"
 

@@ -61,6 +61,13 @@ def channels_last_resnet18(shape: tuple[int, ...], outputs: int, width: int = 64
     return build("resnet18", shape, outputs, width=width).to(memory_format=torch.channels_last)
 
 
+def compiled_resnet18(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:
+    """A model factory for configurations: the same, compiled."""
+    model = channels_last_resnet18(shape, outputs, width)
+    model.compile(dynamic=False)
+    return model
+
+
 def small_conv(shape: tuple[int, ...], outputs: int, width: int = 32) -> nn.Module:
     """A model factory for configurations: four convolutions without norm layers."""
     layers: list[nn.Module] = []

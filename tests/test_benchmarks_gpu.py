@@ -62,6 +62,14 @@ SHOWN = {
         "SGD, eager loop",
         "200 epochs",
     ),
+    "sharing": (
+        "width 2, method sam",
+        "| processes |",
+        "| threads of one process |",
+        "1 at a time | 2 at a time",
+        "| 2 | sam | processes | 2 of 2 |",
+        "| 2 | sam | threads of one process | 2 of 2 |",
+    ),
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Timer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from studies_cells import BASE, contents, tiny
 from steppe.studies.cell import Outcome, Task, cells
 from steppe.studies.engines import Engine, Local, Ray, Serial, engine_of
 from steppe.studies.engines.engine import Tries
+from steppe.studies.engines.mps import mps
 from steppe.studies.engines.settings import EngineSettings
 from steppe.studies.run import run
 from steppe.studies.store import Store
@@ -142,6 +144,72 @@ def test_engines_by_name() -> None:
     local = engine_of(EngineSettings(workers=3, retries=4), "cpu")
     assert local == Local(3, 4, 0, "spawn")
     assert engine_of(EngineSettings(), "cpu").workers == len(os.sched_getaffinity(0))
+
+
+CONTROL = """#!/bin/sh
+echo "$* $(cat) ${CUDA_VISIBLE_DEVICES-none} $CUDA_MPS_PIPE_DIRECTORY" >> "$CALLS"
+exit $FAILS
+"""
+
+
+@pytest.fixture
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file to which a stand-in for the control program of MPS writes its calls: arguments, input, GPUs, folder."""
+    program = tmp_path / "bin" / "nvidia-cuda-mps-control"
+    program.parent.mkdir()
+    program.write_text(CONTROL)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("FAILS", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    return tmp_path / "calls"
+
+
+def test_the_multi_process_service_runs_during_a_block(control: Path) -> None:
+    with mps() as variables:
+        folder = variables["CUDA_MPS_PIPE_DIRECTORY"]
+        assert Path(folder).is_dir()
+        assert control.read_text() == f"-d  none {folder}\n"  # processes name GPUs as the system does
+    assert control.read_text().splitlines()[1] == f" quit none {folder}"
+    assert not Path(folder).exists()
+
+
+def test_a_service_that_does_not_start_or_runs_already_is_left_alone(
+    control: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILS", "1")
+    with mps() as variables:
+        assert variables == {}
+    assert len(control.read_text().splitlines()) == 1
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/elsewhere")
+    with mps() as variables:
+        assert variables == {}
+    assert len(control.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(("workers", "calls"), [(1, 0), (2, 2)])
+def test_workers_that_share_a_gpu_use_the_service(tmp_path: Path, control: Path, workers: int, calls: int) -> None:
+    study = tiny(tmp_path / "shared", grid={"seed": [0, 1]}, measures=[])
+    assert run(study, replace(LOCAL, workers=workers, gpus=1)).done == 2
+    assert len(control.read_text().splitlines() if control.exists() else []) == calls
+
+
+@pytest.mark.parametrize(
+    ("memory", "cores", "places"), [(140 << 30, 64, 8), (24 << 30, 64, 3), (140 << 30, 12, 4), (4 << 30, 1, 1)]
+)
+def test_as_many_cells_share_a_gpu_as_fit(
+    control: Path, monkeypatch: pytest.MonkeyPatch, memory: int, cores: int, places: int
+) -> None:
+    from steppe.studies.engines import local
+
+    monkeypatch.setattr(local, "_gpus", lambda: 3)
+    monkeypatch.setattr(local, "_cores", lambda: cores)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda i: SimpleNamespace(total_memory=memory))
+    assert Local.of(None, None, 2, None).workers == 3 * places
+    control.with_name("bin").joinpath("nvidia-cuda-mps-control").unlink()
+    assert Local.of(None, None, 2, None).workers == 3
 
 
 def test_gpus_are_shared_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,9 +183,8 @@ class Vector:
             if len(self.space.devices) == 1 or factor.device.type == "cpu":
                 torch._foreach_mul_(chunks, factor)
             else:
-                for device in self.space.devices:
-                    here = factor.to(device, non_blocking=True)
-                    torch._foreach_mul_([x for x in chunks if x.device == device], here)
+                for group in alike(chunks):
+                    torch._foreach_mul_(group, factor.to(group[0].device, non_blocking=True))
         else:
             torch._foreach_mul_(chunks, factor)
         return self
@@ -252,9 +251,13 @@ class Vector:
 
     def _norm(self, p: float, dtype: torch.dtype) -> Tensor:
         space, chunks = self.space, self.chunks
-        norms = torch._foreach_norm(chunks, p, dtype=dtype)
         if space.sharded:
-            return space.total([n.pow(p) for n in norms], torch.sum, dtype=dtype).pow(1 / p)
+            powers = [n.pow(p) for n in torch._foreach_norm(chunks, p, dtype=dtype)]
+            return space.total(powers, torch.sum, dtype=dtype).pow(1 / p)
+        if space.device.type == "cuda":  # foreach allocates every norm by itself: joining biases takes less time
+            flat = alike([x for x in chunks if x.ndim == 1])
+            chunks = [torch.cat(group) for group in flat] + [x for x in chunks if x.ndim != 1]
+        norms = torch._foreach_norm(chunks, p, dtype=dtype)
         return space.total(norms, lambda x: torch.linalg.vector_norm(x, p), dtype=dtype)
 
     def along(self, other: Vector) -> Tensor:
@@ -290,6 +293,14 @@ def _joined(pairs: Sequence[Pair]) -> list[Pair]:
             kinds.setdefault((x.device, x.dtype, y.dtype), []).append((x.reshape(-1), y.reshape(-1)))
     small = [(torch.cat([x for x, _ in alike]), torch.cat([y for _, y in alike])) for alike in kinds.values()]
     return [(x, y) for x, y in pairs if x.numel() > STACK_BELOW] + small
+
+
+def alike(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The tensors, grouped by device and dtype."""
+    groups: dict[Hashable, list[Tensor]] = {}
+    for x in tensors:
+        groups.setdefault((x.get_device(), x.dtype), []).append(x)  # hashing `x.device` takes longer
+    return list(groups.values())
 
 
 def copies(tensors: Sequence[Tensor]) -> list[Tensor]:

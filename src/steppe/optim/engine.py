@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Callable, Generator
-from operator import attrgetter
+from functools import partial
 from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
@@ -31,7 +31,6 @@ _DEFAULTS: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKe
 _ENGINES: weakref.WeakSet[SharpnessAware] = weakref.WeakSet()
 
 R = TypeVar("R")
-_version = attrgetter("_version")
 
 
 class SharpnessAware(Optimizer):
@@ -183,7 +182,7 @@ class SharpnessAware(Optimizer):
             raise RuntimeError(PLAN_PENDING)
         refuse_accumulated(self.param_groups)  # a closure clears gradients
         try:
-            losses = self.run_passes(lambda turn: turn.run(closure, held_out), mask=mask)
+            losses = self.run_passes(partial(Pass.run, closure=closure, held=held_out), mask=mask)
             self._apply()
         except BaseException:
             if self._planned is not None:  # it will not be applied
@@ -235,9 +234,9 @@ class SharpnessAware(Optimizer):
             self._discard()
         earlier = self._planned
         was_current = earlier is not None and earlier.current
-        layout, maximize, scaler = self._param_layout(), maximizes(self.param_groups), self._enabled_scaler()
-        space, replicas = layout.space, layout.replicas
+        scaler, layout, maximize = self._enabled_scaler(), self._param_layout(), maximizes(self.base.param_groups)
         layout.keeper.begin()
+        space, replicas = layout.space, layout.replicas
         site = OptimizerSite(self.base, layout, self.seed, mask)
         report = Report() if self.record else None
         check = FiniteCheck(space) if self.on_nonfinite is not None or scaler is not None else None
@@ -314,16 +313,16 @@ class SharpnessAware(Optimizer):
         if planned is None:
             return self._apply_unplanned()
         apply = self.device_guard or HostCheck("skip" if planned.overflow else self.on_nonfinite)
-        params = planned.site.space.params
-        before = list(map(_version, params))
+        params, scaler = planned.site.space.params, self._enabled_scaler()
+        before = [p._version for p in params]
         with interrupts_deferred():
             try:
-                if (scaler := self._enabled_scaler()) is not None:
+                if scaler is not None:
                     self.found_inf_()
                     report_overflow(scaler, self)
                 apply(self.base, planned, self._statistics)
             except BaseException:
-                if list(map(_version, params)) == before:  # the base did not step
+                if [p._version for p in params] == before:  # the base did not step
                     self._statistics.restore(planned.statistics)
                 raise
             finally:

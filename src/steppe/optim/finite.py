@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..core.vector import Space, Vector
+from ..core.vector import Space, Vector, alike
 from .base import STEP, OptimizerSite, step_unless
 from .forward_state import RunningStatistics, Saved
 from .workers import Replicas
@@ -112,10 +112,9 @@ class FiniteCheck:
         """
         device, precision = self._space.device, self._space.precision
         numbers = self._numbers + [torch.where(v.isinf(), 0, v) for v in settings if isinstance(v, Tensor)]
+        together = torch.stack([x.to(device, precision) for x in numbers])
         # times 0 first: a sum of large finite numbers may overflow
-        total = torch.stack([x.to(device, precision) for x in numbers]).mul_(0).sum()
-        if self._flag is not None:
-            total += self._flag
+        total = together.mul_(0).sum() if self._flag is None else nonfinite_flag([together], self._flag)
         return replicas.mean(total) if replicas.reachable else total
 
 
@@ -125,12 +124,9 @@ def nonfinite_flag(tensors: Sequence[Tensor], flag: Tensor | None = None) -> Ten
     One kernel per dtype: what `torch.amp.GradScaler` runs, with a scale of 1, which leaves the entries as they are.
     """
     flag = torch.zeros((), device=tensors[0].device) if flag is None else flag
-    kinds: dict[Any, list[Tensor]] = {}
-    for x in tensors:
-        kinds.setdefault((x.device, x.dtype), []).append(x)
-    for alike in kinds.values():
-        own = flag.to(alike[0].device)
-        torch._amp_foreach_non_finite_check_and_unscale_(alike, own, torch.ones_like(own))
+    for group in alike(tensors):
+        own = flag.to(group[0].device)
+        torch._amp_foreach_non_finite_check_and_unscale_(group, own, torch.ones_like(own))
         flag = own.to(flag.device)
     return flag
 

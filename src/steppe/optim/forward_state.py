@@ -235,22 +235,18 @@ class ForwardState:
         self._statistics, self._noise = statistics, noise
         self.saved = statistics.save()
         self._marks = statistics.marks()
-        self._passes = 0
-
-    def before_pass(self) -> None:
-        """Freezes the statistics for every pass but the first."""
-        if self._passes == 1:
-            self._statistics.freeze()
+        self._first = True  # no pass has ended
 
     def after_pass(self) -> None:
-        """Rewinds the generators, and restores statistics that changed in a later pass than the first."""
-        if self._passes == 0:
+        """Rewinds the generators; freezes the statistics after the first pass, restores them after later ones."""
+        if self._first:
             self._statistics.learn(self._marks)
+            self._statistics.freeze()
         else:
             self._statistics.restore_frozen()
         if self._noise is not None:
             self._noise.rewind()
-        self._passes += 1
+        self._first = False
 
     def end(self) -> None:
         """After the last pass: state as after the first one. May be interrupted and called again."""

@@ -265,7 +265,6 @@ class PlanRunner:
                     probe = self.plan.send(None if turn is None else self._read(turn))  # type: ignore[arg-type]
                 except StopIteration as done:
                     return self._checked(done.value)
-                self.state.before_pass()
                 self._move(probe)
             turn = Pass(probe, self.scaler, keep_graph=self.keep_graph and not self.count)
             with self.replicas.run_pass(probe.sync, probe.grad):

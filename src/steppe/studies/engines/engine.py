@@ -93,7 +93,7 @@ def engine_of(settings: EngineSettings, device: str | None = None) -> Engine:
         case "ray":
             from .ray import Ray
 
-            return Ray(settings.address, settings.retries, settings.workers, settings.per_gpu, device)
+            return Ray(settings.address, settings.retries, settings.workers, settings.per_gpu or 1, device)
         case removed:
             raise ValueError(
                 f"the engine {removed!r} was removed: use 'local' or 'serial' (`engine:` in the file, or --engine). "

@@ -22,8 +22,9 @@ class EngineSettings:
         Local processes, one process for debugging, or a Ray cluster.
     workers : int, optional
         Cells at a time; defaults to the number of cores, or of GPUs.
-    per_gpu : int
-        Cells at a time per GPU.
+    per_gpu : int, optional
+        Cells at a time per GPU. Defaults to 1, and with the engine local to at most 8 where the driver has the CUDA
+        multi-process service, as GPU memory and cores allow.
     retries : int
         Retries of a cell whose worker was lost, before it is recorded as failed.
     address : str, optional
@@ -33,7 +34,7 @@ class EngineSettings:
 
     name: EngineName = "local"
     workers: int | None = None
-    per_gpu: int = 1
+    per_gpu: int | None = None
     retries: int = 2
     address: str | None = None
 
