@@ -187,7 +187,11 @@ class Watched:
     """A page that records its requests, its console and its errors."""
 
     def __init__(self, launched: Any, address: str, **how: Any) -> None:
-        self.how = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"} | how
+        self.how = {
+            "viewport": {"width": 1280, "height": 900},
+            "color_scheme": "light",
+            "reduced_motion": "reduce",
+        } | how
         self.context = launched.new_context(offline=True, **self.how)
         self.page = self.context.new_page()
         self.page.set_default_timeout(20_000)

@@ -235,8 +235,8 @@ def _slopes(fitted: Mapping[str, Estimate], rows: str, n: str, offset: float) ->
         if not isfinite(e.value):
             continue
         colour, symbol = COLOURS[number % len(COLOURS)], SYMBOLS[number % len(SYMBOLS)]
-        low, high = slope_interval(e)
-        width = [high - e.value] if isfinite(high) else [0.0]
+        end = slope_interval(e)[1]
+        width = [end - e.value] if isfinite(end) else [0.0]
         traces.append({
             "type": "scatter", "xaxis": f"x{n}", "yaxis": f"y{n}", "legendgroup": label, "showlegend": False,
             "name": f"{label}, {ROWS[rows]}", "x": [e.value], "y": [number + offset], "mode": "markers+text",

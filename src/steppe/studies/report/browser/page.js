@@ -17,6 +17,7 @@ function show(data) {
   drawCurvesControls();
   drawShapesControls();
   drawMaking();
+  drawShapes(); // filters do not change them
   drawSections();
   changed();
   if (held && document.activeElement?.id !== held) byId(held)?.focus({ preventScroll: true });
@@ -85,7 +86,6 @@ function start() {
   onChange(drawParallel);
   onChange(drawHeat);
   onChange(drawCurves);
-  onChange(drawShapes);
   const data = JSON.parse(byId("data").textContent);
   show(data);
   startLink();
