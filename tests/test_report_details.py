@@ -377,7 +377,7 @@ def test_parallel_coordinates_by_pointer_and_keyboard(page, table) -> None:
 
 
 def test_effects_of_settings_are_shares_of_what_the_design_allows(open_page, tmp_path) -> None:
-    """A target that is a function of lr, a measure of batch_size: 100 % and tau ±1, although share and tau are lower."""
+    """A target that follows lr alone, a measure batch_size: 100 % and tau ±1, although share and tau are lower."""
     planned = [
         Cell(f"{i}", f"run {i}", asdict(Config(lr=[0.1, 0.2][i % 2], batch_size=[32, 64][i // 2 % 2], seed=i // 4)))
         for i in range(12)

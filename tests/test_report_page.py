@@ -340,7 +340,8 @@ def test_dark_and_light(page) -> None:
 def contrast(page, selector: str) -> float:
     return page.evaluate(
         """selector => {
-          const rgb = text => text.match(/[\\d.]+/g).map((v, k) => Number(v) * (k < 3 && text.startsWith('color(') ? 255 : 1));
+          const rgb = text => text.match(/[\\d.]+/g)
+            .map((v, k) => Number(v) * (k < 3 && text.startsWith('color(') ? 255 : 1));
           const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
           const light = c => [0.2126, 0.7152, 0.0722].reduce((sum, w, k) => sum + w * linear(c[k] / 255), 0);
           const one = document.querySelector(selector);
@@ -567,16 +568,16 @@ def test_numbers_are_written_as_python_does(page) -> None:
     values = [0.0, 0.125, -0.125, 0.375, 0.0045, 0.005, -0.996, 1.0, 46.4, 999.96, 9999.7, 12345.0, 1e6, 1e-4, *sizes]
     ask = """values => values.map(x => { const s = window.steppe;
       return [s.digits(x), s.digits(x, 2), s.tauWords(x), s.percent(x), s.chance(Math.abs(x))]; })"""
-    for x, written in zip(values, page.evaluate(ask, values), strict=True):
+    for x, texts in zip(values, page.evaluate(ask, values), strict=True):
         expected = [number(x), number(x, 2), tau_words(x), amount("test_error", x), p_words(abs(x)).removeprefix("p ")]
-        assert [ascii_minus(text) for text in written] == [text.removeprefix("= ") for text in expected]
+        assert [ascii_minus(text) for text in texts] == [text.removeprefix("= ") for text in expected]
     pairs = [[x, abs(x) * e] for x, e in zip(sizes, 10.0 ** draw.uniform(-7, 2, 200), strict=True)]
     pairs += [[46.4, 14.0], [0.0, 0.5], [-0.001, 0.4], [99.96, 0.0996]]
     ask = (
         "pairs => pairs.map(p => { const [a, v, e, b] = window.steppe.uncertain(...p); return `${a}${v} ± ${e}${b}`; })"
     )
-    for (x, error), written in zip(pairs, page.evaluate(ask, pairs), strict=True):
-        assert ascii_minus(written) == with_error(x, error)
+    for (x, error), shown in zip(pairs, page.evaluate(ask, pairs), strict=True):
+        assert ascii_minus(shown) == with_error(x, error)
 
 
 def ascii_minus(text: str) -> str:

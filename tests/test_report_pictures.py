@@ -173,7 +173,7 @@ def drawn_figure(kind: str, file: Path) -> tuple[str, str]:
         return "Loss in a plane around runs/flat and runs/sharp", "runs/sharp rises by 1 at the end of an axis"
     if kind == "ensembles":
         write_page(widths(), file, "Sharpness and diversity of the ensembles in runs/radii", sharpness="lambda_max")
-        return "Sharpness and diversity of the ensembles in runs/radii", "width 1 0.50 (0.47 to 0.53) over 4 ensembles"
+        return "Sharpness and diversity of the ensembles in runs/radii", "width 1 0.50 (0.46 to 0.54) over 4 ensembles"
     save(Result({"seed": 3}, two_panels(), ["words"]), "a-study", file)
     return "a-study: Two panels", "Seed 3."
 
