@@ -775,7 +775,7 @@ def test_on_a4_everything_is_whole_and_large_enough(open_page, request, runs) ->
         assert "".join(words.split()) in text
     for f in found["findings"]:  # all hypotheses, not the chosen one alone
         line = (
-            named(f["measure"]),
+            f["measure"],
             SIGNS[f["verdict"]],
             f["verdict"],
             tau_words(f["tau"]),

@@ -173,7 +173,7 @@ def drawn_figure(kind: str, file: Path) -> tuple[str, str]:
         return "Loss in a plane around runs/flat and runs/sharp", "runs/sharp rises by 1 at the end of an axis"
     if kind == "ensembles":
         write_page(widths(), file, "Sharpness and diversity of the ensembles in runs/radii", sharpness="lambda_max")
-        return "Sharpness and diversity of the ensembles in runs/radii", "width 1 0.50 (0.46 to 0.54) over 4 ensembles"
+        return "Sharpness and diversity of the ensembles in runs/radii", "width 1 0.50 (0.46 to 0.54), 4 ensembles"
     save(Result({"seed": 3}, two_panels(), ["words"]), "a-study", file)
     return "a-study: Two panels", "Seed 3."
 
@@ -211,7 +211,7 @@ def test_ensembles_of_several_widths_have_points_and_slopes_with_intervals(chrom
     page = opened(chromium, tmp_path / "figure.html")
     drawn = page.evaluate("document.getElementById('figure').data")
     layout = page.evaluate("document.getElementById('figure')._fullLayout.annotations.map(note => note.text)")
-    assert layout == ["Diversity on test rows", "Diversity on corrupted test rows", "Slopes on logarithms"]
+    assert layout == ["Diversity on test rows", "Diversity on corrupted test rows", "Slopes"]
     for axis, kind in (("x", "test"), ("x2", "corrupted")):
         for label, reports in series.items():
             (points,) = (t for t in drawn if t["xaxis"] == axis and t["mode"] != "lines" and t["name"] == label)
@@ -238,7 +238,7 @@ def test_without_corrupted_rows_there_is_no_panel_of_them() -> None:
     made = figure(widths(corrupted=False))
     assert [note["text"] for note in made["layout"]["annotations"]] == [
         "Diversity on test rows",
-        "Slopes on logarithms",
+        "Slopes",
     ]
     with pytest.raises(ValueError, match="width 1 has no scores on corrupted rows"):
         slopes(widths(corrupted=False), rows="corrupted")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import exp, inf, isfinite, log, nan, sqrt
+from math import ceil, exp, floor, inf, isfinite, log, log10, nan, sqrt
 from typing import Any
 
 from .._util.offline import write_figure_page
@@ -127,8 +127,7 @@ def figure(series: Series, diversity: str = "der", sharpness: str = "sharpness")
         The name of the measure, for the axis.
 
     """
-    corrupted = all(r.severities for reports in series.values() for r in reports)
-    kinds = [rows for rows in ROWS if rows == "test" or corrupted]
+    kinds = _kinds(series)
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"annotations": [], "shapes": [], "showlegend": True,
                               "legend": {"orientation": "h", "x": 0, "y": 1.1, "yanchor": "bottom"}}  # fmt: skip
@@ -137,11 +136,13 @@ def figure(series: Series, diversity: str = "der", sharpness: str = "sharpness")
         n = str(i + 1) if i else ""
         data += _points(series, diversity, rows, n)
         _axes(layout, n, i * (share + GAP), share, f"Diversity on {ROWS[rows]}", f"sharpness of members: {sharpness}")
-        layout[f"xaxis{n}"] |= {"type": "log", "ticks": "outside"}
-        title = f"diversity: {DIVERSITIES[diversity]}"
-        layout[f"yaxis{n}"] |= {"type": "log", "title": {"text": title}, "ticks": "outside"}
+        layout[f"xaxis{n}"] |= _logarithmic(r.sharpness.value for reports in series.values() for r in reports)
+        values = (diversity_of(r, diversity, rows).value for reports in series.values() for r in reports)
+        layout[f"yaxis{n}"] |= _logarithmic(values) | {"title": {"text": DIVERSITIES[diversity]}}
     n = str(len(kinds) + 1)
-    _axes(layout, n, len(kinds) * (share + GAP), share, "Slopes on logarithms", "slope with its 95 % interval")
+    _axes(layout, n, len(kinds) * (share + GAP), share, "Slopes", "slope on logarithms with its 95 % interval")
+    fitted = {rows: slopes(series, diversity, rows) for rows in kinds}
+    layout[f"xaxis{n}"] |= {"range": _room([e for each in fitted.values() for e in each.values()])}
     # rows of the last panel are numbers, not categories: two points of a series stand beside each other
     ticks = {"tickvals": [*range(len(series))], "ticktext": [*series], "range": [len(series) - 0.4, -0.6]}
     layout[f"yaxis{n}"] |= {**ticks, "showgrid": False, "zeroline": False}
@@ -150,7 +151,7 @@ def figure(series: Series, diversity: str = "der", sharpness: str = "sharpness")
          "line": {"color": GREY, "width": 1.5}}
     )  # fmt: skip
     for i, rows in enumerate(kinds):
-        data += _slopes(slopes(series, diversity, rows), rows, n, 0.3 * (i - (len(kinds) - 1) / 2))
+        data += _slopes(fitted[rows], rows, n, 0.3 * (i - (len(kinds) - 1) / 2))
     return {"data": data, "layout": layout}
 
 
@@ -170,7 +171,7 @@ def write_page(
 
     """
     made = figure(series, diversity, sharpness)
-    write_figure_page(made, path, title, _caption(series, diversity))
+    write_figure_page(made, path, title, _caption(series, diversity, _kinds(series)))
 
 
 def slope_words(fitted: Estimate) -> str:
@@ -179,17 +180,46 @@ def slope_words(fitted: Estimate) -> str:
         return "none"
     low, high = slope_interval(fitted)
     within = f" ({low:.2f} to {high:.2f})" if isfinite(low) else ""
-    return f"{fitted.value:.2f}{within}"
+    return f"{fitted.value:.2f}{within}".replace("-", "\u2212")
 
 
-def _caption(series: Series, diversity: str) -> str:
-    fitted = slopes(series, diversity)
-    each = "; ".join(f"{label} {slope_words(e)} over {e.n} ensembles" for label, e in fitted.items())
-    return (
-        "Every point is one ensemble; its label is the radius. Bars are one standard error over members (jackknife). "
-        "Dashed lines are least squares on logarithms. A slope above zero means that sharper members are more diverse. "
-        f"Slopes on test rows with 95 % intervals (Student's t, ensembles - 2 degrees of freedom): {each}."
-    )
+def _kinds(series: Series) -> list[str]:
+    """The kinds of rows on which every ensemble has a diversity."""
+    corrupted = all(r.severities for reports in series.values() for r in reports)
+    return [*ROWS] if corrupted else ["test"]
+
+
+def _caption(series: Series, diversity: str, kinds: Sequence[str]) -> str:
+    parts = [
+        "Every point is one ensemble; its label is the radius. Bars are one standard error over members (jackknife).",
+        "Dashed lines are least squares on logarithms. A slope above zero means that sharper members are more diverse;",
+        "intervals are by Student's t with two degrees of freedom fewer than ensembles.",
+    ]
+    if "corrupted" in kinds:
+        parts.append("Diversity on corrupted rows is the mean over severities. Open marks: its slopes.")
+    for rows in kinds:
+        each = (f"{label} {slope_words(e)}, {e.n} ensembles" for label, e in slopes(series, diversity, rows).items())
+        parts.append(f"Slopes on {ROWS[rows]}: {'; '.join(each)}.")
+    return " ".join(parts)
+
+
+def _logarithmic(values: Iterable[float]) -> dict[str, Any]:
+    """A logarithmic axis with marks at round numbers that are written out."""
+    positive = [v for v in values if 0 < v < inf]
+    low, high = min(positive, default=1.0), max(positive, default=1.0)
+    steps = (1, 1.5, 2, 3, 4, 5, 7) if high / low < 8 else (1, 2, 5) if high / low < 1e3 else (1,)
+    marks = [
+        float(f"{step}e{power}") for power in range(floor(log10(low)) - 1, ceil(log10(high)) + 1) for step in steps
+    ]
+    return {"type": "log", "ticks": "outside", "tickvals": marks, "ticktext": [f"{mark:g}" for mark in marks]}
+
+
+def _room(fitted: Sequence[Estimate]) -> list[float]:
+    """The ends of the axis of slopes: zero, all intervals, and room for their text."""
+    ends = [end for e in fitted for end in (e.value, *slope_interval(e)) if isfinite(end)]
+    low, high = min([0.0, *ends]), max([0.0, *ends])
+    margin = 0.35 * ((high - low) or 1.0)
+    return [low - margin, high + margin]
 
 
 def _axes(layout: dict[str, Any], n: str, left: float, share: float, title: str, x: str) -> None:
@@ -241,6 +271,7 @@ def _slopes(fitted: Mapping[str, Estimate], rows: str, n: str, offset: float) ->
             "type": "scatter", "xaxis": f"x{n}", "yaxis": f"y{n}", "legendgroup": label, "showlegend": False,
             "name": f"{label}, {ROWS[rows]}", "x": [e.value], "y": [number + offset], "mode": "markers+text",
             "text": [slope_words(e)], "textposition": "top center", "textfont": {"color": colour, "size": 11},
+            "cliponaxis": False,
             "marker": {"size": 10, "color": colour, "symbol": symbol if rows == "test" else f"{symbol}-open"},
             "error_x": {"type": "data", "array": width, "color": colour, "thickness": 1.5, "width": 5},
             "hovertemplate": f"slope %{{text}}<br>{e.n} ensembles, {ROWS[rows]}",

@@ -128,7 +128,7 @@ function drawContest() {
 function methodRule() {
   const { level, tests } = state.data.findings;
   return `Points are mean differences, lines 95 % intervals over configurations. ${correction(tests)} “better” and “worse” need a corrected p of at most ${digits(level)} and an interval without zero.`
-    + " Hover over a verdict for its reason; everything undecided is “cannot tell”. The detectable difference is the smallest that these pairs show with 80 % power.";
+    + " “no difference seen” needs an interval that includes zero and is narrow; everything else is “cannot tell”. “One target in detail” gives the reasons. The detectable difference is the smallest that these pairs show with 80 % power.";
 }
 
 const WARNING = "⚠\ufe0e";

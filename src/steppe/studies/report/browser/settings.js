@@ -15,7 +15,7 @@ function drawSettings() {
   byId("settings-sentence").textContent = state.data.followed;
   const heads = [...names, "runs"];
   const values = (name) => groups.flatMap((g) => g.rows).map((c) => c.effects.get(name)?.values ?? 0).reduce((a, b) => Math.max(a, b));
-  const head = (name) => (name === "runs" ? name : [name, " ", el("span", { class: "error" }, count(values(name), "value"))]);
+  const head = (name) => (name === "runs" ? name : [...breakable(name), " ", el("span", { class: "error" }, count(values(name), "value"))]);
   byId("settings-table").replaceChildren(forestTable("settings-matrix", "Settings that targets and measures follow", ["target or measure", ...heads.map(head)],
     groups.map(({ kind, rows }) => el("tbody", {}, el("tr", { class: "group" }, el("th", { scope: "rowgroup", colspan: heads.length + 1 }, kind)), ...rows.map((c) => settingsRow(c, names, heads)))), 1));
 }
