@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from steppe.studies.report import content, html
 from steppe.studies.store import Store
 from steppe.training.config import Config
 
@@ -172,6 +173,75 @@ def browser() -> Iterator[Any]:
             yield launched
         finally:
             launched.close()
+
+
+def written(folder: Path, store: Path) -> Path:
+    """The report of a store, with fewer permutations than usual."""
+    with Store.reading(store) as opened:
+        text = html(content(opened, full=False))
+    (folder / "report.html").write_text(text, encoding="utf-8")
+    return folder / "report.html"
+
+
+class Watched:
+    """A page that records its requests, its console and its errors."""
+
+    def __init__(self, launched: Any, address: str, **how: Any) -> None:
+        self.how = {
+            "viewport": {"width": 1280, "height": 900},
+            "color_scheme": "light",
+            "reduced_motion": "reduce",
+        } | how
+        self.context = launched.new_context(offline=True, **self.how)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
+        self.requests: list[str] = []
+        self.messages: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
+        self.page.goto(address)
+        self.page.wait_for_selector("html[data-ready=yes]")
+        self.values = self.page.evaluate(VALUES)
+
+    def reset(self) -> None:
+        """Restore the page as it was opened."""
+        self.page.emulate_media(media="screen", color_scheme=self.how["color_scheme"])
+        if self.page.viewport_size != self.how["viewport"]:
+            self.page.set_viewport_size(self.how["viewport"])
+        self.page.evaluate(RESET, self.values)
+        assert self.page.evaluate(VALUES) == self.values
+
+    def check_quiet(self) -> None:
+        """Nothing is requested after the page itself, and the console is empty."""
+        others = [url for url in self.requests[1:] if not url.startswith(("data:", "blob:"))]
+        assert not others
+        assert not self.messages
+
+
+# the values of all menus and boxes, by id
+VALUES = """() => Object.fromEntries([...document.querySelectorAll('select[id], input[id]')].map(
+  one => [one.id, one.type === 'checkbox' ? one.checked : one.value]))"""
+# no dialog, filter, sorting, open list, chosen theme or remembered place in the table; then these values
+RESET = """values => {
+  document.querySelectorAll('dialog[open]').forEach(one => one.close());
+  document.querySelectorAll('details[open]').forEach(one => { one.open = false; });
+  const system = document.querySelector('[data-theme-name=auto]');
+  if (system.ariaChecked !== 'true') system.click();
+  document.getElementById('clear').click();
+  const sorted = () => document.querySelector('#runs-table :is([aria-sort=ascending], [aria-sort=descending]) button');
+  while (sorted()) sorted().click();
+  for (const first of ['thead button', 'tbody tr']) {
+    document.querySelector(`#runs-table ${first}`).focus();
+    document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key: 'Home', bubbles: true }));
+  }
+  for (const [id, value] of Object.entries(values)) {
+    const one = document.getElementById(id), field = one.type === 'checkbox' ? 'checked' : 'value';
+    if (one[field] !== value) { one[field] = value; one.dispatchEvent(new Event('change')); }
+  }
+  document.activeElement.blur();
+  scrollTo({ top: 0, behavior: 'instant' });
+}"""
 
 
 def pdf_text(data: bytes) -> str:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from scipy.stats import linregress
+from scipy.stats import t as t_distribution
 from torch.nn.functional import cross_entropy, linear, relu
 
 import steppe.ensembles.train
@@ -127,8 +128,10 @@ def test_radii_make_a_plot_with_a_slope(place: Path, capsys: pytest.CaptureFixtu
     known = linregress(np.log(x), np.log(y))
     assert found["slopes"]["deep+sam"]["value"] == pytest.approx(known.slope)
     assert found["slopes"]["deep+sam"]["stderr"] == pytest.approx(known.stderr)
+    low, high = (found["slopes"]["deep+sam"][end] for end in ("low", "high"))
+    assert (high - low) / 2 == pytest.approx(t_distribution.ppf(0.975, 1) * known.stderr)  # three points
     page = Path(found["plot"]).read_text()
-    assert "Plotly.newPlot" in page
+    assert "<title>Sharpness and diversity of the ensembles in runs/radii</title>" in page
     assert not re.search(r'<(script|link)[^>]+(src|href)="http', page)  # opens without a network
     assert "slope" in page
 

@@ -10,15 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pages import MEASURES, browser, study
+from pages import MEASURES, browser, study, written
+from scipy.stats import linregress
+from scipy.stats import t as t_distribution
 
+from steppe.ensembles.summary import Report
+from steppe.ensembles.tradeoff import ROWS, figure, slope_interval, slopes, write_page
+from steppe.measures.estimate import Estimate
 from steppe.measures.landscape import Slice, empty_slice
 from steppe.measures.plotting import write_html
-from steppe.studies.report import write
 from steppe.studies.store import Store
+from steppe.studies.table import Table
 from steppe.theory import Result, save
 from steppe.theory.panels import BLUE, Panel, line, picture
 
+WIDE = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 800}
 
 
@@ -29,7 +35,7 @@ def chromium() -> Iterator[Any]:
 
 
 def opened(launched: Any, file: Path, **how: Any) -> Any:
-    page = launched.new_context(offline=True, **({"viewport": {"width": 1280, "height": 900}} | how)).new_page()
+    page = launched.new_context(offline=True, **({"viewport": WIDE} | how)).new_page()
     page.set_default_timeout(20_000)
     page.on("pageerror", lambda error: pytest.fail(str(error)))
     page.goto(file.as_uri())
@@ -37,18 +43,13 @@ def opened(launched: Any, file: Path, **how: Any) -> Any:
     return page
 
 
-def fills(page: Any) -> list[Any]:
-    return [t for t in page.evaluate("document.getElementById('landscapes-chart').data") if t["type"] == "contour"]
-
-
-def test_compared_landscapes_state_their_radius_and_begin_with_flattest_and_sharpest(
-    chromium: Any, tmp_path: Path
-) -> None:
-    path = study(tmp_path / "study.sqlite", 6, extras=False)
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six runs, with compared landscapes of three and spectra of two of them."""
+    path = study(tmp_path_factory.mktemp("pictures") / "study.sqlite", 6, extras=False)
     with Store.open(path) as store:
         table = store.table()
-        sharpness = {run.key: run.measures[MEASURES[0]].value for run in table.runs if run.state == "done"}
-        flat, sharp = min(sharpness, key=sharpness.get), max(sharpness, key=sharpness.get)
+        flat, sharp = extremes(table)
         other = next(run.key for run in table.runs if run.key not in (flat, sharp))
         for kind, radius in (("eigenvectors", 0.5), ("random", 0.8)):
             axis = [radius * k / 4 for k in range(-4, 5)]
@@ -58,8 +59,32 @@ def test_compared_landscapes_state_their_radius_and_begin_with_flattest_and_shar
                 for key, c in ((other, 1 / radius**2 / 2), (flat, 1 / radius**2 / 28), (sharp, 1 / radius**2))
             ]  # fmt: skip
             store.note(f"landscapes/{kind}/0", {"directions": kind, "radius": radius, "rise": 1.0, "runs": runs})
+        for key, top in zip([flat, sharp], (10.0, 0.5), strict=True):
+            nodes, weights = [[0.0, top / 2, top], [0.0, top / 3, top]], [[0.9, 0.05, 0.05], [0.8, 0.1, 0.1]]
+            store.note(f"spectrum/{key}", {"nodes": nodes, "weights": weights, "dimension": 40, "title": ""})
+    return written(path.parent, path)
+
+
+def extremes(table: Table) -> tuple[str, str]:
+    """The keys of the flattest and the sharpest run."""
+    sharpness = {run.key: run.measures[MEASURES[0]].value for run in table.runs if run.state == "done"}
+    return min(sharpness, key=lambda key: sharpness[key]), max(sharpness, key=lambda key: sharpness[key])
+
+
+@pytest.fixture(scope="module")
+def page(chromium: Any, report: Path) -> Any:
+    return opened(chromium, report)
+
+
+def fills(page: Any) -> list[Any]:
+    return [t for t in page.evaluate("document.getElementById('landscapes-chart').data") if t["type"] == "contour"]
+
+
+def test_compared_landscapes_state_their_radius_and_begin_with_flattest_and_sharpest(page: Any, report: Path) -> None:
+    with Store.reading(report.with_name("study.sqlite")) as store:
+        table = store.table()
+    flat, sharp = extremes(table)
     names = {run.key: run.name for run in table.runs}
-    page = opened(chromium, write(path, tmp_path / "report.html"))
     caption = page.locator("#landscapes-caption")
     assert f"Radius 0.5: {names[sharp]}, the sharpest of 3 runs, rises by 1.0" in caption.inner_text()
     assert f"{names[flat]} does so at" in caption.inner_text()
@@ -74,15 +99,7 @@ def test_compared_landscapes_state_their_radius_and_begin_with_flattest_and_shar
     assert len(fills(page)) == 2  # the same runs
 
 
-def test_spectra_have_bands_and_their_largest_eigenvalues(chromium: Any, tmp_path: Path) -> None:
-    path = study(tmp_path / "study.sqlite", 6, extras=False)
-    with Store.open(path) as store:
-        keys = [run.key for run in store.table().runs][:2]
-        for key, top in zip(keys, (10.0, 0.5), strict=True):
-            nodes, weights = [[0.0, top / 2, top], [0.0, top / 3, top]], [[0.9, 0.05, 0.05], [0.8, 0.1, 0.1]]
-            note = {"nodes": nodes, "weights": weights, "dimension": 40, "title": ""}
-            store.note(f"spectrum/{key}", note)
-    page = opened(chromium, write(path, tmp_path / "report.html"))
+def test_spectra_have_bands_and_their_largest_eigenvalues(page: Any) -> None:
     drawn = page.evaluate("document.getElementById('spectra-chart').data")
     assert [t["x"][0] for t in drawn if t["mode"] == "lines+markers"] == [10.0, 0.5]
     bands = [t for t in drawn if t.get("fill") == "tonexty"]
@@ -123,38 +140,111 @@ def two_panels() -> dict[str, Any]:
     return picture("Two panels", "What they show, in many words. " * 8, *row)
 
 
-@pytest.mark.parametrize("kind", ["landscape", "theory"])
-def test_figures_fit_a_phone_and_follow_the_dark_scheme(chromium: Any, tmp_path: Path, kind: str) -> None:
-    file = tmp_path / "figure.html"
+def ensemble_report(name: str, rho: float, sharp: float, diverse: float, corrupted: float | None = None) -> Report:
+    """An ensemble without members; `corrupted` is its diversity at two severities, below and above that number."""
+    scores = {"eir": Estimate(0.3, 0.1, 3, "plug-in"), "accuracy": Estimate(0.9, 0.01, 3, "plug-in")}
+
+    def at(value: float) -> dict[str, Estimate]:
+        return scores | {"der": Estimate(value, 0.02, 3, "plug-in")}
+
+    severities = {} if corrupted is None else {1: at(corrupted - 0.05), 5: at(corrupted + 0.05)}
+    sharpness = Estimate(sharp, 0.1, 3, "lower bound")
+    return Report(Path(name), name, rho, [], at(diverse), sharpness, {}, severities)
+
+
+def widths(*, corrupted: bool = True) -> dict[str, list[Report]]:
+    """Two widths, four radii: slopes 0.5 and near 0 on test rows, 1 and 0.25 on corrupted ones."""
+    radii, sharp = [0.05, 0.1, 0.2, 0.4], [8.0, 4.0, 2.0, 1.0]
+    power = {"width 1": (0.5, 1.0), "width 4": (0.0, 0.25)}
+    noise = [1.01, 0.99, 0.99, 1.01]
+    return {
+        label: [
+            ensemble_report(label, rho, s, 0.3 * s**clean * n, 0.4 * s**dirty if corrupted else None)
+            for rho, s, n in zip(radii, sharp, noise, strict=True)
+        ]
+        for label, (clean, dirty) in power.items()
+    }
+
+
+def drawn_figure(kind: str, file: Path) -> tuple[str, str]:
+    """Write a page of this kind; its heading, and some words of its caption."""
     if kind == "landscape":
         write_html([plane(0.1), plane(1.0)], file, names=["runs/flat", "runs/sharp"])
-    else:
-        save(Result({"seed": 3}, two_panels(), ["words"]), "a-study", file)
-    wide = opened(chromium, file, color_scheme="light")
-    (x1, y1), (x2, y2) = panels(wide)
-    assert x1 < x2
-    assert y1 == y2  # side by side
-    heading = wide.locator("h1").inner_text()
-    assert wide.title() == heading
-    assert heading == {
-        "landscape": "Loss in a plane around runs/flat and runs/sharp", "theory": "a-study: Two panels"
-    }[kind]  # fmt: skip
-    said = wide.locator("figcaption").inner_text()
-    assert ("runs/sharp rises by 1 at the end of an axis" if kind == "landscape" else "Seed 3.") in said
-    phone = opened(chromium, file, viewport=PHONE, color_scheme="dark")
-    (x1, y1), (x2, y2) = panels(phone)
+        return "Loss in a plane around runs/flat and runs/sharp", "runs/sharp rises by 1 at the end of an axis"
+    if kind == "ensembles":
+        write_page(widths(), file, "Sharpness and diversity of the ensembles in runs/radii", sharpness="lambda_max")
+        return "Sharpness and diversity of the ensembles in runs/radii", "width 1 0.50 (0.46 to 0.54), 4 ensembles"
+    save(Result({"seed": 3}, two_panels(), ["words"]), "a-study", file)
+    return "a-study: Two panels", "Seed 3."
+
+
+@pytest.mark.parametrize("kind", ["landscape", "theory", "ensembles"])
+def test_figures_fit_a_phone_and_follow_the_dark_scheme(chromium: Any, tmp_path: Path, kind: str) -> None:
+    """Opened on a phone, then on a wide screen: panels are stacked, then side by side."""
+    file = tmp_path / "figure.html"
+    heading, words = drawn_figure(kind, file)
+    page = opened(chromium, file, viewport=PHONE, color_scheme="dark")
+    (x1, y1), (x2, y2) = panels(page)
     assert x1 == x2
     assert y1 < y2  # stacked
-    assert phone.evaluate("document.documentElement.scrollWidth") <= 390
-    figure = phone.evaluate("document.getElementById('figure').getBoundingClientRect().width")
-    assert phone.evaluate("document.querySelector('#figure .main-svg').getBoundingClientRect().width") <= figure
-    paper = [page.evaluate("getComputedStyle(document.body).backgroundColor") for page in (wide, phone)]
-    assert brightness(paper[0]) > 200
-    assert brightness(paper[1]) < 60
-    assert phone.evaluate("document.getElementById('figure')._fullLayout.font.color") == "#eceae4"
-    phone.emulate_media(color_scheme="light")
-    phone.wait_for_timeout(500)
-    assert phone.evaluate("document.getElementById('figure')._fullLayout.font.color") == "#1d2126"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    figure = page.evaluate("document.getElementById('figure').getBoundingClientRect().width")
+    assert page.evaluate("document.querySelector('#figure .main-svg').getBoundingClientRect().width") <= figure
+    assert brightness(page.evaluate("getComputedStyle(document.body).backgroundColor")) < 60
+    ink = "document.getElementById('figure')._fullLayout.font.color"
+    assert page.evaluate(ink) == "#eceae4"
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size(WIDE)
+    page.wait_for_function(f"{ink} === '#1d2126' && document.getElementById('figure')._fullLayout.width > 1000")
+    assert brightness(page.evaluate("getComputedStyle(document.body).backgroundColor")) > 200
+    (x1, y1), (x2, y2) = panels(page)
+    assert x1 < x2
+    assert y1 == y2  # side by side
+    assert page.locator("h1").inner_text() == page.title() == heading
+    assert words in page.locator("figcaption").inner_text()
+
+
+def test_ensembles_of_several_widths_have_points_and_slopes_with_intervals(chromium: Any, tmp_path: Path) -> None:
+    """What is drawn is what the reports have; slopes and intervals are those of scipy, on both kinds of rows."""
+    series = widths()
+    write_page(series, tmp_path / "figure.html", "two widths")
+    page = opened(chromium, tmp_path / "figure.html")
+    drawn = page.evaluate("document.getElementById('figure').data")
+    layout = page.evaluate("document.getElementById('figure')._fullLayout.annotations.map(note => note.text)")
+    assert layout == ["Diversity on test rows", "Diversity on corrupted test rows", "Slopes"]
+    for axis, kind in (("x", "test"), ("x2", "corrupted")):
+        for label, reports in series.items():
+            (points,) = (t for t in drawn if t["xaxis"] == axis and t["mode"] != "lines" and t["name"] == label)
+            x = [r.sharpness.value for r in reports]
+            y = [r.scores["der"].value if kind == "test" else np.mean([s["der"].value for s in r.severities.values()])
+                 for r in reports]  # fmt: skip
+            assert (points["x"], points["y"]) == (x, pytest.approx(y))
+            assert points["text"] == [f"{r.rho:g}" for r in reports]
+            assert points["error_y"]["array"] == pytest.approx([0.02] * 4)
+            known = linregress(np.log(x), np.log(y))
+            (line,) = (t for t in drawn if t["xaxis"] == axis and t["mode"] == "lines" and t["name"] == label)
+            rise = np.log(line["y"][1] / line["y"][0]) / np.log(line["x"][1] / line["x"][0])
+            assert rise == pytest.approx(known.slope, abs=1e-9)
+            (fitted,) = (t for t in drawn if t["xaxis"] == "x3" and t["name"] == f"{label}, {ROWS[kind]}")
+            assert fitted["x"] == pytest.approx([known.slope], abs=1e-9)
+            half = t_distribution.ppf(0.975, len(x) - 2) * known.stderr
+            assert fitted["error_x"]["array"] == pytest.approx([half], rel=1e-6, abs=1e-9)
+    ticks = page.locator("#figure .yaxislayer-above text, #figure .y3tick text").all_text_contents()
+    assert {"width 1", "width 4"} <= set(ticks)
+    assert {t.text_content() for t in page.locator("#figure .legendtext").all()} == set(series)
+
+
+def test_without_corrupted_rows_there_is_no_panel_of_them() -> None:
+    made = figure(widths(corrupted=False))
+    assert [note["text"] for note in made["layout"]["annotations"]] == [
+        "Diversity on test rows",
+        "Slopes",
+    ]
+    with pytest.raises(ValueError, match="width 1 has no scores on corrupted rows"):
+        slopes(widths(corrupted=False), rows="corrupted")
+    two = slopes({"two": widths()["width 1"][:2]})["two"]
+    assert math.isfinite(two.value)
+    assert all(math.isnan(end) for end in slope_interval(two))  # two points have no interval
 
 
 def brightness(rgb: str) -> float:

@@ -129,7 +129,7 @@ def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Output:
 def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
     from .._util.files import atomic_write
     from ..ensembles.summary import averaged
-    from ..ensembles.tradeoff import figure, slopes, write_html
+    from ..ensembles.tradeoff import by_strategy, slope_interval, slopes, write_page
 
     data: dict[str, Any] = {"out": str(root), "finished": True, "ensembles": [r.to_dict() for r in reports]}
     shown, n = reports, scoring.repeats
@@ -148,13 +148,16 @@ def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
     if scoring.radii or scoring.plot:
         page = Path(scoring.plot) if scoring.plot else root / PAGE
         page.parent.mkdir(parents=True, exist_ok=True)
-        write_html(figure(reports, scoring.diversity, scoring.sharpness), page)
-        fitted = slopes(reports, scoring.diversity)
-        data |= {"plot": str(page), "slopes": {n: {"value": e.value, "stderr": e.stderr} for n, e in fitted.items()}}
-        lines += [
-            f"{name}: log {scoring.diversity} over log sharpness has slope {_number(e, '.3g')} ({e.n} ensembles)"
-            for name, e in fitted.items()
-        ]
+        series = by_strategy(reports)
+        title = f"Sharpness and diversity of the ensembles in {root}"
+        write_page(series, page, title, scoring.diversity, scoring.sharpness)
+        data |= {"plot": str(page), "slopes": {}}
+        for name, e in slopes(series, scoring.diversity).items():
+            low, high = slope_interval(e)
+            data["slopes"][name] = {"value": e.value, "stderr": e.stderr, "low": low, "high": high}
+            within = f", 95 % interval {low:.3g} to {high:.3g}" if isfinite(low) else ""
+            fitted = f"{_number(e, '.3g')} ({e.n} ensembles{within})"
+            lines.append(f"{name}: log {scoring.diversity} over log sharpness has slope {fitted}")
         lines.append(f"{page}: the plot")
     with atomic_write(root / NUMBERS) as file:
         file.write(to_json(data).encode())

@@ -183,8 +183,11 @@ def _range(numbers: Sequence[int]) -> str:
 
 def _cost(known: Sequence[Measured]) -> str:
     """The mean cost per run, in passes over the rows."""
+    from ...measures.estimate import Cost
+
     means = {word: _mean([m.cost.get(word, nan) for m in known]) for word in ("losses", "gradients", "products")}
-    return ", ".join(f"{mean:.4g} {word}" for word, mean in means.items() if mean > 0)
+    passes = {word: mean for word, mean in means.items() if mean > 0}
+    return str(Cost(**passes)) if passes else ""
 
 
 def _mean(numbers: Sequence[float]) -> float:

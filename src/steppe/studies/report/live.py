@@ -99,6 +99,7 @@ class Server(ThreadingHTTPServer):
     """One thread per connection; above `MAX_CONNECTIONS` the oldest connection is closed."""
 
     daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS  # with the default of five, a burst waits for the kernel's retries
 
     def __init__(self, board: Board, port: int) -> None:
         self.board = board

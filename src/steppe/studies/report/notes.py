@@ -251,7 +251,7 @@ def _slopes(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> list[
     """Per kind, the slope of log diversity over log sharpness, from three ensembles on."""
     if not rows:
         return []
-    from ...ensembles.tradeoff import DIVERSITIES, slope
+    from ...ensembles.tradeoff import DIVERSITIES, slope, slope_interval
 
     slopes = []
     for kind in dict.fromkeys(str(e.get("kind", "")) for e in rows):
@@ -261,7 +261,8 @@ def _slopes(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> list[
                 pairs = [(v[x], v[y]) for v in same if _is_number(v.get(x)) and _is_number(v.get(y))]
                 if len(pairs) > 2:  # two points have a slope, and no error
                     e = slope(*zip(*pairs, strict=True))
-                    slopes.append({"kind": kind, "x": x, "y": y, "slope": e.value, "error": e.stderr, "n": e.n})
+                    low, high = slope_interval(e)
+                    slopes.append({"kind": kind, "x": x, "y": y, "slope": e.value, "low": low, "high": high, "n": e.n})
     return slopes
 
 

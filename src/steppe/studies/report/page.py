@@ -16,8 +16,8 @@ from ..store import Store
 from .contents import Content, content
 
 SCRIPTS = (
-    "words", "statistics", "state", "filter", "link", "theme", "charts", "overview", "runs", "one_run", "compare",
-    "scatter", "parallel", "importance", "heat", "curves", "shapes", "making", "live", "page",
+    "words", "statistics", "state", "filter", "link", "theme", "charts", "overview", "settings", "runs", "one_run",
+    "compare", "scatter", "parallel", "heat", "curves", "shapes", "making", "live", "page",
 )  # fmt: skip
 """Concatenated in this order."""
 

@@ -74,6 +74,7 @@ function drawHeat() {
   const rows = upwards ? found.reverse() : found;
   const label = Math.min(Math.max(...rows.map((y) => word(y).length), 4), 22);
   const panels = panel ? levels(pick(panel.values)) : [""];
+  byId("heat-panels").style.setProperty("--panel", `calc(${label}ch + 1.2rem + ${4.4 * columns.length}rem)`); // columns are whole where there is room
   byId("heat-panels").replaceChildren(...panels.map((p) => {
     const of = (x, y) => means.get(JSON.stringify([panel ? word(p) : "", word(x), word(y)]));
     const cell = (x, y) => {

@@ -31,12 +31,14 @@ function drawTitle() {
 const intervalWords = (t) => (isNumber(t.low) ? `${tauWords(t.low)} to ${tauWords(t.high)}` : "none");
 const verdictMark = (verdict) => el("span", { class: `verdict-word ${VERDICTS[verdict]}` }, el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[VERDICTS[verdict]]), ` ${verdict}`);
 const breakable = (name) => name.split(/(?<=[_@])/).flatMap((part, k) => (k ? [el("wbr"), part] : [part])); // long names break after these
+// A row's name: the identifier, and below it what it is in words.
+const namedRow = (c) => [...breakable(c.name), ...(hasLabel(c) ? [el("div", { class: "error" }, c.label)] : [])];
 const targetOf = (name) => column("targets", name) ?? { name, percent: false, about: "" };
 
 // A line of numbers of a forest plot. Heads are repeated in the cells, for narrow screens on which rows are stacked.
 const numbered = (heads, cells) => cells.map((cell, k) => el("td", { class: "number", "data-head": heads[k] }, ...[cell].flat()));
-const forestTable = (id, label, heads, bodies) => el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, el("table", { class: "forest", id },
-  el("thead", {}, el("tr", {}, ...heads.map((h, k) => el("th", { scope: "col", class: k > 2 ? "number" : null }, h)))), ...bodies));
+const forestTable = (id, label, heads, bodies, numbersFrom = 3) => el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, el("table", { class: "forest", id },
+  el("thead", {}, el("tr", {}, ...heads.map((h, k) => el("th", { scope: "col", class: k >= numbersFrom ? "number" : null }, ...[h].flat())))), ...bodies));
 const groupHead = (target, columns, unit = "") => el("tr", { class: "group" }, el("th", { scope: "rowgroup", colspan: columns }, target.name, " ", el("span", { class: "error" }, target.about, unit)));
 
 // Every measure by every target, for the chosen hypothesis; on paper for all of them.
@@ -48,11 +50,14 @@ function drawForest() {
   overview.hypothesis = kept(overview.hypothesis, options);
   const shown = paper ? options.map(([name]) => name) : [overview.hypothesis];
   byId("forest").replaceChildren(
-    el("h3", {}, "Does each measure predict each target?"),
-    ...(options.length > 1 ? [el("div", { class: "controls" }, menu("Pairs of runs", "forest-hypothesis", options, overview.hypothesis, (v) => { overview.hypothesis = v; drawForest(); byId("forest-hypothesis").focus(); }))] : []),
+    el("div", { class: "head-row" }, el("h2", { id: "forest-title" }, "Does each measure predict each target?"),
+      ...(options.length > 1 ? [el("div", { class: "controls" }, menu("Pairs of runs", "forest-hypothesis", options, overview.hypothesis, (v) => { overview.hypothesis = v; drawForest(); byId("forest-hypothesis").focus(); }))] : [])),
     ...shown.flatMap((name) => [el("p", { class: "quiet" }, HYPOTHESES[name][1]), forestOf(name)]),
-    el("p", { class: "quiet note" }, verdictRule()));
+    explained("How verdicts are decided", verdictRule()));
 }
+
+// Text that a reader opens; on paper it is open.
+const explained = (title, text) => el("details", { class: "explained", open: paper }, el("summary", {}, title), el("p", { class: "quiet note" }, text));
 
 const correction = (tests) => (tests ? `p is corrected for all ${count(tests, "test")} of this study (Holm).` : "These runs are too few for any test.");
 
@@ -66,16 +71,17 @@ function verdictRule() {
 
 function forestOf(hypothesis) {
   const { findings, relevant_tau: relevant, measure_sentences: sentences } = state.data.findings;
+  const measureOf = (name) => column("measures", name) ?? { name };
   const heads = ["τ", "95 % interval", "corrected p", "runs / configurations", "detectable τ"];
   const row = (f) => el("tr", { "data-measure": f.measure, "data-target": f.target, "data-hypothesis": f.hypothesis },
-    el("th", { scope: "row", title: sentences[f.measure] }, ...breakable(f.measure)),
+    el("th", { scope: "row", title: sentences[f.measure] }, ...namedRow(measureOf(f.measure))),
     el("td", { class: "verdict-cell", title: f.why }, verdictMark(f.verdict)),
     el("td", { class: "interval-cell" }, intervalPicture(f, { verdict: f.verdict, marks: [-relevant, relevant] })),
     ...numbered(heads, [tauWords(f.tau), intervalWords(f), chance(f.p_corrected), `${f.n}${f.missing ? ` of ${f.n + f.missing}` : ""} / ${f.configurations}`,
       isNumber(f.smallest_detectable_tau) ? fixed(f.smallest_detectable_tau, 2) : "none"]));
   const rows = findings.filter((f) => f.hypothesis === hypothesis);
   const targets = [...new Set(rows.map((f) => f.target))];
-  return forestTable(`forest-${hypothesis.replace(" ", "-")}`, `Measures and targets, ${HYPOTHESES[hypothesis][0]}`, ["measure", "verdict", axisEnds("−1", "0", "+1"), ...heads],
+  return forestTable(`forest-${hypothesis.replace(" ", "-")}`, `Measures and targets, ${HYPOTHESES[hypothesis][0]}`, ["measure", "verdict", axisEnds("flatter is worse", "0", "flatter is better"), ...heads],
     targets.map((name) => el("tbody", {}, groupHead(targetOf(name), 8), ...rows.filter((f) => f.target === name).map(row))));
 }
 
@@ -99,21 +105,30 @@ function drawContest() {
   byId("contest").hidden = !rows.length;
   if (!rows.length) return;
   const heads = ["difference", "95 % interval", "won / lost / tied", "corrected p", "detectable", "cost per run"];
+  const pools = new Set(rows.map(poolWords));
+  const pool = pools.size === 1 ? [...pools][0] : ""; // of every row: it is written once
   const bodies = [...new Set(rows.map((c) => c.target))].map((name) => {
     const target = targetOf(name);
     const mine = rows.filter((c) => c.target === name);
     const reach = contestReach(mine, target.percent ? 100 : 1);
     const scale = digits(reach * (target.percent ? 100 : 1));
-    return el("tbody", {}, groupHead(target, 9, `; from −${scale} to +${scale}${target.percent ? " points" : ""}`), ...mine.map((c) => contestRow(c, target, heads, reach)));
+    return el("tbody", {}, groupHead(target, 9, `; from −${scale} to +${scale}${target.percent ? " points" : ""}`), ...mine.map((c) => contestRow(c, target, heads, reach, pool)));
   });
   const alone = [...new Set(comparisons.map((c) => c.contender))].filter((name) => !rows.some((c) => c.contender === name));
   const warnings = [...new Set(rows.filter((c) => c.warning).map((c) => `${c.warning[0].toUpperCase()}${c.warning.slice(1)}.`))];
   byId("contest-body").replaceChildren(
     el("p", { class: "sentence" }, sentence),
-    el("p", { class: "quiet" }, `Differences to “${reference}”, paired by seed and every other setting; negative (left) is better. ${note && `${note[0].toUpperCase()}${note.slice(1)}. `}${correction(tests)} The detectable difference is the smallest that these pairs show with 80 % power.`),
+    el("p", { class: "quiet" }, `Differences to ${reference === "none" ? "the plain optimizer (“none”)" : `“${reference}”`}, paired by seed and every other setting; negative (left) is better.${pool && ` Every row has ${pool}.`} ${note && `${note[0].toUpperCase()}${note.slice(1)}.`}`),
     forestTable("contest-table", "Methods compared", ["method", "verdict", axisEnds("better", "0", "worse"), ...heads], bodies),
     ...(alone.length ? [el("p", { class: "quiet note" }, `Without a run of ${reference} with the same seed and settings: ${alone.join(", ")}.`)] : []),
-    ...(warnings.length ? [el("ul", { class: "warnings" }, ...warnings.map((text) => el("li", {}, `${WARNING} ${text}`)))] : []));
+    ...(warnings.length ? [el("ul", { class: "warnings" }, ...warnings.map((text) => el("li", {}, `${WARNING} ${text}`)))] : []),
+    explained("How verdicts are decided", methodRule()));
+}
+
+function methodRule() {
+  const { level, tests } = state.data.findings;
+  return `Points are mean differences, lines 95 % intervals over configurations. ${correction(tests)} “better” and “worse” need a corrected p of at most ${digits(level)} and an interval without zero.`
+    + " “no difference seen” needs an interval that includes zero and is narrow; everything else is “cannot tell”. “One target in detail” gives the reasons. The detectable difference is the smallest that these pairs show with 80 % power.";
 }
 
 const WARNING = "⚠\ufe0e";
@@ -127,30 +142,31 @@ function contestReach(rows, scale) {
   return ([1, 2, 5, 10].find((k) => k * power >= wanted) * power) / scale;
 }
 
-function contestRow(c, target, heads, reach) {
+const poolWords = (c) => `${count(c.pairs, "pair")} of ${count(c.configurations, "configuration")}`;
+
+function contestRow(c, target, heads, reach, pool) {
   const times = (a, b) => (isNumber(a) && b > 0 ? ` (${digits(a / b, 3)}x)` : "");
   const unit = target.percent ? " points" : "";
   const small = (text) => el("div", { class: "error" }, text);
   const cost = [isNumber(c.passes) ? `${digits(c.passes)} passes${times(c.passes, c.reference_passes)}` : "–",
     ...(isNumber(c.seconds) ? [small(`${digits(c.seconds, 3)} s${times(c.seconds, c.reference_seconds)}`)] : [])];
   const cells = [[`${difference(target, c.difference)}${unit}`, small(`${amount(target, c.mean)} against ${amount(target, c.reference_mean)}`)],
-    isNumber(c.low) ? `${difference(target, c.low)} to ${difference(target, c.high)}` : "none", [`${c.wins} / ${c.losses} / ${c.ties}`, small(`${count(c.pairs, "pair")} of ${count(c.configurations, "configuration")}`)],
+    isNumber(c.low) ? `${difference(target, c.low)} to ${difference(target, c.high)}` : "none", [`${c.wins} / ${c.losses} / ${c.ties}`, ...(pool ? [] : [small(poolWords(c))])],
     chance(c.p_corrected), isNumber(c.smallest_detectable_difference) ? `${digits((target.percent ? 100 : 1) * c.smallest_detectable_difference, 3)}` : "none", cost];
   return el("tr", { "data-contender": c.contender, "data-target": c.target }, el("th", { scope: "row" }, c.contender),
     el("td", { class: "verdict-cell", title: [c.why, c.warning].filter(Boolean).join("; ") }, verdictMark(c.verdict), c.warning ? el("span", { class: "warned" }, ` ${WARNING}`) : ""),
     el("td", { class: "interval-cell" }, intervalPicture({ tau: c.difference, low: c.low, high: c.high }, { verdict: c.verdict, reach })), ...numbered(heads, cells));
 }
 
-// One target in words, and where measures fail on it; then the settings that measures follow.
+// One target in words, and where measures fail on it.
 function drawDetails() {
   const { findings } = state.data.findings;
   const options = named("targets").filter(([name]) => findings.some((f) => f.target === name));
-  const { effects } = state.data;
-  byId("details").hidden = !options.length && !effects.length;
+  byId("details").hidden = !options.length;
   overview.target = kept(overview.target, options);
-  byId("details-controls").replaceChildren(...(options.length ? [menu("Target", "details-target", options, overview.target, (v) => { overview.target = v; drawDetails(); byId("details-target").focus(); })] : []));
+  byId("details-controls").replaceChildren(menu("Target", "details-target", options, overview.target, (v) => { overview.target = v; drawDetails(); byId("details-target").focus(); }));
   byId("answers").replaceChildren(...answers(overview.target));
-  byId("by-setting").replaceChildren(...robustTable(), ...effectsTable());
+  byId("by-setting").replaceChildren(...robustTable());
 }
 
 const QUESTIONS = {
@@ -192,26 +208,4 @@ function robustTable() {
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Sign errors" }, el("table", { id: "robust" },
       el("thead", {}, el("tr", {}, ...heads.map((h, k) => el("th", { scope: "col", class: k % 4 ? "number" : null }, h)))),
       el("tbody", {}, ...rows.map((r) => el("tr", {}, ...cells(r))))))];
-}
-
-// Effects of settings on measures, as shares of what a perfect separation reaches in this design.
-function effectsTable() {
-  const { effects, followed } = state.data;
-  if (!effects.length) return [];
-  const settings = [...new Set(effects.map((e) => e.setting))];
-  const measures = [...new Set(effects.map((e) => e.measure))];
-  const cell = (m, s) => {
-    const e = effects.find((one) => one.measure === m && one.setting === s);
-    if (!e || !isNumber(e.share) || !e.ceiling) return el("td", { class: "number" }, "–");
-    const share = e.share / e.ceiling;
-    const tau = isNumber(e.tau) && e.tau_ceiling ? el("span", { class: "error" }, ` τ ${tauWords(e.tau / e.tau_ceiling)}`) : "";
-    return el("td", { class: "number", title: `${count(e.n, "run")}, ${count(e.values, "value")} of ${s}`, "data-value": share }, `${fixed(100 * share, 0)} %`, tau,
-      el("span", { class: "bar", "aria-hidden": "true" }, el("i", { style: `width: ${100 * Math.min(share, 1)}%` })));
-  };
-  return [el("h3", { class: "next" }, "Which settings do measures follow?"),
-    ...(followed ? [el("p", {}, followed)] : []),
-    el("p", { class: "quiet" }, "How well the values of a setting separate the runs by a measure, as a share of a perfect separation: the variance of ranks between values, over the largest that this design allows; and for settings that are numbers τ over pairs with different values, ±1 if their order is perfect. A measure that follows the learning rate may carry no more information than the learning rate itself."),
-    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Settings that measures follow" }, el("table", { id: "effects" },
-      el("thead", {}, el("tr", {}, ...["measure", ...settings].map((h, k) => el("th", { scope: "col", class: k ? "number" : null }, h)))),
-      el("tbody", {}, ...measures.map((m) => el("tr", {}, el("th", { scope: "row" }, ...breakable(m)), ...settings.map((s) => cell(m, s)))))))];
 }

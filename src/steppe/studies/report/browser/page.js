@@ -8,38 +8,54 @@ function show(data) {
   drawForest();
   drawContest();
   drawDetails();
+  drawSettings();
   drawFilters();
   drawCompareControls();
   drawScatterControls();
   drawParallelControls();
-  drawImportance();
   drawHeatControls();
   drawCurvesControls();
   drawShapesControls();
   drawMaking();
+  drawShapes(); // filters do not change them
   drawSections();
   changed();
   if (held && document.activeElement?.id !== held) byId(held)?.focus({ preventScroll: true });
 }
 
-const SECTIONS = { overview: "Overview", contest: "Methods", details: "Details", runs: "Runs", compare: "Compare", scatter: "Scatter", parallel: "Parallel", importance: "Settings", heat: "Heat maps", curves: "Curves", spectra: "Spectra", landscapes: "Landscapes", ensembles: "Ensembles", making: "Versions" };
+// The navigation: parts of the page, and the sections of the part on the screen.
+const PARTS = {
+  Overview: { overview: "Overview" },
+  Methods: { contest: "Which method won?" },
+  Details: { details: "One target", settings: "Settings" },
+  Runs: { runs: "All runs", compare: "Two runs" },
+  Charts: { scatter: "Scatter", parallel: "Parallel coordinates", heat: "Heat maps", curves: "Training curves", ensembles: "Ensembles" },
+  Curvature: { spectra: "Spectra", landscapes: "Landscapes" },
+  About: { making: "Measures and versions" },
+};
+const SECTIONS = Object.assign({}, ...Object.values(PARTS));
+const visible = (ids) => Object.keys(ids).filter((id) => !byId(id).hidden);
 
 function drawSections() {
   for (const id of ["runs", "scatter"]) byId(id).hidden = !state.data.runs.names.length || (id === "scatter" && !quantities().length);
-  const links = Object.entries(SECTIONS).filter(([id]) => !byId(id).hidden).map(([id, name]) => el("a", { href: `#${id}` }, name));
-  if (byId("sections").children.length !== links.length) byId("sections").replaceChildren(...links);
+  const links = Object.entries(PARTS).map(([name, ids]) => [name, visible(ids)[0]]).filter(([, id]) => id).map(([name, id]) => el("a", { href: `#${id}` }, name));
+  byId("parts").replaceChildren(...links);
+  markSection();
 }
 
-function startSections() {
-  const mark = () => {
-    const here = Object.keys(SECTIONS).filter((id) => !byId(id).hidden && byId(id).getBoundingClientRect().top < 160).at(-1);
-    for (const link of byId("sections").children) link.setAttribute("aria-current", String(link.getAttribute("href") === `#${here}`));
-    const nav = byId("sections");
+// Marks the part and the section on the screen, and lists the sections of that part.
+function markSection() {
+  const current = visible(SECTIONS).filter((id) => byId(id).getBoundingClientRect().top < 160).at(-1) ?? "overview";
+  const part = Object.values(PARTS).find((ids) => Object.hasOwn(ids, current));
+  const ids = visible(part);
+  const listed = [...byId("sections").children].map((link) => link.hash.slice(1));
+  if (ids.join() !== listed.join()) byId("sections").replaceChildren(...ids.map((id) => el("a", { href: `#${id}` }, SECTIONS[id])));
+  byId("sections").hidden = ids.length < 2;
+  for (const [nav, id] of [[byId("parts"), ids[0]], [byId("sections"), current]]) {
+    for (const link of nav.children) link.setAttribute("aria-current", String(link.hash === `#${id}`));
     const link = nav.querySelector("[aria-current=true]");
     if (link) nav.scrollLeft = link.offsetLeft - nav.offsetLeft - (nav.clientWidth - link.clientWidth) / 2; // it may be wider than the screen
-  };
-  addEventListener("scroll", mark, { passive: true });
-  mark();
+  }
 }
 
 const PAPER_COLUMNS = 14; // that fit on A4 at 8 pt
@@ -61,19 +77,19 @@ function start() {
   startScatter();
   startCurves();
   startShapes();
-  const drawTables = () => { drawForest(); drawRuns(); stackWide(); };
+  const drawTables = () => { drawForest(); drawContest(); drawRuns(); stackWide(); };
   startPrinting(drawTables, drawTables);
+  for (const width of ["639px", "759px"]) matchMedia(`(max-width: ${width})`).addEventListener("change", redrawAll); // a phone that is turned
   onChange(drawRuns);
   onChange(() => { if (!byId("scatter").hidden) drawScatter(); });
   onChange(drawCompare);
   onChange(drawParallel);
   onChange(drawHeat);
   onChange(drawCurves);
-  onChange(drawShapes);
   const data = JSON.parse(byId("data").textContent);
   show(data);
   startLink();
-  startSections();
+  addEventListener("scroll", markSection, { passive: true });
   performance.mark("interactive"); // charts follow
   window.steppe = { tau, state, digits, signed, tauWords, chance, percent, uncertain }; // for the console and for tests
   const drawn = unpackPlotly().then(redrawAll).then(goToLinkedSection).catch((error) => {

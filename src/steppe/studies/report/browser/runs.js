@@ -99,10 +99,10 @@ function drawRuns() {
   if (!here.length) body.append(el("tr", {}, el("td", { colspan: columns.length, class: "quiet" }, "No run matches these filters.")));
   const made = el("table", { class: "runs", id: "runs-table" }, el("thead", {}, el("tr", {}, ...columns.map(headCell))), body);
   made.addEventListener("keydown", moveInTable);
-  const scroll = byId("table").querySelector(".scroll")?.scrollLeft ?? 0;
+  const { scrollLeft = 0, scrollTop = 0 } = byId("table").querySelector(".scroll") ?? {};
   const open = byId("columns")?.open ?? false;
   byId("table").replaceChildren(el("div", { class: "scroll" }, made), underTable(pages, rows, columns));
-  byId("table").querySelector(".scroll").scrollLeft = scroll;
+  Object.assign(byId("table").querySelector(".scroll"), { scrollLeft, scrollTop });
   byId("columns").open = open;
 }
 
@@ -114,7 +114,7 @@ function headCell(c, k) {
     table.head = k;
     drawRuns();
     byId("runs-table").querySelectorAll("thead button")[k].focus();
-  } }, c.title);
+  } }, ...breakable(c.title));
   const kind = c.kind === "number" || (c.kind === "setting" && c.values.some(isNumber)) ? " number" : c.kind === "name" ? " name" : "";
   return el("th", { scope: "col", class: `sortable${kind}`, "aria-sort": on ? (table.down ? "descending" : "ascending") : "none", "data-key": c.key }, button);
 }
@@ -137,7 +137,7 @@ function stateWord(i) {
 }
 
 function underTable(pages, rows, columns) {
-  const turn = (by) => () => { table.page += by; table.focus = 0; drawRuns(); };
+  const turn = (by) => () => { table.page += by; table.focus = 0; drawRuns(); byId("table").querySelector(".scroll").scrollTop = 0; };
   const parts = [];
   if (pages > 1) {
     parts.push(el("button", { type: "button", disabled: table.page === 0, onclick: turn(-1) }, "Previous"),

@@ -135,7 +135,7 @@ function profile(one, place, scale, k) {
   const middle = one.y ? one.y.indexOf(0) : null;
   if (middle === -1) return [];
   const rises = middle === null ? one.rises : one.rises.map((row) => row[middle]);
-  return [{ type: "scatter", mode: "lines", x: one.x, y: rises.map((v) => (isNumber(v) && scale.log ? Math.max(v, scale.low) : v)), ...place, name: plain(short(label(one), 40)), line: { color: category(k), width: 2.5, dash: k ? "dash" : "solid" },
+  return [{ type: "scatter", mode: "lines", x: one.x, y: rises.map((v) => (isNumber(v) && scale.log ? Math.max(v, scale.low) : v)), ...place, name: plain(label(one)), line: { color: category(k), width: 2.5, dash: k ? "dash" : "solid" },
     customdata: rises.map((v) => digits(v + one.loss)), hovertemplate: `${plain(short(label(one), 40))}<br>at %{x:.3g}: rise %{y:.4g}, loss %{customdata}<extra></extra>` }];
 }
 
@@ -190,7 +190,7 @@ function ensemblesFigure() {
     const fitted = slopeOf(kind);
     if (fitted && logs) data.push({ type: "scatter", mode: "lines", ...fittedLine(x, y, fitted.slope), line: { color: category(k), dash: "dash", width: 1.5 }, hoverinfo: "skip", showlegend: false });
   }
-  const axis = (name, values) => ({ words: name, zeroline: false, ...(logs ? { type: "log", ...logTicks(values) } : {}) });
+  const axis = (name, values) => ({ words: titled(column("measures", name) ?? { name }), zeroline: false, ...(logs ? { type: "log", ...logTicks(values) } : {}) });
   return { data, layout: { showlegend: kinds().length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, margin: { l: 70, r: 18, t: 60, b: 56 }, xaxis: axis(shapes.ensembleX, all[0]), yaxis: axis(shapes.ensembleY, all[1]) } };
 }
 
@@ -222,9 +222,9 @@ function drawEnsembleTable() {
 // What the points are, and what was fitted to them.
 function drawEnsembleCaption() {
   const fitted = kinds().map((kind) => [kind, slopeOf(kind)]).filter(([, s]) => s);
-  const slopes = fitted.map(([kind, s]) => `${kind ? `${kind} ` : ""}${minus(s.slope.toFixed(2))}${isNumber(s.error) ? ` ± ${s.error.toFixed(2)}` : ""} (n = ${s.n})`);
+  const slopes = fitted.map(([kind, s]) => `${kind ? `${kind} ` : ""}${minus(s.slope.toFixed(2))}${isNumber(s.low) ? ` (${minus(s.low.toFixed(2))} to ${minus(s.high.toFixed(2))}, n = ${s.n})` : ` (n = ${s.n})`}`);
   byId("ensembles-caption").textContent = "Each point is an ensemble of runs that differ in their seed only: the mean of each measure over its members, and the ensemble's scores on the test rows. Error bars are one standard error over members."
-    + (slopes.length ? ` Dashed lines: least squares on logarithms, with slope ${slopes.join(", ")}.` : "");
+    + (slopes.length ? ` Dashed lines: least squares on logarithms, with slope ${slopes.join(", ")}; in brackets the 95 % interval.` : "");
 }
 
 function drawShapes() {
