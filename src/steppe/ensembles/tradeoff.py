@@ -183,7 +183,7 @@ def slope_words(fitted: Estimate) -> str:
 
 def _kinds(series: Series) -> list[str]:
     """The kinds of rows on which every ensemble has a diversity."""
-    corrupted = all(r.severities for reports in series.values() for r in reports)
+    corrupted = all(r.corrupted for reports in series.values() for r in reports)
     return [*ROWS] if corrupted else ["test"]
 
 
@@ -194,7 +194,7 @@ def _caption(series: Series, diversity: str, kinds: Sequence[str]) -> str:
         "intervals are by Student's t with two degrees of freedom fewer than ensembles.",
     ]
     if "corrupted" in kinds:
-        parts.append("Diversity on corrupted rows is the mean over severities. Open marks: its slopes.")
+        parts.append("Diversity on corrupted rows is over all severities together. Open marks: its slopes.")
     for rows in kinds:
         each = (f"{label} {slope_words(e)}, {e.n} ensembles" for label, e in slopes(series, diversity, rows).items())
         parts.append(f"Slopes on {ROWS[rows]}: {'; '.join(each)}.")
