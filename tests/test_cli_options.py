@@ -31,8 +31,9 @@ ON += "--standardise --trust --config"
 RUN = (  # what a run takes
     "--data --data-root --model --model-options --method --rho --method-options --optimizer --lr --momentum "
     "--nesterov --weight-decay --epochs --steps --batch-size --schedule --milestones --decay --warmup --fraction "
-    "--per-class --label-noise --validation --held-out --augment --label-smoothing --sharp-rows --clip --ema --swa "
-    "--swa-every --precision --on-nonfinite --evaluate-every --corruptions --severities --measures --measure-every "
+    "--per-class --label-noise --validation --held-out --augment --label-smoothing --sharp-rows --prune "
+    "--prune-at --clip --ema --swa --swa-every --precision --on-nonfinite --evaluate-every --corruptions "
+    "--severities --measures --measure-every "
     "--measure-rows --seed --data-seed --device --threads --capture --fsdp --checkpoint-every --loggers --out "
     "--progress --dry-run --config"
 )
@@ -40,8 +41,8 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
     "train": RUN,
     "measure": f"RUN|CHECKPOINT --measures --out --dry-run {ON}",
     "landscape": f"RUN|CHECKPOINT --compare --out --axes --directions --span --rise --points --view --log {ON}",
-    "ensemble": "--members --strategy --member-radii --exchange-at --exchange-every --share --named --rest --how "
-    f"--processes --radii --sharpness --diversity --average --plot {RUN}",
+    "ensemble": "--members --seeds --strategy --member-radii --exchange-at --exchange-every --share --named --rest "
+    f"--how --processes --repeats --radii --sharpness --diversity --average --plot {RUN}",
     "reproduce": f"NAME --budget --out --records --report --data-root --dry-run {ENGINE} --progress --list",
     "theory": "NAME --out --quick --seed --sizes",
     "study init": "FILE --data --model",
