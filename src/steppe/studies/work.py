@@ -184,11 +184,12 @@ def _targets(
     if "test_error" in values:
         values["gap"], errors["gap"] = values["test_error"] - values["train_error"], errors["test_error"]
     values["loss_gap"] = values["test_loss"] - values["train_loss"]
-    scores = last if "corrupted_accuracy" in last else under_corruptions(model, splits.test, problem, config, Workers())
+    corrupted = last if "corrupted_accuracy" in last else {}
+    corrupted = corrupted or under_corruptions(model, splits.test, problem, config, Workers())
     source = None
-    if "corrupted_accuracy" in scores:
-        values["corrupted_error"] = 1 - scores["corrupted_accuracy"]
-        source = scores.get("corrupted_source", REMADE)  # runs without the entry are older than it
+    if corrupted:
+        values["corrupted_error"] = 1 - corrupted["corrupted_accuracy"]
+        source = str(corrupted.get("corrupted_source", REMADE))  # runs without the entry are older than it
     model.eval()
     return values, errors, source
 
