@@ -31,7 +31,7 @@ ON += "--standardise --trust --config"
 RUN = (  # what a run takes
     "--data --data-root --model --model-options --method --rho --method-options --optimizer --lr --momentum "
     "--nesterov --weight-decay --epochs --steps --batch-size --schedule --milestones --decay --warmup --fraction "
-    "--per-class --label-noise --validation --held-out --augment --label-smoothing --sharp-rows --prune "
+    "--per-class --labels --label-noise --validation --held-out --augment --label-smoothing --sharp-rows --prune "
     "--prune-at --clip --ema --swa --swa-every --precision --on-nonfinite --evaluate-every --corruptions "
     "--severities --measures --measure-every "
     "--measure-rows --seed --data-seed --device --threads --capture --fsdp --checkpoint-every --loggers --out "

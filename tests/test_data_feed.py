@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from steppe.data.augment import AUGMENTATIONS, augmentation
+from steppe.data.augment import AUGMENTATIONS, Augmentations, augmentation
 from steppe.data.dataset import Dataset
 from steppe.data.feed import Feed, batches
 from steppe.data.pixels import Standard
 
-ALL = ["crop", "flip", "randaugment", "mixup"]
+ALL = ["resized-crop", "colour-jitter", "crop", "flip", "randaugment", "mixup"]
 
 
 def numbered(rows: int) -> Dataset:
@@ -198,6 +198,26 @@ def test_a_batch_is_a_few_kernels_and_never_waits_for_the_device(names, monkeypa
     waiting = {"local_scalar_dense", "item", "nonzero", "masked_select", "unique2", "equal"}
     assert not waiting & set(calls.names), calls.names
     assert len(calls.names) <= (14 if "crop" in names else 150), calls.names
+
+
+def test_large_images_are_not_prepared_far_ahead(monkeypatch):
+    data, seen = photos(), []
+
+    def watched(images, targets, draws):
+        seen.append(len(images))
+        return images, targets
+
+    augment = Augmentations((watched,))
+    list(Feed(data, 4, 0, augment).epoch(0))
+    assert seen == [40]  # small images: all at once
+    seen.clear()
+    monkeypatch.setattr("steppe.data.feed.MOST_AHEAD", 3 * 8 * 8 * 9)
+    list(Feed(data, 4, 0, augment).epoch(0))
+    assert seen == [8] * 5  # two batches of four, which are at most nine images
+    seen.clear()
+    monkeypatch.setattr("steppe.data.feed.MOST_AHEAD", 1)
+    list(Feed(data, 4, 0, augment).epoch(0))
+    assert seen == [4] * 10  # never less than a batch
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -115,7 +115,8 @@ def resized_crop(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Ten
     top, left, tall, wide = random_boxes(len(images), height, width, draws, images.device)
     rows = _resized_places(top, tall, height)
     columns = _resized_places(left, wide, width)
-    grid = torch.stack(torch.broadcast_tensors(columns.unsqueeze(1), rows.unsqueeze(2)), -1)
+    whole = (len(images), height, width)
+    grid = torch.stack([columns.unsqueeze(1).expand(whole), rows.unsqueeze(2).expand(whole)], -1)
     out = grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=True)
     return (out if images.is_floating_point() else out.round_().to(images.dtype)), targets
 
@@ -173,9 +174,7 @@ def colour_jitter(brightness: float = JITTER, contrast: float = JITTER, saturati
         out = images.float()
         for change in order.unbind(1):
             is_ = [(change == i).view(-1, 1, 1, 1) for i in range(3)]
-            factor = 1 + sum(
-                at.view(-1) * most * amount for at, most, amount in zip(is_, reach, spread.unbind(1), strict=True)
-            )
+            factor = 1 + torch.stack([(change == i) * reach[i] * spread[:, i] for i in range(3)]).sum(0)
             shades = grey(out)
             degenerate = torch.where(is_[1], shades.mean((2, 3), keepdim=True), shades).masked_fill(is_[0], 0)
             out = torch.lerp(degenerate.expand_as(out), out, factor.clamp(min=0).view(-1, 1, 1, 1)).clamp_(0, 255)

@@ -226,7 +226,7 @@ def _targets(
     source = None
     if config.corruptions:
         damaged = last if "corrupted" in last else under_corruptions(model, splits.test, problem, config, Workers())
-        source = damaged.get("corrupted_source", REMADE)  # runs without the entry are older than it
+        source = str(damaged.get("corrupted_source", REMADE))  # runs without the entry are older than it
         values["corrupted_error"] = 1 - damaged["corrupted_accuracy"]
         for severity, shares in zip(config.severities, zip(*damaged["corrupted"].values(), strict=True), strict=True):
             values[f"corrupted_error@{severity}"] = 1 - fmean(shares)
