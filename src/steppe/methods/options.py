@@ -52,7 +52,7 @@ RANGES: Mapping[str, Range] = {  # by the name of the option, for all methods
 
 
 def checked(factory: Callable[..., Any], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `factory`, checked; converts names and parts of triples, and the string "inf", which JSON needs."""
+    """The options of `factory`, checked; converts parts of triples by name, and the string "inf", which JSON needs."""
     hints = get_type_hints(factory)
     return {option: _checked(option, name, value, hints.get(option, Any)) for option, value in options.items()}
 

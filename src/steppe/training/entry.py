@@ -124,7 +124,7 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
 def _build(config: Config, path: Path, workers: Workers, device: torch.device, done: Loaded | None) -> Training:
     """Build the run in the state of a checkpoint, and write run.yaml."""
     splits = data_of(config)
-    training = Training(config, path, splits, task_of(splits), workers, device)
+    training = Training(config, path, splits, task_of(splits), workers, device, resumed=done is not None)
     if done is not None:
         training.load(done)
     if workers.rank == 0:
