@@ -97,7 +97,7 @@ def test_other_mismatches_raise_and_leave_nothing(state: dict[str, Tensor], says
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no checkpoint '.*nowhere.pt'"):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint '.*nowhere.pt'"):
         train(config(tmp_path / "run", init=str(tmp_path / "nowhere.pt")))
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="a folder without a run's checkpoint"):
@@ -170,9 +170,12 @@ def by_hand(settings: Config, factor: dict[str, float]) -> dict[str, Tensor]:
             {"lr_factors": {"backbone": 0.5, "*.bias": 0.1, "3.weight": 2.0}},
             {"1.weight": 0.5, "1.bias": 0.05, "3.bias": 0.1, "3.weight": 2.0},
         ),
-        ({"lr_factors": {"backbone": 0.1}, "freeze": ["head"]}, {"1.weight": 0.1, "1.bias": 0.1, "3.weight": 0.0, "3.bias": 0.0}),
+        (
+            {"lr_factors": {"backbone": 0.1}, "freeze": ["head"]},
+            {"1.weight": 0.1, "1.bias": 0.1, "3.weight": 0.0, "3.bias": 0.0},
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_parameter_has_its_learning_rate(
     changes: dict[str, Any], factor: dict[str, float], tmp_path: Path
 ) -> None:
@@ -289,18 +292,19 @@ def in_format(model: nn.Module) -> list[bool]:
 
 
 def test_channels_last_gives_the_same_numbers_up_to_rounding(tmp_path: Path) -> None:
-    one, other = (train(config(tmp_path / str(c), channels_last=c, **IMAGES)) for c in (True, False))
+    """After one step: later ones amplify rounding, as BatchNorm over few rows does."""
+    one, other = (train(config(tmp_path / str(c), channels_last=c, steps=1, **IMAGES)) for c in (True, False))
     for name, w in one.weights().items():
         assert w.is_contiguous(), "files hold contiguous tensors"
-        torch.testing.assert_close(w, other.weights()[name], rtol=1e-2, atol=1e-3)
-    assert one.result["test_loss"] == pytest.approx(other.result["test_loss"], rel=1e-2)
+        torch.testing.assert_close(w, other.weights()[name], rtol=1e-4, atol=1e-5)
+    assert one.result["test_loss"] == pytest.approx(other.result["test_loss"], rel=1e-4)
 
 
 def test_channels_last_runs_resume_bit_for_bit(tmp_path: Path) -> None:
     whole = train(config(tmp_path / "whole", channels_last=True, **IMAGES))
     settings = config(tmp_path / "parts", channels_last=True, **IMAGES)
     stopped(settings, 1)
-    stopped(settings, 6)
+    stopped(settings, 4)
     assert_same_end(train(settings), whole)
 
 
