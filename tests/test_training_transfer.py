@@ -218,9 +218,19 @@ def test_statistics_of_frozen_layers_stay(tmp_path: Path) -> None:
     torch.testing.assert_close(run.weights()["3.weight"], model[3].weight.detach(), rtol=1e-5, atol=1e-6)
 
 
+def test_measures_are_over_the_trained_parameters(tmp_path: Path) -> None:
+    run = train(config(tmp_path, model="training_runs:plain", freeze=["backbone"]))
+    assert sum(t.numel() for t in run.objective().weights.tensors) == 8 * 2 + 2
+
+
+def headless(shape: tuple[int, ...]) -> nn.Module:
+    return nn.Linear(shape[0], 2)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        ({"freeze": ["head"], "model": "test_training_transfer:headless"}, "the model has no head, as no tensor"),
         ({"freeze": ["backbone", "head"]}, "leaves no parameter to train"),
         ({"freeze": ["layer1.*"]}, "freeze: there is no parameter 'layer1.\\*'"),
         ({"lr_factors": {"bakbone": 0.1}}, "lr_factors: .* Did you mean 'backbone'"),

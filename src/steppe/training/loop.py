@@ -71,7 +71,7 @@ class Training:
         if config.init is not None and not resumed:  # a checkpoint of the run replaces these weights
             self.init = load_init_(model, Path(config.init), head_of(config, task.shape, task.outputs))
         if channels_last(config, task, device):
-            model = model.to(memory_format=torch.channels_last)
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
         model = wrapped(model.to(device), workers, device, config.fsdp)
         self.state = TrainState(model, optimizer_of(config, model, self.course, task), averages_of(config), workers)
         self.own_lr = sets_lr(self.state.opt)

@@ -81,6 +81,9 @@ def _selected(patterns: Sequence[str], setting: str, names: Collection[str], hea
             matching = {name for name in names if (name in of_head) == (pattern == HEAD)}
         else:
             matching = {name for name in names if fnmatchcase(name, pattern)}
+        if not matching and pattern in (HEAD, BACKBONE):
+            few = "no" if pattern == HEAD else "every"
+            raise ValueError(f"{setting}: the model has no {pattern}, as {few} tensor follows the number of outputs")
         if not matching:
             raise ValueError(f"{setting}: {unknown('parameter', pattern, [HEAD, BACKBONE, *names])}")
         selected |= matching
