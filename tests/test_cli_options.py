@@ -7,6 +7,7 @@ import re
 import resource
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,13 +30,13 @@ ENGINE = "--engine --address --workers --retries --again --trust"
 ON = "--split --rows --batch --seed --precision --device --weights --model --model-options --data --data-root "
 ON += "--standardise --trust --config"
 RUN = (  # what a run takes
-    "--data --data-root --model --model-options --method --rho --method-options --optimizer --lr --momentum "
-    "--nesterov --weight-decay --epochs --steps --batch-size --schedule --milestones --decay --warmup --fraction "
-    "--per-class --labels --label-noise --validation --held-out --augment --label-smoothing --sharp-rows --prune "
-    "--prune-at --clip --ema --swa --swa-every --precision --on-nonfinite --evaluate-every --corruptions "
-    "--severities --measures --measure-every "
-    "--measure-rows --seed --data-seed --device --threads --capture --fsdp --checkpoint-every --loggers --out "
-    "--progress --dry-run --config"
+    "--data --data-root --model --model-options --init --freeze --method --rho --method-options --optimizer --lr "
+    "--lr-factors --momentum --nesterov --weight-decay --epochs --steps --batch-size --schedule --milestones "
+    "--decay --warmup --fraction --per-class --labels --label-noise --validation --held-out --augment "
+    "--label-smoothing --sharp-rows --prune --prune-at --clip --ema --swa --swa-every --precision --on-nonfinite "
+    "--evaluate-every --corruptions --severities --measures --measure-every --measure-rows --seed --data-seed "
+    "--device --threads --capture --channels-last --fsdp --checkpoint-every --loggers --out --progress --dry-run "
+    "--config"
 )
 SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's script
     "train": RUN,
@@ -158,7 +159,7 @@ def test_flags_go_before_the_file_and_the_file_before_defaults(
         words.append(switch[value] if isinstance(value, bool) else f"--{key}={typed}")
     asked = parse(command("train"), words)
     assert isinstance(asked, Parsed)
-    defaults = vars(Config())
+    defaults = {f.name: command("train").options()[f.name].default for f in fields(Config)}
     for key in defaults:
         wanted = by_flag.get(key, in_file.get(key, defaults[key]))
         if key == "model_options" and key in by_flag:
@@ -181,7 +182,7 @@ def test_help_shows_what_the_file_says(tmp_path: Path, monkeypatch: pytest.Monke
     page = parse(command("train"), ["--help", "--config", "mine.yaml"])
     assert isinstance(page, str)
     assert "(from mine.yaml: 0.25)" in " ".join(page.split())
-    assert "(default: 0.9)" in page  # momentum
+    assert "(default: 0.0005)" in page  # weight decay
     assert re.search(r"--seed N .*\n.*\(default: 0\)", page)  # 0 is a value, unlike None and an empty list
     assert "default: null" not in page
     assert "default: )" not in page

@@ -29,7 +29,7 @@ BOUNDS = {
     "drop": (0, True, 1, True), "samples": (1, True, inf, False), "every": (1, True, inf, False),
     "k": (1, True, inf, False), "alpha": (0, True, inf, False), "sigma": (0, True, inf, False),
     "smoothing": (0, True, inf, False), "beta": (0, False, 1, True), "gamma": (0, False, 1, True),
-    "parts": (1, True, inf, False),
+    "parts": (1, True, inf, False), "side": (0, False, inf, False),
 }  # fmt: skip
 JUNK = [object(), [0.5], {"class_path": "os.system"}, "evil.C", (1,), b"1", {1}, 1j]
 

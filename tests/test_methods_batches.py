@@ -74,12 +74,25 @@ def test_agnostic_sam_on_held_out_data(simple):
     assert followed.rows == [[10, 10]] * 5, "the batch itself is seen whole, at w and at the top"
 
 
-def test_agnostic_sam_by_the_papers_defaults():
-    """rho_1 = 0.1 = 2 rho_2, seven rows of ten."""
+@pytest.mark.parametrize("name", ["agnostic-sam", "agnostic-sam-simple"])
+@pytest.mark.parametrize(("options", "later", "radii"), [
+    ({}, None, (0.1, 0.05)),
+    ({"rho": 0.2}, None, (0.2, 0.1)),
+    ({"rho": 0.2}, 0.3, (0.3, 0.15)),  # a schedule of the radius keeps the ratio
+    ({"rho": 0.2, "held_out_rho": 0.03}, None, (0.2, 0.03)),
+])  # fmt: skip
+def test_agnostic_sam_by_the_papers_defaults(name, options, later, radii):
+    """rho_1 = 0.1 = 2 rho_2, seven rows of ten; another rho_1 keeps the ratio."""
     model = PROBLEM.fresh_model()
-    opt = build("agnostic-sam", BASES["sgd"][0](model.parameters()), model=model)
+    opt = build(name, BASES["sgd"][0](model.parameters()), model=model, **options)
+    if later is not None:
+        opt.param_groups[0]["rho"] = later
     chance = Chance(opt, model)
-    rule = naive.agnostic_sam(0.1, 0.05, lambda land, t: tuple(land.rows(i) for i in chance.split(t, 10, 0.7)))
+
+    def parts(land, t):
+        return tuple(land.rows(i) for i in chance.split(t, 10, 0.7))
+
+    rule = naive.agnostic_sam(*radii, parts, simple=name.endswith("simple"))
     assert_follows(Run(PROBLEM, model, opt), PROBLEM, rule)
 
 

@@ -164,3 +164,60 @@ def test_a_law_may_return_what_it_was_shown(shown, n):
         turn.backward(problem.losses(model(x), y))
     opt.step()
     assert torch.equal(flat_weights(model), problem.start)
+
+
+BY_PARTS = [
+    ({"phi": "identity", "psi": "identity", "mu": "sphere"}, TRACE),
+    ({"phi": "twice-variance", "psi": "moments", "mu": ["gaussian"], "correction": "bessel"}, FROBENIUS),
+    ({"phi": {"times": -2}, "psi": {"times": -1}, "mu": {"hypercube": 0.01}, "logs": True}, DETERMINANT),
+    ({"like": "determinant", "psi": {"times": -0.5}}, DETERMINANT_RELEASED),
+    ({"like": "determinant", "mu": {"hypercube": 0.2}}, replace(DETERMINANT, laws=(Hypercube(0.2),))),
+    ({"phi": {"times": -2}, "psi": {"times": 0.3}, "mu": "gaussian", "logs": True}, steppe.exponential(0.3)),
+    ({"like": "trace", "mu": "rademacher"}, replace(TRACE, laws=(rademacher,))),
+    ({"like": "trace", "mu": "hypercube"}, replace(TRACE, laws=(Hypercube(),))),
+]
+
+
+@pytest.mark.parametrize(("parts", "triple"), BY_PARTS)
+def test_triples_by_the_names_of_their_parts(parts, triple):
+    assert steppe.method("universal-sam", triple=parts, n=2) == UniversalSAM(triple, n=2)
+
+
+def test_named_parts_compute_the_functional_of_their_names():
+    """An own triple, its value by numpy: -2 log mean exp(0.3 t), exponentiated."""
+    made = steppe.method("universal-sam", triple=BY_PARTS[5][0]).triple
+    u = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64)
+    expected = sum(exp(0.3 * x) for x in u.tolist()) / 3
+    assert made.value(u.reshape(3, 1)).item() == pytest.approx(expected**-2, rel=1e-12)
+
+
+@pytest.mark.parametrize("side", [None, 0.02, 1.5])
+def test_the_side_of_det_sams_cube(side):
+    """Draws fill the cube of that side: largest entry, and variance side^2 / 12, over 4000 entries."""
+    (law,) = steppe.method("det-sam", side=side).triple.laws
+    space = Space([torch.zeros(4000, dtype=torch.float64)])
+    entries = law(Draw(space, (0, 0, 0), space.zeros(), space.zeros())).tensors[0]
+    width = side or 0.02
+    assert 0.999 * width / 2 < entries.abs().max() <= width / 2
+    assert entries.var().item() == pytest.approx(width**2 / 12, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"phi": "identity", "psi": "identity"}, "mu is missing"),
+        ({"like": "determinat"}, "Did you mean 'determinant'"),
+        ({"like": "trace", "mu": "cube"}, "Did you mean 'hypercube'"),
+        ({"like": "trace", "phi": "times"}, "phi of a triple takes times with its factor, {times: NUMBER}"),
+        ({"like": "trace", "phi": {"times": "2"}}, "with its factor"),
+        ({"like": "trace", "mu": {"sphere": 2}}, "takes sphere without a number"),
+        ({"like": "trace", "psi": "moments"}, "phi of a triple takes the 2 components of psi to one number, not to 2"),
+        ({"like": "trace", "logs": 1}, "logs of a triple takes true or false, not 1"),
+        ({"like": "trace", "law": "sphere"}, "There are: correction, like, logs, mu, phi, psi"),
+        ({"like": "frobenius", "mu": ["sphere"] * 3}, "psi has 2 components"),
+    ],
+)
+def test_wrong_parts_are_refused(parts, says):
+    with pytest.raises(ValueError, match="triple of universal-sam: ") as error:
+        steppe.method("universal-sam", triple=parts, n=2)
+    assert says in str(error.value)

@@ -55,7 +55,7 @@ def test_python_blocks_of_the_page_on_methods_take_steps() -> None:
     names: dict[str, object] = {}
     setup, *others = blocks(METHODS_PAGE, "python")
     exec(compile(setup, "docs/methods.md", "exec"), names)
-    assert len(others) == 3
+    assert len(others) == 4
     for block in others:
         exec(compile(block, "docs/methods.md", "exec"), names)
         assert took_one_step(names["opt"])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
-from math import exp, log, pi, sqrt
+from math import exp, log, pi, prod, sqrt
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from steppe import DETERMINANT, FROBENIUS, TRACE, Hypercube, exponential
+from steppe import DETERMINANT, FROBENIUS, TRACE, Hypercube, SharpnessAware, UniversalSAM, exponential
 from steppe.measures import ZerothOrder, exponential_integrals
 from steppe.theory import universal
 from steppe.theory import zero_loss_manifold as manifold
@@ -276,3 +278,86 @@ def test_explicit_bias_as_a_study() -> None:
     assert half == pytest.approx(10)
     assert lowest == pytest.approx(result.data["minima"]["determinant"], abs=1e-3)
     assert sqrt(len(result.figure["data"])) > 3
+
+
+# -- Frob-SAM's gradient at a critical point ---------------------------------------------------------------------------
+
+NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(4)  # exact for degree 7: a loss times a gradient
+RULE = [(x, w / sqrt(2 * pi)) for x, w in zip(NODES, NODE_WEIGHTS, strict=True)]  # N(0, 1)
+
+
+def expected_gradient(loss: Callable[[Tensor], Tensor], at: Tensor, rho: float) -> Tensor:
+    """The mean of Algorithm 3's gradient over both its Gaussian draws, by quadrature of the method itself."""
+    d = len(at)
+    draws = [
+        (torch.tensor([x for x, _ in point], dtype=F64), prod(w for _, w in point))
+        for point in itertools.product(RULE, repeat=d)
+    ]
+    weights = torch.nn.Parameter(at.clone())
+    total = torch.zeros(d, dtype=F64)
+    for (v, p), (u, q) in itertools.combinations_with_replacement(draws, 2):  # symmetric in its two draws
+        nodes = iter([v, u])
+        triple = replace(FROBENIUS, laws=(lambda draw, nodes=nodes: draw.space.vector([next(nodes).clone()]),))
+        opt = SharpnessAware(torch.optim.SGD([weights], lr=0.0), UniversalSAM(triple, rho, n=2))
+        for turn in opt.passes():
+            turn.backward(loss(weights))
+        assert weights.grad is not None
+        total += p * q * (1 if v is u else 2) * weights.grad
+        opt.step()
+        opt.zero_grad()
+    return total
+
+
+def quartic(d: int, seed: int) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
+    """A polynomial with a critical point at 0, and its second and third derivatives there, all without symmetry."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def symmetric(order: int) -> Tensor:
+        t = torch.randn([d] * order, dtype=F64, generator=generator)
+        return torch.stack([t.permute(*p) for p in itertools.permutations(range(order))]).mean(0)
+
+    hessian, third, fourth = symmetric(2), symmetric(3), symmetric(4)
+
+    def loss(x: Tensor) -> Tensor:
+        cubic = torch.einsum("ijk,i,j,k->", third, x, x, x)
+        return x @ hessian @ x / 2 + cubic / 6 + torch.einsum("ijkl,i,j,k,l->", fourth, x, x, x, x) / 24
+
+    return loss, hessian, third
+
+
+def at_small_radius(loss: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """The limit of the expected gradient over rho^2; the gradient of a quartic has terms up to rho^6, all even."""
+    radii = [0.4, 0.2, 0.1]
+    values = [(expected_gradient(loss, at, rho) - torch.func.grad(loss)(at)) / rho**2 for rho in radii]
+    powers = torch.tensor([[rho**k for k in (0, 2, 4)] for rho in radii], dtype=F64)
+    return torch.linalg.solve(powers, torch.stack(values))[0]
+
+
+@pytest.mark.parametrize(("d", "seed"), [(1, 0), (1, 1), (2, 2)])
+def test_frob_sams_gradient_at_a_critical_point_has_a_second_term(d: int, seed: int) -> None:
+    loss, hessian, third = quartic(d, seed)
+    limit = at_small_radius(loss, torch.zeros(d, dtype=F64))
+    norm, extra = universal.frob_sam_gradient(hessian, third)
+    torch.testing.assert_close(limit, norm + extra, rtol=1e-8, atol=1e-10)
+    assert (extra.norm() > 0.05 * norm.norm()).item(), "the test can tell"
+    zero = torch.zeros(d, dtype=F64, requires_grad=True)
+    squared = torch.autograd.functional.hessian(loss, zero, create_graph=True).square().sum()
+    torch.testing.assert_close(norm, torch.autograd.grad(squared, zero)[0])
+    if d == 1:
+        torch.testing.assert_close(norm, extra)  # so the gradient is twice that of the squared norm
+
+
+def test_along_a_manifold_of_minima_the_second_term_vanishes() -> None:
+    """L = h(s) y^2 / 2 + y^3 / 2 with minima at y = 0: along s the gradient is that of ||H||^2 = h^2, across it not."""
+
+    def h(s: Tensor) -> Tensor:
+        return 1 + s + s**2 / 2
+
+    def loss(x: Tensor) -> Tensor:
+        return h(x[0]) * x[1] ** 2 / 2 + x[1] ** 3 / 2
+
+    at = torch.tensor([0.3, 0.0], dtype=F64)
+    along, across = at_small_radius(loss, at).tolist()
+    value, slope, third = h(at[0]).item(), 1 + 0.3, 3.0
+    assert along == pytest.approx(2 * value * slope, rel=1e-8)
+    assert across == pytest.approx(2 * value * third + 2 * value * third, rel=1e-8)

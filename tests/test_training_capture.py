@@ -48,6 +48,7 @@ def trained(settings, monkeypatch, *, captured: bool):
         ("frob-sam", {}),
         ("sam", {"clip": 0.5, "ema": 0.9}),
         ("sam", {"prune": 0.6, "prune_at": 0.7}),
+        ("sam", {"lr_factors": {"backbone": 0.5}, "freeze": ["1.*", "2.*"]}),
     ],
 )
 def test_runs_with_captured_steps_equal_eager_runs(tmp_path, monkeypatch, method, options):

@@ -201,7 +201,7 @@ def test_every_row_is_counted_once(method: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_method_that_sets_the_learning_rate_is_left_alone(tmp_path: Path) -> None:
-    settings = config(tmp_path, method="sa-sgd", model="training_runs:plain", weight_decay=0.0, momentum=0.0)
+    settings = config(tmp_path, method="sa-sgd", model="training_runs:plain", weight_decay=0.0, lr=0.1)
     run = train(settings)
     model = model_of(settings, (2,), 2)
     opt = steppe.build("sa-sgd", torch.optim.SGD(model.parameters(), lr=0.1))

@@ -67,6 +67,7 @@ def until_signal(rank: int, asked: dict[str, Any], step: int) -> str:
         {"method": "sam", "ema": 0.9, "swa": 0.0, "clip": 0.5},
         {"method": "looksam", "optimizer": "adamw", "lr": 0.01, "validation": 0.2, "batch_size": 16},
         {"method": "none", "data": "teacher-student", "lr": 0.01},
+        {"method": "gsam", "freeze": ["1.*"], "lr_factors": {"head": 2.0}},
     ],
     ids=lambda c: c["method"],
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..training.config import Config, refuse_unknown
+from ..training.config import OWN_STEP_SIZE, Config, refuse_unknown
 from .errors import STOPPED, usage_errors
-from .options import Command, File, Sources
+from .options import DEFAULT, Command, File, Sources
 from .output import Output, add_row, table
 
 
@@ -36,7 +36,14 @@ def run(config: Config, how: How, file: File, sources: Sources) -> Output:
         code = STOPPED if "SIGINT" in str(stop) else stop.exit_code
         return Output({"out": str(stop.path), "finished": False}, errors=[f"steppe train: {stop}"], code=code)
     data = {"out": str(done.path), "finished": done.finished, "epochs": len(done.records), "last": done.result}
-    return Output(data, [f"{done.path}: {len(done.records)} epochs, {summary(done.result)}"])
+    lines = [started(done.about["init"])] if "init" in done.about else []
+    return Output(data, [*lines, f"{done.path}: {len(done.records)} epochs, {summary(done.result)}"])
+
+
+def started(init: dict[str, Any]) -> str:
+    """Return the line about the initial weights of a run."""
+    new = f"new, with random weights: {', '.join(init['replaced'])}" if init["replaced"] else "all tensors loaded"
+    return f"started from {init['file']}; {new}"
 
 
 def dry(config: Config, sources: Sources) -> Output:
@@ -57,6 +64,9 @@ def dry(config: Config, sources: Sources) -> Output:
     resolved = {name: {"value": value, "from": sources.of[name]} for name, value in asdict(config).items()}
     if config.rho is None and "rho" in opt.param_groups[0]:
         resolved["rho"] = {"value": opt.param_groups[0]["rho"], "from": f"{config.method}'s own default"}
+    for name in OWN_STEP_SIZE.get(config.method, {}):
+        if sources.of[name] == DEFAULT:
+            resolved[name]["from"] = f"{config.method}'s own default"
     resolved["out"] = {"value": str(path), "from": sources.of["out"]}
     done = resume_point(path, read_run_yaml(path), config) if path.exists() else None
     plan: dict[str, Any] = {
@@ -66,6 +76,7 @@ def dry(config: Config, sources: Sources) -> Output:
         "steps_per_epoch": course.per_epoch,
         "passes_a_step": passes(opt.method),
         "would_write": [str(path / name) for name in (RUN, RECORDS, WEIGHTS, PREVIOUS, "state-*.safetensors")],
+        "init": None if training.init is None else asdict(training.init),
         "goes_on_from": None if done is None else "its end" if done.about.finished else str(done.about.position),
     }
     return Output({"config": resolved, **plan}, _shown(resolved, plan))
@@ -82,6 +93,7 @@ def _shown(resolved: dict[str, Any], plan: dict[str, Any]) -> list[Any]:
         f"\n{plan['parameters']:,} parameters, {rows} rows, {plan['steps']:,} steps ({plan['steps_per_epoch']:,} per "
         f"epoch), passes per step: {plan['passes_a_step']}",
         *(resumes if plan["goes_on_from"] else []),
+        *([started(plan["init"])] if plan["init"] else []),
         f"would write {', '.join(plan['would_write'])}; nothing was trained or written",
     ]
 

@@ -8,6 +8,8 @@ from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.rows import Rows, Split, held_out, whole
 
+HALF = 0.5  # of rho: section 4.1, rho_1 = 2 rho_2
+
 
 @dataclass(frozen=True)
 class AgnosticSAM(Method):
@@ -18,7 +20,8 @@ class AgnosticSAM(Method):
     rho
         The radius of the ascent on the training rows B_t. Default: section 4.1, CIFAR-10.
     held_out_rho
-        The radius of the ascent on the held-out rows B_v. Default: section 4.1, rho_1 = 2 rho_2 in all experiments.
+        The radius of the ascent on the held-out rows B_v. Defaults to half of rho: section 4.1, rho_1 = 2 rho_2 in all
+        experiments.
     share
         The fraction of each batch that becomes B_t; the other rows are B_v. Default: section 3.3. With None the batch
         is B_t, and B_v is the caller's held-out data: `opt.step(closure, held_out=...)`, or `turn.held_out` in a loop.
@@ -28,16 +31,17 @@ class AgnosticSAM(Method):
     """
 
     rho: float | Ascent = 0.1
-    held_out_rho: float | Ascent = 0.05
+    held_out_rho: float | Ascent | None = None
     share: float | None = 0.7
     simple: bool = False
 
     def plan(self, site: Site) -> Plan:
         train, rest = self._rows(site)
-        down = ball(self.held_out_rho)
+        up = ball(self.rho)
+        down = up.within(site, HALF) if self.held_out_rho is None else ball(self.held_out_rho)
         # B_t comes first: the first pass updates the running statistics, and B_t is the larger part
         here = yield Probe(rows=train)
-        top = ball(self.rho).within(site).steepest_(here.grad, site)
+        top = up.within(site).steepest_(here.grad, site)
         held = yield Probe(rows=rest)
         if not self.simple:
             held = yield Probe(at=down.steepest_(held.grad, site), rows=rest)

@@ -9,10 +9,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
-from .._util.names import unknown
 from .._util.types import WORDS, alternatives
 from ..core.ball import Ascent
-from ..core.triple import TRIPLES, Triple
+from ..core.triple import TRIPLES, Triple, triple_of
 
 Range = tuple[str, Callable[[Any], bool]]  # in words, and as a test
 
@@ -33,6 +32,7 @@ RANGES: Mapping[str, Range] = {  # by the name of the option, for all methods
     "eta": NOT_NEGATIVE,
     "n": COUNT,
     "strength": FINITE,
+    "side": POSITIVE,
     "delta": NOT_NEGATIVE,
     "damping": POSITIVE,
     "epsilon": NOT_NEGATIVE,
@@ -52,17 +52,18 @@ RANGES: Mapping[str, Range] = {  # by the name of the option, for all methods
 
 
 def checked(factory: Callable[..., Any], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `factory`, checked; converts names of triples, and the string "inf", which JSON needs."""
+    """The options of `factory`, checked; converts parts of triples by name, and the string "inf", which JSON needs."""
     hints = get_type_hints(factory)
     return {option: _checked(option, name, value, hints.get(option, Any)) for option, value in options.items()}
 
 
 def _checked(option: str, name: str, value: Any, hint: Any) -> Any:
     kinds, within = alternatives(hint), RANGES.get(option, ("", lambda v: True))
-    if Triple in kinds and isinstance(value, str):
-        if value not in TRIPLES:
-            raise ValueError(f"{option} of {name}: {unknown('triple', value, TRIPLES)}")
-        return TRIPLES[value]
+    if Triple in kinds and isinstance(value, str | Mapping):
+        try:
+            return triple_of(value)
+        except ValueError as error:
+            raise ValueError(f"{option} of {name}: {error}") from error
     if float in kinds and value == "inf" and within[1](inf):
         return inf
     if not any(_fits(value, kind, within[1]) for kind in kinds):
@@ -91,7 +92,7 @@ def _words(kinds: tuple[Any, ...], within: str) -> str:
         elif kind in (int, float):
             parts.append(f"{WORDS[kind]}{', ' if within else ''}{within}")
         elif kind is Triple:
-            parts.append(f"a triple ({', '.join(TRIPLES)}, or a Triple)")
+            parts.append(f"a triple ({', '.join(TRIPLES)}, a mapping of parts, or a Triple)")
         elif kind is Ascent:
             parts.append("a neighbourhood such as Ball(0.1)")
         else:

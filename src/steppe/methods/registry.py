@@ -107,10 +107,24 @@ def _sam_on(rho: float = 0.5, p: float = 2.0, steps: int = 1) -> Method:
 
 
 def _universal(triple: Triple = TRACE, rho: float = 0.01, n: int = 1, strength: float = 1.0) -> Method:
+    """Any functional of the Hessian, by name or from named parts.
+
+    Parameters
+    ----------
+    triple
+        The functional: trace, frobenius, determinant or determinant-released; or a mapping of its parts phi and psi
+        (identity, moments, twice-variance, {"times": NUMBER}), mu (sphere, gaussian, rademacher, uphill,
+        {"hypercube": HALF}), logs and correction (none, bessel), where `like` names a triple for those left out.
+    rho, n
+        The radius and the number of draws per step. Defaults: section 4, Trace-SAM.
+    strength
+        The weight of the functional. Default: Definition 8 has no lambda, which is lambda = 1.
+
+    """
     return UniversalSAM(triple, rho, n, strength)
 
 
-def _agnostic_simple(rho: float = 0.1, held_out_rho: float = 0.05, share: float | None = 0.7) -> Method:
+def _agnostic_simple(rho: float = 0.1, held_out_rho: float | None = None, share: float | None = 0.7) -> Method:
     return AgnosticSAM(rho, held_out_rho, share, simple=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.ball import refuse_negative
 from ..core.probe import Method, Plan, Probe, Site
-from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Triple
+from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,23 @@ def frob_sam(rho: float = 0.005, n: int = 2, strength: float = 0.00125, triple: 
     return UniversalSAM(triple, rho, n, strength)
 
 
-def det_sam(rho: float = 1.0, n: int = 1, strength: float = 0.01, triple: Triple = DETERMINANT) -> UniversalSAM:
+def det_sam(
+    rho: float = 1.0, n: int = 1, strength: float = 0.01, triple: Triple = DETERMINANT, side: float | None = None
+) -> UniversalSAM:
     """Det-SAM, which penalizes the determinant of the Hessian (universal-SAM paper, appendix O).
 
     Parameters
     ----------
     rho, n
-        The radius, in units of the hypercube of side 0.02, and the number of draws per step. Defaults: appendix O.
+        The radius, in units of the hypercube, and the number of draws per step. Defaults: appendix O.
     strength
         The weight of the determinant. Default: from the grid {0.01, 0.1, 1} of appendix O.
     triple
         The functional, `DETERMINANT`.
+    side
+        The side of the hypercube. Defaults to that of the triple, 0.02 (appendix O).
 
     """
+    if side is not None:
+        triple = replace(triple, laws=(Hypercube(side / 2),))
     return UniversalSAM(triple, rho, n, strength)

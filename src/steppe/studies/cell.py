@@ -198,6 +198,8 @@ def groups_of(study: Study, config: Mapping[str, Any]) -> dict[str, Any]:
 def key_of(config: Mapping[str, Any]) -> str:
     """A hash of the settings that differ from their defaults: a setting that is added later changes no key."""
     defaults = usual(config)
+    if config.get("init"):  # by its content
+        config = {**config, "init": _fingerprint(Path(config["init"]))}
     return short_hash({k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *RESERVED) and v != defaults.get(k)})
 
 

@@ -90,7 +90,7 @@ def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
         if option:
             whole[owner] = {**whole.get(owner, {}), option: value}
     if whole.get("rho") == SQRT_LR:
-        whole["rho"] = sqrt(whole.get("lr", Config.lr))
+        whole["rho"] = sqrt(Config(**{name: whole[name] for name in ("method", "lr") if name in whole}).lr)
     return whole
 
 

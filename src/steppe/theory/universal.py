@@ -30,6 +30,22 @@ def closed_forms(eigenvalues: Tensor, sigma: float) -> dict[str, float]:
     }
 
 
+def frob_sam_gradient(hessian: Tensor, third: Tensor) -> tuple[Tensor, Tensor]:
+    """The two terms of Frob-SAM's expected gradient at a critical point: grad ||H||_F^2, and 2 H grad tr H.
+
+    Over strength * rho^2, up to O(rho^2): E[2 Var u] near the point is ||H||_F^2 + 2 <grad L, grad tr H> +
+    2 |grad L|^2 / rho^2. The second term lies in the range of H, so along a manifold of minima, whose tangents are the
+    kernel of H, it has no component.
+
+    Parameters
+    ----------
+    hessian, third
+        The second and third derivatives of the loss there.
+
+    """
+    return 2 * torch.einsum("ijk,jk->i", third, hessian), 2 * hessian @ torch.einsum("ijj->i", third)
+
+
 # -- directions whose mean is the integral ----------------------------------------------------------------------------
 
 

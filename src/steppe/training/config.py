@@ -21,6 +21,14 @@ from .._util.types import fits, words
 if TYPE_CHECKING:
     from ..core.probe import Method
 
+BY_METHOD: Any = None  # replaced in Config.__post_init__
+USUAL = {"lr": 0.1, "momentum": 0.9}
+OWN_STEP_SIZE = {  # SA-SAM paper: Algorithm 1 has no momentum, Remark 1 a small first step, from the grid of section 3
+    "sa-sam": {"lr": 1e-3, "momentum": 0.0},
+    "sa-sgd": {"lr": 1e-3, "momentum": 0.0},
+}
+"""Methods that set the learning rate, with their defaults of a run."""
+
 
 @dataclass(frozen=True)
 class Config:
@@ -34,6 +42,11 @@ class Config:
     """model by name, or `package.module:factory`"""
     model_options: dict[str, Any] = field(default_factory=dict)
     """options of the model, such as {"width": 16}"""
+    init: str | None = None
+    """weights to start from: a run's folder, or a checkpoint with nothing but weights; a head for another number of
+    classes is replaced"""
+    freeze: list[str] = field(default_factory=list)
+    """parameters that are not trained: backbone (all but the last layer), head, or patterns such as `layer1.*`"""
     method: str = "sam"
     """method by name: `steppe methods` lists them"""
     rho: float | None = None
@@ -43,10 +56,12 @@ class Config:
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """base optimizer, which applies the method's gradient"""
-    lr: float = 0.1
-    """highest learning rate of the schedule"""
-    momentum: float = 0.9
-    """SGD's momentum, Adam's beta1"""
+    lr: float = BY_METHOD
+    """highest learning rate of the schedule; defaults to 0.1, and to 0.001, the first step, with sa-sam and sa-sgd"""
+    lr_factors: dict[str, Any] = field(default_factory=dict)
+    """factors of the learning rate by parameters, named as in freeze, such as {"backbone": 0.1}"""
+    momentum: float = BY_METHOD
+    """SGD's momentum, Adam's beta1; defaults to 0.9, and to 0 with sa-sam and sa-sgd"""
     nesterov: bool = False
     """use Nesterov momentum in SGD"""
     weight_decay: float = 5e-4
@@ -131,6 +146,8 @@ class Config:
     """CPU threads of torch; bit-identical results need the same number, and a run resumes with the one it began with"""
     capture: bool = True
     """on a GPU, capture and replay steps as CUDA graphs where possible"""
+    channels_last: bool | None = None
+    """memory format of convolutions; defaults to channels-last on a GPU for steppe's models on images"""
     fsdp: bool = False
     """shard the model over the processes (FSDP2) instead of replicating it (DDP)"""
     checkpoint_every: float = 60.0
@@ -141,6 +158,9 @@ class Config:
     """folder of the run; defaults to runs/ and a name from data, model, method and seed"""
 
     def __post_init__(self) -> None:
+        for name, value in OWN_STEP_SIZE.get(self.method, USUAL).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         for name, kind in _types().items():
             if not fits(getattr(self, name), kind):
                 raise ValueError(f"{name} is {getattr(self, name)!r}, and has to be {words(kind)}")
@@ -153,11 +173,19 @@ class Config:
             raise ValueError("nesterov needs SGD with momentum: set optimizer to sgd and momentum above 0")
         if self.prune and self.fsdp:
             raise ValueError("prune does not work with a sharded model: set fsdp to false, or prune to 0")
+        if self.lr_factors and self.method in OWN_STEP_SIZE:
+            raise ValueError(f"{self.method} has one step size for all parameters: leave out lr_factors")
+        if self.channels_last and self.fsdp:
+            raise ValueError("FSDP2 shards contiguous parameters only: leave out channels_last")
 
 
 @cache
 def _types() -> dict[str, Any]:
     return get_type_hints(Config)
+
+
+def _is_factor(value: Any) -> bool:
+    return fits(value, float) and value > 0 and isfinite(value)
 
 
 # allowed values in words, as a test, and the fields that it applies to; None passes
@@ -172,6 +200,7 @@ _RANGES: list[tuple[str, Callable[[Any], bool], tuple[str, ...]]] = [
     ("0 or more and below 1", lambda v: 0 <= v < 1, ("prune", "prune_at")),
     ("more than 0 and at most 1", lambda v: 0 < v <= 1, ("fraction",)),
     ("a list of numbers from 0 to 1", lambda v: all(0 <= x <= 1 for x in v), ("milestones",)),
+    ("a mapping of names to numbers above 0", lambda v: all(_is_factor(x) for x in v.values()), ("lr_factors",)),
     ("a list of numbers from 1 to 5", lambda v: all(x in range(1, 6) for x in v), ("severities",)),
 ]
 

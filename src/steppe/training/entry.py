@@ -126,7 +126,7 @@ def _build(config: Config, path: Path, workers: Workers, device: torch.device, d
     """Build the run in the state of a checkpoint, and write run.yaml."""
     splits = data_of(config)
     corrupted_test(config, splits.test)  # raises now, and not after the last epoch, if official files do not fit
-    training = Training(config, path, splits, task_of(splits), workers, device)
+    training = Training(config, path, splits, task_of(splits), workers, device, resumed=done is not None)
     if done is not None:
         training.load(done)
     if workers.rank == 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import update_bn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..core.draw import permutation, seed_of, seed_torch
 from ..core.process_group import Workers
@@ -35,13 +35,15 @@ STOPPED = "not measured: stopped"  # the reason that `measured` gives for measur
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set evaluation mode without gradients, and training mode afterwards."""
+    """Set evaluation mode without gradients, and each module's own mode afterwards: frozen layers stay in it."""
+    training = [m for m in model.modules() if m.training]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train()
+        for m in training:
+            m.training = True
 
 
 def autocast(config: Config, device: torch.device) -> Any:
@@ -165,8 +167,16 @@ def _evaluation(state: TrainState, config: Config, splits: Splits, task: Task, p
 def _estimate_statistics(state: TrainState, config: Config, splits: Splits, task: Task) -> None:
     """Estimate BatchNorm's statistics of the current weights over the training rows."""
     seed_torch(seed_of(config.seed, NOISE))  # there may be dropout before a BatchNorm
-    with autocast(config, splits.train.inputs.device):
-        update_bn(batches(splits.train, config.batch_size, task.standard), state.module)
+    layers = [m for m in state.module.modules() if isinstance(m, _BatchNorm) and m.training]  # not frozen ones
+    momenta = [m.momentum for m in layers]
+    for m in layers:
+        m.reset_running_stats()
+        m.momentum = None  # the mean over all batches
+    with torch.no_grad(), autocast(config, splits.train.inputs.device):
+        for x, _ in batches(splits.train, config.batch_size, task.standard) if layers else ():
+            state.module(x)
+    for m, momentum in zip(layers, momenta, strict=True):
+        m.momentum = momentum
 
 
 def _measures(state: TrainState, config: Config, splits: Splits, task: Task) -> dict[str, Any]:

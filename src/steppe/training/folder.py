@@ -162,6 +162,11 @@ def prepare(path: Path, done: Loaded | None, training: Training, splits: Splits)
             f"{path} was begun on other rows: {config.data} under {config.data_root} has changed since. Restore the "
             "data, or give another out."
         )
+    init = asdict(training.init) if training.init is not None else (before or {}).get("init")
+    if before is not None and before.get("init", init) != init:
+        raise ValueError(
+            f"{path} was begun from other weights: {config.init} has changed since. Restore it, or give another out."
+        )
     if before is not None:
         _warn_of_changed_factory(path, before["starts"][-1], training)
     if done is None:
@@ -181,6 +186,7 @@ def prepare(path: Path, done: Loaded | None, training: Training, splits: Splits)
             "mean": list(task.standard.mean),
             "std": list(task.standard.std),
         },
+        **({"init": init} if init is not None else {}),  # with a digest
         "parameters": sum(p.numel() for p in training.state.module.parameters()),
         "steps": training.course.steps,
         "steps_per_epoch": training.course.per_epoch,

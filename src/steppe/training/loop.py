@@ -23,13 +23,25 @@ from .checkpoint import Kept, Loaded, commit
 from .config import Config, as_setting
 from .distributed import agreed, align_, together, wrapped
 from .evaluate import autocast, record_of
-from .problem import NOISE, Task, model_of, moved, optimizer_of, sets_lr, trained_loss
+from .problem import (
+    FACTOR,
+    NOISE,
+    Task,
+    channels_last,
+    head_of,
+    model_of,
+    moved,
+    optimizer_of,
+    sets_lr,
+    trained_loss,
+)
 from .progress import Display
 from .pruning import prune_
 from .records import Logger, Record, numbers
 from .schedule import Course, Position, learning_rate, prune_step
 from .stopping import Stopped, StopRequest
 from .train_state import TrainState, averages_of
+from .transfer import Init, load_init_
 
 AGREE = 16  # steps between exchanges with other processes about stopping and saving: each one synchronises
 PAUSE = 10.0
@@ -40,14 +52,29 @@ checkpoint can take as long as a short epoch: 0.35 s for a ResNet-18 of width 32
 class Training:
     """A run that is being trained in this process."""
 
-    def __init__(self, config: Config, path: Path, splits: Splits, task: Task, workers: Workers, device: torch.device):
+    def __init__(
+        self,
+        config: Config,
+        path: Path,
+        splits: Splits,
+        task: Task,
+        workers: Workers,
+        device: torch.device,
+        resumed: bool = False,
+    ):
         self.config, self.path, self.workers, self.device = config, path, workers, device
         self.splits, self.task, self.loss = moved(splits, device), task, trained_loss(config, task)
         self.batches = BatchSource.of(config, self.splits, task, workers, path)
         per_epoch = len(self.batches.feed)
         self.course = Course(config.steps or config.epochs * per_epoch, per_epoch)
-        model = wrapped(model_of(config, task.shape, task.outputs).to(device), workers, device, config.fsdp).train()
-        self.state = TrainState(model, optimizer_of(config, model, self.course), averages_of(config), workers)
+        model = model_of(config, task.shape, task.outputs)
+        self.init: Init | None = None
+        if config.init is not None and not resumed:  # a checkpoint of the run replaces these weights
+            self.init = load_init_(model, Path(config.init), head_of(config, task.shape, task.outputs))
+        if channels_last(config, task, device):
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
+        model = wrapped(model.to(device), workers, device, config.fsdp)
+        self.state = TrainState(model, optimizer_of(config, model, self.course, task), averages_of(config), workers)
         self.own_lr = sets_lr(self.state.opt)
         self.position, self._records = Position(), Kept()
         self._unlogged: list[Record] = []  # of epochs after the last checkpoint
@@ -120,7 +147,7 @@ class Training:
             align_(self.workers, state.module)  # DDP does this itself
         if step == 0 or not self.own_lr:
             for group in opt.param_groups:
-                group["lr"] = learning_rate(config, step, self.course.steps)
+                group["lr"] = learning_rate(config, step, self.course.steps) * group.get(FACTOR, 1.0)
         return self._number
 
     def _passes(self, batch: Batch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -12,19 +13,22 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from .._util.user_code import is_factory
 from ..core.draw import seed_of, seed_torch
 from ..data.dataset import Splits
 from ..data.pixels import Standard
 from ..data.registry import declared, load
+from ..measures.functional import unwrap
 from ..methods.registry import METHODS, method
 from ..methods.sa_sam import SASAM, SASGD
 from ..methods.sharpbalance import OnSomeRows, SharpBalance
 from ..optim.build import build
 from ..optim.engine import SharpnessAware
-from .config import Config
+from .config import OWN_STEP_SIZE, Config
 from .losses import CrossEntropy, Loss, SquaredError
 from .pruning import add_masks
 from .schedule import Course
+from .transfer import Head, factors_of, freeze_
 
 WEIGHTS, HELD_OUT, SHARP, NOISE = range(4)  # uses of a run's seed beside the order of rows: independent streams
 
@@ -96,13 +100,42 @@ def trained_loss(config: Config, task: Task) -> Loss:
 
 
 def model_of(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Build the model, with masks if it is pruned; the seed determines its initial weights."""
+    """Build the model, with its frozen parts, and masks if it is pruned; the seed determines its initial weights."""
+    model = _built(config, shape, outputs).train()
+    if config.freeze:
+        freeze_(model, config.freeze, head_of(config, shape, outputs))
+    return model
+
+
+def head_of(config: Config, shape: tuple[int, ...], outputs: int) -> Head:
+    """Return a function that finds the tensors whose shape follows the number of outputs, by building another model."""
+
+    def names() -> set[str]:
+        this, other = (_built(config, shape, n).state_dict() for n in (outputs, outputs + 1))
+        return {name for name, t in this.items() if name not in other or other[name].shape != t.shape}
+
+    return names
+
+
+def _built(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
     from ..nn.registry import build as build_model
 
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed_of(config.seed, WEIGHTS))
         model = build_model(config.model, shape, outputs, **config.model_options)
     return add_masks(model) if config.prune else model
+
+
+def channels_last(config: Config, task: Task, device: torch.device) -> bool:
+    """Return whether convolution weights are stored channels-last, so that convolutions run in that format.
+
+    Convolutions convert inputs to the format of their weights. A user's own model chooses its own format by default:
+    `view` on the output of a channels-last convolution may raise.
+    """
+    if config.channels_last is not None:
+        return config.channels_last
+    images = len(task.shape) == 3
+    return images and device.type == "cuda" and not config.fsdp and not is_factory(config.model)
 
 
 def fingerprint(splits: Splits) -> str:
@@ -132,12 +165,18 @@ def options_of(config: Config, course: Course) -> dict[str, Any]:
     return options
 
 
-def optimizer_of(config: Config, model: nn.Module, course: Course) -> SharpnessAware:
+def optimizer_of(config: Config, model: nn.Module, course: Course, task: Task) -> SharpnessAware:
     """Build the method around its base optimizer."""
     options = options_of(config, course)
+    if config.method in OWN_STEP_SIZE and config.momentum:
+        warnings.warn(
+            f"{config.method} with momentum {config.momentum:g} is not the paper's algorithm, which sets the step size "
+            "for plain gradient steps: sa-sam often does not train with it. Leave momentum out",
+            stacklevel=2,
+        )
     engine: dict[str, Any] = {"model": model, "seed": config.seed}
     engine["on_nonfinite"] = None if config.on_nonfinite == "late" else config.on_nonfinite
-    base = _base(config, model)
+    base = _base(config, _groups(config, model, task))
     if config.sharp_rows is None or config.method not in METHODS:
         return build(config.method, base, **engine, **options)
     chosen = method(config.method, **options)
@@ -156,8 +195,21 @@ def finds_lr(config: Config, options: Mapping[str, Any]) -> bool:
     return isinstance(method(config.method, **options), OWN_LR)
 
 
-def _base(config: Config, model: nn.Module) -> Optimizer:
-    parameters = [p for p in model.parameters() if p.requires_grad]
+FACTOR = "lr_factor"  # option of a parameter group: the learning rate relative to the schedule's
+
+
+def _groups(config: Config, model: nn.Module, task: Task) -> list[Any]:
+    """Return the trained parameters: one group per factor of the learning rate, the largest first, or all as one."""
+    module = unwrap(model)
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not config.lr_factors:
+        return list(trained.values())
+    factors = factors_of(module, config.lr_factors, head_of(config, task.shape, task.outputs))
+    values = sorted({factors[name] for name in trained}, reverse=True)
+    return [{"params": [p for name, p in trained.items() if factors[name] == f], FACTOR: f} for f in values]
+
+
+def _base(config: Config, parameters: list[Any]) -> Optimizer:
     decay, lr = config.weight_decay, config.lr
     match config.optimizer:
         case "sgd":
