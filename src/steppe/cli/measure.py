@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,8 +91,9 @@ def run(what: What, on: On, file: File) -> Output:
     for where in configs:
         try:
             loaded = subject(where, on)
-            results = measure_objective(loaded.objective(on), plan, on.seed, on=lambda data: loaded.objective(on, data))
-            measured.take(where, results)
+            measured.take(
+                where, measure_objective(loaded.objective(on), plan, on.seed, on=partial(loaded.objective, on))
+            )
         except KeyboardInterrupt:
             measured.stopped = True
         except Exception as error:

@@ -107,7 +107,7 @@ CHOICES = (
     "channels, for pixels from 0 to 1, such as 0.49,0.48,0.45/0.25,0.24,0.26, in a study also {mean: [...], "
     "std: [...]}; or none, for unchanged inputs, with pixels from 0 to 255"
 )
-"""Values of `normalise`: how the inputs of a bare checkpoint were normalised in training, which its file does not say."""
+"""Values of `normalise`: how inputs of a bare checkpoint were normalised in training, which its file does not say."""
 
 
 def declared(text: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

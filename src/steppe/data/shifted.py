@@ -74,8 +74,8 @@ def _members(name: str, own: Sequence[str], trained: Sequence[str]) -> list[tupl
         unknown = [part for part in parts if part not in numbers]
         if unknown:
             raise DataError(
-                f"{name}: its class {one!r} is none of the {len(trained)} training classes, such as {trained[0]!r}, and "
-                f"no union of them, such as {JOIN.join(trained[:2])!r}: rename it, or leave it out"
+                f"{name}: its class {one!r} is none of the {len(trained)} training classes, such as {trained[0]!r}, "
+                f"and no union of them, such as {JOIN.join(trained[:2])!r}: rename it, or leave it out"
             )
         groups.append(tuple(numbers[part] for part in parts))
     twice = [trained[i] for i in range(len(trained)) if sum(i in group for group in groups) > 1]

@@ -23,18 +23,17 @@ LABELS = "labels"  # of a dictionary: the targets, as in Transformers
 def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
     """The output and the target of a batch (inputs, targets), or of a dictionary with `labels`: the default `forward`.
 
-    A dictionary's other entries are arguments of the model, and an output with logits stands for these, as in
-    Transformers.
+    A dictionary's other entries are arguments of the model, and the output is its logits, as in Transformers.
     """
     if isinstance(batch, Mapping) and LABELS in batch:
         return logits_of(model(**{k: v for k, v in batch.items() if k != LABELS})), batch[LABELS]
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise TypeError(
-            f"a batch is a pair (inputs, targets), or a dictionary with {LABELS!r}, unless forward= says how to use it; "
+            f"a batch is a pair (inputs, targets) or a dictionary with {LABELS!r} unless forward= says how to use it; "
             f"this one is a {type(batch).__name__} of {len(batch)}: pass forward=lambda model, batch: (output, target)"
         )
     inputs, targets = batch
-    return logits_of(model(inputs)), targets
+    return model(inputs), targets
 
 
 def logits_of(output: Any) -> Any:

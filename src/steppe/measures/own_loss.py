@@ -59,8 +59,8 @@ def with_own_loss(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if not isinstance(loss, Tensor):
         raise TypeError(
-            f"without loss_fn the loss is model(**batch).loss, and the model returned a {type(output).__name__} without "
-            f"one: give the batches {LABELS!r}, or pass loss_fn"
+            f"without loss_fn the loss is model(**batch).loss, and the model returned a {type(output).__name__} "
+            f"without one: give the batches {LABELS!r}, or pass loss_fn"
         )
     return loss, None
 

@@ -206,8 +206,9 @@ class WorstCase(Measure):
     """max of L(w + d) - L(w) over a ball; the highest point of a search is a lower bound.
 
     With start="zero" the first ascent starts at the weights, or at a random point of the boundary if the gradient is
-    zero there. The second starts opposite to where the first ended, if the loss is higher there than at the weights, and
-    stops when it falls behind the first. Further ones start at random points. A step costs one forward-backward pass.
+    zero there. The second starts opposite to where the first ended, if the loss is higher there than at the weights,
+    and stops when it falls behind the first. Further ones start at random points of the boundary. A step costs one
+    forward-backward pass.
 
     Parameters
     ----------

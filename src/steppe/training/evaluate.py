@@ -21,8 +21,7 @@ from ..measures.batches import share
 from ..measures.objective import Objective
 from ..measures.precision import Precision
 from ..measures.registry import resolve_measures
-from ..measures.run import STOPPED as STOPPED
-from ..measures.run import measure_objective
+from ..measures.run import STOPPED, measure_objective
 from ..measures.sharpness import OnData, Rows
 from .config import Config
 from .distributed import align_
