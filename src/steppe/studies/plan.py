@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from importlib.resources import files
 from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from .._util.measure_names import MeasureName, canonical_number
 from .._util.names import unknown
 from .._util.untrusted import from_yaml
-from ..data.registry import CHOICES, declared, split_name
 from .grid import Draws, Grid, settings, types
+from .measured import measures_in, names_in, normalise_in, ood_in
 from .show import Show
 
 TARGETS = {
@@ -213,12 +212,12 @@ class Study:
         _known_keys(given, KEYS, "key of a study")
         values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         if "normalise" in values:
-            values["normalise"] = _normalise(values["normalise"])
+            values["normalise"] = normalise_in(values["normalise"])
         for key in (*TEXTS, "pool", "errors", "out"):
             if key in values:
                 values[key] = _text(key, values[key])
         _check_pool(values)
-        values["ood"] = _ood(values.get("ood", {}))
+        values["ood"] = ood_in(values.get("ood", {}), TARGETS)
         every = values.get("measure_every", 1)
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise ValueError(f"measure_every takes a number of epochs, 1 or more, not {every!r}")
@@ -234,7 +233,7 @@ class Study:
         if "random" in values:
             values["random"] = Draws.of(values["random"], "random")
         own_columns = bool(values.get("errors"))  # a CSV file may have columns of any name
-        values["measures"] = _measures(values.get("measures", list(USUAL)))
+        values["measures"] = measures_in(values.get("measures", list(USUAL)))
         shifted = [f"{name}_error" for name in values["ood"]]
         values["targets"] = _targets(values.get("targets", ["test_error", "gap", *shifted]), shifted, own_columns)
         values["groups"] = _groups(values.get("groups", []), own_columns)
@@ -257,8 +256,6 @@ class Study:
 RENAMED = {"standardise": "normalise"}  # earlier names of keys, which still work
 KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file"))
 """Keys of a study's file."""
-
-EXAMPLES = {"measures": "lambda_max, trace", "targets": "test_error, gap", "groups": "lr"}
 
 
 def digits() -> Study:
@@ -301,56 +298,8 @@ def _check_pool(values: Mapping[str, Any]) -> None:
         raise ValueError(f"tolerance takes a number, 0 or more, not {tolerance!r}")
 
 
-def _names(value: Any, key: str) -> list[str]:
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise ValueError(f"{key} takes a list of names, as in `{key}: [{EXAMPLES[key]}]`, not {value!r}")
-    return list(dict.fromkeys(names))
-
-
-def _measures(value: Any) -> tuple[str, ...]:
-    names: list[str] = []
-    for name, radii in value.items() if isinstance(value, Mapping) else []:
-        listed = radii if isinstance(radii, list) else [radii]
-        if not all(r is None or (isinstance(r, (int, float, str)) and not isinstance(r, bool)) for r in listed):
-            raise ValueError(
-                f"measures.{name} takes a list of radii, a paper's grid, or null for the measure's own, not {radii!r}"
-            )
-        one = MeasureName.of(str(name))
-        names += [str(one if r is None else replace(one, radius=canonical_number(r) or str(r))) for r in listed]
-    names = list(dict.fromkeys(names)) if isinstance(value, Mapping) else _names(value, "measures")
-    if all(MeasureName.of(name).is_plain for name in names):
-        return tuple(names)
-    from ..measures.registry import canonical_names  # imports torch, which plain names do not need
-
-    return tuple(canonical_names(names))
-
-
-def _normalise(value: Any) -> str:
-    """`normalise` as text, which `declared` reads: a mapping of mean and std becomes MEANS/STDS."""
-    if isinstance(value, Mapping) and set(value) == {"mean", "std"}:
-        columns = [v if isinstance(v, list) else [v] for v in (value["mean"], value["std"])]
-        if all(isinstance(x, (int, float)) and not isinstance(x, bool) for column in columns for x in column):
-            value = "/".join(",".join(map(repr, column)) for column in columns)
-    if not isinstance(value, str):
-        raise ValueError(f"normalise takes {CHOICES}, not {value!r}")
-    declared(value)
-    return value
-
-
-def _ood(value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"ood takes test sets by name, as in {{imagenet-r: folder:PATH}}, not {value!r}")
-    for name, place in value.items():
-        if not isinstance(place, str) or not split_name(place)[0]:
-            raise ValueError(f"ood.{name} takes folder:PATH, folder:PATH@SIZE or npz:PATH, not {place!r}")
-        if not re.fullmatch(r"[\w.+-]+", str(name)) or f"{name}_error" in TARGETS:
-            raise ValueError(f"ood: a test set cannot be called {name!r}: take letters, digits, - and _")
-    return {str(name): place for name, place in value.items()}
-
-
 def _targets(value: Any, shifted: Sequence[str], own_columns: bool) -> tuple[str, ...]:
-    names = _names(value, "targets")
+    names = names_in(value, "targets")
     for name in names:
         if name not in (*TARGETS, *shifted) and not own_columns:
             raise ValueError(unknown("target", name, (*TARGETS, *shifted)))
@@ -360,7 +309,7 @@ def _targets(value: Any, shifted: Sequence[str], own_columns: bool) -> tuple[str
 
 
 def _groups(value: Any, own_columns: bool) -> tuple[str, ...]:
-    names = _names(value, "groups")
+    names = names_in(value, "groups")
     for name in names:
         if name.split(".")[0] not in types() and not own_columns:
             raise ValueError(f"groups: {unknown('setting', name, types())}")
