@@ -299,7 +299,7 @@ def test_ctrl_c_keeps_what_is_there(
     real: Callable[..., Any] = steppe.measures.run.measure_objective
     calls: list[Any] = []
 
-    def measured(objective: Any, plan: Any, seed: int) -> Any:
+    def measured(objective: Any, plan: Any, seed: int, on: Any = None) -> Any:
         calls.append(plan)
         if len(calls) == 2 and where == "between":
             raise KeyboardInterrupt

@@ -159,9 +159,12 @@ def resolve_measures(measures: Iterable[str] | Mapping[str, Measure] | str) -> d
     return {str(one): made for name in names for one, made in _resolved(MeasureName.of(name))}
 
 
-def canonical_names(names: Iterable[str]) -> list[str]:
-    """The canonical names of measures; grids are expanded, and equal requests are one."""
-    return list(resolve_measures(list(names)))
+def canonical_names(names: Iterable[str], usual: Mapping[str, str] | None = None) -> list[str]:
+    """The canonical names of measures without options that are usual; grids are expanded, equal requests are one."""
+    written = map(MeasureName.of, resolve_measures(list(names)))
+    left_out = (usual or {}).items()
+    kept = (replace(n, options={k: v for k, v in n.options.items() if (k, v) not in left_out}) for n in written)
+    return list(dict.fromkeys(map(str, kept)))
 
 
 def _resolved(name: MeasureName) -> Iterator[tuple[MeasureName, Measure]]:

@@ -22,7 +22,10 @@ def names_in(value: Any, key: str) -> list[str]:
 
 
 def measures_in(value: Any) -> tuple[str, ...]:
-    """The canonical names of measures, from a list of names or a mapping of names to radii; grids are expanded."""
+    """The canonical names of measures, from a list of names or a mapping of names to radii; grids are expanded.
+
+    The data options that a study's measures have anyway are left out, so that equal requests have one name.
+    """
     names: list[str] = []
     for name, radii in value.items() if isinstance(value, Mapping) else []:
         listed = radii if isinstance(radii, list) else [radii]
@@ -36,8 +39,9 @@ def measures_in(value: Any) -> tuple[str, ...]:
     if all(MeasureName.of(name).is_plain for name in names):
         return tuple(names)
     from ..measures.registry import canonical_names  # imports torch, which plain names do not need
+    from ..training.evaluate import M
 
-    return tuple(canonical_names(names))
+    return tuple(canonical_names(names, {"rows": "train", "m": str(M), "precision": "float32"}))
 
 
 def normalise_in(value: Any) -> str:

@@ -14,6 +14,7 @@ from .._util.locks import FolderLocked, is_locked, lock_folder
 from ..training.stopping import StopRequest, stop_signals
 from .cell import Cell, Disagreement, Outcome, Task, as_stored, cells
 from .check import check_study, invalid_values
+from .measured import measures_in
 from .pictures import open_pictures
 from .plan import STORE, TARGETS, TEXTS, Rule, Study
 from .progress import Update, show_progress
@@ -63,7 +64,7 @@ def run(
 
     """
     with invalid_values():
-        planned = cells(study)
+        planned, also = cells(study), measures_in(list(also))
     missing = [task.cell for task in still_open(study, planned, also, again)]
     remote = getattr(engine, "remote", study.engine.name == "ray")
     check_study(study, planned, missing, also, trust=trust, remote=remote)
