@@ -66,9 +66,9 @@ def _sets(path: Path, most: int) -> dict[str, Dataset]:
     for name, array in content.items():
         if array.dtype.kind not in NUMBERS + "U":
             raise DataError(f"{path}, {name}: it holds {array.dtype}, and numbers were expected")
-    names = {part: columns for part, words in PARTS.items() if (columns := _columns(content, words))}
-    if "train" not in names and (columns := _columns(content, ())):
-        names = {"train": columns}
+    names = {part: arrays_of for part, words in PARTS.items() if (arrays_of := _columns(content, words))}
+    if "train" not in names and (whole := _columns(content, ())):
+        names = {"train": whole}
     if not names:
         raise DataError(
             f"{path}: it holds {', '.join(sorted(content)) or 'nothing'}; expected are x_train, y_train, "

@@ -225,7 +225,9 @@ def _single(name: MeasureName) -> tuple[MeasureName, Measure]:
 
 def _values(made: Measure, name: MeasureName) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of a name's options: those of the measure's class, and those of the data."""
-    defaults, own, data = _options(made), {}, {}
+    defaults = _options(made)
+    own: dict[str, Any] = {}
+    data: dict[str, Any] = {}
     for key, text in name.options.items():
         if key in DATA_OPTIONS:
             if key == "m" and not isinstance(made, PerBatch):

@@ -219,8 +219,7 @@ class OnData(Measure):
             )
         if self.m is not None and objective.group is not None:
             raise ValueError("m= regroups the batches of one process: pass share(data, group, m) as data")
-        changes = {"m": self.m, "precision": self.precision}
-        return replace(objective, **{k: v for k, v in changes.items() if v is not None})
+        return replace(objective, m=self.m or objective.m, precision=self.precision or objective.precision)
 
 
 @dataclass(frozen=True)

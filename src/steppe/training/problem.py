@@ -41,8 +41,9 @@ class Task:
 
     def call(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the model's output for a batch: its logits where it returns several things, as in Transformers."""
-        output = model(**dict(zip(self.fields, inputs.unbind(1), strict=True))) if self.fields else model(inputs)
-        return logits_of(output)
+        named = dict(zip(self.fields, inputs.unbind(1), strict=True)) if self.fields else None
+        output: Tensor = logits_of(model(inputs) if named is None else model(**named))
+        return output
 
     def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the output and the target of a batch, as an objective takes them."""
