@@ -66,17 +66,35 @@ LARGEST = 4096  # pixels of a side
 
 def check_name(name: str) -> tuple[str, int | None]:
     """Return a data set's name and the size behind it; raise ValueError for unknown names and impossible sizes."""
-    sized = SIZED.fullmatch(name)
-    base, size = (sized[1], int(sized[2])) if sized else (name, None)
-    if size is not None and not 1 <= size <= LARGEST:
-        raise ValueError(f"{name}: images of {size} x {size} are not possible; give 1 to {LARGEST}")
     if name.startswith(("folder:", "npz:")):
-        return base, size
+        return name, split_name(name)[2]
+    base, size = _sized(name)
     if base not in DATASETS:
         raise ValueError(unknown("data set", name, [*DATASETS, *OWN]))
     if size is not None and base not in PICTURES:
         raise ValueError(f"{name}: images of {base} have one size; @SIZE is for {', '.join(PICTURES)}")
     return base, size
+
+
+def split_name(name: str) -> tuple[str, Path, int | None]:
+    """Return the kind, the path and the size of `folder:PATH@SIZE`, `folder:PATH` or `npz:PATH`; other kinds are ""."""
+    kind, _, place = name.partition(":")
+    if not place or kind not in ("folder", "npz"):
+        return "", Path(), None
+    if kind == "npz" or Path(place).expanduser().exists():  # a folder's name may end like a size
+        return kind, Path(place).expanduser(), None
+    base, size = _sized(place)
+    return kind, Path(base).expanduser(), size
+
+
+def _sized(name: str) -> tuple[str, int | None]:
+    """Return what stands before and behind `@`, if that is a size."""
+    sized = SIZED.fullmatch(name)
+    if not sized:
+        return name, None
+    if not 1 <= int(sized[2]) <= LARGEST:
+        raise ValueError(f"{name}: images of {sized[2]} x {sized[2]} are not possible; give 1 to {LARGEST}")
+    return sized[1], int(sized[2])
 
 
 def load(name: str, root: Path | str = "data") -> Splits:
@@ -96,34 +114,30 @@ def load(name: str, root: Path | str = "data") -> Splits:
         Training and test rows, and validation rows where the data set has them.
 
     """
-    kind, colon, place = name.partition(":")
-    if colon and kind == "npz":
+    kind, place, size = split_name(name)
+    if kind == "npz":
         from . import npz
 
-        return npz.read(Path(place).expanduser())
-    if colon and kind == "folder" and Path(place).expanduser().exists():  # its name may end like a size
+        return npz.read(place)
+    if kind == "folder":
         from . import folders
 
-        return folders.read(Path(place).expanduser())
+        return folders.read(place, size)
     base, size = check_name(name)
-    if colon and kind == "folder":
-        from . import folders
-
-        return folders.read(Path(base.partition(":")[2]).expanduser(), size)
     root = Path(root).expanduser()
     return DATASETS[base](root) if size is None else DATASETS[base](root, size)
 
 
 CHOICES = (
     "a data set, whose training rows determine means and standard deviations as in `steppe train`; MEANS/STDS of the "
-    "channels, for pixels from 0 to 1, such as 0.49,0.48,0.45/0.25,0.24,0.26; or none, for unchanged inputs, with "
-    "pixels from 0 to 255"
+    "channels, for pixels from 0 to 1, such as 0.49,0.48,0.45/0.25,0.24,0.26, in a study also {mean: [...], "
+    "std: [...]}; or none, for unchanged inputs, with pixels from 0 to 255"
 )
-"""Values of `standardise`: how the inputs of a bare checkpoint were standardised, which its file does not say."""
+"""Values of `normalise`: how inputs of a bare checkpoint were normalised in training, which its file does not say."""
 
 
 def declared(text: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Parse `standardise`: return means and standard deviations, empty for `none`; None if it names a data set."""
+    """Parse `normalise`: return means and standard deviations, empty for `none`; None if it names a data set."""
     if text == "none":
         return (), ()
     means, _, stds = text.partition("/")
@@ -133,10 +147,10 @@ def declared(text: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         try:
             check_name(text)
         except ValueError as reason:
-            raise ValueError(f"standardise takes {CHOICES}. It is {text!r}, and {reason}") from None
+            raise ValueError(f"normalise takes {CHOICES}. It is {text!r}, and {reason}") from None
         return None
     if len(mean) != len(std):
-        raise ValueError(f"standardise is {text!r}: {len(mean)} means and {len(std)} standard deviations")
+        raise ValueError(f"normalise is {text!r}: {len(mean)} means and {len(std)} standard deviations")
     if not all(isfinite(m) for m in mean) or not all(0 < s < inf for s in std):
-        raise ValueError(f"standardise is {text!r}; means have to be finite and standard deviations above 0")
+        raise ValueError(f"normalise is {text!r}; means have to be finite and standard deviations above 0")
     return mean, std

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ..data.dataset import Dataset, Splits
 from ..measures.estimate import Estimate, summarise
 from ..measures.registry import resolve_measures
-from ..measures.run import Results, measure_objective
+from ..measures.run import STOPPED, Results, measure_objective
 from ..training.distributed import device_of
-from ..training.evaluate import STOPPED, corrupted_test, objective_of
+from ..training.evaluate import corrupted_test, objective_of, on_data
 from ..training.problem import moved
 from .members import Trained
 from .scores import MATRICES, By, accuracy, calibration_error, logits, negative_log_likelihood, scored
@@ -81,7 +81,8 @@ class Predictors:
         results = []
         for run, model in zip(self.trained.runs, self.models, strict=True):
             objective = objective_of(model, run.task, self.splits.train, run.config.measure_rows)
-            results.append(measure_objective(objective, resolve_measures(names), run.config.seed, progress=False))
+            plan, on = resolve_measures(names), on_data(model, run.task, self.splits, run.config)
+            results.append(measure_objective(objective, plan, run.config.seed, progress=False, on=on))
             if not all(e.complete for e in results[-1].values()) or STOPPED in results[-1].failures.values():
                 raise KeyboardInterrupt
         return results

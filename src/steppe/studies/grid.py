@@ -19,7 +19,7 @@ from ..training.config import Config
 RESERVED = {  # settings of a run or an ensemble that a study sets itself
     "out": "runs lie in the study's own folder",
     "measures": "say `measures` of the study itself",
-    "measure_every": "a study measures the trained model",
+    "measure_every": "say `measure_every` of the study itself",
     "loggers": "a study has its own store",
     "how": "a cell trains its members one after the other; `engine` computes several cells at once",
     "processes": "write `engine: {workers: 4}` beside `base`",

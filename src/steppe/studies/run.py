@@ -14,9 +14,11 @@ from .._util.locks import FolderLocked, is_locked, lock_folder
 from ..training.stopping import StopRequest, stop_signals
 from .cell import CORRUPTED_ROWS, Cell, Disagreement, Outcome, Task, as_stored
 from .check import check_study, invalid_values
+from .measured import measures_in
 from .pictures import open_pictures
-from .plan import STORE, TARGETS, TEXTS, Rule, Study
+from .plan import STORE, TARGETS, TEXTS, Study
 from .progress import Update, show_progress
+from .protocol import Rule
 from .result import StudyResult, admitted, of_plan, study_result
 from .selection import choices, planned_cells, previewed_cells, selection_words
 from .store import Store
@@ -65,7 +67,7 @@ def run(
 
     """
     with invalid_values():
-        planned = previewed_cells(study)
+        planned, also = previewed_cells(study), measures_in(list(also))
     missing = [task.cell for task in still_open(study, planned, also, again)]
     remote = getattr(engine, "remote", study.engine.name == "ray")
     check_study(study, planned, missing, also, trust=trust, remote=remote)
@@ -204,13 +206,16 @@ def open_tasks(
         cell.check_known(run.targets)
         needed_measures = () if cell.stage == "sweep" else measures  # selection needs validation rows only
         missing = [m for m in needed_measures if m not in run.measures and (again or m not in run.failures)]
-        not_stored = [t for t in cell.known if t not in run.targets]
+        shifted = [f"{name}_error" for name in study.ood]
+        not_stored = [t for t in (*cell.known, *shifted) if t not in run.targets]
         targets: list[str] = []
         if run.state != "done" or not_stored:
-            targets = [*needed, *(t for t in cell.known if t in TARGETS)]
+            targets = [*needed, *(t for t in cell.known if t in TARGETS), *shifted]
         if missing or not_stored or run.state != "done":
             targets = [t for t in dict.fromkeys(targets) if t not in run.targets]
-            tasks.append(Task(cell, study.run_folder(cell.key), missing, targets))
+            along = study.measures if study.measure_every is not None else ()
+            folder, every = study.run_folder(cell.key), study.measure_every
+            tasks.append(Task(cell, folder, missing, targets, ood=study.ood, along=along, measure_every=every))
     return tasks
 
 

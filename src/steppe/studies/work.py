@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from math import isfinite
+from math import isfinite, sqrt
 from pathlib import Path
 from statistics import fmean
 from time import perf_counter
@@ -64,9 +64,9 @@ def work(task: Task) -> Outcome:
 
 def _compute(task: Task) -> Outcome:
     from ..measures.registry import resolve_measures
-    from ..measures.run import measure_objective
+    from ..measures.run import STOPPED, measure_objective
     from ..training.distributed import device_of, threads
-    from ..training.evaluate import STOPPED, objective_of
+    from ..training.evaluate import objective_of, on_data
     from ..training.problem import moved
     from .pictures import draw
 
@@ -85,10 +85,13 @@ def _compute(task: Task) -> Outcome:
             last = trained.records[-1] if trained.records else {}
             targets, errors, source = _targets(model, splits, trained.problem, config, last)
             versions |= {f"{CORRUPTED_ROWS}{config.data}": source} if source else {}
+            for name, (error, rows) in _shifted_errors(model, splits, trained.problem, task.ood).items():
+                targets[name], errors[name] = error, sqrt(error * (1 - error) / rows)
         task.cell.check_known(targets)
         objective = objective_of(model, trained.problem, splits.train, config.measure_rows)
         of_models, scores = split_measures(task.measures)
-        results = measure_objective(objective, resolve_measures(of_models), config.seed, progress=False)
+        plan, on = resolve_measures(of_models), on_data(model, trained.problem, splits, config)
+        results = measure_objective(objective, plan, config.seed, progress=False, on=on)
         if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
             return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
         try:
@@ -104,7 +107,7 @@ def _compute(task: Task) -> Outcome:
         _plain(results.estimates),
         {**failures, **results.failures},
         trained.meta | {"seconds": perf_counter() - start},
-        trained.records,
+        [_curve(record) for record in trained.records],
         versions,
         pictures=pictures,
     )
@@ -133,7 +136,7 @@ def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
         numbers.failures,
         meta | {"seconds": perf_counter() - start},
         mean_records(trained.runs),
-        _versions(config.device) | numbers.sources,
+        {**_versions(config.device), **numbers.sources},
     )
 
 
@@ -171,11 +174,15 @@ def _members(task: Task) -> list[Member]:
 def _run(task: Task, config: Config) -> Trained:
     """Train the run of a cell, or resume it."""
     from ..training import train
+    from ..training.folder import read_run_yaml
 
     folder = Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock", timeout=PATIENCE):
-        run = train(replace(config, out=str(folder)), progress=False)
+        along: dict[str, Any] = {"measures": list(task.along), "measure_every": task.measure_every}
+        if (started := read_run_yaml(folder)) is not None:  # records of its epochs cannot be added any more
+            along = {name: started["config"][name] for name in along}
+        run = train(replace(config, out=str(folder), **along), progress=False)
     return Trained(run.model(), run.data(), run.task, run.records, _meta(run))
 
 
@@ -200,7 +207,7 @@ def _checkpoint(task: Task, config: Config) -> Trained:
         meta = {"parameters": float(run.about["parameters"])}
         return Trained(run.model(), run.data(), run.task, run.records, meta)
     splits = data_of(config)
-    problem = task_of(splits, standard_of(str(task.cell.standardise), config, splits))
+    problem = task_of(splits, standard_of(str(task.cell.normalise), config, splits))
     model = model_of(config, problem.shape, problem.outputs)
     load_into(model, read_checkpoint(path), path)
     return Trained(model, splits, problem, [], {"parameters": float(sum(p.numel() for p in model.parameters()))})
@@ -232,6 +239,27 @@ def _targets(
             values[f"corrupted_error@{severity}"] = 1 - fmean(shares)
     model.eval()
     return values, errors, source
+
+
+def _shifted_errors(
+    model: nn.Module, splits: Splits, problem: Problem, ood: Mapping[str, str]
+) -> dict[str, tuple[float, int]]:
+    """Errors on test sets under another distribution, each with its number of rows."""
+    from ..data import shifted
+    from ..ensembles.scores import logits
+
+    errors = {}
+    for name, place in ood.items():
+        tests = shifted.read(place, splits.train)
+        outputs = logits([model], tests.rows.to(splits.train.inputs.device), problem)[0]
+        errors[f"{name}_error"] = tests.error(outputs), len(tests.rows)
+    return errors
+
+
+def _curve(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of an epoch with its measures' values beside its other numbers, as curves are read."""
+    measures: Mapping[str, Any] = record.get("measures", {})
+    return {name: m["value"] for name, m in measures.items() if "value" in m} | dict(record)
 
 
 def _versions(device: str | None) -> dict[str, str]:
