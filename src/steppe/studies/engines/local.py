@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -74,10 +74,9 @@ class Local:
     ) -> Iterator[Outcome]:
         tries, waiting = Tries(self.retries), deque(tasks)
         count = min(self.workers, len(tasks))
-        with (
-            TemporaryDirectory(prefix="steppe-") as slots,
-            mps() if 0 < self.gpus < count else nullcontext({}) as environment,  # alone, a run is 11 % slower with MPS
-        ):
+        # alone on its GPU, a run is 11 % slower with MPS
+        service: AbstractContextManager[dict[str, str]] = mps() if 0 < self.gpus < count else nullcontext({})
+        with TemporaryDirectory(prefix="steppe-") as slots, service as environment:
             workers = [_Worker(self.start, slots, self.gpus, environment) for _ in range(count)]
             try:
                 while not stop_request.why and (waiting or any(worker.task for worker in workers)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import which
@@ -42,7 +42,7 @@ def mps() -> Iterator[dict[str, str]]:
             _control(variables, text="quit\n")
 
 
-def _control(variables: Mapping[str, str], *arguments: str, text: str = "") -> bool:
+def _control(variables: dict[str, str], *arguments: str, text: str = "") -> bool:
     """Run the control program; return whether it succeeded."""
     # the service numbers GPUs among those that it sees, and processes name them as the environment does
     environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | variables
