@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
-from math import nan
+from math import isfinite, nan
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def mean_of(estimates: Sequence[Estimate]) -> Estimate:
     values = torch.tensor([e.value for e in estimates], dtype=torch.float64)
     cost = reduce(add, (e.cost for e in estimates))
     if not bool(values.isfinite().all()):
-        note = next(e.note for e in estimates if e.value != e.value)
+        note = next(e.note for e in estimates if not isfinite(e.value))
         return Estimate(nan, nan, len(estimates), "plug-in", cost, note=note)
     return replace(summarise(values, estimates[0].kind), cost=cost)
 
