@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .cell import Cell, groups_of
-from .plan import Rule, Study
+from .plan import Study
+from .protocol import Rule
 from .statistics.findings import Findings, findings
 from .table import Run, Table
 

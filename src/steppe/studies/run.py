@@ -15,8 +15,9 @@ from ..training.stopping import StopRequest, stop_signals
 from .cell import Cell, Disagreement, Outcome, Task, as_stored
 from .check import check_study, invalid_values
 from .pictures import open_pictures
-from .plan import STORE, TARGETS, TEXTS, Rule, Study
+from .plan import STORE, TARGETS, TEXTS, Study
 from .progress import Update, show_progress
+from .protocol import Rule
 from .result import StudyResult, admitted, of_plan, study_result
 from .selection import choices, planned_cells, previewed_cells, selection_words
 from .store import Store
@@ -100,7 +101,7 @@ def result_of(study: Study, planned: Sequence[Cell], store: Store) -> StudyResul
     table = store.table()
     result = study_result(study, planned, table)
     words = selection_words(study, choices(study, table))
-    tables = summaries(study, planned, table, store.curves)
+    tables = summaries(study, planned, table, store.curves, result.findings)
     return replace(result, words=[*result.words, *words], tables=tables)
 
 

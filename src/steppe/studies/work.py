@@ -184,9 +184,9 @@ def _targets(
         values["gap"], errors["gap"] = values["test_error"] - values["train_error"], errors["test_error"]
     values["loss_gap"] = values["test_loss"] - values["train_loss"]
     if config.corruptions:
-        scores = last if "corrupted" in last else under_corruptions(model, splits.test, problem, config, Workers())
-        values["corrupted_error"] = 1 - scores["corrupted_accuracy"]
-        for severity, shares in zip(config.severities, zip(*scores["corrupted"].values(), strict=True), strict=True):
+        under = last if "corrupted" in last else under_corruptions(model, splits.test, problem, config, Workers())
+        values["corrupted_error"] = 1 - under["corrupted_accuracy"]
+        for severity, shares in zip(config.severities, zip(*under["corrupted"].values(), strict=True), strict=True):
             values[f"corrupted_error@{severity}"] = 1 - fmean(shares)
     model.eval()
     return values, errors

@@ -12,7 +12,8 @@ from typing import Any
 from ..._util.export import json_safe
 from ...training.config import Config
 from ..pictures import chosen
-from ..plan import TARGETS, Rule
+from ..plan import TARGETS
+from ..protocol import Rule
 from ..result import counts, findings_of, in_order, renamed
 from ..statistics.by_setting import effect
 from ..statistics.clusters import SEED
