@@ -114,8 +114,9 @@ def _summary(
     entering = [cell for cell in planned if _enters(spec, cell)]
     counted = admitted(study, of_plan(study, entering, table))
     if spec.is_tau:
-        whole = found is not None and not spec.where and spec.runs == "final"
-        return _taus(spec, study, found if whole else findings_of(counted, study.measures, study.targets))
+        if found is None or spec.where or spec.runs != "final":
+            found = findings_of(counted, study.measures, study.targets)
+        return _taus(spec, study, found)
     runs = {run.key: run for run in counted.runs}
     numbers: dict[tuple[str, str], list[tuple[Cell, float]]] = {}
     points: dict[str, list[tuple[float, float]]] = {}
