@@ -77,12 +77,12 @@ def test_every_recipe_has_its_files_and_the_paper_s_numbers_have_a_place(name: s
     assert set(one.content["budgets"]) >= set(BUDGETS)
     assert len(one.notes) > 200
     study = one.study(None)
-    planned = previewed_cells(study)
+    planned = previewed_cells(study) if study.pool is None else []  # its checkpoints are not here
     specs = {spec.name: spec for spec in study.table}
     for table, row, column in one.printed:
         spec = specs[table]
         for label, parts in ((row, spec.rows), (column, spec.columns)):
-            if spec.is_tau or {EPOCH, VALUE} & {*parts}:
+            if spec.is_tau or {EPOCH, VALUE} & {*parts} or study.pool is not None:
                 continue  # labels are measures, targets or numbers of epochs
             assert label in (labels_of(spec, planned, parts) or [""]) or (not parts and label == spec.value[0])
     assert all(printed.place for printed in one.printed.values())
@@ -164,6 +164,20 @@ def test_a_study_goes_on_from_the_records_of_another_machine(own: Recipe, capsys
     told(capsys, "paper/mine", "--engine", "serial", "--out", "second", "--records", "part.csv")
     assert len(list(Path("second/smoke/runs").glob("*/run.yaml"))) == 2  # those that were missing
     assert Path("second/smoke/table.csv").read_bytes() == Path("first/smoke/table.csv").read_bytes()
+
+
+def test_tables_of_a_pool_need_no_checkpoints(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "paper/mine", "--engine", "serial", "--out", "trained")
+    study = {"base": {"data": "spirals"}, "pool": "trained/smoke/runs/*", "groups": "method", "measures": ["grad_norm"]}
+    tables = [{"rows": "method", "value": "grad_norm"}, {"name": "tau", "rows": "measure", "value": "tau"}]
+    study |= {"table": tables, "budgets": {name: {} for name in BUDGETS}}
+    (own.folder / "study.yaml").write_text(yaml.safe_dump(study))
+    (own.folder / "paper.csv").write_text("row,column,value,error,place\n")
+    told(capsys, "paper/mine", "--engine", "serial", "--out", "here")
+    shutil.rmtree("trained")
+    told(capsys, "paper/mine", "--records", "here/smoke", "--report", "--out", "there")
+    assert files_of(Path("there/smoke")) == files_of(Path("here/smoke"))
+    assert "none" in Path("there/smoke/table.md").read_text()
 
 
 def test_an_edited_record_is_refused(own: Recipe, capsys: pytest.CaptureFixture[str]) -> None:

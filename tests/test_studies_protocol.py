@@ -297,3 +297,15 @@ def test_correlations_are_the_findings() -> None:
     assert [(e.row, e.column, e.n) for e in groups.entries] == [
         (m, f"method={g}", 8) for m in ("trace", "loss") for g in ("none", "sam")
     ]
+
+
+def test_errors_by_severity_are_those_of_runs_with_one_severity(tmp_path: Any) -> None:
+    base = BASE | {"data": "digits", "corruptions": ["contrast", "gaussian_noise"], "data_root": str(tmp_path)}
+    made = tiny(
+        tmp_path / "study", base=base, grid={"severities": [[1, 5], [5]]}, measures=[], targets=["corrupted_error"]
+    )
+    run(made, Serial(), progress=False)
+    with Store.reading(made.store) as store:
+        both, one = (r.targets for r in store.table().runs)
+    assert both["corrupted_error@5"] == pytest.approx(one["corrupted_error"])
+    assert both["corrupted_error@1"] + both["corrupted_error@5"] == pytest.approx(2 * both["corrupted_error"])

@@ -79,8 +79,8 @@ def _run(study: Study, engine: Engine) -> StudyResult:
 
 
 def _stored(study: Study) -> StudyResult:
+    from ..papers.records import stored_cells
     from ..studies.run import result_of
-    from ..studies.selection import planned_cells
     from ..studies.store import Store
 
     if not study.store.exists():
@@ -88,7 +88,7 @@ def _stored(study: Study) -> StudyResult:
             f"there are no records in {study.folder}: run it without --report, or give --records records.csv"
         )
     with Store.reading(study.store) as store:
-        return result_of(study, planned_cells(study, store.table()), store)
+        return result_of(study, stored_cells(study, store.table()), store)
 
 
 def _import(study: Study, files: Sequence[str]) -> list[str]:
@@ -102,17 +102,15 @@ def _import(study: Study, files: Sequence[str]) -> list[str]:
 
 
 def _output(found: Recipe, study: Study, result: StudyResult, taken: Sequence[str]) -> Output:
-    from ..papers.records import write_records
+    from ..papers.records import stored_cells, write_records
     from ..papers.render import compare, write_files
     from ..studies.report import write
-    from ..studies.selection import planned_cells
     from ..studies.store import Store
 
     title = f"{study.title or found.name} ({found.name}, {study.budget})"
     tables = compare(result.tables, found.printed)
     with Store.reading(study.store) as store:
-        planned = planned_cells(study, store.table())
-        files = [write_records(study, planned, store)]
+        files = [write_records(study, stored_cells(study, store.table()), store)]
         words = [*result.words, *_machines(store.origins().values())]
     files += write_files(study.folder, title, tables, words, found.notes)
     if result.done:

@@ -22,10 +22,11 @@ from ..studies.plan import Study
 from ..studies.protocol import EPOCH
 from ..studies.selection import planned_cells
 from ..studies.store import Store
+from ..studies.table import Table
 from ..training.config import Config
 
 RECORDS = "records.csv"
-HEAD = ("key", "name", "stage", "state", "config", "origin", "error")
+HEAD = ("key", "name", "stage", "state", "config", "groups", "origin", "error")
 LARGEST = 1 << 26  # characters of one field: curves of a long run
 
 
@@ -39,7 +40,8 @@ def write_records(study: Study, planned: Sequence[Cell], store: Store) -> Path:
         if run is None or run.state not in ("done", "failed"):
             continue
         row: dict[str, Any] = {"key": cell.key, "name": cell.name, "stage": cell.stage, "state": run.state}
-        row |= {"config": _json(_own_settings(cell)), "origin": _json(origins.get(cell.key, {})), "error": run.error}
+        row |= {"config": _json(_own_settings(cell)), "groups": _json(cell.groups)}
+        row |= {"origin": _json(origins.get(cell.key, {})), "error": run.error}
         for name, value in run.targets.items():
             row |= {f"target.{name}": value, f"target.{name}.stderr": run.target_errors.get(name)}
         for name, e in run.measures.items():
@@ -79,12 +81,14 @@ def import_records(study: Study, rows: Mapping[str, Mapping[str, str]]) -> tuple
         The number of new records, and of those that the study's plan does not have.
 
     """
+    if study.pool is not None:  # the checkpoints may be elsewhere: what was measured of them is in the records
+        planned = [_pool_cell(row) for row in rows.values()]
     new, used = 0, set()
     study.folder.mkdir(parents=True, exist_ok=True)
     with Store.open(study.store) as store:
         for _ in range(1 if study.select is None else 2):  # the second stage follows from the first
             states = store.states()
-            for cell in planned_cells(study, store.table()):
+            for cell in planned if study.pool is not None else planned_cells(study, store.table()):
                 row = rows.get(cell.key)
                 if row is None:
                     continue
@@ -93,6 +97,18 @@ def import_records(study: Study, rows: Mapping[str, Mapping[str, str]]) -> tuple
                     new += 1
                     _import(store, cell, row)
     return new, len(rows) - len(used)
+
+
+def stored_cells(study: Study, table: Table) -> list[Cell]:
+    """The cells of a study as far as its records know them; the checkpoints of a pool need not be there."""
+    if study.pool is None:
+        return planned_cells(study, table)
+    return [Cell(run.key, run.name, {**asdict(Config()), **run.config}, run.groups) for run in table.runs]
+
+
+def _pool_cell(row: Mapping[str, str]) -> Cell:
+    config = {**asdict(Config()), **from_json(row["config"], RECORDS)}
+    return Cell(row["key"], row["name"], config, from_json(row["groups"], RECORDS))
 
 
 def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:

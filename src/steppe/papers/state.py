@@ -42,7 +42,10 @@ def states(root: str) -> Iterator[State]:
             rows = read_records([str(file)]).values()
             done = sum(row["state"] == "done" for row in rows)
             days = sorted(json.loads(row["origin"] or "{}").get("date", "") for row in rows)
-            planned = len(previewed_cells(one.study(budget)))
+            try:
+                planned = len(previewed_cells(one.study(budget)))
+            except FileNotFoundError:  # a pool whose checkpoints are elsewhere
+                planned = len(rows)
             partly = "" if done >= planned else ", in part"
             state = State(name, state.title, STATES[budget] + partly, days[-1] if days else "", f"{done} of {planned}")
         yield state

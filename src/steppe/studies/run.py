@@ -102,7 +102,7 @@ def result_of(study: Study, planned: Sequence[Cell], store: Store) -> StudyResul
     table = store.table()
     result = study_result(study, planned, table)
     words = selection_words(study, choices(study, table))
-    tables = summaries(study, planned, table, store.curves)
+    tables = summaries(study, planned, table, store.curves, result.findings)
     return replace(result, words=[*result.words, *words], tables=tables)
 
 

@@ -74,7 +74,9 @@ class Summary:
         return asdict(self)
 
 
-def summaries(study: Study, planned: Sequence[Cell], table: Table, curves: Curves) -> list[Summary]:
+def summaries(
+    study: Study, planned: Sequence[Cell], table: Table, curves: Curves, found: Findings | None = None
+) -> list[Summary]:
     """All tables of a study from the runs that its store holds.
 
     Parameters
@@ -87,9 +89,11 @@ def summaries(study: Study, planned: Sequence[Cell], table: Table, curves: Curve
         The stored runs.
     curves : callable
         Takes the key of a cell and returns the records of its epochs.
+    found : Findings, optional
+        The findings of the study, if they are computed: tables of correlations without a condition show them.
 
     """
-    return [_summary(spec, study, planned, table, curves) for spec in study.table]
+    return [_summary(spec, study, planned, table, curves, found) for spec in study.table]
 
 
 def labels_of(spec: TableSpec, planned: Sequence[Cell], names: Sequence[str]) -> list[str]:
@@ -104,11 +108,15 @@ def label_of(spec: TableSpec, cell: Cell, names: Sequence[str], value: str = "")
     return spec.labels.get(text, text)
 
 
-def _summary(spec: TableSpec, study: Study, planned: Sequence[Cell], table: Table, curves: Curves) -> Summary:
+def _summary(
+    spec: TableSpec, study: Study, planned: Sequence[Cell], table: Table, curves: Curves, found: Findings | None
+) -> Summary:
     entering = [cell for cell in planned if _enters(spec, cell)]
     counted = admitted(study, of_plan(study, entering, table))
     if spec.is_tau:
-        return _taus(spec, study, findings_of(counted, study.measures, study.targets))
+        if found is None or spec.where or spec.runs != "final":
+            found = findings_of(counted, study.measures, study.targets)
+        return _taus(spec, study, found)
     runs = {run.key: run for run in counted.runs}
     numbers: dict[tuple[str, str], list[tuple[Cell, float]]] = {}
     points: dict[str, list[tuple[float, float]]] = {}
