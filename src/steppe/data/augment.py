@@ -37,7 +37,7 @@ MIDDLE = 128.0  # the grey that comes in from outside, as in the authors' code
 # random resized crops: share of the area, ratio of the sides, and how often a box is drawn before the whole image is
 # taken (Szegedy et al. 2015, Section 6, as in torchvision)
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
-JITTER = 0.4  # Agnostic-SAM's paper gives no amounts; 0.4 as in the usual ImageNet code since fb.resnet.torch
+JITTER = 0.4  # Agnostic-SAM's paper gives no amounts: our choice, a common one in ImageNet code
 
 # the paper's largest amounts: shear, translation as a share of the side, angle, and distance of a blend's factor from 1
 SHEAR, TRANSLATION, ANGLE, BLEND = 0.3, 0.45, pi / 6, 0.9
@@ -250,7 +250,7 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation]] = {
     "brightness-contrast": lambda: colour_jitter(saturation=0),
 }
 PIPELINES: dict[str, tuple[str, ...]] = {  # those of the papers
-    "cifar": ("crop", "flip"),  # all five papers on CIFAR, and SharpBalance on TinyImageNet
+    "cifar": ("crop", "flip"),  # Universal SAM, Agnostic-SAM and SharpBalance; SA-SAM's paper names none
     "cifar-randaugment": ("crop", "flip", "randaugment"),  # A modern look, Section 5.1
     "fine-grained": ("resized-crop", "flip", "brightness-contrast"),  # Agnostic-SAM, Section 4.1
 }

@@ -250,14 +250,13 @@ CATALOGUE: dict[str, Published] = {
                 ),
             ),
             (
-                File(  # the MD5 that many libraries check
+                File(  # size and MD5: other projects that check it; Oxford prints none
                     f"{_OXFORD}/fgvc-aircraft/archives/fgvc-aircraft-2013b.tar.gz", "fgvc-aircraft-2013b.tar.gz",
                     2753340328, "md5:d4acdd33327262359767eeaa97a4f732", "fgvc-aircraft-2013b",
                 ),
             ),
             (6_667, 3_333), (3, 224, 224), 100,
-            "Maji, Kannala, Rahtu, Blaschko & Vedaldi 2013, Fine-grained visual classification of aircraft "
-            "(non-commercial use)",
+            "Maji, Kannala, Rahtu, Blaschko & Vedaldi 2013, Fine-grained visual classification of aircraft",
         ),
         Published(
             "oxford-pets", "Oxford-IIIT Pets",
@@ -273,7 +272,7 @@ CATALOGUE: dict[str, Published] = {
                 ),
             ),
             (3_680, 3_669), (3, 224, 224), 37,
-            "Parkhi, Vedaldi, Zisserman & Jawahar 2012, Cats and dogs (CC BY-SA 4.0)",
+            "Parkhi, Vedaldi, Zisserman & Jawahar 2012, Cats and dogs",
         ),
     )
 }  # fmt: skip
@@ -288,7 +287,7 @@ CORRUPTED: dict[str, File] = {
         "https://zenodo.org/record/3555552/files/CIFAR-100-C.tar", "CIFAR-100-C.tar", 2918473216,
         "md5:11f0ed0f1191edbf9fa23466ae6021d3", "CIFAR-100-C",
     ),
-    "tiny-imagenet-c": File(  # the 15 main corruptions; the MD5 that other libraries check
+    "tiny-imagenet-c": File(  # size and MD5: other projects that check it; four corruptions are in another file
         "https://zenodo.org/record/8206060/files/Tiny-ImageNet-C.tar", "Tiny-ImageNet-C.tar", 1794775040,
         "md5:f9c9a9dbdc11469f0b850190f7ad8be1", "Tiny-ImageNet-C",
     ),

@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import DataError
 
-MOST_STORED = 16 << 20  # bytes of a file; the published ones have less than a megabyte
+MOST_STORED = 16 << 20  # bytes of a file: a list of pictures is far smaller
 MOST_MEMORY = 4 << 30  # of the process: a small compressed file may declare much
 SECONDS = 120.0
 
