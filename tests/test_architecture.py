@@ -20,7 +20,7 @@ MODULES = {".".join(f.relative_to(ROOT.parent).with_suffix("").parts).removesuff
 PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
     "AgnosticSAM", "Ball", "DETERMINANT", "DETERMINANT_RELEASED", "Draw", "DynamicSparseSAM", "ESAM", "Elementwise",
     "Estimate", "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "GSAM", "Given", "Hypercube", "LookSAM",
-    "MEASURES", "METHODS", "Measure", "Method", "Objective", "exponential", "measure",
+    "MEASURES", "METHODS", "Measure", "Method", "Objective", "exponential", "measure", "objective",
     "MomentumSAM", "NormLayersOnly", "PerPart", "PerWorker", "Plain", "Plan", "PointMass", "Probe", "RSAM",
     "RadiusFollowsLR", "Reading", "SAM", "SASAM", "SASGD", "SharpBalance", "SharpnessAware", "Site", "Slope", "Space",
     "TRACE", "Triple", "UniversalSAM", "Vector", "build", "capture",
@@ -32,7 +32,7 @@ PUBLIC_MEASURES = {
     "AutoPGD", "AverageCase", "AverageLimit", "Cost", "Curvature", "CurvatureLimit", "DEFINITIONS", "Dense", "Density",
     "Direction", "Eigenvalue", "Estimate", "FILTERS", "FisherTrace", "FrobeniusSquared", "GradientNorm", "LAYERS",
     "LogDeterminant", "Loss", "MEASURES", "Measure", "NormalisedLogits", "NotFinite", "Objective", "OnNormalisedLogits",
-    "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
+    "OnData", "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
     "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "Summit", "Sweep", "Trace", "UNSCALED", "WorstCase",
     "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "exponential_integrals", "figure", "fisher_traces",
     "gauss_newton",

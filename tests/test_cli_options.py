@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 ALWAYS = "--json --debug"
 ENGINE = "--engine --address --workers --retries --again --trust"
 ON = "--split --rows --batch --seed --precision --device --weights --model --model-options --data --data-root "
-ON += "--standardise --trust --config"
+ON += "--normalise --trust --config"
 RUN = (  # what a run takes
     "--data --data-root --model --model-options --method --rho --method-options --optimizer --lr --momentum "
     "--nesterov --weight-decay --epochs --steps --batch-size --schedule --milestones --decay --warmup --fraction "

@@ -299,7 +299,7 @@ def test_ctrl_c_keeps_what_is_there(
     real: Callable[..., Any] = steppe.measures.run.measure_objective
     calls: list[Any] = []
 
-    def measured(objective: Any, plan: Any, seed: int) -> Any:
+    def measured(objective: Any, plan: Any, seed: int, on: Any = None) -> Any:
         calls.append(plan)
         if len(calls) == 2 and where == "between":
             raise KeyboardInterrupt
@@ -334,8 +334,8 @@ def test_what_is_measured_by_default_is_what_the_library_does(runs: Path, capsys
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["runs/sam/checkpoint.safetensors"], 2, "give --model and --data and --standardise"),
-        (["runs/sam/checkpoint.safetensors", "--model", "mlp"], 2, "give --data and --standardise"),
+        (["runs/sam/checkpoint.safetensors"], 2, "give --model and --data and --normalise"),
+        (["runs/sam/checkpoint.safetensors", "--model", "mlp"], 2, "give --data and --normalise"),
         (["runs/sam/checkpoint.safetensors", *MLP, "--model", "mpl"], 2, "Did you mean 'mlp'"),
         (["runs/sam", "--measures", "tarce"], 2, "Did you mean 'trace'"),
         (["runs/sam", "--measures", "worst_linf@x"], 2, "has to be a number"),

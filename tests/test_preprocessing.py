@@ -1,4 +1,4 @@
-"""Bare checkpoints: how their inputs were standardised is declared or refused, and tables of errors have to agree."""
+"""Bare checkpoints: how their inputs were normalised is declared or refused, and tables of errors have to agree."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(before)
 
 
-def standardised(file: str, mean: float, std: float) -> tuple[Tensor, Tensor]:
+def normalised(file: str, mean: float, std: float) -> tuple[Tensor, Tensor]:
     with np.load(file) as arrays:
         seen = (arrays["x_test"].astype(np.float64) / 255 - mean) / std
         return torch.tensor(seen).flatten(1).float(), torch.tensor(arrays["y_test"]).long()
@@ -63,12 +63,12 @@ def logits(x: Tensor) -> Tensor:
 
 
 def expected(file: str, mean: float, std: float) -> float:
-    x, y = standardised(file, mean, std)
+    x, y = normalised(file, mean, std)
     return float(cross_entropy(logits(x), y))
 
 
 def test_error() -> float:
-    x, y = standardised("plain.npz", *of_training("plain.npz"))
+    x, y = normalised("plain.npz", *of_training("plain.npz"))
     return float((logits(x).argmax(1) != y).double().mean())
 
 
@@ -95,11 +95,11 @@ def test_a_shifted_data_set_keeps_its_shift(place: Path, capsys: pytest.CaptureF
     erased = expected("shifted.npz", *of_training("shifted.npz"))
     assert true > 2 * erased  # the shift harms
     assert measured(capsys, "runs/a", "--data", "npz:shifted.npz") == pytest.approx(true, rel=1e-4)
-    assert measured(capsys, FILE, *on, "--standardise", "npz:plain.npz") == pytest.approx(true, rel=1e-4)
+    assert measured(capsys, FILE, *on, "--normalise", "npz:plain.npz") == pytest.approx(true, rel=1e-4)
     mean, std = of_training("plain.npz")
-    assert measured(capsys, FILE, *on, "--standardise", f"{mean}/{std}") == pytest.approx(true, rel=1e-4)
-    assert measured(capsys, FILE, *on, "--standardise", "npz:shifted.npz") == pytest.approx(erased, rel=1e-4)
-    assert measured(capsys, FILE, *on, "--standardise", "none") == pytest.approx(
+    assert measured(capsys, FILE, *on, "--normalise", f"{mean}/{std}") == pytest.approx(true, rel=1e-4)
+    assert measured(capsys, FILE, *on, "--normalise", "npz:shifted.npz") == pytest.approx(erased, rel=1e-4)
+    assert measured(capsys, FILE, *on, "--normalise", "none") == pytest.approx(
         expected("shifted.npz", 0, 1 / 255), rel=1e-4
     )
 
@@ -110,7 +110,7 @@ def test_a_checkpoint_without_declaration_is_refused_with_the_choices(
     given = [FILE, *MODEL, "--data", "npz:plain.npz"]
     for words in (["measure", *given], ["measure", *given, "--dry-run"], ["landscape", *given, "--out", "a.json"]):
         said = refused(capsys, *words)
-        assert "--standardise" in said
+        assert "--normalise" in said
         assert all(choice in said for choice in ("a data set", "MEANS/STDS", "none"))
     assert measured(capsys, "runs/a") > 0  # a run knows its own
 
@@ -131,29 +131,29 @@ def test_impossible_declarations_are_refused(
     place: Path, words: str, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["measure", FILE, *MODEL, "--data", "npz:plain.npz", *LOSS]
-    assert said in refused(capsys, *given, "--standardise", words, code=code)
+    assert said in refused(capsys, *given, "--normalise", words, code=code)
 
 
-def test_numbers_are_not_standardised(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_are_not_normalised(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spirals = [*MODEL, "--data", "spirals"]
     assert main(["train", *spirals, "--epochs", "1", "--device", "cpu", "--out", "runs/spirals"]) == 0
     file = "runs/spirals/checkpoint.safetensors"
     own = measured(capsys, "runs/spirals")
-    assert measured(capsys, file, *spirals, "--standardise", "none") == own
-    assert measured(capsys, file, *spirals, "--standardise", "spirals") == own
-    said = refused(capsys, "measure", file, *spirals, *LOSS, "--standardise", "0.5/0.5", code=1)
+    assert measured(capsys, file, *spirals, "--normalise", "none") == own
+    assert measured(capsys, file, *spirals, "--normalise", "spirals") == own
+    said = refused(capsys, "measure", file, *spirals, *LOSS, "--normalise", "0.5/0.5", code=1)
     assert "numbers" in said
     assert "none" in said
 
 
 def test_a_run_that_is_declared_to_be_otherwise_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = measured(capsys, "runs/a")
-    assert measured(capsys, "runs/a", "--standardise", "npz:plain.npz") == own
-    assert "--standardise" in refused(capsys, "measure", "runs/a", *LOSS, "--standardise", "none", code=1)
+    assert measured(capsys, "runs/a", "--normalise", "npz:plain.npz") == own
+    assert "--normalise" in refused(capsys, "measure", "runs/a", *LOSS, "--normalise", "none", code=1)
 
 
 def pool(out: str, error: float | None = None, **changes: Any) -> Study:
-    given = {"base": BASE, "pool": FILE, "standardise": "npz:plain.npz", "measures": ["loss"], "out": out}
+    given = {"base": BASE, "pool": FILE, "normalise": "npz:plain.npz", "measures": ["loss"], "out": out}
     if error is not None:
         Path(f"{out}.csv").write_text(f"checkpoint,test_error\n{FILE},{error}\n")
         given["errors"] = f"{out}.csv"
@@ -162,26 +162,26 @@ def pool(out: str, error: float | None = None, **changes: Any) -> Study:
 
 
 def test_a_pool_of_files_declares_its_preprocessing(place: Path) -> None:
-    with pytest.raises(ValueError, match=r"standardise.*a data set.*MEANS/STDS.*none"):
-        cells(pool("undeclared", standardise=None))
+    with pytest.raises(ValueError, match=r"normalise.*a data set.*MEANS/STDS.*none"):
+        cells(pool("undeclared", normalise=None))
     run(pool("declared"), Serial())
     [found] = look(pool("declared"))[1].runs
     assert found.targets["test_error"] == pytest.approx(test_error())
     mean, std = of_training("plain.npz")
-    same = run(pool("numbers", standardise=f"{mean}/{std}"), Serial())
+    same = run(pool("numbers", normalise=f"{mean}/{std}"), Serial())
     assert same.done == 1
-    [one], [other] = cells(pool("declared")), cells(pool("declared", standardise="none"))
+    [one], [other] = cells(pool("declared")), cells(pool("declared", normalise="none"))
     assert one.key != other.key  # numbers follow from it
     assert run(Study.of({"pool": "runs/a", "measures": ["loss"], "out": "folders"}, "folders"), Serial()).done == 1
 
 
 def test_a_study_without_a_pool_declares_none() -> None:
-    with pytest.raises(ValueError, match="standardise"):
-        Study.of({"base": BASE, "standardise": "none"}, "grid")
+    with pytest.raises(ValueError, match="normalise"):
+        Study.of({"base": BASE, "normalise": "none"}, "grid")
     with pytest.raises(ValueError, match="tolerance"):
         pool("x", tolerance="little")
     with pytest.raises(ValueError, match="2 means and 1 standard deviations"):
-        pool("x", standardise="1,2/1")
+        pool("x", normalise="1,2/1")
 
 
 def test_errors_that_agree_are_kept_as_the_table_has_them(place: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_study_stops_where_the_table_disagrees(place: Path, capsys: pytest.Cap
     assert (found.state, found.measures, found.targets) == ("open", {}, {})
     Path("disagree.yaml").write_text(
         yaml.safe_dump(
-            {"base": BASE, "pool": FILE, "standardise": "npz:plain.npz", "errors": "disagree.csv", "measures": ["loss"]}
+            {"base": BASE, "pool": FILE, "normalise": "npz:plain.npz", "errors": "disagree.csv", "measures": ["loss"]}
         )
     )
     for engine in ("local", "serial"):  # and again: nothing was kept that would hide it
@@ -210,7 +210,7 @@ def test_a_study_stops_where_the_table_disagrees(place: Path, capsys: pytest.Cap
 
 def test_the_wrong_preprocessing_is_found_by_the_table(place: Path) -> None:
     with pytest.raises(ValueError, match="differ by"):
-        run(pool("wrong", round(test_error(), 3), standardise="none"), Serial())
+        run(pool("wrong", round(test_error(), 3), normalise="none"), Serial())
 
 
 def test_a_table_that_comes_later_has_to_agree_too(place: Path) -> None:

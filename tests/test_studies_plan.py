@@ -152,7 +152,7 @@ def test_keys_follow_from_what_numbers_follow_from() -> None:
         ({"groups": ["ausgment"]}, "groups: there is no setting 'ausgment'. Did you mean 'augment'"),
         ({"admission": "train_error < little"}, "admission takes rules such as `train_error <= 0.01`"),
         ({"admission": ["train_error"]}, "not 'train_error'"),
-        ({"measures": {"trace": "small"}}, "measures.trace takes a list of radii"),
+        ({"measures": {"trace": True}}, "measures.trace takes a list of radii"),
         ({"measures": [1]}, "measures takes a list of names"),
         ({"engine": "locl"}, "there is no engine 'locl'. Did you mean 'local'"),
         ({"engine": {"wokers": 2}}, "there is no key of engine 'wokers'. Did you mean 'workers'"),

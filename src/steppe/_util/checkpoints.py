@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 State: TypeAlias = "Mapping[str, Tensor]"
 
-WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "weights", "params")
+WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "weights", "params")
 """Keys under which training scripts save a state dict beside other things, the likeliest first."""
 DEPTH = 4  # of nested wrappers
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")

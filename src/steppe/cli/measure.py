@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,8 @@ class What:
     what: list[str] = field(default_factory=list, metadata={"metavar": "RUN|CHECKPOINT", "nargs": "*"})
     """folders of runs, or files of weights: .safetensors, or .pt and .pth with nothing but weights"""
     measures: list[str] = field(default_factory=lambda: DEFAULT_MEASURES.split(","))
-    """measures by name, with a radius as in worst_linf@0.002; `steppe measures` lists them"""
+    """measures by name, with a radius and options as in worst_linf@0.002[m=64,rows=test]; `steppe measures` lists
+    them"""
     out: str | None = field(default=None, metadata={"metavar": "FILE"})
     """also write the numbers to a .json or .csv file"""
     dry_run: bool = False
@@ -48,12 +50,14 @@ class Measurements:
     stopped: bool = False
 
     def take(self, run: str, results: Results) -> None:
+        from ..measures.run import STOPPED as INTERRUPTED
+
         for name, e in results.estimates.items():
             self.rows.append({"run": run, "measure": name, **asdict(e), "interval": e.interval()})
             self.stopped |= not e.complete
         for name, why in results.failures.items():
             self.failures.append({"run": run, "measure": name, "why": why})
-            self.stopped |= why == "not measured: stopped"
+            self.stopped |= why == INTERRUPTED
 
     def fail(self, run: str, error: Exception) -> None:
         print_traceback(error)
@@ -86,7 +90,10 @@ def run(what: What, on: On, file: File) -> Output:
         return _dry(what, on, configs, measured)
     for where in configs:
         try:
-            measured.take(where, measure_objective(subject(where, on).objective(on), plan, on.seed))
+            loaded = subject(where, on)
+            measured.take(
+                where, measure_objective(loaded.objective(on), plan, on.seed, on=partial(loaded.objective, on))
+            )
         except KeyboardInterrupt:
             measured.stopped = True
         except Exception as error:
@@ -173,7 +180,7 @@ COMMANDS = {
         run,
         [
             "steppe measure runs/* --measures lambda_max,trace,adaptive_worst_linf",
-            "steppe measure weights.safetensors --model resnet18 --data cifar10 --standardise cifar10",
+            "steppe measure weights.safetensors --model resnet18 --data cifar10 --normalise cifar10",
         ],
     )
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from .._util.measure_names import MeasureName
 from .errors import usage_errors
 from .methods import FORET, TAHMASEBI, comments
 from .options import Command
@@ -50,7 +51,7 @@ ABOUT: Mapping[str, tuple[str, str, str]] = {  # kind of estimate, cost in passe
 }
 FOOT = (
     "Costs are passes over the measured rows at default options; a product with the Hessian costs about two gradients. "
-    "worst_linf@0.002 sets the radius of the last twelve. Other options are set in Python: docs/measures.md."
+    "worst_linf@0.002[m=64,steps=50,rows=test] sets the radius of the last twelve, and options: docs/measures.md."
 )
 
 
@@ -88,7 +89,7 @@ def described(name: str, made: Measure) -> dict[str, Any]:
     """The description of a measure; options and definition are read from its code."""
     from ..studies.report.definitions import definition
 
-    kind, cost, paper = ABOUT[name.partition("@")[0]]
+    kind, cost, paper = ABOUT[MeasureName.of(name).base]
     layers = list(_layers(made))
     definitions = [(inspect.getdoc(type(one)) or "").partition("\n\nParameters\n")[0] for one in reversed(layers)]
     return {

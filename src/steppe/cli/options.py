@@ -14,6 +14,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.types import alternatives, choices, words
 from .._util.untrusted import from_yaml, loader, refuse_yaml_within
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the name of a file
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
 NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust")  # options about how a command runs, not about what
+RENAMED = {"standardise": "normalise"}  # earlier names of options, which still work
 MAX_BYTES = 1 << 20  # of an options file
 # The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
 # and imports it.
@@ -195,6 +197,7 @@ def _arguments(options: Mapping[str, Option], argv: Sequence[str]) -> Iterator[t
         flag, equals, value = word.partition("=")
         head, dot, key = flag.partition(".")
         head = head.replace("_", "-")
+        head = flag_of(RENAMED[head[2:]]) if head[2:] in RENAMED else head
         switch = flags.get(head.replace("--no-", "--", 1))
         if head.startswith("--no-") and switch and switch.is_a(bool) and not equals:
             yield switch.name, head
@@ -217,7 +220,7 @@ def _arguments(options: Mapping[str, Option], argv: Sequence[str]) -> Iterator[t
 
 
 def _bracketed(value: str, of_texts: bool) -> str:
-    return json.dumps([part.strip() for part in value.split(",") if part.strip()]) if of_texts else f"[{value}]"
+    return json.dumps(split_at_commas(value)) if of_texts else f"[{value}]"
 
 
 def _parser(
@@ -284,6 +287,7 @@ def read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
     mapping = read_mapping(file)
     if isinstance(mapping.get("config"), dict):
         mapping = mapping["config"]
+    mapping = {RENAMED.get(key, key): value for key, value in mapping.items()}
     names = [o.name for o in options.values() if o.flag and o.name not in NOT_IN_FILES]
     for key in mapping:
         if str(key).replace("-", "_") not in names:

@@ -129,15 +129,17 @@ def add_measure(more: More, engine: Engine) -> Output:
         )
     study = study_of(Which(more.study, more.out), engine)
     from ..measures.registry import resolve_measures
+    from ..studies.measured import measures_in
 
     with usage_errors():
         resolve_measures(more.names)
+        names = measures_in(more.names)
     if not study.store.exists():
         raise FileNotFoundError(
             f"this study has not run: {study.store} does not exist, and measures are added to a study that has run. "
             f"Run it first: steppe study run {more.study}; --out FOLDER names another folder"
         )
-    return _run(study, engine, more.names)
+    return _run(study, engine, names)
 
 
 def status(which: Which) -> Output:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ..data.dataset import Splits
     from ..measures.objective import Objective
+    from ..measures.sharpness import OnData
     from ..training.problem import Task
 
 
@@ -29,7 +30,7 @@ class On:
     rows: int = 1024
     """how many of them: a fixed random subset"""
     batch: int = 256  # A modern look, section 4: m = 256
-    """rows per batch; the m of m-sharpness"""
+    """rows per batch; the m of m-sharpness. `rows`, `count`, `m` and `precision` of a measure override these flags"""
     seed: int = 0
     """seed of random directions and draws"""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
@@ -47,8 +48,8 @@ class On:
     """the data set of a checkpoint, or another one for runs"""
     data_root: str | None = field(default=None, metadata={"metavar": "FOLDER"})
     """the folder that holds data sets; defaults to the run's own, or data"""
-    standardise: str | None = field(default=None, metadata={"metavar": "HOW"})
-    """how a checkpoint's inputs were standardised in training: by a data set's training rows, by MEANS/STDS of the
+    normalise: str | None = field(default=None, metadata={"metavar": "HOW"})
+    """how a checkpoint's inputs were normalised in training: by a data set's training rows, by MEANS/STDS of the
     channels for pixels from 0 to 1, or none; a run records its own"""
     trust: bool = False
     """import any code that folders of runs name as their model"""
@@ -67,16 +68,19 @@ class Subject:
     model: nn.Module
     splits: Splits
     task: Task
+    config: Config
 
-    def objective(self, on: On) -> Objective:
-        """Return the loss on some rows as a function of the weights."""
+    def objective(self, on: On, data: OnData | None = None) -> Objective:
+        """Return the loss on some rows as a function of the weights; `data` overrides the flags."""
+        from ..measures.sharpness import Loss, OnData
         from ..training.distributed import device_of
-        from ..training.evaluate import objective_of
+        from ..training.evaluate import measured_rows, objective_of
+        from ..training.problem import moved
 
-        device = device_of(on.device)
-        dataset = (self.splits.train if on.split == "train" else self.splits.test).to(device)
-        objective = objective_of(self.model.to(device), self.task, dataset, on.rows)
-        return replace(objective, m=on.batch, precision=on.precision)
+        device, data = device_of(on.device), data or OnData(Loss())
+        rows = measured_rows(moved(self.splits, device), self.config, data.rows or on.split, data.count or on.rows)
+        m, precision = data.m or on.batch, data.precision or on.precision
+        return objective_of(self.model.to(device), self.task, rows, None, m=m, precision=precision)
 
 
 def config_of(where: str, on: On) -> Config:
@@ -91,16 +95,16 @@ def config_of(where: str, on: On) -> Config:
         return replace(run.config, **changes)
     if not path.exists():
         raise FileNotFoundError(f"there is no run or checkpoint {where!r}")
-    missing = [f"--{name}" for name in ("model", "data", "standardise") if getattr(on, name) is None]
-    if on.model is None or on.data is None or on.standardise is None:
-        choices = f". --standardise takes {CHOICES}" if on.standardise is None else ""
+    missing = [f"--{name}" for name in ("model", "data", "normalise") if getattr(on, name) is None]
+    if on.model is None or on.data is None or on.normalise is None:
+        choices = f". --normalise takes {CHOICES}" if on.normalise is None else ""
         raise UsageError(
             f"{where} is a checkpoint, which does not record its model or data: give {' and '.join(missing)}{choices}"
         )
     config = Config(data=on.data, model=on.model, model_options=on.model_options)
     with usage_errors():
         refuse_unknown(config, flag_of)
-        declared(on.standardise)
+        declared(on.normalise)
     return config if on.data_root is None else replace(config, data_root=on.data_root)
 
 
@@ -112,16 +116,16 @@ def subject(where: str, on: On) -> Subject:
     config, path = config_of(where, on), Path(where)
     state = read_checkpoint(path) if path.is_file() else {}
     splits = data_of(config)
-    standard = None if on.standardise is None else standard_of(on.standardise, config, splits)
+    standard = None if on.normalise is None else standard_of(on.normalise, config, splits)
     if path.is_dir():
         run = open_run(path, on.model, on.trust)
         if standard not in (None, run.task.standard):
             raise ValueError(
-                f"{where} is a run that was trained with {run.task.standard}, and --standardise {on.standardise} is "
+                f"{where} is a run that was trained with {run.task.standard}, and --normalise {on.normalise} is "
                 f"{standard}: leave it out for runs, which record their own"
             )
-        return Subject(where, run.model(on.weights), splits, run.task)
+        return Subject(where, run.model(on.weights), splits, run.task, config)
     task = task_of(splits, standard)
     model = model_of(config, task.shape, task.outputs)
     load_into(model, state, path)
-    return Subject(where, model, splits, task)
+    return Subject(where, model, splits, task, config)

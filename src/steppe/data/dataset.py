@@ -18,11 +18,15 @@ class Dataset:
     name
         For messages.
     inputs
-        Images as bytes (rows, channels, height, width), or floats of any shape.
+        Images as bytes (rows, channels, height, width), floats of any shape, or integers such as token ids. Inputs of
+        several names are stacked, (rows, names, ...).
     targets
         Class numbers as int64, or numbers to predict.
     classes
         Their names; empty where targets are numbers to predict.
+    fields
+        The names of stacked inputs, such as input_ids and attention_mask, by which a model takes them; empty for one
+        input without a name.
 
     """
 
@@ -30,6 +34,7 @@ class Dataset:
     inputs: Tensor
     targets: Tensor
     classes: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.inputs):

@@ -59,6 +59,16 @@ def read(root: Path | str, size: int | None = None) -> Splits:
     return Splits(train, test, validation=others[0] if others else None)
 
 
+def read_test(root: Path | str, size: int | None = None) -> Dataset:
+    """Read the test images under a folder that has them, or all images of a folder of class folders."""
+    root = Path(root)
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root} is not a folder")
+    folder = next((root / name for name in TEST if (root / name).is_dir()), root)
+    files, labels, classes = listed(folder)
+    return Dataset(root.name, pixels(files, size), torch.tensor(labels), classes)
+
+
 def class_folders(folder: Path) -> list[Path]:
     """Return the folders in a folder, in the order of their classes."""
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +20,8 @@ from .dataset import Dataset, Splits
 from .errors import MOST_BYTES, DataError, check_pairs, check_size, class_numbers
 
 INPUTS = ("x", "inputs", "images", "data")
+TOKENS = "tokens"  # integers that a model takes as its one input
+FIELDS = ("input_ids", "attention_mask", "token_type_ids")  # integers that a model takes by name, as in Transformers
 TARGETS = ("y", "targets", "labels")
 PARTS = {"train": ("train",), "test": ("test",), "validation": ("val", "valid", "validation")}
 CLASSES = "classes"  # names, if the file has them
@@ -31,8 +33,9 @@ NUMBERS = "biuf"  # kinds of dtypes
 def read(path: Path | str, most: int = MOST_BYTES) -> Splits:
     """Read a data set from arrays such as x_train, y_train, x_test, y_test, or train_images, train_labels, or x and y.
 
-    Byte arrays with three or four axes are images, channels first or last; other inputs become float32. Integer targets
-    are classes, others are numbers to predict. Nothing is unpickled.
+    Byte arrays with three or four axes are images, channels first or last; other inputs become float32. Arrays called
+    tokens, or input_ids, attention_mask and token_type_ids (input_ids_train, ...), stay integers. Integer targets are
+    classes, others are numbers to predict. Nothing is unpickled.
 
     Parameters
     ----------
@@ -43,31 +46,47 @@ def read(path: Path | str, most: int = MOST_BYTES) -> Splits:
 
     """
     path = Path(path)
+    sets = _sets(path, most)
+    if "train" not in sets:
+        raise DataError(f"{path}: it holds no arrays for training, such as x_train and y_train, or x and y")
+    return _splits(path, sets)
+
+
+def read_test(path: Path | str, most: int = MOST_BYTES) -> Dataset:
+    """Read the test rows of a file that has them, or all rows of x and y."""
+    sets = _sets(Path(path), most)
+    return sets[next(part for part in ("test", "validation", "train") if part in sets)]
+
+
+def _sets(path: Path, most: int) -> dict[str, Dataset]:
+    """The parts of a file by name; rows without a part are for training."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     content = arrays(path, most)
     for name, array in content.items():
         if array.dtype.kind not in NUMBERS + "U":
             raise DataError(f"{path}, {name}: it holds {array.dtype}, and numbers were expected")
-    names = {part: pair for part, words in PARTS.items() if (pair := _pair(content, words))}
-    if "train" not in names:
-        names = {"train": pair} if (pair := _pair(content, ())) else {}
+    names = {part: arrays_of for part, words in PARTS.items() if (arrays_of := _columns(content, words))}
+    if "train" not in names and (whole := _columns(content, ())):
+        names = {"train": whole}
     if not names:
         raise DataError(
             f"{path}: it holds {', '.join(sorted(content)) or 'nothing'}; expected are x_train, y_train, "
-            "x_test, y_test, or x and y (also inputs or images, targets or labels)"
+            "x_test, y_test, or x and y (also inputs or images, tokens or input_ids, targets or labels)"
         )
     classes, targets = _targets(path, {part: (y, content[y]) for part, (_, y) in names.items()})
     if classes and CLASSES in content:
         classes = _named(path, content[CLASSES], len(classes))
-    sets = {}
-    for part, (x, _) in names.items():
-        inputs = _inputs(f"{path}, {x}", content[x])
-        check_pairs(f"{path}, {x}", len(inputs), len(targets[part]))
-        sets[part] = Dataset(path.stem, inputs, targets[part], classes)
-        if inputs.shape[1:] != sets["train"].inputs.shape[1:]:
-            raise DataError(f"{path}, {x}: its rows have another shape than those for training")
-    return _splits(path, sets)
+    sets: dict[str, Dataset] = {}
+    for part, (columns, _) in names.items():
+        where = f"{path}, {next(iter(columns.values()))}"
+        inputs, fields = _inputs(path, {word: (name, content[name]) for word, name in columns.items()})
+        check_pairs(where, len(inputs), len(targets[part]))
+        sets[part] = Dataset(path.stem, inputs, targets[part], classes, fields)
+        first = next(iter(sets.values()))
+        if (inputs.shape[1:], fields) != (first.inputs.shape[1:], first.fields):
+            raise DataError(f"{where}: its rows have another shape than those for training")
+    return sets
 
 
 def _splits(path: Path, sets: dict[str, Dataset]) -> Splits:
@@ -81,17 +100,42 @@ def _splits(path: Path, sets: dict[str, Dataset]) -> Splits:
     return Splits(sets["train"].rows(~tests), sets["train"].rows(tests))
 
 
-def _pair(names: Iterable[str], parts: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the names of the inputs and targets of a part, or of the whole if no part is given; None if missing."""
-    pair = []
-    for words in (INPUTS, TARGETS):
+def _columns(names: Iterable[str], parts: tuple[str, ...]) -> tuple[dict[str, str], str] | None:
+    """Return the arrays of a part's inputs, by what they are, and its targets; of the whole if no part is given."""
+
+    def first(*words: str) -> str | None:
         both = [*words, *map(str.upper, words)]
         spellings = [s for p in parts for w in both for s in (f"{w}_{p}", f"{p}_{w}")] or both
-        pair += [name for name in spellings if name in names][:1]
-    return (pair[0], pair[1]) if len(pair) == 2 else None
+        return next((name for name in spellings if name in names), None)
+
+    targets = first(*TARGETS)
+    if one := first(*INPUTS):
+        columns = {"": one}
+    elif one := first(TOKENS):
+        columns = {TOKENS: one}
+    else:
+        columns = {field: one for field in FIELDS if (one := first(field))}
+    return (columns, targets) if columns and targets else None
 
 
-def _inputs(where: str, array: NDArray[Any]) -> Tensor:
+def _inputs(path: Path, columns: Mapping[str, tuple[str, NDArray[Any]]]) -> tuple[Tensor, tuple[str, ...]]:
+    """Return inputs, and the names by which a model takes them if they are stacked."""
+    if "" in columns:
+        name, array = columns[""]
+        return _numbers(f"{path}, {name}", array), ()
+    integers: list[Tensor] = []
+    for name, array in columns.values():
+        if array.dtype.kind not in "biu" or array.ndim != 2 or not array.size:
+            wrong = f"{array.dtype} of shape {array.shape}"
+            raise DataError(f"{path}, {name}: tokens should be integers (rows, length), and are {wrong}")
+        integers.append(torch.from_numpy(array.astype(np.int64)))
+        if integers[-1].shape != integers[0].shape:
+            shapes = f"{tuple(integers[-1].shape)} and {tuple(integers[0].shape)}"
+            raise DataError(f"{path}, {name}: arrays of one part should have one shape, and have {shapes}")
+    return (integers[0], ()) if TOKENS in columns else (torch.stack(integers, 1), tuple(columns))
+
+
+def _numbers(where: str, array: NDArray[Any]) -> Tensor:
     if array.dtype.kind not in NUMBERS or array.ndim < 2 or not array.size:
         raise DataError(f"{where}: inputs should be numbers, row by row, and are {array.dtype} of shape {array.shape}")
     if array.dtype == np.uint8 and array.ndim == 3:

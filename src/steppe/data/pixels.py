@@ -36,9 +36,9 @@ class Standard:
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Standardise images on the scale 0 .. 255, bytes or floats; without a mean, only convert to float."""
+        """Standardise images on the scale 0 .. 255, bytes or floats; without a mean, only convert bytes to float."""
         if not self.mean:
-            return inputs if inputs.is_floating_point() else inputs.float()
+            return inputs.float() if inputs.dtype == torch.uint8 else inputs
         if inputs.shape[1] != len(self.mean):
             raise ValueError(f"there are means of {len(self.mean)} channels, and images have {inputs.shape[1]}")
         shift, scale = _shift_and_scale(self, inputs.device)

@@ -75,35 +75,43 @@ def load(name: str, root: Path | str = "data") -> Splits:
         Training and test rows, and validation rows where the data set has them.
 
     """
-    kind, colon, place = name.partition(":")
-    if colon and kind == "npz":
+    kind, place, size = split_name(name)
+    if kind == "npz":
         from . import npz
 
-        return npz.read(Path(place).expanduser())
-    if colon and kind == "folder":
+        return npz.read(place)
+    if kind == "folder":
         from . import folders
 
-        sized = re.fullmatch(r"(.+)@(\d+)", place)
-        if sized and not Path(place).expanduser().exists():
-            if not 1 <= int(sized[2]) <= 4096:
-                raise ValueError(f"{name}: images of {sized[2]} x {sized[2]} are not possible; give 1 to 4096")
-            return folders.read(Path(sized[1]).expanduser(), int(sized[2]))
-        return folders.read(Path(place).expanduser())
+        return folders.read(place, size)
     if name not in DATASETS:
         raise ValueError(unknown("data set", name, [*DATASETS, *OWN]))
     return DATASETS[name](Path(root).expanduser())
 
 
+def split_name(name: str) -> tuple[str, Path, int | None]:
+    """Return the kind, the path and the size of `folder:PATH@SIZE`, `folder:PATH` or `npz:PATH`; other kinds are ""."""
+    kind, _, place = name.partition(":")
+    if not place or kind not in ("folder", "npz"):
+        return "", Path(), None
+    path, sized = Path(place).expanduser(), re.fullmatch(r"(.+)@(\d+)", place)
+    if kind == "npz" or not sized or path.exists():
+        return kind, path, None
+    if not 1 <= int(sized[2]) <= 4096:
+        raise ValueError(f"{name}: images of {sized[2]} x {sized[2]} are not possible; give 1 to 4096")
+    return kind, Path(sized[1]).expanduser(), int(sized[2])
+
+
 CHOICES = (
     "a data set, whose training rows determine means and standard deviations as in `steppe train`; MEANS/STDS of the "
-    "channels, for pixels from 0 to 1, such as 0.49,0.48,0.45/0.25,0.24,0.26; or none, for unchanged inputs, with "
-    "pixels from 0 to 255"
+    "channels, for pixels from 0 to 1, such as 0.49,0.48,0.45/0.25,0.24,0.26, in a study also {mean: [...], "
+    "std: [...]}; or none, for unchanged inputs, with pixels from 0 to 255"
 )
-"""Values of `standardise`: how the inputs of a bare checkpoint were standardised, which its file does not say."""
+"""Values of `normalise`: how inputs of a bare checkpoint were normalised in training, which its file does not say."""
 
 
 def declared(text: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Parse `standardise`: return means and standard deviations, empty for `none`; None if it names a data set."""
+    """Parse `normalise`: return means and standard deviations, empty for `none`; None if it names a data set."""
     if text == "none":
         return (), ()
     means, _, stds = text.partition("/")
@@ -112,10 +120,10 @@ def declared(text: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     except ValueError:
         if text not in DATASETS and not text.startswith(("folder:", "npz:")):
             reason = unknown("data set", text, [*DATASETS, *OWN])
-            raise ValueError(f"standardise takes {CHOICES}. It is {text!r}, and {reason}") from None
+            raise ValueError(f"normalise takes {CHOICES}. It is {text!r}, and {reason}") from None
         return None
     if len(mean) != len(std):
-        raise ValueError(f"standardise is {text!r}: {len(mean)} means and {len(std)} standard deviations")
+        raise ValueError(f"normalise is {text!r}: {len(mean)} means and {len(std)} standard deviations")
     if not all(isfinite(m) for m in mean) or not all(0 < s < inf for s in std):
-        raise ValueError(f"standardise is {text!r}; means have to be finite and standard deviations above 0")
+        raise ValueError(f"normalise is {text!r}; means have to be finite and standard deviations above 0")
     return mean, std

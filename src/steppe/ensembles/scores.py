@@ -111,7 +111,7 @@ def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
     for model in models:
         was_training = model.training
         model.to(device).eval()
-        outputs.append(torch.cat([model(x).float().cpu() for x, _ in batches(dataset, ROWS, task.standard)]))
+        outputs.append(torch.cat([task.call(model, x).float().cpu() for x, _ in batches(dataset, ROWS, task.standard)]))
         model.train(was_training)
     return torch.stack(outputs)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..data.dataset import Dataset
 from ..measures.estimate import Estimate, summarise
-from ..measures.registry import resolve_measures
+from ..measures.registry import measure_by_name
 from ..measures.run import measure_objective
 from ..training.distributed import device_of
 from .members import Trained
@@ -131,7 +131,7 @@ def _sharpness(trained: Trained, i: int, model: nn.Module, name: str) -> Estimat
     """Return the sharpness of a member; all members are measured on the same rows."""
     run = trained.runs[i]
     objective = run.objective(trained.weights, model=model)
-    results = measure_objective(objective, resolve_measures([name]), run.config.seed, progress=False)
+    results = measure_objective(objective, {name: measure_by_name(name)}, run.config.seed, progress=False)
     if name in results.failures:
         return Estimate(nan, nan, 1, "plug-in", note=results.failures[name])
     return results.estimates[name]

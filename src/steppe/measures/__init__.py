@@ -51,6 +51,7 @@ from .sharpness import CurvatureLimit as CurvatureLimit
 from .sharpness import GradientNorm as GradientNorm
 from .sharpness import Loss as Loss
 from .sharpness import NormalisedLogits as NormalisedLogits
+from .sharpness import OnData as OnData
 from .sharpness import OneStep as OneStep
 from .sharpness import OnNormalisedLogits as OnNormalisedLogits
 from .sharpness import PerBatch as PerBatch

@@ -17,16 +17,31 @@ from .functional import preserved_rng
 Batch = Any  # (inputs, targets), or whatever the objective's `forward` takes: tensors in lists, tuples or mappings
 Weight = Callable[[Batch], float | Tensor] | float  # of a batch in a mean; a number: all batches weigh the same
 
+LABELS = "labels"  # of a dictionary: the targets, as in Transformers
+
 
 def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
-    """The output and the target of a batch (inputs, targets): the default `forward` of an objective."""
+    """The output and the target of a batch (inputs, targets), or of a dictionary with `labels`: the default `forward`.
+
+    A dictionary's other entries are arguments of the model, and the output is its logits, as in Transformers.
+    """
+    if isinstance(batch, Mapping) and LABELS in batch:
+        return logits_of(model(**{k: v for k, v in batch.items() if k != LABELS})), batch[LABELS]
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         raise TypeError(
-            f"a batch is a pair (inputs, targets) unless forward= says how to use it; this one is a "
-            f"{type(batch).__name__} of {len(batch)}: pass forward=lambda model, batch: (output, target)"
+            f"a batch is a pair (inputs, targets) or a dictionary with {LABELS!r} unless forward= says how to use it; "
+            f"this one is a {type(batch).__name__} of {len(batch)}: pass forward=lambda model, batch: (output, target)"
         )
     inputs, targets = batch
     return model(inputs), targets
+
+
+def logits_of(output: Any) -> Any:
+    """The logits of an output that has them, as those of Transformers have; any other output as it is."""
+    if isinstance(output, Tensor):
+        return output
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    return output if logits is None else logits
 
 
 def as_batches(data: Any, m: int | None = None) -> Sequence[Batch]:
@@ -37,6 +52,11 @@ def as_batches(data: Any, m: int | None = None) -> Sequence[Batch]:
     """
     if is_batch(data):
         batches: Sequence[Batch] = [data]
+    elif hasattr(data, "column_names"):
+        raise TypeError(
+            f"items of a {type(data).__module__.partition('.')[0]} {type(data).__name__} are rows, not batches: pass "
+            "DataLoader(data.with_format('torch'), batch_size=64), with a collate_fn if rows have different lengths"
+        )
     elif isinstance(data, Sequence):
         batches = data
     elif isinstance(data, Iterable):

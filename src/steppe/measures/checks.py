@@ -92,8 +92,9 @@ def _check_reduction(objective: Objective, sample: _Sample, tolerance: float) ->
         raise ValueError(
             f"the loss of a batch is not the mean of its parts' losses: {values}. If it averages over something else "
             "than rows, such as targets that are not ignored, pass the weight of a batch: "
-            "weight=lambda batch: (batch[1] != -100).sum(). If it is meant to depend on whole batches, as contrastive "
-            "losses do, pass weight=1, and all of them count the same."
+            "weight=lambda batch: (batch[1] != -100).sum(), or weight='tokens' of steppe.objective and steppe.measure. "
+            "If it is meant to depend on whole batches, as contrastive losses do, pass weight=1, and all of them count "
+            "the same."
         )
 
 

@@ -38,7 +38,8 @@ class Objective:
     batches
         Tensors (inputs, targets), a sequence of batches, or a DataLoader, which is read once.
     forward
-        `forward(model, batch)` returns (output, target). The default takes batches (inputs, targets).
+        `forward(model, batch)` returns (output, target). The default takes batches (inputs, targets), and dictionaries
+        whose `labels` are the targets and whose other entries are arguments of the model.
     weight
         The weight of a batch in the mean: a function of the batch, or one number for all. None counts rows, which is
         right where `loss_fn` averages over rows. Where it averages over something else, count that: for

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from math import inf
+from typing import Any, get_args
 
+from .._util.measure_names import MeasureName, canonical_number, split_at_commas
 from .._util.names import unknown
 from ..core.ball import Ball
 from ..core.metric import Elementwise, Metric
@@ -13,20 +16,23 @@ from .curvature.forms import gauss_newton
 from .curvature.measures import Eigenvalue, FrobeniusSquared, LogDeterminant, RelativeFlatness, Trace
 from .estimate import Measure
 from .fisher import FisherTrace
+from .precision import Precision
 from .sharpness import (
     AverageCase,
     AverageLimit,
     CurvatureLimit,
     GradientNorm,
     Loss,
+    OnData,
     OneStep,
     OnNormalisedLogits,
     PerBatch,
+    Rows,
     SlopeLimit,
     box,
 )
 from .universal import ZerothOrder
-from .worst_case import WorstCase
+from .worst_case import AscentRule, AutoPGD, PowerAscent, ProjectedAscent, Start, WorstCase
 
 MAGNITUDE = Elementwise(0.0, everywhere=True)  # c = |w| for every weight, as the paper defines adaptive sharpness
 
@@ -122,27 +128,156 @@ MEASURES: Mapping[str, Measure] = {
 """Definitions of A modern look have the smallest radius of its grid for ResNets; `name@radius` takes another one."""
 
 
+DATA_OPTIONS = {f.name for f in fields(OnData)} - {"measure"}
+CLIMBS: Mapping[str, AscentRule] = {"power": PowerAscent(), "auto-pgd": AutoPGD(), "pgd": ProjectedAscent()}
+NOT_OPTIONS = ("rho", "variance")  # the radius is written @RADIUS; the variance follows from the law
+ALL = "all"  # in the place of a name: every definition of a paper's grid
+
+
 def measure_by_name(name: str) -> Measure:
-    """The measure with a name; "worst_linf@0.002" is a definition of A modern look at another radius."""
-    base, at, radius = name.partition("@")
-    if not at:
-        if name not in MEASURES:
-            raise ValueError(unknown("measure", name, MEASURES))
-        return MEASURES[name]
-    if base not in DEFINITIONS:
-        raise ValueError(unknown("measure with a radius", base, DEFINITIONS))
-    try:
-        return DEFINITIONS[base](float(radius))
-    except ValueError as error:
-        raise ValueError(f"{name!r} names {base} at radius {radius!r}, which has to be a number, 0 or more") from error
+    """The measure with a name, such as "worst_linf@0.002[m=64,steps=50]"."""
+    measures = resolve_measures([name])
+    if len(measures) > 1:
+        raise ValueError(f"{name!r} is {len(measures)} measures: {', '.join(measures)}. Name one of them")
+    return next(iter(measures.values()))
 
 
 def resolve_measures(measures: Iterable[str] | Mapping[str, Measure] | str) -> dict[str, Measure]:
-    """Measures by name, from a list of names, a comma-separated string, or a mapping."""
+    """Measures by their canonical names, from a list of names, a comma-separated string, or a mapping.
+
+    `NAME[@RADIUS][KEY=VALUE,...]`: a definition of A modern look at a radius, with options of the measure's class and
+    of the data (`OnData`). `NAME@GRID` is a definition at each radius of a paper's grid, `all@GRID` every definition of
+    it. In a canonical name options are sorted, numbers have the fewest digits, and options of the class that have their
+    default are left out.
+    """
     if isinstance(measures, Mapping):
         return dict(measures)
-    names = measures.split(",") if isinstance(measures, str) else list(measures)
+    names = split_at_commas(measures) if isinstance(measures, str) else list(measures)
     unnamed = [m for m in names if not isinstance(m, str)]
     if unnamed:
         raise TypeError(f"{type(unnamed[0]).__name__} has no name: pass a mapping, {{'my name': measure}}")
-    return {name.strip(): measure_by_name(name.strip()) for name in names}
+    return {str(one): made for name in names for one, made in _resolved(MeasureName.of(name))}
+
+
+def canonical_names(names: Iterable[str], usual: Mapping[str, str] | None = None) -> list[str]:
+    """The canonical names of measures without options that are usual; grids are expanded, equal requests are one."""
+    written = map(MeasureName.of, resolve_measures(list(names)))
+    left_out = (usual or {}).items()
+    kept = (replace(n, options={k: v for k, v in n.options.items() if (k, v) not in left_out}) for n in written)
+    return list(dict.fromkeys(map(str, kept)))
+
+
+def _resolved(name: MeasureName) -> Iterator[tuple[MeasureName, Measure]]:
+    grid = RADII.get(name.radius or "")
+    if grid is None:
+        if name.base == ALL:
+            raise ValueError(f"{ALL}@GRID takes the name of a grid: {unknown('grid', name.radius or '', RADII)}")
+        yield _single(name)
+        return
+    if name.base not in (ALL, *grid):
+        raise ValueError(unknown(f"definition in the grid {name.radius}", name.base, (ALL, *grid)))
+    bases = list(grid) if name.base == ALL else [name.base]
+    taken = {base: {*DATA_OPTIONS, *_options(MEASURES[base])} for base in bases}
+    for key in name.options:
+        if not any(key in options for options in taken.values()):
+            raise ValueError(unknown(f"option of {name.base}", key, set().union(*taken.values())))
+    for base in bases:  # each of all definitions takes the options that it has
+        options = {k: v for k, v in name.options.items() if k in taken[base]}
+        for radius in grid[base]:
+            yield _single(MeasureName(base, str(radius), options))
+
+
+def _single(name: MeasureName) -> tuple[MeasureName, Measure]:
+    """A measure and its canonical name."""
+    base, radius = name.base, name.radius
+    if radius is None:
+        if base not in MEASURES:
+            raise ValueError(unknown("measure", base, MEASURES))
+        made = MEASURES[base]
+    else:
+        if base not in DEFINITIONS:
+            raise ValueError(unknown("measure with a radius", base, DEFINITIONS))
+        number = canonical_number(radius)
+        try:
+            if number is None:
+                raise ValueError
+            made = DEFINITIONS[base](float(number))
+        except ValueError as error:
+            at = MeasureName(base, radius)
+            grids = unknown("grid", radius, RADII)
+            raise ValueError(
+                f"{str(at)!r} names {base} at radius {radius!r}, which has to be a number, 0 or more, or the name of a "
+                f"paper's grid: {grids}"
+            ) from error
+        radius = number
+    if not name.options:
+        return MeasureName(base, radius), made
+    try:
+        own, data = _values(made, name)
+    except ValueError as error:
+        raise ValueError(f"{str(name)!r}: {error}") from error
+    defaults = _options(made)
+    spelled = {k: name.options[k] if isinstance(v, str) or k == "climb" else str(canonical_number(v))
+               for k, v in (own | data).items() if k in data or v != defaults[k]}  # fmt: skip
+    made = _with(made, own)
+    return MeasureName(base, radius, spelled), OnData(made, **data) if data else made
+
+
+def _values(made: Measure, name: MeasureName) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of a name's options: those of the measure's class, and those of the data."""
+    defaults = _options(made)
+    own: dict[str, Any] = {}
+    data: dict[str, Any] = {}
+    for key, text in name.options.items():
+        if key in DATA_OPTIONS:
+            if key == "m" and not isinstance(made, PerBatch):
+                raise ValueError(f"m is the batch size of means over batches, and {name.base} is of all rows together")
+            data[key] = _one_of(key, text, CHOICES[key]) if key in CHOICES else _number(key, text, int)
+        elif key not in defaults:
+            raise ValueError(unknown(f"option of {name.base}", key, {*defaults, *DATA_OPTIONS}))
+        elif key == "climb":
+            own[key] = CLIMBS[_one_of(key, text, CLIMBS)]
+        elif key == "start":
+            own[key] = _one_of(key, text, get_args(Start))
+        else:
+            own[key] = _number(key, text, type(defaults[key]))
+    return own, data
+
+
+CHOICES = {"rows": get_args(Rows), "precision": get_args(Precision)}
+
+
+def _one_of(key: str, text: str, choices: Iterable[str]) -> str:
+    if text not in choices:
+        raise ValueError(unknown(f"value of {key}", text, choices))
+    return text
+
+
+def _number(key: str, text: str, kind: type) -> float:
+    number = canonical_number(text)
+    value = float(number) if number is not None else 0.0
+    if not 0 < value < inf or (kind is int and value != int(value)):
+        raise ValueError(f"{key} has to be {'a whole number, 1 or more' if kind is int else 'above 0'}, not {text!r}")
+    return kind(value)  # type: ignore[no-any-return]
+
+
+def _innermost(made: Any) -> Any:
+    return _innermost(made.measure) if hasattr(made, "measure") else made
+
+
+def _options(made: Measure) -> dict[str, Any]:
+    """The options of a measure's class that a name can set, with their values."""
+    inner = _innermost(made)
+    if not is_dataclass(inner):
+        return {}
+    values = {f.name: getattr(inner, f.name) for f in fields(inner) if f.name not in NOT_OPTIONS}
+    return {
+        name: value
+        for name, value in values.items()
+        if name in ("climb", "start") or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    }
+
+
+def _with(made: Any, options: Mapping[str, Any]) -> Any:
+    """The measure with options of its innermost class."""
+    return replace(made, measure=_with(made.measure, options)) if hasattr(made, "measure") else replace(made, **options)

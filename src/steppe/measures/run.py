@@ -20,11 +20,14 @@ from .curvature.spectrum import Spectrum
 from .estimate import Cost, Estimate, Measure, last, with_cost
 from .functional import measurement_mode
 from .objective import Objective
+from .own_loss import objective as make_objective
 from .registry import resolve_measures
+from .sharpness import Loss, OnData
 
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: rich takes a quarter of a second
 
+STOPPED = "not measured: stopped"  # the failure of measures after a Ctrl-C
 Watch = Callable[[str, Estimate | None], None]  # the name of a measure, and its estimate so far
 
 
@@ -96,7 +99,7 @@ DEFAULT = ("loss", "grad_norm", "lambda_max", "trace", "frobenius_squared", "ada
 
 def measure(
     model: nn.Module,
-    loss_fn: Callable[[Any, Any], Tensor],
+    loss_fn: Callable[[Any, Any], Tensor] | None,
     data: Any,
     measures: Iterable[str] | Mapping[str, Measure] | str = DEFAULT,
     *,
@@ -109,16 +112,16 @@ def measure(
     Parameters
     ----------
     model, loss_fn, data
-        As in `Objective`.
+        As in `objective`.
     measures
         Names from `MEASURES`, as a list or a comma-separated string, or a mapping of your own names to measures.
-        "worst_linf@0.002" is a definition at another radius.
+        "worst_linf@0.002[m=64,steps=50]" is a definition at another radius and with options: docs/measures.md.
     seed
         All random draws are a function of it.
     progress
         Shows the running estimates; None shows them on a terminal only.
     **options
-        Other arguments of `Objective`.
+        Other arguments of `objective`.
 
     Returns
     -------
@@ -126,11 +129,17 @@ def measure(
         Measures that fail are listed in `failures`. Ctrl-C returns the results so far.
 
     """
-    return measure_objective(Objective(model, loss_fn, data, **options), resolve_measures(measures), seed, progress)
+    return measure_objective(
+        make_objective(model, data, loss_fn, **options), resolve_measures(measures), seed, progress
+    )
 
 
 def measure_objective(
-    objective: Objective, plan: Mapping[str, Measure], seed: int = 0, progress: bool | None = None
+    objective: Objective,
+    plan: Mapping[str, Measure],
+    seed: int = 0,
+    progress: bool | None = None,
+    on: Callable[[OnData], Objective] | None = None,
 ) -> Results:
     """Measure an existing objective.
 
@@ -142,16 +151,55 @@ def measure_objective(
         Measures by name.
     seed, progress
         As in `measure`.
+    on
+        Makes the objective of measures on other data (`OnData`); by default from `objective`, without other rows.
 
     """
     objective.check()
-    before = objective.spent()
     estimates: dict[str, Estimate] = {}
     failures: dict[str, str] = {}
+    cost = Cost()
+    with _watching(len(plan), progress) as watch:
+        for data, measures in _by_data(plan).items():
+            if STOPPED in failures.values() or not all(e.complete for e in estimates.values()):
+                failures |= dict.fromkeys(measures, STOPPED)
+                continue
+            try:
+                where = objective if data is None else on(data) if on is not None else data.applied(objective)
+                where.check()
+            except Exception as error:
+                if objective.group is not None:  # workers that did not fail would wait for this one
+                    raise
+                failures |= dict.fromkeys(measures, str(error))
+                continue
+            cost += _measure_together(where, measures, seed, watch, estimates, failures)
+    kept = {name: estimates[name] for name in plan if name in estimates}
+    return Results(kept, failures, cost)
+
+
+def _by_data(plan: Mapping[str, Measure]) -> dict[OnData | None, dict[str, Measure]]:
+    """The measures by the data that they are measured on: spectral measures on the same data share products."""
+    groups: dict[OnData | None, dict[str, Measure]] = {}
+    for name, one in plan.items():
+        data = replace(one, measure=Loss()) if isinstance(one, OnData) else None
+        groups.setdefault(data, {})[name] = one.measure if isinstance(one, OnData) else one
+    return groups
+
+
+def _measure_together(
+    objective: Objective,
+    plan: Mapping[str, Measure],
+    seed: int,
+    watch: Watch,
+    estimates: dict[str, Estimate],
+    failures: dict[str, str],
+) -> Cost:
+    """Add the estimates and failures of measures of one objective; return their cost."""
+    before = objective.spent()
     spectra: dict[Any, Spectrum] = {}
     # eigenvalues first: traces deflate the vectors that they compute
     order = sorted(plan, key=lambda name: not isinstance(plan[name], Eigenvalue))
-    with measurement_mode(objective.model, objective.statistics), _watching(len(plan), progress) as watch:
+    with measurement_mode(objective.model, objective.statistics):
         for name in order:
             try:
                 last(_follow(name, _running(plan[name], objective, seed, spectra), estimates, watch))
@@ -160,15 +208,14 @@ def measure_objective(
                     raise
                 if name in estimates:
                     estimates[name] = replace(estimates[name], complete=False)
-                failures |= {other: "not measured: stopped" for other in order if other not in estimates | failures}
+                failures |= {other: STOPPED for other in order if other not in estimates | failures}
                 break
             except Exception as error:
                 if objective.group is not None:  # workers that did not fail would wait for this one
                     raise
                 estimates.pop(name, None)
                 failures[name] = str(error)
-    kept = {name: estimates[name] for name in plan if name in estimates}
-    return Results(kept, failures, objective.spent() - before)
+    return objective.spent() - before
 
 
 def _follow(name: str, running: Iterator[Estimate], estimates: dict[str, Estimate], watch: Watch) -> Iterator[Estimate]:

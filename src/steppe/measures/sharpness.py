@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from ..core.vector import Vector
 from .curvature.measures import Eigenvalue, Trace
 from .estimate import Estimate, Kind, Measure, NotFinite, check_finite, exact, report_points, summarise, weighted
 from .objective import Objective
+from .own_loss import own_loss
+from .precision import Precision
 
 
 def box(draw: Draw) -> Vector:
@@ -151,6 +153,8 @@ class NormalisedLogits:
     loss_fn: Callable[[Any, Any], Tensor]
 
     def __call__(self, logits: Tensor, target: Any) -> Tensor:
+        if self.loss_fn is own_loss:
+            raise TypeError("normalised logits need a loss of logits: pass loss_fn, such as cross-entropy, not None")
         return self.loss_fn(logits / logits.std(-1, correction=0, keepdim=True), target)
 
 
@@ -169,6 +173,53 @@ class OnNormalisedLogits(Measure):
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         return self.measure.running(replace(objective, loss_fn=NormalisedLogits(objective.loss_fn)), seed)
+
+
+Rows = Literal["train", "validation", "test", "corrupted", "augmented"]
+
+
+@dataclass(frozen=True)
+class OnData(Measure):
+    """A measure on other rows, in other batches or in another precision than the objective that it is measured with.
+
+    Alone it changes batches and precision. `rows` and `count` need the data of a run: `measure_objective` takes them
+    from its argument `on`.
+
+    Parameters
+    ----------
+    measure
+        The measure.
+    rows
+        "train", "validation" and "test" rows; "corrupted": test rows under the run's corruptions; "augmented": training
+        rows under the run's augmentations, drawn once. None: those of the objective.
+    count
+        The number of rows.
+    m
+        Rows per batch.
+    precision
+        Of the passes.
+
+    """
+
+    measure: Measure
+    rows: Rows | None = None
+    count: int | None = None
+    m: int | None = None
+    precision: Precision | None = None
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        return self.measure.running(self.applied(objective), seed)
+
+    def applied(self, objective: Objective) -> Objective:
+        """The objective in batches of m rows and in this precision; raise ValueError for other rows."""
+        if self.rows is not None or self.count is not None:
+            raise ValueError(
+                "rows= and count= choose among the rows of a run, as in `steppe measure`, `train` and studies: pass "
+                "the rows to measure on as data"
+            )
+        if self.m is not None and objective.group is not None:
+            raise ValueError("m= regroups the batches of one process: pass share(data, group, m) as data")
+        return replace(objective, m=self.m or objective.m, precision=self.precision or objective.precision)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
+from scipy.special import gammainc
 
 from ..core.ball import Ball, stretch_
+from ..core.draw import Draw
 from ..core.metric import Surroundings
 from ..core.probe import Probe
 from ..core.vector import Vector
@@ -166,6 +168,7 @@ class ProjectedAscent:
             yield point
 
 
+Start = Literal["zero", "uniform"]
 HEADSTART = 1  # steps of the second ascent before it is compared with the first at equal evaluations
 
 
@@ -202,9 +205,10 @@ class Summit:
 class WorstCase(Measure):
     """max of L(w + d) - L(w) over a ball; the highest point of a search is a lower bound.
 
-    The first ascent starts at the weights, or at a random point of the boundary if the gradient is zero there. The
-    second starts opposite to where the first ended, if the loss is higher there than at the weights, and stops when it
-    falls behind the first. Further ones start at random points. A step costs one forward-backward pass.
+    With start="zero" the first ascent starts at the weights, or at a random point of the boundary if the gradient is
+    zero there. The second starts opposite to where the first ended, if the loss is higher there than at the weights,
+    and stops when it falls behind the first. Further ones start at random points of the boundary. A step costs one
+    forward-backward pass.
 
     Parameters
     ----------
@@ -216,6 +220,8 @@ class WorstCase(Measure):
         The number of ascents.
     climb
         `PowerAscent()`, `AutoPGD()` or `ProjectedAscent()`.
+    start
+        "zero", or "uniform": every ascent starts at a uniformly random point of the ball (A modern look, appendix C).
 
     """
 
@@ -223,6 +229,7 @@ class WorstCase(Measure):
     steps: int = 20
     starts: int = 2
     climb: AscentRule = field(default_factory=PowerAscent)
+    start: Start = "zero"
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         for summit in self.search(objective, seed):
@@ -261,15 +268,19 @@ class WorstCase(Measure):
         centre = best = evaluate(objective.space.zeros())
         problem = AscentProblem(self.ball.unit, centre.loss, evaluate, objective)
         first: list[float] = []  # losses along the first ascent
+        if self.start not in get_args(Start):
+            raise ValueError(f"start is one of {get_args(Start)}, not {self.start!r}")
         for i in range(self.starts):
-            start = centre
-            if i == 1:
+            start, paired = centre, self.start == "zero" and i == 1
+            if self.start == "uniform":
+                start = evaluate(_uniform_in_unit_ball(objective.draw(seed, objective.number, i), self.ball.p, free))
+            elif i == 1:
                 start = evaluate(best.gamma * -1.0)
             elif i or not float(centre.slope.norm(inf)):  # no gradient to follow
                 noise = objective.draw(seed, objective.number, i).normal()
                 start = evaluate(problem.uphill(noise.mul_(free)))
             best = max(best, start, key=_loss)
-            if i == 1 and start.loss <= centre.loss:
+            if paired and start.loss <= centre.loss:
                 yield Summit(best.loss - centre.loss, best.gamma, scale, looks)
                 continue
             for k, point in enumerate(self.climb(start, problem, self.steps)):
@@ -277,8 +288,22 @@ class WorstCase(Measure):
                 yield Summit(best.loss - centre.loss, best.gamma, scale, looks)
                 if i == 0:
                     first.append(point.loss)
-                elif i == 1 and k >= HEADSTART and point.loss < first[min(k + 1, len(first) - 1)]:
+                elif paired and k >= HEADSTART and point.loss < first[min(k + 1, len(first) - 1)]:
                     break
+
+
+def _uniform_in_unit_ball(draw: Draw, p: float, free: Vector) -> Vector:
+    """A uniformly random point of the unit l_p ball in the free coordinates: those where `free` is 1."""
+    if p == inf:
+        return draw.uniform(-1.0, 1.0).mul_(free)
+    if p != 2:
+        raise ValueError(f"uniform starts are drawn in l2 and l_inf balls, not in p = {p:g}: use start zero")
+    point = draw.normal().mul_(free)
+    dimension = float(free.norm(1))
+    # of a standard Gaussian the direction is uniform, and chi^2 gives the radius: P(|x| <= r) = r^dimension
+    length = float(point.norm())
+    share = float(gammainc(dimension / 2, length**2 / 2))
+    return point.mul_(share ** (1 / dimension) / length if length else 0.0)
 
 
 def checkpoints(steps: int) -> set[int]:

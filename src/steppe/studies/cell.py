@@ -42,7 +42,7 @@ class Cell:
     groups: Mapping[str, Any]
     checkpoint: str | None = None
     known: Mapping[str, float] = field(default_factory=dict)
-    standardise: str | None = None
+    normalise: str | None = None
     tolerance: float = 0.0
 
     def check_known(self, computed: Mapping[str, float]) -> None:
@@ -52,7 +52,7 @@ class Cell:
                 raise Disagreement(
                     f"the table of errors lists {listed:g} as {name} of {self.checkpoint}, and here it is "
                     f"{computed[name]:g}: they differ by {abs(computed[name] - listed):.4g}, more than the tolerance "
-                    f"of {self.tolerance:g}. Check standardise, data and model in the study's file, and the units of "
+                    f"of {self.tolerance:g}. Check normalise, data and model in the study's file, and the units of "
                     "the table (shares, not per cent). A column under another name is not compared"
                 )
 
@@ -61,7 +61,8 @@ class Cell:
 class Task:
     """A worker's task: a cell, its run's folder, and the missing measures, targets and pictures.
 
-    `pictures` are names of notes; `members` are the tasks of an ensemble among them.
+    `pictures` are names of notes; `members` are the tasks of an ensemble among them. `ood` are test sets by name. A run
+    measures `along` every `measure_every` epochs.
     """
 
     cell: Cell
@@ -70,6 +71,9 @@ class Task:
     targets: Sequence[str] = ()
     pictures: Sequence[str] = ()
     members: Sequence[Task] = ()
+    ood: Mapping[str, str] = field(default_factory=dict)
+    along: Sequence[str] = ()
+    measure_every: int | None = None
 
 
 @dataclass(frozen=True)
@@ -177,37 +181,41 @@ def _pool(study: Study) -> list[Cell]:
     weights = [p for p in paths if p.is_file()]
     if weights and ("model" not in study.base or "data" not in study.base):
         raise ValueError(f"pool: {weights[0]} does not name its data and model: give data and model in base")
-    if weights and study.standardise is None:
+    if weights and study.normalise is None:
         raise ValueError(
-            f"pool: {weights[0]} does not record how its inputs were standardised in training: give standardise, "
+            f"pool: {weights[0]} does not record how its inputs were normalised in training: give normalise, "
             f"which is {CHOICES}"
         )
     rows = _table_of_errors(Path(study.errors), paths) if study.errors else {}
-    return [_pool_cell(study, path, rows.get(path, {})) for path in paths]
+    short = {path: path.stem if path.is_file() else path.name for path in paths}
+    alike = Counter(short.values())  # files of many models may all be called pytorch_model.bin
+    names = {path: name if alike[name] == 1 else f"{path.parent.name}/{name}" for path, name in short.items()}
+    return [_pool_cell(study, path, names[path], rows.get(path, {})) for path in paths]
 
 
-def _pool_cell(study: Study, path: Path, row: Mapping[str, Any]) -> Cell:
+def _pool_cell(study: Study, path: Path, name: str, row: Mapping[str, Any]) -> Cell:
     if path.is_dir():
         from ..training.runs import open_run  # imports torch
 
         config = plain(open_run(path).config) | {"out": None, "measures": [], "measure_every": None, "loggers": []}
     else:
         config = plain(config_of(study.base, "base"))
-    known = {k: float(v) for k, v in row.items() if k in {*study.targets, *TARGETS} and isinstance(v, (int, float))}
+    targets = {*study.targets, *TARGETS, *(f"{shifted}_error" for shifted in study.ood)}
+    known = {k: float(v) for k, v in row.items() if k in targets and isinstance(v, (int, float))}
     wrong = [k for k in study.targets if k in row and k not in known]
     if wrong:
         raise ValueError(f"{study.errors}: {wrong[0]} of {path.name} is {row[wrong[0]]!r}, and has to be a number")
     columns = {k: v for k, v in row.items() if k not in known and k != CHECKPOINT}
-    standardise = study.standardise if path.is_file() else None
+    normalise = study.normalise if path.is_file() else None
     identity = {"config": config, "weights": _fingerprint(path)}
     return Cell(
-        short_hash(identity if standardise is None else identity | {"standardise": standardise}),
-        path.stem if path.is_file() else path.name,
+        short_hash(identity if normalise is None else identity | {"standardise": normalise}),  # the key's earlier name
+        name,
         config,
         groups_of(study, {**config, **columns}),
         str(path),
         known,
-        standardise,
+        normalise,
         study.tolerance,
     )
 
@@ -233,8 +241,12 @@ def _table_of_errors(file: Path, paths: list[Path]) -> dict[Path, dict[str, Any]
         if CHECKPOINT not in columns:
             raise ValueError(f"{file}: {unknown('column', CHECKPOINT, columns)} It names the file of each row")
         lines = list(reader)
-    stems = Counter(p.stem for p in paths)  # a.pt and a.safetensors need their endings
-    names = {str(p): p for p in paths} | {p.stem: p for p in paths if stems[p.stem] == 1} | {p.name: p for p in paths}
+    names: dict[str, Path] = {}
+    for of in (_folder, lambda p: p.stem, lambda p: p.name, lambda p: f"{_folder(p)}/{p.name}", str):
+        spelled = Counter(
+            map(of, paths)
+        )  # a.pt and a.safetensors need their endings, a/model.pt and b/model.pt folders
+        names |= {of(p): p for p in paths if spelled[of(p)] == 1}
     rows: dict[Path, dict[str, Any]] = {}
     for number, row in enumerate(lines, start=2):
         if None in row or None in row.values():
@@ -249,6 +261,10 @@ def _table_of_errors(file: Path, paths: list[Path]) -> dict[Path, dict[str, Any]
     if missing:
         raise ValueError(f"{file} has no row for {missing[0]}: it needs one for every checkpoint of the pool")
     return rows
+
+
+def _folder(path: Path) -> str:
+    return path.parent.name
 
 
 def _value(text: str) -> Any:

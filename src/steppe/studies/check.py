@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from .plan import TARGETS, Study
 
 if TYPE_CHECKING:
     from ..data.dataset import Splits
+    from ..measures.estimate import Measure
 
 OF_CLASSES = tuple(name for name in TARGETS if not name.endswith("loss") and name != "loss_gap")
 
@@ -92,7 +93,8 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
     from ..training.config import refuse_unknown
 
     with invalid_values():
-        resolve_measures([*study.measures, *also])
+        plan = resolve_measures([*study.measures, *also])
+        _check_rows(plan, [Config(**cell.config) for cell in planned])
         checked = set()
         for cell in planned:
             if _is_trained(cell):
@@ -104,6 +106,20 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
                 _refuse_rho(study, c)
                 refuse_unknown(c)
                 checked.add(names)
+
+
+def _check_rows(plan: Mapping[str, Measure], configs: Sequence[Config]) -> None:
+    """Raise for measures on rows that no run of the study has."""
+    has: dict[str, Callable[[Config], bool]] = {
+        "corrupted": lambda c: bool(c.corruptions),
+        "augmented": lambda c: bool(c.augment),
+        "validation": lambda c: c.validation > 0 or ":" in c.data,  # npz: and folder: may have a part for it
+    }
+    needs = {"corrupted": "corruptions", "augmented": "augment", "validation": "validation"}
+    for name, one in plan.items():
+        rows = getattr(one, "rows", None)
+        if rows in has and not any(map(has[rows], configs)):
+            raise ValueError(f"measures: {name} needs {rows} rows, and no run has any: set {needs[rows]} in base")
 
 
 def _refuse_rho(study: Study, config: Config) -> None:
@@ -151,11 +167,12 @@ def _flow(value: Mapping[str, Any]) -> str:
 
 def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> None:
     """Read each data set once and build each model once."""
+    from ..data import shifted
     from ..data.registry import declared, load
 
     roots = {(c.config["data"], c.config["data_root"]) for c in missing}
-    if study.standardise is not None and declared(study.standardise) is None:
-        roots |= {(study.standardise, root) for _, root in roots}
+    if study.normalise is not None and declared(study.normalise) is None:
+        roots |= {(study.normalise, root) for _, root in roots}
     splits = {place: load(*place) for place in sorted(roots)}
     configs = [Config(**cell.config) for cell in missing if not _is_trained(cell)]
     models = {repr((c.data, c.data_root, c.model, c.model_options)): c for c in configs}
@@ -164,6 +181,8 @@ def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> None:
             rows = splits[config.data, config.data_root]
             _check_targets(study, config.data, rows)
             _check_model(config, rows)
+            for name in study.ood.values():
+                shifted.read(name, rows.train)
 
 
 def _check_targets(study: Study, data: str, splits: Splits) -> None:

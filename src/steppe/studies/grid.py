@@ -18,7 +18,7 @@ from ..training.config import Config
 RESERVED = {  # settings of a run that a study sets itself
     "out": "runs lie in the study's own folder",
     "measures": "say `measures` of the study itself",
-    "measure_every": "a study measures the trained model",
+    "measure_every": "say `measure_every` of the study itself",
     "loggers": "a study has its own store",
 }
 RANGES = ("uniform", "log_uniform", "integers", "choice")

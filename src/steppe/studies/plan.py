@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 
 from .._util.names import unknown
 from .._util.untrusted import from_yaml
-from ..data.registry import declared
 from .grid import Draws, Grid, settings, types
+from .measured import measures_in, names_in, normalise_in, ood_in
 from .show import Show
 
 TARGETS = {
@@ -120,14 +120,19 @@ class Study:
         Checkpoints or run folders instead, as a pattern such as path/*.safetensors.
     errors : str, optional
         A CSV file with the errors of the pool: a column `checkpoint`, targets, and other columns.
-    standardise : str, optional
-        How inputs of files in the pool were standardised in training, as in `steppe measure`.
+    normalise : str, optional
+        How inputs of files in the pool were normalised in training, as in `steppe measure`; in a file also a mapping of
+        mean and std.
+    ood : mapping of str to str
+        Test sets under another distribution, `folder:PATH` or `npz:PATH` by name; NAME_error is a target.
     tolerance : float
         The largest difference between computed errors and those in `errors`; tables often have two decimals.
     measures : sequence of str
-        Names, with a radius as in worst_linf@0.002.
+        Names, with a radius and options as in worst_linf@0.002[m=64]; a file may also name a paper's grid of radii.
+    measure_every : int, optional
+        Epochs between measurements along each run, for its curves; runs that have begun keep their own.
     targets : sequence of str
-        Keys of `TARGETS`.
+        Keys of `TARGETS`, and NAME_error of test sets in `ood`.
     groups : sequence of str
         Settings whose values define groups, for correlations within groups.
     admission : sequence of Rule
@@ -151,9 +156,11 @@ class Study:
     random: Draws | None = None
     pool: str | None = None
     errors: str | None = None
-    standardise: str | None = None
+    normalise: str | None = None
+    ood: Mapping[str, str] = field(default_factory=dict)
     tolerance: float = 0.005
     measures: Sequence[str] = USUAL
+    measure_every: int | None = None
     targets: Sequence[str] = ("test_error", "gap")
     groups: Sequence[str] = ()
     admission: Sequence[Rule] = ()
@@ -201,12 +208,19 @@ class Study:
                 raise ValueError(
                     f"{key} is a setting of a run: write it under `base`, or under `grid` with a list of values"
                 )
+        given = {RENAMED.get(key, key): value for key, value in given.items()}
         _known_keys(given, KEYS, "key of a study")
         values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-        for key in (*TEXTS, "pool", "errors", "out", "standardise"):
+        if "normalise" in values:
+            values["normalise"] = normalise_in(values["normalise"])
+        for key in (*TEXTS, "pool", "errors", "out"):
             if key in values:
                 values[key] = _text(key, values[key])
         _check_pool(values)
+        values["ood"] = ood_in(values.get("ood", {}), TARGETS)
+        every = values.get("measure_every", 1)
+        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+            raise ValueError(f"measure_every takes a number of epochs, 1 or more, not {every!r}")
         base = values.get("base", {})
         if not isinstance(base, Mapping):
             raise ValueError(f"base takes settings of a run, as in {{data: digits, lr: 0.1}}, not {base!r}")
@@ -219,8 +233,9 @@ class Study:
         if "random" in values:
             values["random"] = Draws.of(values["random"], "random")
         own_columns = bool(values.get("errors"))  # a CSV file may have columns of any name
-        values["measures"] = _measures(values.get("measures", list(USUAL)))
-        values["targets"] = _targets(values.get("targets", ["test_error", "gap"]), own_columns)
+        values["measures"] = measures_in(values.get("measures", list(USUAL)))
+        shifted = [f"{name}_error" for name in values["ood"]]
+        values["targets"] = _targets(values.get("targets", ["test_error", "gap", *shifted]), shifted, own_columns)
         values["groups"] = _groups(values.get("groups", []), own_columns)
         rules = values.get("admission", [])
         values["admission"] = tuple(Rule.of(rule) for rule in (rules if isinstance(rules, list) else [rules]))
@@ -238,10 +253,9 @@ class Study:
                 raise ValueError(f"the target {target} needs {needed} in base: {TARGETS[target]}")
 
 
+RENAMED = {"standardise": "normalise"}  # earlier names of keys, which still work
 KEYS = tuple(f.name for f in fields(Study) if f.name not in ("name", "file"))
 """Keys of a study's file."""
-
-EXAMPLES = {"measures": "lambda_max, trace", "targets": "test_error, gap", "groups": "lr"}
 
 
 def digits() -> Study:
@@ -275,46 +289,27 @@ def _check_pool(values: Mapping[str, Any]) -> None:
         raise ValueError("a study has a pool of checkpoints, or a grid or random draws of runs to train: not both")
     if "errors" in values and "pool" not in values:
         raise ValueError("errors is the CSV file of a pool of checkpoints: there is no `pool`")
-    if "standardise" in values:
-        declared(values["standardise"])
-        if "pool" not in values:
-            raise ValueError("standardise is for a pool of checkpoints: there is no `pool`. Runs record their own")
+    if "normalise" in values and "pool" not in values:
+        raise ValueError("normalise is for a pool of checkpoints: there is no `pool`. Runs record their own")
+    if "measure_every" in values and "pool" in values:
+        raise ValueError("measure_every measures runs while they train, and a pool is trained: leave it out")
     tolerance = values.get("tolerance", 0)
     if not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool) or not tolerance >= 0:
         raise ValueError(f"tolerance takes a number, 0 or more, not {tolerance!r}")
 
 
-def _names(value: Any, key: str) -> list[str]:
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise ValueError(f"{key} takes a list of names, as in `{key}: [{EXAMPLES[key]}]`, not {value!r}")
-    return list(dict.fromkeys(names))
-
-
-def _measures(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, Mapping):
-        return tuple(_names(value, "measures"))
-    names: list[str] = []
-    for name, radii in value.items():
-        listed = radii if isinstance(radii, list) else [radii]
-        if not all(r is None or (isinstance(r, (int, float)) and not isinstance(r, bool)) for r in listed):
-            raise ValueError(f"measures.{name} takes a list of radii, or null for the measure's own, not {radii!r}")
-        names += [str(name) if r is None else f"{name}@{r:g}" for r in listed]
-    return tuple(dict.fromkeys(names))
-
-
-def _targets(value: Any, own_columns: bool) -> tuple[str, ...]:
-    names = _names(value, "targets")
+def _targets(value: Any, shifted: Sequence[str], own_columns: bool) -> tuple[str, ...]:
+    names = names_in(value, "targets")
     for name in names:
-        if name not in TARGETS and not own_columns:
-            raise ValueError(unknown("target", name, TARGETS))
+        if name not in (*TARGETS, *shifted) and not own_columns:
+            raise ValueError(unknown("target", name, (*TARGETS, *shifted)))
     if not names:
         raise ValueError("targets is empty: name what to predict, such as test_error")
     return tuple(names)
 
 
 def _groups(value: Any, own_columns: bool) -> tuple[str, ...]:
-    names = _names(value, "groups")
+    names = names_in(value, "groups")
     for name in names:
         if name.split(".")[0] not in types() and not own_columns:
             raise ValueError(f"groups: {unknown('setting', name, types())}")

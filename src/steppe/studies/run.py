@@ -14,6 +14,7 @@ from .._util.locks import FolderLocked, is_locked, lock_folder
 from ..training.stopping import StopRequest, stop_signals
 from .cell import Cell, Disagreement, Outcome, Task, as_stored, cells
 from .check import check_study, invalid_values
+from .measured import measures_in
 from .pictures import open_pictures
 from .plan import STORE, TARGETS, TEXTS, Rule, Study
 from .progress import Update, show_progress
@@ -63,7 +64,7 @@ def run(
 
     """
     with invalid_values():
-        planned = cells(study)
+        planned, also = cells(study), measures_in(list(also))
     missing = [task.cell for task in still_open(study, planned, also, again)]
     remote = getattr(engine, "remote", study.engine.name == "ray")
     check_study(study, planned, missing, also, trust=trust, remote=remote)
@@ -183,13 +184,16 @@ def open_tasks(
             continue
         cell.check_known(run.targets)
         missing = [m for m in measures if m not in run.measures and (again or m not in run.failures)]
-        not_stored = [t for t in cell.known if t not in run.targets]
+        shifted = [f"{name}_error" for name in study.ood]
+        not_stored = [t for t in (*cell.known, *shifted) if t not in run.targets]
         targets: list[str] = []
         if run.state != "done" or not_stored:
-            targets = [*needed, *(t for t in cell.known if t in TARGETS)]
+            targets = [*needed, *(t for t in cell.known if t in TARGETS), *shifted]
         if missing or not_stored or run.state != "done":
             targets = [t for t in dict.fromkeys(targets) if t not in run.targets]
-            tasks.append(Task(cell, study.run_folder(cell.key), missing, targets))
+            along = study.measures if study.measure_every is not None else ()
+            folder, every = study.run_folder(cell.key), study.measure_every
+            tasks.append(Task(cell, folder, missing, targets, ood=study.ood, along=along, measure_every=every))
     return tasks
 
 

@@ -57,9 +57,9 @@ def work(task: Task) -> Outcome:
 
 def _compute(task: Task) -> Outcome:
     from ..measures.registry import resolve_measures
-    from ..measures.run import measure_objective
+    from ..measures.run import STOPPED, measure_objective
     from ..training.distributed import device_of, threads
-    from ..training.evaluate import STOPPED, objective_of
+    from ..training.evaluate import objective_of, on_data
     from ..training.problem import moved
     from .pictures import draw
 
@@ -74,9 +74,12 @@ def _compute(task: Task) -> Outcome:
         if task.targets:
             last = trained.records[-1] if trained.records else {}
             targets, errors = _targets(model, splits, trained.problem, config, last)
+            for name, (error, rows) in _shifted_errors(model, splits, trained.problem, task.ood).items():
+                targets[name], errors[name] = error, sqrt(error * (1 - error) / rows)
         task.cell.check_known(targets)
         objective = objective_of(model, trained.problem, splits.train, config.measure_rows)
-        results = measure_objective(objective, resolve_measures(task.measures), config.seed, progress=False)
+        plan, on = resolve_measures(task.measures), on_data(model, trained.problem, splits, config)
+        results = measure_objective(objective, plan, config.seed, progress=False, on=on)
         if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
             return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
         try:
@@ -97,7 +100,7 @@ def _compute(task: Task) -> Outcome:
         measures,
         {**failures, **results.failures},
         trained.meta | {"seconds": perf_counter() - start},
-        trained.records,
+        [_curve(record) for record in trained.records],
         _versions(),
         pictures=pictures,
     )
@@ -126,12 +129,16 @@ def _members(task: Task) -> list[Member]:
 def _run(task: Task, config: Config) -> Trained:
     """Train the run of a cell, or resume it."""
     from ..training import train
+    from ..training.folder import read_run_yaml
     from ..training.records import TIMINGS
 
     folder = Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock", timeout=PATIENCE):
-        run = train(replace(config, out=str(folder)), progress=False)
+        along: dict[str, Any] = {"measures": list(task.along), "measure_every": task.measure_every}
+        if (started := read_run_yaml(folder)) is not None:  # records of its epochs cannot be added any more
+            along = {name: started["config"][name] for name in along}
+        run = train(replace(config, out=str(folder), **along), progress=False)
     seconds = sum(record.get(name) or 0.0 for record in run.records for name in TIMINGS if name.endswith("seconds"))
     meta = {"parameters": float(run.about["parameters"]), "steps": float(run.about["steps"])}
     meta |= {"passes": float(sum(r["passes"] for r in run.records)), "training_seconds": seconds}
@@ -150,7 +157,7 @@ def _checkpoint(task: Task, config: Config) -> Trained:
         meta = {"parameters": float(run.about["parameters"])}
         return Trained(run.model(), run.data(), run.task, run.records, meta)
     splits = data_of(config)
-    problem = task_of(splits, standard_of(str(task.cell.standardise), config, splits))
+    problem = task_of(splits, standard_of(str(task.cell.normalise), config, splits))
     model = model_of(config, problem.shape, problem.outputs)
     load_into(model, read_checkpoint(path), path)
     return Trained(model, splits, problem, [], {"parameters": float(sum(p.numel() for p in model.parameters()))})
@@ -187,6 +194,27 @@ def _targets(
     values |= {"corrupted_error": 1 - corrupted} if corrupted is not None else {}
     model.eval()
     return values, errors
+
+
+def _shifted_errors(
+    model: nn.Module, splits: Splits, problem: Problem, ood: Mapping[str, str]
+) -> dict[str, tuple[float, int]]:
+    """Errors on test sets under another distribution, each with its number of rows."""
+    from ..data import shifted
+    from ..ensembles.scores import logits
+
+    errors = {}
+    for name, place in ood.items():
+        tests = shifted.read(place, splits.train)
+        outputs = logits([model], tests.rows.to(splits.train.inputs.device), problem)[0]
+        errors[f"{name}_error"] = tests.error(outputs), len(tests.rows)
+    return errors
+
+
+def _curve(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of an epoch with its measures' values beside its other numbers, as curves are read."""
+    measures: Mapping[str, Any] = record.get("measures", {})
+    return {name: m["value"] for name, m in measures.items() if "value" in m} | dict(record)
 
 
 def _versions() -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,8 +19,10 @@ from ..data.dataset import Dataset, Splits
 from ..data.feed import batches
 from ..measures.batches import share
 from ..measures.objective import Objective
+from ..measures.precision import Precision
 from ..measures.registry import resolve_measures
-from ..measures.run import measure_objective
+from ..measures.run import STOPPED, measure_objective
+from ..measures.sharpness import OnData, Rows
 from .config import Config
 from .distributed import align_
 from .losses import Sums
@@ -30,7 +33,6 @@ from .train_state import TrainState
 
 ROWS = 1024  # per batch: large enough to keep a GPU busy
 M = 256  # rows per batch of measures: m-sharpness depends on it (A modern look, section 3)
-STOPPED = "not measured: stopped"  # the reason that `measured` gives for measures after a Ctrl-C
 
 
 @contextmanager
@@ -60,45 +62,120 @@ def evaluated(model: nn.Module, dataset: Dataset, task: Task, config: Config, wo
             batch = next(mine, None)
             x, y = batch or (task.standard(dataset.inputs[:1]), dataset.targets[:1])
             with autocast(config, device):
-                output = model(x)
+                output = task.call(model, x)
             sums.add(task.loss(output, y), output, y, task.loss, weight=float(batch is not None))
     return sums.read(workers)
 
 
 def under_corruptions(model: nn.Module, test: Dataset, task: Task, config: Config, workers: Workers) -> dict[str, Any]:
     """Return accuracies by corruption, one per severity, and their mean."""
+    accuracies: dict[str, list[float]] = {}
+    for name, images in corrupted_sets(test, config):
+        images = images.to(test.inputs.device)
+        accuracies.setdefault(name, []).append(evaluated(model, images, task, config, workers)["accuracy"])
+    every = [a for row in accuracies.values() for a in row]
+    return {"corrupted_accuracy": sum(every) / len(every), "corrupted": accuracies} if every else {}
+
+
+def corrupted_names(config: Config) -> Sequence[str]:
+    """Return the configured corruptions."""
+    from ..data.corruptions import NAMES
+
+    return list(NAMES) if "all" in config.corruptions else config.corruptions
+
+
+def corrupted_sets(test: Dataset, config: Config) -> Iterator[tuple[str, Dataset]]:
+    """Yield the test rows under each configured corruption at each severity, on the CPU."""
     from ..data import corruptions
 
-    if not config.corruptions:
-        return {}
-    names: Iterable[str] = corruptions.NAMES if "all" in config.corruptions else config.corruptions
-    cache = Path(config.data_root) / "corrupted"
-    accuracies: dict[str, list[float]] = {}
-    host = test.to("cpu")
-    for name in names:
+    host, cache = test.to("cpu"), Path(config.data_root) / "corrupted"
+    for name in corrupted_names(config):
         for severity in config.severities:
-            images = corruptions.corrupted(host, name, severity, cache=cache).to(test.inputs.device)
-            accuracies.setdefault(name, []).append(evaluated(model, images, task, config, workers)["accuracy"])
-    every = [a for row in accuracies.values() for a in row]
-    return {"corrupted_accuracy": sum(every) / len(every), "corrupted": accuracies}
+            yield name, corruptions.corrupted(host, name, severity, cache=cache)
 
 
 def objective_of(
-    model: nn.Module, task: Task, dataset: Dataset, rows: int | None, workers: Workers | None = None
+    model: nn.Module,
+    task: Task,
+    dataset: Dataset,
+    rows: int | None,
+    workers: Workers | None = None,
+    m: int = M,
+    precision: Precision = "float32",
 ) -> Objective:
-    """Return the loss without label smoothing on rows without augmentation; the rows do not depend on the seed."""
-    if rows is not None and rows < len(dataset):
-        # a random subset: files may be sorted by class
-        dataset = dataset.rows(permutation(len(dataset), 0)[:rows].sort().values.to(dataset.inputs.device))
+    """Return the loss without label smoothing on a random subset of the rows, which does not depend on the seed."""
+    dataset = some_rows(dataset, rows)
     data = (task.standard(dataset.inputs), dataset.targets)
     group = workers.group if workers is not None else None
-    parts: Any = data if group is None else share(data, group, M)
-    return Objective(model, task.loss, parts, m=M if group is None else None, group=group)
+    parts: Any = data if group is None else share(data, group, m)
+    own_m = m if group is None else None
+    return Objective(model, task.loss, parts, forward=task.forward, m=own_m, group=group, precision=precision)
 
 
-def flatness(objective: Objective, measures: Sequence[str], seed: int) -> dict[str, Any]:
+def some_rows(dataset: Dataset, count: int | None) -> Dataset:
+    """Return a fixed random subset, in the stored order: files may be sorted by class."""
+    if count is None or count >= len(dataset):
+        return dataset
+    return dataset.rows(permutation(len(dataset), 0)[:count].sort().values.to(dataset.inputs.device))
+
+
+def measured_rows(splits: Splits, config: Config, rows: Rows, count: int | None) -> Dataset:
+    """Return up to `count` rows of a kind to measure on, on the device of the training rows.
+
+    Corrupted rows are drawn from the test rows under all configured corruptions and severities together. Augmented rows
+    are those training rows that are measured without augmentation too, under the configured augmentations, drawn once.
+    """
+    device = splits.train.inputs.device
+    if rows == "corrupted":
+        if not config.corruptions:
+            raise ValueError("corrupted rows need `corruptions` in the configuration of the run: it has none")
+        rows_each, sets = len(splits.test), len(corrupted_names(config)) * len(config.severities)
+        chosen = permutation(sets * rows_each, 0)[:count].sort().values
+        parts = [
+            images.rows(chosen[chosen // rows_each == number] - number * rows_each)
+            for number, (_, images) in enumerate(corrupted_sets(splits.test, config))
+        ]
+        inputs, targets = (torch.cat([getattr(part, x) for part in parts]) for x in ("inputs", "targets"))
+        return replace(splits.test, inputs=inputs, targets=targets).to(device)
+    if rows == "augmented":
+        if not config.augment:
+            raise ValueError("augmented rows need `augment` in the configuration of the run: it has none")
+        return _augmented(some_rows(splits.train, count), config)
+    dataset: Dataset | None = getattr(splits, rows)
+    if dataset is None:
+        raise ValueError(f"{rows} rows need a part of that name: set `{rows}` to a fraction of the training rows")
+    return some_rows(dataset, count)
+
+
+def _augmented(dataset: Dataset, config: Config) -> Dataset:
+    """Return the rows under the configured augmentations, on the CPU so that draws do not depend on the device."""
+    from ..data.augment import augmentation
+
+    change = augmentation(config.augment, len(dataset.classes) or None)
+    draws = torch.Generator().manual_seed(0)
+    host = dataset.to("cpu")
+    parts = [change(x, y, draws) for x, y in batches(host, M)]  # mixup has one weight per batch
+    inputs, targets = (torch.cat(column) for column in zip(*parts, strict=True))
+    return replace(dataset, inputs=inputs, targets=targets).to(dataset.inputs.device)
+
+
+def on_data(
+    model: nn.Module, task: Task, splits: Splits, config: Config, workers: Workers | None = None
+) -> Callable[[OnData], Objective]:
+    """Return a function that makes the objective of measures on other data than the usual training rows of a run."""
+
+    def objective(data: OnData) -> Objective:
+        rows = measured_rows(splits, config, data.rows or "train", data.count or config.measure_rows)
+        return objective_of(model, task, rows, None, workers, data.m or M, data.precision or "float32")
+
+    return objective
+
+
+def flatness(
+    objective: Objective, measures: Sequence[str], seed: int, on: Callable[[OnData], Objective] | None = None
+) -> dict[str, Any]:
     """Return estimates with their errors as a record holds them, and the reasons of those that failed."""
-    results = measure_objective(objective, resolve_measures(measures), seed, progress=False)
+    results = measure_objective(objective, resolve_measures(measures), seed, progress=False, on=on)
     if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
         raise KeyboardInterrupt  # a record with half a measurement would differ from that of an undisturbed run
     entries: dict[str, Any] = {}
@@ -174,4 +251,5 @@ def _measures(state: TrainState, config: Config, splits: Splits, task: Task) -> 
         state.reshard()
         model.load_state_dict(state.weights())
     objective = objective_of(model, task, splits.train, config.measure_rows, state.workers)
-    return flatness(objective, config.measures, config.seed)
+    on = on_data(model, task, splits, config, state.workers)
+    return flatness(objective, config.measures, config.seed, on)

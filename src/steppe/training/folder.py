@@ -136,7 +136,8 @@ def task_in(content: Mapping[str, Any]) -> Task:
     """Return the task in the content of run.yaml, without reading its data."""
     task = content["task"]
     standard = Standard(tuple(task["mean"]), tuple(task["std"]))
-    return Task(tuple(task["shape"]), task["outputs"], standard, CrossEntropy() if task["classes"] else SquaredError())
+    loss = CrossEntropy() if task["classes"] else SquaredError()
+    return Task(tuple(task["shape"]), task["outputs"], standard, loss, tuple(task.get("fields", ())))
 
 
 def changes(then: Mapping[str, Any], now: Mapping[str, Any], free: Container[str] = ()) -> str:
@@ -180,6 +181,7 @@ def prepare(path: Path, done: Loaded | None, training: Training, splits: Splits)
             "classes": list(splits.train.classes),
             "mean": list(task.standard.mean),
             "std": list(task.standard.std),
+            **({"fields": list(task.fields)} if task.fields else {}),
         },
         "parameters": sum(p.numel() for p in training.state.module.parameters()),
         "steps": training.course.steps,

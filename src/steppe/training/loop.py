@@ -129,7 +129,7 @@ class Training:
             nonlocal counted
             x, y = turn.rows(*self._rows(batch, turn.held_out))
             with autocast(config, self.device):
-                output = state.model(x)
+                output = self.task.call(state.model, x)
             losses = self.loss(output, y)
             # count every row once: at the unperturbed weights if the method evaluates there
             if not turn.held_out and (turn.probe.at is None or not counted) and counted < len(batch.rows[1]):

@@ -9,13 +9,14 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ..core.draw import seed_of, seed_torch
 from ..data.dataset import Splits
 from ..data.pixels import Standard
 from ..data.registry import declared, load
+from ..measures.batches import logits_of
 from ..methods.registry import METHODS, method
 from ..methods.sa_sam import SASAM, SASGD
 from ..methods.sharpbalance import OnSomeRows, SharpBalance
@@ -30,12 +31,23 @@ WEIGHTS, HELD_OUT, SHARP, NOISE = range(4)  # uses of a run's seed beside the or
 
 @dataclass(frozen=True)
 class Task:
-    """Shape of an input, number of outputs, standardisation and loss."""
+    """Shape of an input, number of outputs, standardisation, loss, and the names of a model's inputs."""
 
     shape: tuple[int, ...]
     outputs: int
     standard: Standard
     loss: Loss  # without label smoothing, for evaluation and measures
+    fields: tuple[str, ...] = ()  # of a dictionary, such as input_ids and attention_mask; empty for one input
+
+    def call(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Return the model's output for a batch: its logits where it returns several things, as in Transformers."""
+        named = dict(zip(self.fields, inputs.unbind(1), strict=True)) if self.fields else None
+        output: Tensor = logits_of(model(inputs) if named is None else model(**named))
+        return output
+
+    def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the output and the target of a batch, as an objective takes them."""
+        return self.call(model, batch[0]), batch[1]
 
 
 def data_of(config: Config) -> Splits:
@@ -67,7 +79,7 @@ def standard_of(words: str, config: Config, splits: Splits) -> Standard:
     if rows.is_images != splits.train.is_images or (standard.mean and not rows.is_images):
         kinds = ["numbers", "images"]
         raise ValueError(
-            f"standardise is {words!r}, which is for {kinds[bool(standard.mean)]}, and inputs of {config.data} are "
+            f"normalise is {words!r}, which is for {kinds[bool(standard.mean)]}, and inputs of {config.data} are "
             f"{kinds[splits.train.is_images]}: numbers are used as they are, with `none`"
         )
     return standard
@@ -78,7 +90,8 @@ def task_of(splits: Splits, standard: Standard | None = None) -> Task:
     train = splits.train
     outputs = len(train.classes) or prod(train.targets.shape[1:])
     loss: Loss = CrossEntropy() if train.classes else SquaredError()
-    return Task(tuple(train.inputs.shape[1:]), outputs, Standard.of(train) if standard is None else standard, loss)
+    shape = tuple(train.inputs.shape[2 if train.fields else 1 :])
+    return Task(shape, outputs, Standard.of(train) if standard is None else standard, loss, train.fields)
 
 
 def trained_loss(config: Config, task: Task) -> Loss:

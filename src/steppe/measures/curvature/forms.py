@@ -18,6 +18,7 @@ from ..batches import Batch
 from ..checks import check_depends_on_parameters
 from ..functional import twice_differentiable
 from ..objective import Objective
+from ..own_loss import own_loss
 from .convolutions import PlainConvolutions
 
 
@@ -71,6 +72,8 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
 
     def task(model: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], Tensor]:
         output, target = objective.forward(model, batch)
+        if objective.loss_fn is own_loss:
+            raise TypeError("the Gauss-Newton form needs a loss of the logits: pass loss_fn, such as cross-entropy")
         if not isinstance(output, Tensor):
             raise TypeError(
                 f"the Gauss-Newton form needs the model's output as one tensor, not {type(output).__name__}: let "

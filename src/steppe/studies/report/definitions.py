@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..._util.measure_names import MeasureName
+
 _MEASURES = {
     "loss": ("loss on the measured rows", "the mean loss on the measured training rows"),
     "grad_norm": ("gradient norm", "the norm of the gradient"),
@@ -53,6 +55,16 @@ _MEASURES = {
 }
 """Name: label, definition."""
 
+OPTIONS = {
+    "rows": "on {} rows",
+    "count": "on {} rows in all",
+    "m": "in batches of {}",
+    "precision": "in {}",
+    "start": "start {}",
+    "climb": "by {}",
+}
+"""Options of a measure in words; others are written as they are, such as `steps 50`."""
+
 _TARGETS = {
     "test_error": "test error",
     "test_loss": "test loss",
@@ -78,18 +90,22 @@ def label(name: str) -> str:
     base, _ = _parts(name)
     if not base:
         return ""
-    words = _MEASURES[base][0]
+    words, rows = _MEASURES[base][0], MeasureName.of(name).options.get("rows")
     if "gauss_newton_" in name:
         words = words.replace("Hessian", "Gauss-Newton matrix")
     if name.startswith("adaptive_"):
         words = f"adaptive {words}"
-    return f"{words}, normalised logits" if "_normalised" in name else words
+    words = f"{words}, normalised logits" if "_normalised" in name else words
+    return f"{words}, {rows} rows" if rows else words
 
 
 def _parts(name: str) -> tuple[str, list[str]]:
     """The name without prefixes, suffix and radius, which come as words; empty for an unknown measure."""
-    base, _, radius = name.partition("@")
-    marks = []
+    try:
+        written = MeasureName.of(name)
+    except ValueError:  # a user's own name
+        return "", []
+    base, radius, marks = written.base, written.radius, list[str]()
     if base.endswith("_normalised"):
         base = base.removesuffix("_normalised")
         marks.append("of normalised logits")
@@ -103,4 +119,5 @@ def _parts(name: str) -> tuple[str, list[str]]:
         return "", []
     if radius:
         marks.append(f"radius {radius}")
+    marks += [OPTIONS.get(key, f"{key} {{}}").format(value) for key, value in sorted(written.options.items())]
     return base, marks

@@ -1,0 +1,84 @@
+"""Test sets under another distribution, whose classes are some of those that a model was trained on, or unions of them.
+
+ImageNet-R, -A, -Sketch and ObjectNet are folders of class folders named as in training (a subset is enough);
+ImageNet-V2's folders are class numbers. HANS is arrays with the classes "entailment" and "neutral+contradiction".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .dataset import Dataset
+from .errors import DataError
+from .registry import split_name
+
+JOIN = "+"  # between the training classes of a union
+
+
+@dataclass(frozen=True)
+class ShiftedSet:
+    """Rows of a test set, and the training classes that each of its classes stands for."""
+
+    rows: Dataset
+    members: tuple[tuple[int, ...], ...]
+
+    def error(self, logits: Tensor) -> float:
+        """Return the share of wrong answers among the set's own classes; a union has its members' highest logit."""
+        scores = torch.stack([logits[:, list(group)].amax(1) for group in self.members], 1)
+        return float((scores.argmax(1) != self.rows.targets.to(scores.device)).double().mean())
+
+
+def read(name: str, train: Dataset) -> ShiftedSet:
+    """Read all rows of `folder:PATH`, `folder:PATH@SIZE` or `npz:PATH`, or their test part if they have one.
+
+    Parameters
+    ----------
+    name
+        The data set.
+    train
+        The rows that the model was trained on, for their classes and shape.
+
+    """
+    rows = _rows(name)
+    if not train.classes or not rows.classes:
+        raise DataError(f"{name}: errors under another distribution need classes, and there are numbers as targets")
+    if (rows.inputs.shape[1:], rows.fields) != (train.inputs.shape[1:], train.fields):
+        shapes = f"{tuple(rows.inputs.shape[1:])} and not {tuple(train.inputs.shape[1:])} as those of {train.name}"
+        hint = "; `folder:PATH@SIZE` brings images to one size" if train.is_images else ""
+        raise DataError(f"{name}: rows have the shape {shapes}{hint}")
+    return ShiftedSet(rows, tuple(_members(name, rows.classes, train.classes)))
+
+
+def _rows(name: str) -> Dataset:
+    from . import folders, npz
+
+    kind, place, size = split_name(name)
+    if kind == "npz":
+        return npz.read_test(place)
+    if kind == "folder":
+        return folders.read_test(place, size)
+    raise ValueError(f"a test set of your own is folder:PATH, folder:PATH@SIZE or npz:PATH, not {name!r}")
+
+
+def _members(name: str, own: Sequence[str], trained: Sequence[str]) -> list[tuple[int, ...]]:
+    numbers = {one: i for i, one in enumerate(trained)}
+    if all(one.isdecimal() for one in own) and not set(own) <= set(trained):
+        numbers = {str(i): i for i in range(len(trained))}  # folders of ImageNet-V2 are numbers of classes
+    groups = []
+    for one in own:
+        parts = [one] if one in numbers else one.split(JOIN)
+        unknown = [part for part in parts if part not in numbers]
+        if unknown:
+            raise DataError(
+                f"{name}: its class {one!r} is none of the {len(trained)} training classes, such as {trained[0]!r}, "
+                f"and no union of them, such as {JOIN.join(trained[:2])!r}: rename it, or leave it out"
+            )
+        groups.append(tuple(numbers[part] for part in parts))
+    twice = [trained[i] for i in range(len(trained)) if sum(i in group for group in groups) > 1]
+    if twice:
+        raise DataError(f"{name}: the training class {twice[0]!r} belongs to two of its classes")
+    return groups
