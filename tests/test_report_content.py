@@ -332,4 +332,5 @@ def test_ensembles_are_named_placed_and_fitted(tmp_path: Path) -> None:
     residual = np.log(apart) - np.polyval(np.polyfit(np.log(sharp.mean(1)), np.log(apart), 1), np.log(sharp.mean(1)))
     assert (fitted["x"], fitted["y"], fitted["n"]) == ("trace", "disagreement", 3)
     assert fitted["slope"] == pytest.approx(beta)
-    assert fitted["error"] == pytest.approx(np.sqrt(covariance[0, 0] * (residual**2).sum()))  # 3 - 2 degrees of freedom
+    half = 12.7062 * np.sqrt(covariance[0, 0] * (residual**2).sum())  # Student's t at 97.5 %, 3 - 2 degrees of freedom
+    assert (fitted["low"], fitted["high"]) == pytest.approx((beta - half, beta + half), rel=1e-4)
