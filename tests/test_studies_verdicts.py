@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize, stats
+from scipy import stats
 
 from steppe._util.export import json_safe
 from steppe.studies import Measured, Run, Table, export_findings
@@ -162,7 +162,7 @@ def test_intervals_cover(simulated, k, tau):
 
 
 @pytest.mark.parametrize(
-    ("rates", "seeds", "varies"), [(1, 5, 0.0), (3, 3, 0.0), (3, 3, 1.0), (6, 2, 0.0), (8, 1, 1.0), (12, 2, 1.0)]
+    ("rates", "seeds", "varies"), [(1, 5, 0.0), (2, 5, 0.0), (3, 3, 1.0), (6, 2, 0.0), (8, 1, 1.0), (12, 2, 1.0)]
 )
 def test_intervals_of_differences_cover(simulated, rates, seeds, varies):
     """93 to 97 % is the aim, whether configurations agree or not; bounds as above."""
@@ -220,48 +220,30 @@ def test_methods_are_compared_in_pairs(gain, verdict):
     assert found.tests == 3
 
 
-def test_the_error_of_a_difference_is_that_of_configurations_where_they_differ():
+def test_the_error_of_a_difference_is_that_of_configurations():
     draws = np.random.default_rng(1)
     codes = np.repeat(np.arange(5), 4)
-    alike = draws.normal(size=20)
-    alike -= np.repeat([alike[codes == c].mean() for c in range(5)], 4)  # all configurations agree
-    error, freedom = paired_error(alike, codes, 0.0)
-    assert (error, freedom) == (pytest.approx(stats.sem(alike)), 19)
-    means = np.repeat(draws.normal(size=5), 4)
-    varied = means + 1e-3 * draws.normal(size=20)  # seeds agree
-    error, freedom = paired_error(varied, codes, 0.0)
-    cluster_means = [varied[codes == c].mean() for c in range(5)]
-    assert (error, freedom) == (pytest.approx(stats.sem(cluster_means)), 4)
-    error, freedom = paired_error(alike[:5], np.arange(5), 0.0)  # one seed: configurations alone
-    assert (error, freedom) == (pytest.approx(stats.sem(alike[:5])), 4)
-    error, freedom = paired_error(alike[:4], np.zeros(4, dtype=int), 0.0)  # one configuration: seeds alone
-    assert (error, freedom) == (pytest.approx(stats.sem(alike[:4])), 3)
-    assert paired_error(alike[:2], np.arange(2), 0.0)[1] == 0
+    d = draws.normal(size=5)[codes] + draws.normal(size=20)
+    error, freedom = paired_error(d, codes, 0.0)
+    assert (error, freedom) == (pytest.approx(stats.sem(d.reshape(5, 4).mean(1))), 4)
+    error, freedom = paired_error(d[:5], np.arange(5), 0.0)
+    assert (error, freedom) == (pytest.approx(stats.sem(d[:5])), 4)
+    error, freedom = paired_error(d[:4], np.zeros(4, dtype=int), 0.0)  # one configuration: its seeds
+    assert (error, freedom) == (pytest.approx(stats.sem(d[:4])), 3)
+    assert paired_error(d[:2], np.arange(2), 0.0)[1] == 0
     same, freedom = paired_error(np.full(4, 0.02), np.zeros(4, dtype=int), 0.01)
     assert (same, freedom) == (pytest.approx(0.01 / np.sqrt(24)), 3)  # equal differences by chance are no certainty
 
 
-@pytest.mark.parametrize(("k", "seeds"), [(3, 4), (6, 2), (8, 3)])
-def test_the_error_of_a_difference_is_that_of_restricted_maximum_likelihood(k, seeds):
-    """The likelihood of a mean with random effects of configurations, maximised numerically."""
-    codes, cases = np.repeat(np.arange(k), seeds), set()
-    for seed in range(6):
-        draws = np.random.default_rng(seed)
-        d = 0.5 * draws.normal(size=k)[codes] + draws.normal(size=k * seeds)
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_few_configurations_are_not_certain_of_what_they_share_by_chance(simulated, seeds):
+    """Configurations that differ, without any method being better on average: seeds do not make up for configurations.
 
-        def deviance(log, d=d):
-            within, between = np.exp(log)
-            v = within * np.eye(len(d)) + between * (codes[:, None] == codes)
-            precision = np.linalg.inv(v)
-            information = precision.sum()
-            residual = d - (precision @ d).sum() / information
-            return np.linalg.slogdet(v)[1] + np.log(information) + residual @ precision @ residual
-
-        within, between = np.exp(optimize.minimize(deviance, [0.0, -1.0], bounds=[(-9, 9), (-30, 9)]).x)
-        error, freedom = paired_error(d, codes, 0.0)
-        assert error == pytest.approx(np.sqrt((within / seeds + between) / k), rel=0.01)
-        cases.add(freedom)
-    assert cases == {k - 1, k * seeds - 1}
+    At a level of 1 %, 8 or more of 300 reject with a chance of 1 %.
+    """
+    shape = simulated.Shape(2, 3, seeds, 1, 1, shared=0.5)
+    tables = (shape.table(np.random.default_rng([seed, 14])) for seed in range(300))
+    assert sum(contest(table, ["t0_error"]).comparisons[0].p < 0.01 for table in tables) < 8
 
 
 def test_only_runs_with_the_same_settings_are_pairs():

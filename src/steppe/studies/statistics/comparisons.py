@@ -1,11 +1,11 @@
 """Which method won? Every contender against the plain optimizer, paired by seed and every other setting.
 
 A contender is a method with its options: each radius of SAM is one. The difference of a target is averaged over pairs.
-Its standard error is that of a random-effects model by restricted maximum likelihood (Patterson and Thompson 1971):
-where configurations differ by more than their seeds explain, that of the means of configurations; otherwise that of all
-pairs. With all pairs alone, two configurations that disagree would count as agreement; with configurations alone, a
-study of one or two configurations with many seeds could never tell. p and interval come from the same Student's t and
-agree.
+Configurations, the settings that two methods share apart from the seed, are the sample: the standard error is that of
+their means, as permutations and intervals of tau exchange and leave out whole configurations. Seeds say how a
+difference repeats in one configuration, not in others: a study of few configurations with many seeds would be certain
+of what they have in common by chance. Where there is one configuration only, its seeds are the sample, and the verdict
+is on that configuration. p and interval come from the same Student's t and agree.
 """
 
 from __future__ import annotations
@@ -189,26 +189,20 @@ def _step(values: Floats) -> float:
 
 
 def paired_error(d: Floats, codes: Ints, step: float) -> tuple[float, int]:
-    """The standard error of the mean of paired differences, and its degrees of freedom.
+    """The standard error of the mean of paired differences over configurations, and its degrees of freedom.
 
-    It is that of all pairs, or of the means of configurations where these differ by more than seeds do. 95 % intervals
-    cover 93 to 97 % of the time from three configurations on, however much configurations differ. Two say too little
-    about that: intervals cover 89 to 97 % of the time.
-
-    The error is at least that of values that are rounded to a step: errors of a few hundred test rows are multiples of
-    one row, and differences that are equal by chance would have no error at all.
+    With one configuration, it is that over seeds. It is at least that of values that are rounded to a step: errors of a
+    few hundred test rows are multiples of one row, and differences that are equal by chance would have no error at all.
     """
-    n, size = len(d), np.bincount(codes)
-    k, mean = len(size), np.bincount(codes, d) / size
+    n = len(d)
     if n < FEWEST:
         return nan, 0
-    within, total = float(((d - mean[codes]) ** 2).sum()), float(((d - d.mean()) ** 2).sum())
-    variance, freedom = total / (n - 1) / n, n - 1
-    if 1 < k < n:
-        between = float((size**2 * (mean - d.mean()) ** 2).sum()) * k / (k - 1) / n**2
-        if between > within / (n - k) / n:
-            variance, freedom = between, k - 1
-    return max(sqrt(variance), step / sqrt(6 * n) if isfinite(step) else 0.0), freedom  # a value has step^2 / 12
+    if codes.max() == 0:
+        codes = np.arange(n)
+    of_configuration = np.bincount(codes, d - d.mean())  # sums over pairs, so that larger ones weigh more
+    k = len(of_configuration)
+    error = sqrt(float((of_configuration**2).sum()) * k / (k - 1)) / n
+    return max(error, step / sqrt(6 * n) if isfinite(step) else 0.0), k - 1  # each value has variance step^2 / 12
 
 
 def _student(difference: float, error: float, freedom: int) -> tuple[float, float, float]:
@@ -273,5 +267,5 @@ def concluded(c: Comparison, *, rejected: bool, tests: int, level: float) -> Com
     elif c.low > 0 or c.high < 0:
         why = f"the interval excludes zero, but {not_shown(c.low, c.high, tests)}"
     else:
-        why = f"the interval includes zero and {share}: too few pairs"
+        why = f"the interval includes zero and {share}: too few {'configurations' if c.configurations > 1 else 'pairs'}"
     return replace(c, verdict=verdict, why=why, smallest_detectable_difference=errors * c.error)
