@@ -21,6 +21,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,21 @@ from steppe.studies.plan import Study, digits
 from steppe.studies.result import admitted, findings_of, of_plan, study_result
 from steppe.studies.run import look, run
 from steppe.studies.show import Show
+from steppe.studies.statistics.comparisons import RELEVANT as RELEVANT_DIFFERENCE
+from steppe.studies.statistics.comparisons import Comparison
+from steppe.studies.statistics.family import LEVEL
 from steppe.studies.statistics.findings import Findings
+from steppe.studies.statistics.predictions import RELEVANT, Finding
 
 WITHOUT_AVX = {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 SHIFT = 100  # between the training seeds of two repetitions
 MORE_SEEDS = (1000, 2000, 3000)  # of permutations, beside the repetition's own
+
+QUOTED = {
+    "strong": "all runs",
+    "within groups": "runs with the same lr",
+    "weak": "the flattest tenth against the rest",
+}
 
 Row = tuple[str, str, str]  # target, measure or contender, and hypothesis or "method"
 
@@ -100,18 +111,26 @@ def found_by(study: Study, seeds: Sequence[int]) -> list[Findings]:
     return [findings_of(counted, study.measures, study.targets, seed=seed) for seed in seeds]
 
 
-def verdicts(found: Findings) -> dict[Row, str]:
-    """Every verdict of a study."""
-    rows: dict[Row, str] = {(f.target, f.measure, f.hypothesis): f.verdict for f in found.findings}
-    return rows | {(c.target, c.contender, "method"): c.verdict for c in found.comparisons}
+def rows_of(found: Findings) -> dict[Row, Finding | Comparison]:
+    """Every finding and comparison of a study."""
+    rows: dict[Row, Finding | Comparison] = {(f.target, f.measure, f.hypothesis): f for f in found.findings}
+    return rows | {(c.target, c.contender, "method"): c for c in found.comparisons}
 
 
-def numbers(found: Findings) -> dict[Row, str]:
-    """Every tau, and every difference between methods as a percentage of the reference's mean."""
-    rows = {(f.target, f.measure, f.hypothesis): f"{f.tau:+.2f}" for f in found.findings}
-    return rows | {
-        (c.target, c.contender, "method"): f"{100 * c.difference / c.reference_mean:+.0f} %" for c in found.comparisons
-    }
+def number(row: Finding | Comparison) -> str:
+    """Tau, or a difference between methods as a percentage of the reference's mean."""
+    if isinstance(row, Finding):
+        return f"{row.tau:+.2f}"
+    return f"{100 * row.difference / row.reference_mean:+.0f} %"
+
+
+def distance(rows: Sequence[Finding | Comparison]) -> str:
+    """How far from another verdict: the largest corrected p, or the end of an interval, where no p rejects."""
+    p = max(row.p_corrected for row in rows)
+    if p <= LEVEL:
+        return f"p at most {p:.2g}"
+    ends = (max(-r.low, r.high) / (1 if isinstance(r, Finding) else r.reference_mean) for r in rows)
+    return f"interval within {max(ends):.2f} of {RELEVANT if isinstance(rows[0], Finding) else RELEVANT_DIFFERENCE:g}"
 
 
 def page(repeated: Mapping[str, Sequence[Findings]]) -> Iterator[str]:
@@ -123,18 +142,19 @@ def page(repeated: Mapping[str, Sequence[Findings]]) -> Iterator[str]:
         Findings by repetition, one per seed of the permutations.
 
     """
-    yield "| target | measure or method | hypothesis | " + " | ".join(repeated) + " | same |"
-    yield "|---" * (4 + len(repeated)) + "|"
-    first, same = next(iter(repeated.values()))[0], 0
-    for row in verdicts(first):
-        cells, seen = [], set()
-        for each in repeated.values():
-            words = list(dict.fromkeys(verdicts(found).get(row, "missing") for found in each))
-            seen |= set(words)
-            cells.append(f"{' or '.join(words)} ({numbers(each[0]).get(row, 'missing')})")
-        same += len(seen) == 1
-        yield f"| {' | '.join((*row, *cells))} | {'yes' if len(seen) == 1 else 'no'} |"
-    yield f"\n{same} of {len(verdicts(first))} verdicts are the same in all {len(repeated)} repetitions."
+    yield "| target | measure or method | hypothesis | " + " | ".join(repeated) + " | distance | same |"
+    yield "|---" * (5 + len(repeated)) + "|"
+    tables = {name: [rows_of(found) for found in each] for name, each in repeated.items()}
+    first, same = next(iter(tables.values()))[0], 0
+    for key in first:
+        rows = [[table[key] for table in each] for each in tables.values()]
+        words = [list(dict.fromkeys(row.verdict for row in each)) for each in rows]
+        cells = (f"{' or '.join(w)} ({number(each[0])})" for w, each in zip(words, rows, strict=True))
+        agree = len(set(chain.from_iterable(words))) == 1
+        same += agree
+        end = (distance(list(chain.from_iterable(rows))), "yes") if agree else ("none", "no")
+        yield f"| {' | '.join((*key, *cells, *end))} |"
+    yield f"\n{same} of {len(first)} verdicts are the same in all {len(repeated)} repetitions."
 
 
 def prediction_row(f: Mapping[str, Any]) -> str:
@@ -148,17 +168,11 @@ def comparison_row(c: Mapping[str, Any]) -> str:
     return f"| `{c['contender']}` | {100 * c['difference']:+.1f} | {low} to {high} | {c['verdict']} |"
 
 
-def points(c: Mapping[str, Any]) -> str:
-    """A comparison in a sentence."""
-    difference, low, high = (f"{100 * c[key]:+.1f}" for key in ("difference", "low", "high"))
-    return f"{difference} points (95 % interval {low} to {high})"
-
-
 def quoted(result: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of the tables in docs/studies.md: measures over all runs and within groups, and methods, per target."""
+    """The lines of the tables in docs/studies.md: measures by each hypothesis, and methods, per target."""
     found = result["findings"]
     for target in dict.fromkeys(f["target"] for f in found["findings"]):
-        for hypothesis, runs in (("strong", "all runs"), ("within groups", "runs with the same lr")):
+        for hypothesis, runs in QUOTED.items():
             yield from ("", f"| {target}, {runs} | tau | 95 % interval | verdict |", "|---|---|---|---|")
             rows = [f for f in found["findings"] if (f["target"], f["hypothesis"]) == (target, hypothesis)]
             yield from map(prediction_row, rows)
@@ -202,7 +216,11 @@ def main(words: Sequence[str] | None = None) -> None:
     repeated = {str(r.number): found_by(study, (r.number, *MORE_SEEDS)) for r, study in numbered}
     how = [f"- {r.number}: {r.words}" for r in repetitions]
     head = "# Verdicts of the built-in study, repeated\n\n`benchmarks/demo_verdicts.py`: what is repeated, and how."
-    note = "In parentheses: tau, or the difference to the plain optimizer in percent of its error."
+    note = (
+        "In parentheses: tau, or the difference to the plain optimizer in percent of its error. Distance: the largest "
+        "corrected p of all repetitions (0.05 decides), or the end of an interval that is farthest from zero, where a "
+        "verdict needs intervals within 0.5 (tau) or 0.1 (differences, as a share of the plain optimizer's error)."
+    )
     lines = [f"{head} {about}.\n", *how, f"\n{note}\n", *page(repeated), ""]
     print("\n".join(lines))
     if options.out:

@@ -1,11 +1,11 @@
 """Which method won? Every contender against the plain optimizer, paired by seed and every other setting.
 
 A contender is a method with its options: each radius of SAM is one. The difference of a target is averaged over pairs.
-Its standard error is the larger of two: that of seeds within configurations (do the differences repeat with other
-seeds?), and that of configurations (do they repeat with other settings?); the degrees of freedom are those of the
-larger one. With seeds alone, two configurations that disagree would count as agreement; with configurations alone, a
-study of one or two configurations with many seeds could never tell. p and interval come from the same Student's t and
-agree.
+Configurations, the settings that two methods share apart from the seed, are the sample: the standard error is that of
+their means, as permutations and intervals of tau exchange and leave out whole configurations. Seeds say how a
+difference repeats in one configuration, not in others: a study of few configurations with many seeds would be certain
+of what they have in common by chance. Where there is one configuration only, its seeds are the sample, and the verdict
+is on that configuration. p and interval come from the same Student's t and agree.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..table import Run, Table
 from .clusters import SEED
 from .family import LEVEL
 from .kendall import Floats, Ints, ranks
-from .predictions import CONFIDENCE, POWER
+from .predictions import CONFIDENCE, POWER, not_shown
 
 Verdict = Literal["better", "worse", "no difference seen", "cannot tell"]
 
@@ -189,22 +189,20 @@ def smallest_step(values: Floats) -> float:
 
 
 def paired_error(d: Floats, codes: Ints, step: float) -> tuple[float, int]:
-    """The standard error of the mean of paired differences, and its degrees of freedom: the larger of two.
+    """The standard error of the mean of paired differences over configurations, and its degrees of freedom.
 
-    It is at least that of values that are rounded to a step: errors of a few hundred test rows are multiples of one
-    row, and differences that are equal by chance would have no error at all.
+    With one configuration, it is that over seeds. It is at least that of values that are rounded to a step: errors of a
+    few hundred test rows are multiples of one row, and differences that are equal by chance would have no error at all.
     """
-    n, size = len(d), np.bincount(codes)
-    k, mean = len(size), np.bincount(codes, d) / size
-    errors = []
-    if n > k:
-        errors.append((sqrt(float(((d - mean[codes]) ** 2).sum()) / (n - k) / n), n - k))
-    if k > 1:
-        errors.append((sqrt(float((size**2 * (mean - d.mean()) ** 2).sum()) * k / (k - 1)) / n, k - 1))
-    if n < FEWEST or not errors:
+    n = len(d)
+    if n < FEWEST:
         return nan, 0
-    error, freedom = max(errors)
-    return max(error, step / sqrt(6 * n) if isfinite(step) else 0.0), freedom  # each value has variance step^2 / 12
+    if codes.max() == 0:
+        codes = np.arange(n)
+    of_configuration = np.bincount(codes, d - d.mean())  # sums over pairs, so that larger ones weigh more
+    k = len(of_configuration)
+    error = sqrt(float((of_configuration**2).sum()) * k / (k - 1)) / n
+    return max(error, step / sqrt(6 * n) if isfinite(step) else 0.0), k - 1  # each value has variance step^2 / 12
 
 
 def student(difference: float, error: float, freedom: int) -> tuple[float, float, float]:
@@ -258,21 +256,16 @@ def concluded(c: Comparison, *, rejected: bool, tests: int, level: float) -> Com
     if not c.freedom:
         return replace(c, why=f"{c.pairs} pairs are too few")
     errors = float(nctdtrinc(c.freedom, 1 - POWER, stdtrit(c.freedom, 1 - level / 2)))  # of the noncentral t
-    bound = RELEVANT * abs(c.reference_mean)
+    bound, share = RELEVANT * abs(c.reference_mean), f"{100 * RELEVANT:.0f} % of the reference"
     if rejected and (c.high < 0 or c.low > 0):
         verdict = "better" if c.high < 0 else "worse"
         why = f"significant after correction, and the interval is {'below' if c.high < 0 else 'above'} zero"
-    elif (
-        c.p_corrected <= LEVEL
-    ):  # other p-values of the study, which decide how strict the correction is, are not settled
+    elif c.p_corrected <= LEVEL:  # whether other tests of the study reject, and so the correction, is not settled
         why = "p is too close to the level that the correction requires"
-    elif c.low > 0 or c.high < 0:
-        why = f"the interval excludes zero, but p is not significant after correction for {tests} tests"
     elif max(-c.low, c.high) <= bound:
-        verdict, why = (
-            "no difference seen",
-            f"the interval includes zero and excludes {100 * RELEVANT:.0f} % of the reference",
-        )
+        verdict, why = "no difference seen", f"{not_shown(c.low, c.high, tests)}, and the interval excludes {share}"
+    elif c.low > 0 or c.high < 0:
+        why = f"the interval excludes zero, but {not_shown(c.low, c.high, tests)}"
     else:
-        why = f"the interval includes zero and {100 * RELEVANT:.0f} % of the reference: too few pairs"
+        why = f"the interval includes zero and {share}: too few {'configurations' if c.configurations > 1 else 'pairs'}"
     return replace(c, verdict=verdict, why=why, smallest_detectable_difference=errors * c.error)

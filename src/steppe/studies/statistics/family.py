@@ -6,6 +6,12 @@ strong and unknown, and readers take every single verdict for a finding: the fam
 bounded. Benjamini and Yekutieli's procedure also allows any dependence, but bounds only the share of false verdicts
 among all, and with a dozen true ones in a study that admits false ones.
 
+Permutations that all tests share (the step-down minimum of p, Westfall and Young 1993) would use the dependence. They
+gain little here: the 38 tests of a study with five measures and two targets count as 18 instead, which lowers the
+smallest detectable tau from 0.48 to 0.45, or as 31 where measures share 64 % of their variance (0.47). And they bound
+the chance of a false verdict only where a true relation says nothing about the joint distribution of the other tests,
+which targets that share their runs violate.
+
 Tests that could not have a small enough p-value however the targets were ordered (small pools, many ties) never reject
 and do not count (Tarone 1990): whether a test counts depends on its design and ties, not on the order that was
 observed.

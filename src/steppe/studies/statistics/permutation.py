@@ -70,7 +70,7 @@ class PermutationTest:
     def __post_init__(self) -> None:
         m = len(self.observed)
         self.draws = self.batches = 0
-        self.reached, self.squares, self.largest, self.at_largest = (np.zeros(m) for _ in range(4))
+        self.reached, self.squares, self.fourths, self.largest, self.at_largest = (np.zeros(m) for _ in range(5))
         self.exact = self.permutations.count <= MAX_EXACT
         self.normal = self.normal and not self.exact
         self.null: Floats | None = None  # all scores, where all permutations are enumerated
@@ -83,12 +83,9 @@ class PermutationTest:
             self.null = self.scores(self.permutations.all())
             self._count(self.null)
             return True
-        n, before = self.permutations.n, self.draws
-        size = BATCH if n <= LARGE else max(100, int(BATCH * (LARGE / n) ** 2))
-        most = 20 * size if self.normal else int(min(MAX_DRAWS, max(2 * MAX_WORK / n**2, FIRST)))
-        times = min(times // 4 if self.normal else times, most)
+        before, times = self.draws, min(times // 4 if self.normal else times, self._most)
         while self.draws < times:
-            self._count(self.scores(self.permutations.batch(self.batches)[:size]))
+            self._count(self.scores(self.permutations.batch(self.batches)[: self._size]))
             self.batches += 1
         return self.draws > before
 
@@ -96,7 +93,9 @@ class PermutationTest:
         size = np.abs(scores)
         self.draws += scores.shape[1]
         self.reached += (size >= np.abs(self.observed)[:, None] - 1e-9).sum(1)
-        self.squares += (scores**2).sum(1)
+        squares = scores**2
+        self.squares += squares.sum(1)
+        self.fourths += (squares**2).sum(1)
         largest = np.maximum(self.largest, size.max(1))
         here = (size >= largest[:, None]).sum(1)
         self.at_largest = np.where(largest > self.largest, here, self.at_largest + here)
@@ -113,13 +112,40 @@ class PermutationTest:
         seen = self.exact | (self.at_largest >= SEEN)  # rarer than that: smaller than a sample can show
         return np.where(seen, self.at_largest / self.draws, 0.0)
 
+    @property
+    def _size(self) -> int:
+        """Permutations per batch."""
+        n = self.permutations.n
+        return BATCH if n <= LARGE else max(100, int(BATCH * (LARGE / n) ** 2))
+
+    @property
+    def _most(self) -> int:
+        """Permutations that are drawn where p is close to the level."""
+        work = max(2 * MAX_WORK / self.permutations.n**2, FIRST)
+        return 20 * self._size if self.normal else int(min(MAX_DRAWS, work))
+
+    def critical(self, measure: int, level: float) -> float:
+        """The smallest score that a measure needs for a p-value of at most `level`."""
+        from scipy.special import ndtri
+
+        if self.null is not None:
+            size = np.sort(np.abs(self.null[measure]))[::-1]
+            reach = np.searchsorted(-size, -size, side="right") / len(size)  # the p-value of each score
+            return float(size[reach <= level].min())
+        z, spread = float(-ndtri(level / 2)), float(self.spread[measure])
+        if self.normal:
+            return z * spread * _uncertainty(self._most)
+        # scores have shorter tails than a normal variable: the expansion of Cornish and Fisher (1938)
+        excess = float(self.fourths[measure]) / self.draws / spread**4 - 3 if spread else 0.0
+        return spread * (z + (z**3 - 3 * z) * excess / 24)
+
     def p(self) -> tuple[Floats, Floats, Floats]:
         """p-values, and bounds that hold them but for one draw of permutations in a thousand (lower, p, upper)."""
         if self.normal:
             from scipy.special import erfc
 
             z = np.abs(self.observed) / np.maximum(self.spread, 1e-300) / sqrt(2)
-            wide = 1 + CERTAIN / sqrt(2 * self.draws)
+            wide = _uncertainty(self.draws)
             return erfc(z * wide), erfc(z), erfc(z / wide)
         share = self.reached / self.draws
         if self.exact:
@@ -129,3 +155,8 @@ class PermutationTest:
         half = np.sqrt(share * (1 - share) * z2 + z2**2 / 4) / (1 + z2)
         # the observed order is one of the permutations (Phipson and Smyth 2010), so p is never 0
         return middle - half, (1 + self.reached) / (1 + self.draws), middle + half
+
+
+def _uncertainty(draws: int) -> float:
+    """The factor between a standard deviation and the bound on its estimate from so many draws."""
+    return 1 + CERTAIN / sqrt(2 * draws)

@@ -278,13 +278,7 @@ def smallest_detectable_tau(test: PermutationTest, measure: int, pairs: int, lev
 
     if test.smallest_p[measure] > level or not pairs:
         return nan
-    spread = float(test.spread[measure]) / pairs
-    if test.null is not None:
-        size = np.sort(np.abs(test.null[measure]))[::-1]
-        reach = np.searchsorted(-size, -size, side="right") / len(size)  # the p-value of each score
-        critical = float(size[reach <= level].min()) / pairs
-    else:
-        critical = float(-ndtri(level / 2)) * spread
+    spread, critical = float(test.spread[measure]) / pairs, test.critical(measure, level) / pairs
     if critical >= 1:
         return nan
     low, high = critical, 1.0
@@ -313,10 +307,18 @@ def decided(finding: Finding, *, rejected: bool, open_: bool, testable: bool, te
         verdict, why = "predicts the opposite", "significant after correction, and the interval is below zero"
     elif rejected:
         why = "significant after correction, but the interval includes zero"
-    elif low > 0 or high < 0:
-        why = f"the interval excludes zero, but p is not significant after correction for {tests} tests"
     elif max(-low, high) < RELEVANT:
-        verdict, why = "no sign of it", f"the interval includes zero and excludes {RELEVANT:g} in either direction"
+        verdict = "no sign of it"
+        why = f"{not_shown(low, high, tests)}, and the interval excludes {RELEVANT:g} in either direction"
+    elif low > 0 or high < 0:
+        why = f"the interval excludes zero, but {not_shown(low, high, tests)}"
     else:
         why = f"the interval includes zero and {RELEVANT if high >= RELEVANT else -RELEVANT:g}: too few runs"
     return replace(f, verdict=verdict, why=why)
+
+
+def not_shown(low: float, high: float, tests: int) -> str:
+    """Why a test that does not reject shows no difference from zero."""
+    if low <= 0 <= high:
+        return "the interval includes zero"
+    return f"p is not significant after correction for {tests} tests"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 
 from .comparisons import Comparison
-from .predictions import RELEVANT, Finding
+from .predictions import Finding
 
 IN_PERCENT = ("error", "gap")  # how names of targets end that are shares of rows; `loss_gap` is none
 PLAIN_WORDS = {"none": "the plain optimizer"}
@@ -69,7 +69,7 @@ def of_finding(f: Finding) -> str:
     if f.verdict == "predicts the opposite":
         return f"{f.measure} predicts the opposite: {opposite} {numbers}."
     if f.verdict == "no sign of it":
-        return f"No sign that {claim} {numbers}: a tau of {RELEVANT:g} or more is ruled out."
+        return f"No sign that {claim} {numbers}: {f.why}."
     return f"Cannot tell whether {claim} {numbers}: {f.why}; {power_of(f)}."
 
 
@@ -156,7 +156,7 @@ def of_comparison(c: Comparison) -> str:
         return f"{c.contender} is {c.verdict} than {reference} in {c.target} ({numbers}; {record}).{warning}"
     claim = f"between {c.contender} and {reference} in {c.target} ({numbers}; {record})"
     if c.verdict == "no difference seen":
-        return f"No difference seen {claim}.{warning}"
+        return f"No difference seen {claim}: {c.why}.{warning}"
     return f"Cannot tell the difference {claim}: {c.why}.{warning}"
 
 

@@ -65,7 +65,7 @@ const correction = (tests) => (tests ? `p is corrected for all ${count(tests, "t
 function verdictRule() {
   const { level, relevant_tau: relevant, tests } = state.data.findings;
   return `Points are τ, lines 95 % intervals over configurations (runs that differ in their seed alone are one), dashed lines ±${digits(relevant)}. ${correction(tests)}`
-    + ` “predicts” needs a corrected p of at most ${digits(level)} and an interval without zero; “no sign of it” needs an interval that includes zero and lies within ±${digits(relevant)}; everything else is “cannot tell”.`
+    + ` “predicts” needs a corrected p of at most ${digits(level)} and an interval without zero; “no sign of it” needs a larger p and an interval within ±${digits(relevant)}; everything else is “cannot tell”.`
     + " The detectable τ is the smallest that these runs show with 80 % power.";
 }
 
