@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -268,7 +269,8 @@ def searched() -> dict[str, m.Measure]:
 def triples() -> dict[str, m.Measure]:
     """(phi, psi, mu) measures, of draws so far away that differences of losses and logarithms keep their digits."""
     named = {"trace": steppe.TRACE, "frobenius": steppe.FROBENIUS, "exponential": steppe.exponential(0.05)}
-    laws = {"rademacher": steppe.rademacher, "uphill": steppe.uphill, "gaussian": steppe.gaussian}
+    uphill = getattr(steppe, "uphill", None) or import_module("steppe.core.triple").uphill  # older versions: the first
+    laws = {"rademacher": steppe.rademacher, "uphill": uphill, "gaussian": steppe.gaussian}
     for name, t in {"determinant": steppe.DETERMINANT, "determinant, released": steppe.DETERMINANT_RELEASED}.items():
         named[name] = steppe.Triple(t.phi, t.psi, (steppe.Hypercube(0.5),), logs=True)
     named |= {f"trace, {name}": steppe.Triple(steppe.TRACE.phi, steppe.TRACE.psi, (law,)) for name, law in laws.items()}

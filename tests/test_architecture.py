@@ -19,13 +19,13 @@ MODULES = {".".join(f.relative_to(ROOT.parent).with_suffix("").parts).removesuff
 
 PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
     "AgnosticSAM", "Ball", "DETERMINANT", "DETERMINANT_RELEASED", "Draw", "DynamicSparseSAM", "ESAM", "Elementwise",
-    "Estimate", "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "GSAM", "Given", "Hypercube", "LookSAM",
+    "Estimate", "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "GSAM", "Hypercube", "LookSAM",
     "MEASURES", "METHODS", "Measure", "Method", "Objective", "exponential", "measure", "objective",
     "MomentumSAM", "NormLayersOnly", "PerPart", "PerWorker", "Plain", "Plan", "PointMass", "Probe", "RSAM",
-    "RadiusFollowsLR", "Reading", "SAM", "SASAM", "SASGD", "SharpBalance", "SharpnessAware", "Site", "Slope", "Space",
+    "RadiusFollowsLR", "Reading", "SAM", "SASAM", "SASGD", "SharpBalance", "SharpnessAware", "Space",
     "TRACE", "Triple", "UniversalSAM", "Vector", "build", "capture",
     "contiguous_", "det_sam", "frob_sam", "gaussian", "method", "rademacher",
-    "sam", "sphere", "trace_sam", "uphill",
+    "sam", "sphere", "trace_sam",
 }  # fmt: skip
 
 PUBLIC_MEASURES = {

@@ -12,6 +12,7 @@ from sites import BareSite, flat
 from torch import Tensor
 
 import steppe
+from steppe.core.ball import Slope
 from steppe.core.modules import Role
 
 SHAPES = [(3, 2), (3, 2), (2,), (2, 2, 2, 2), (2, 2, 2, 2), (1,)]
@@ -146,7 +147,7 @@ def test_unnormalised_ascent_is_a_gradient_step_in_the_metric():
     at = site(3)
     g = torch.cat([x.reshape(-1) for x in noise(at, 3)])
     t = scale(2, "elementwise", 1.0, at)
-    d = flat(steppe.Slope(0.3, METRICS["elementwise"]).steepest_(at.vector(*noise(at, 3)), at))
+    d = flat(Slope(0.3, METRICS["elementwise"]).steepest_(at.vector(*noise(at, 3)), at))
     torch.testing.assert_close(d, 0.3 * t**2 * g)
 
 

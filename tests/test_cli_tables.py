@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import steppe
+from steppe._util.extras import EXTRAS
 from steppe.cli import main
 from steppe.cli.data import BUILT_IN, YOUR_OWN
-from steppe.cli.doctor import NEEDED, OPTIONAL
+from steppe.cli.doctor import NEEDED
 from steppe.cli.methods import ABOUT, passes
 from steppe.cli.output import Output, print_output, to_json
 from steppe.data.catalogue import CATALOGUE, CORRUPTED
@@ -151,7 +152,7 @@ def test_the_doctor_sees_what_is_here(capsys: pytest.CaptureFixture[str], tmp_pa
     found = answered(capsys, "doctor", "--data-root", str(tmp_path))
     assert found["versions"]["torch"].startswith(torch.__version__.split("+")[0])
     assert found["versions"]["steppe"] == steppe.__version__
-    assert set(found["versions"]) == {"python", "steppe", *NEEDED, *OPTIONAL}
+    assert set(found["versions"]) == {"python", "steppe", *NEEDED, *EXTRAS}
     assert found["devices"][0]["name"] == "cpu"
     assert [d["name"] for d in found["devices"][1:]] == [f"cuda:{k}" for k in range(torch.cuda.device_count())]
     assert found["threads"] == torch.get_num_threads()
@@ -165,25 +166,22 @@ def test_the_doctor_names_what_is_missing(capsys: pytest.CaptureFixture[str], mo
     real = metadata.version
 
     def version(name: str) -> str:
-        if name in ("ray", "safetensors"):
+        if name in ("ray", "scipy"):
             raise metadata.PackageNotFoundError(name)
         return real(name)
 
     monkeypatch.setattr(metadata, "version", version)
     page = printed(capsys, "doctor", code=1)  # something that steppe needs is missing
-    assert re.search(r"ray +missing +`steppe study run --engine ray`: pip install ray", page)
-    assert re.search(r"safetensors +missing +steppe needs it: pip install safetensors", page)
+    assert re.search(r"ray +missing +`steppe study run --engine ray`: pip install 'steppe\[ray\]'", page)
+    assert re.search(r"scipy +missing +steppe needs it: pip install scipy", page)
     missing = answered(capsys, "doctor", code=1)["missing"]
-    assert missing.keys() - OPTIONAL.keys() == {"safetensors"}
+    assert missing.keys() - EXTRAS.keys() == {"scipy"}
     assert "ray" in missing
 
 
 def test_the_doctor_checks_every_dependency() -> None:
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
     assert [re.split(r"[\[>=]", line)[0] for line in project["dependencies"]] == list(NEEDED)
-    known = project["optional-dependencies"]
-    extras = {re.split(r"[\[>=]", line)[0] for name in ("parquet", "ray", "tensorboard") for line in known[name]}
-    assert extras == set(OPTIONAL)
 
 
 def test_data_sets_are_those_that_can_be_loaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

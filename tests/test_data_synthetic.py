@@ -63,14 +63,6 @@ def test_digits_refuse_a_split_with_an_empty_side(rows):
         digits(rows)
 
 
-def test_digits_say_what_is_missing(monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match="pip install scikit-learn"):
-        digits()
-
-
 # -- spirals ---------------------------------------------------------------------------------------------------------
 
 

@@ -616,5 +616,5 @@ def test_a_page_needs_no_network_and_names_its_runs(tmp_path):
 
 def test_without_plotly_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "plotly.graph_objects", None)
-    with pytest.raises(ImportError, match="pip install plotly"):
+    with pytest.raises(ImportError, match=r"pip install 'steppe\[study\]'"):
         plotting.figure(plane())

@@ -16,8 +16,8 @@ from snapshots import assert_untouched
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from steppe import Ball, Given, Measure, Objective, gaussian, rademacher
-from steppe.core.metric import Metric
+from steppe import Ball, Measure, Objective, gaussian, rademacher
+from steppe.core.metric import Given, Metric
 from steppe.measures import (
     AutoPGD,
     AverageCase,

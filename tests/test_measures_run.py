@@ -24,9 +24,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from steppe import MEASURES, TRACE, Ball, Estimate, Given, Measure, Objective, measure
+from steppe import MEASURES, TRACE, Ball, Estimate, Measure, Objective, measure
 from steppe._util.names import unknown
 from steppe._util.numbers import with_error
+from steppe.core.metric import Given
 from steppe.measures import (
     AverageCase,
     Dense,

@@ -12,9 +12,10 @@ from registry import ENTRIES, Entry, Run, same
 from torch import nn
 
 import steppe
-from steppe import Ball, Given, Method, Plan, Probe, Site
+from steppe import Ball, Method, Plan, Probe
 from steppe.core.graph_inputs import GraphInputs, from_host
-from steppe.core.probe import rehearse
+from steppe.core.metric import Given
+from steppe.core.probe import Site, rehearse
 
 
 @dataclass(frozen=True)

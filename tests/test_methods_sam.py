@@ -8,7 +8,8 @@ from oracles import sam as naive
 from oracles.follow import BASES, Run, assert_follows
 from problems import flat_parts, mlp_problem
 
-from steppe import SAM, Ball, Elementwise, SharpnessAware, Slope, build, sam
+from steppe import SAM, Ball, Elementwise, SharpnessAware, build, sam
+from steppe.core.ball import Slope
 
 PROBLEM = mlp_problem()
 ETA = 0.01

@@ -161,5 +161,5 @@ def test_a_cluster_that_is_not_there_is_told() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_ray_says_that_it_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ImportError, match="pip install ray"):
+    with pytest.raises(ImportError, match=r"pip install 'steppe\[ray\]'"):
         run(tiny(tmp_path / "no ray"), Ray())

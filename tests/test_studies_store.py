@@ -363,7 +363,7 @@ def test_an_empty_table_and_wrong_names(table, tmp_path):
 
 def test_parquet_without_pyarrow_says_what_is_missing(table, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match="pip install pyarrow"):
+    with pytest.raises(ImportError, match=r"pip install 'steppe\[parquet\]'"):
         export_table(table, tmp_path / "t.parquet")
     assert not (tmp_path / "t.parquet").exists()
 

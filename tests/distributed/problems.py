@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import steppe
 from steppe import Every, Method, SharpnessAware, Triple, UniversalSAM, method
-from steppe.core.triple import identity
+from steppe.core.triple import identity, uphill
 
 ROWS = 8
 FEATURES = 3
@@ -35,7 +35,7 @@ WHOLE_BATCH: dict[str, Callable[[], Method]] = {
     "sam-on": lambda: method("sam-on"),
     "sa-sam": lambda: method("sa-sam"),
     "sa-sgd": lambda: method("sa-sgd"),
-    "universal-sam": lambda: UniversalSAM(Triple(identity, identity, (steppe.uphill,)), rho=0.1),
+    "universal-sam": lambda: UniversalSAM(Triple(identity, identity, (uphill,)), rho=0.1),
     "trace-sam": lambda: method("trace-sam", rho=0.1, n=2),
     "frob-sam": lambda: method("frob-sam", rho=0.05, n=2),
     "det-sam": lambda: method("det-sam", n=2, strength=0.1),

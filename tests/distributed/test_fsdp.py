@@ -14,7 +14,8 @@ from torch.nn.utils import clip_grad_norm_
 
 import steppe
 import steppe.core.draw
-from steppe import SAM, Draw, PerWorker, Plan, Probe, SharpnessAware, Site, Space
+from steppe import SAM, Draw, PerWorker, Plan, Probe, SharpnessAware, Space
+from steppe.core.probe import Site
 from steppe.core.shards import local, shard_like
 
 from . import problems

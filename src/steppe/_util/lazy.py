@@ -12,6 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .extras import explained
+
 
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's `__getattr__` and `__dir__`, from the `from .module import name as name` lines of its stub."""
@@ -22,8 +24,9 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = homes[name]
-        if home is None:  # `from . import name`: a module of the package
-            return import_module(f"{package}.{name}")
-        return getattr(import_module(f"{package}.{home}"), name)
+        with explained():
+            if home is None:  # `from . import name`: a module of the package
+                return import_module(f"{package}.{name}")
+            return getattr(import_module(f"{package}.{home}"), name)
 
     return get, lambda: sorted(homes)

@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from .export import json_safe
+from .extras import explained
 from .files import atomic_write
 
 
@@ -76,9 +77,7 @@ def policy(scripts: list[str], *, live: bool = False) -> str:
 @cache
 def plotly_source() -> tuple[str, str]:
     """Plotly's JavaScript from its Python package, and the same compressed, as text."""
-    try:
+    with explained():
         from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise ImportError("pages draw their charts with plotly, which is not installed: pip install plotly") from error
     source: str = get_plotlyjs()
     return source, b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode()

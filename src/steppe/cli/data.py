@@ -11,7 +11,7 @@ from .options import Command
 from .output import Output, add_row, table
 
 BUILT_IN = {  # part of steppe, or generated
-    "digits": "scikit-learn's 8 x 8 images",
+    "digits": "8 x 8 images of digits",
     "spirals": "two spirals in the plane",
     "teacher-student": "regression on a random network",
     "sparse-regression": "for diagonal linear networks",

@@ -9,18 +9,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from .._util.extras import EXTRAS, install_line
 from .options import Command
 from .output import Output, add_row, table
 
-NEEDED = (
-    "torch", "numpy", "filelock", "docstring-parser", "jinja2", "jsonargparse", "pebble", "pillow", "plotly", "pyyaml",
-    "rich", "safetensors", "scikit-learn", "scipy",
-)  # fmt: skip
-OPTIONAL = {  # distribution: what it is for
-    "pyarrow": "records of a study as .parquet",
-    "ray": "`steppe study run --engine ray`",
-    "tensorboard": "`steppe train --loggers tensorboard`",
-}
+NEEDED = ("torch", "numpy", "rich", "scipy")
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,7 @@ class Where:
 def run(where: Where) -> Output:
     """Return versions, devices, optional packages and data sets."""
     versions: dict[str, str | None] = {"python": platform.python_version(), "steppe": _own()}
-    versions |= {name: _version(name) for name in (*NEEDED, *OPTIONAL)}
+    versions |= {name: _version(name) for name in (*NEEDED, *EXTRAS)}
     missing = [name for name in NEEDED if versions[name] is None]
     devices, threads = _devices()
     from .data import found_under
@@ -46,7 +39,7 @@ def run(where: Where) -> Output:
         "devices": devices,
         "threads": threads,
         "missing": dict.fromkeys(missing, "needed")
-        | {name: use for name, use in OPTIONAL.items() if versions[name] is None},
+        | {name: one.purpose for name, one in EXTRAS.items() if versions[name] is None},
         "data_root": os.path.abspath(where.data_root),
         "data": sets,
     }
@@ -56,7 +49,8 @@ def run(where: Where) -> Output:
 def _shown(data: dict[str, Any]) -> Sequence[Any]:
     versions = table("package", "version", "what it is for")
     for name, version in data["versions"].items():
-        add_row(versions, name, version or "missing", OPTIONAL.get(name, "") if version else _remedy(name))
+        purpose = EXTRAS[name].purpose if name in EXTRAS else ""
+        add_row(versions, name, version or "missing", purpose if version else _remedy(name))
     devices = table("device", "what it is")
     for device in data["devices"]:
         add_row(devices, device["name"], device["is"])
@@ -70,8 +64,9 @@ def _shown(data: dict[str, Any]) -> Sequence[Any]:
 
 
 def _remedy(name: str) -> str:
-    use = OPTIONAL.get(name)
-    return f"{use}: pip install {name}" if use else f"steppe needs it: pip install {name}"
+    if name in EXTRAS:
+        return f"{EXTRAS[name].purpose}: {install_line(EXTRAS[name].extra)}"
+    return f"steppe needs it: pip install {name}"
 
 
 def _own() -> str:

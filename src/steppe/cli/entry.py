@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 
+from .._util.extras import explained
 from .._util.names import unknown
 from .._util.terminal import complain, say
 from .errors import FAILED, MISUSED, UsageError, debugging, report_error, usage_errors
@@ -59,19 +60,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     name = "steppe"
     try:
-        selected = _select(argv)
+        with explained():
+            selected = _select(argv)
         if isinstance(selected, str):
             say(selected, end="")
             return 0
         name = f"steppe {selected.name}"
         warnings.showwarning = lambda text, *_: complain(f"{name}: warning: {text}")
-        parsed = parse(selected, argv[len(selected.name.split()) :])
+        with explained():
+            parsed = parse(selected, argv[len(selected.name.split()) :])
         if isinstance(parsed, str):
             say(parsed, end="")
             return 0
         with usage_errors():
             settings = [parsed.of(group) for group in selected.settings]
-        output = selected.run(*settings)
+        with explained():
+            output = selected.run(*settings)
         if os.environ.get("RANK", "0") == "0":  # one of several processes prints
             print_output(output, parsed.of(Common).json)
         return output.code

@@ -1,10 +1,12 @@
-"""Data sets that need no files: scikit-learn's digits, and synthetic problems with known solutions."""
+"""Data sets that come with steppe: the 8 x 8 digits, and synthetic problems with known solutions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.resources import as_file, files
 from math import pi, sqrt
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
@@ -17,6 +19,9 @@ TRAINING_ROWS = 1200  # two thirds; the study that comes with steppe uses the fi
 def digits(training_rows: int = TRAINING_ROWS) -> Splits:
     """Load the 8 x 8 digits in a fixed shuffled order: the first rows are for training, the others for testing.
 
+    They are the test part of UCI's "Optical Recognition of Handwritten Digits" (Alpaydin & Kaynak 1998, CC BY 4.0), as
+    scikit-learn has them.
+
     The grey levels 0 .. 16 are scaled to bytes 0 .. 255 (level * 255 / 16, rounded: levels stay distinct), so that
     inputs are images (rows, 1, 8, 8).
 
@@ -26,21 +31,15 @@ def digits(training_rows: int = TRAINING_ROWS) -> Splits:
         The number of training rows, of 1797.
 
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as missing:
-        raise ImportError(
-            "the digits come with scikit-learn, and scikit-learn is missing: pip install scikit-learn"
-        ) from missing
-    data = load_digits()
-    levels = torch.tensor(data.images, dtype=torch.float64).unsqueeze(1)
+    with as_file(files(__package__) / "digits.npz") as file, np.load(file) as data:
+        levels, targets = torch.tensor(data["levels"], dtype=torch.float64), torch.tensor(data["targets"]).long()
     if not 0 < training_rows < len(levels):
         raise ValueError(
             f"digits has {len(levels)} rows: training on {training_rows} of them leaves nothing to train or test on; "
             f"take between 1 and {len(levels) - 1}"
         )
     images = (levels * 255 / 16).round().to(torch.uint8)
-    dataset = Dataset("digits", images, torch.tensor(data.target), tuple("0123456789"))
+    dataset = Dataset("digits", images, targets, tuple("0123456789"))
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
     return Splits(train=dataset.rows(order[:training_rows]), test=dataset.rows(order[training_rows:]))
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .._util.extras import explained
 from .._util.offline import write_figure_page
 from .captions import caption, slices_of
 from .landscape import Array, Slice
@@ -86,10 +87,8 @@ def write_html(
 
 
 def _drawn(drawn: Slice | Path | Sequence[Slice], names: Sequence[str], view: View, log: bool) -> Any:
-    try:
+    with explained():
         import plotly.graph_objects as go
-    except ImportError as e:
-        raise ImportError("figures need plotly, which is not installed: pip install plotly") from e
     if view not in ("contour", "surface"):
         raise ValueError(f'a plane is drawn as "contour" or "surface", not as {view!r}')
     slices = slices_of(drawn)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .._util.export import csv_text
+from .._util.extras import explained
 from .._util.files import atomic_write
 from .._util.names import unknown
 from .statistics.findings import Findings
@@ -122,12 +123,8 @@ def _csv(columns: list[str], rows: list[Row]) -> bytes:
 
 
 def _parquet(columns: list[str], rows: list[Row]) -> bytes:
-    try:
+    with explained():
         pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ImportError(
-            "Parquet needs pyarrow, which is not installed: pip install pyarrow, or write .csv"
-        ) from error
     data = {name: _of_one_type([_none_if_nan(row.get(name)) for row in rows]) for name in columns}
     file = io.BytesIO()
     parquet.write_table(pyarrow.table(data), file)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .._util.export import json_safe
+from .._util.extras import explained
 from .._util.files import atomic_write
 from .._util.names import unknown
 from .._util.offline import figure_page
@@ -107,10 +108,8 @@ def check_path(out: str | os.PathLike[str]) -> Path:
 
 
 def _page(result: Result, name: str) -> str:
-    try:
+    with explained():
         import plotly.graph_objects as go
-    except ImportError as e:
-        raise ImportError("drawing needs plotly, which is not installed: pip install plotly") from e
     figure = go.Figure(result.figure).to_plotly_json()
     layout = figure["layout"]
     title, caption = layout.pop("title", {}).get("text", ""), (layout.get("meta") or {}).get("caption", "")

@@ -100,7 +100,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as missing:
-            raise ImportError("the logger tensorboard needs a package: pip install tensorboard") from missing
+            raise ImportError("the logger tensorboard needs a package: pip install 'steppe[tensorboard]'") from missing
         place = folder / "tensorboard"
         files.refuse_link(place)
         for old in place.glob("events.out.tfevents.*"):

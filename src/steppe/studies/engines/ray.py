@@ -186,7 +186,7 @@ def _ray() -> Any:
         ray: Any = import_module("ray")
     except ImportError as missing:
         raise ImportError(
-            "the engine ray needs Ray, which is not installed: pip install ray. Without --engine ray, processes on "
-            "this machine compute the cells"
+            "the engine ray needs Ray, which is not installed: pip install 'steppe[ray]'. Without --engine ray, "
+            "processes on this machine compute the cells"
         ) from missing
     return ray
