@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import time
 import unicodedata
 import zlib
 from collections.abc import Iterator
@@ -52,7 +53,8 @@ def cells(n: int, *, hostile: bool = False) -> list[Cell]:
         decay = [0.0, 5e-4, 2e-3][i // 24 % 3]
         augment = [[], ["flip"]][(i // 6 + i) % 2]
         rho = {"none": None, "sa-sam": None, "asam": [0.5, 0.25][i // 72 % 2]}.get(method, 0.1)
-        config = asdict(Config(method=method, rho=rho, lr=lr, weight_decay=decay, augment=augment, seed=i // 72))
+        varied = {"method": method, "rho": rho, "lr": lr, "weight_decay": decay, "augment": augment, "seed": i // 72}
+        config = asdict(Config(**varied, momentum=0.9))  # SA-SAM's default is another: not a setting of this study
         name = f"{method} lr={lr} decay={decay} {'+'.join(augment) or 'plain'} seed={i // 72}"
         if hostile and i < len(HOSTILE):
             name = HOSTILE[i]
@@ -173,6 +175,14 @@ def browser() -> Iterator[Any]:
             yield launched
         finally:
             launched.close()
+
+
+def wait_until(page: Any, expression: str, seconds: float = 20.0) -> None:
+    """Wait for an expression; Playwright's wait_for_function calls eval in the page, which our pages forbid."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, expression
+        page.wait_for_timeout(50)
 
 
 def written(folder: Path, store: Path) -> Path:

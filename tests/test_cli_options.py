@@ -159,7 +159,8 @@ def test_flags_go_before_the_file_and_the_file_before_defaults(
         words.append(switch[value] if isinstance(value, bool) else f"--{key}={typed}")
     asked = parse(command("train"), words)
     assert isinstance(asked, Parsed)
-    defaults = {f.name: command("train").options()[f.name].default for f in fields(Config)}
+    options = command("train").options()
+    defaults = {f.name: options[f.name].default for f in fields(Config)}
     for key in defaults:
         wanted = by_flag.get(key, in_file.get(key, defaults[key]))
         if key == "model_options" and key in by_flag:

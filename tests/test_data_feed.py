@@ -260,7 +260,9 @@ def test_numbers_pass_as_they_are():
     data = Dataset("numbers", torch.randn(5, 3), torch.randn(5, 1))
     assert Standard.of(data) == Standard()
     assert Standard()(data.inputs) is data.inputs
-    assert Standard()(torch.arange(3)).dtype == torch.int64  # token ids
+    ids = torch.arange(3)
+    assert Standard()(ids) is ids  # token ids
+    assert Standard()(ids.to(torch.uint8)).dtype == torch.float32
 
 
 def test_a_channel_of_one_colour_stays_finite():

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 import pytest
-from pages import HOSTILE, Cell, Watched, browser, study, written
+from pages import HOSTILE, Cell, Watched, browser, study, wait_until, written
 
 from steppe.studies.report.definitions import label
 from steppe.studies.store import Store
@@ -191,7 +191,7 @@ def test_links_restore_the_view(open_page, report, table) -> None:
     assert other.locator("#run-name").inner_text() == run
     assert other.locator("#run").is_visible()
     other.keyboard.press("Escape")
-    other.wait_for_function("!/[#&]run=/.test(location.hash)")  # the dialog's close event comes after the key
+    wait_until(other, "!/[#&]run=/.test(location.hash)")  # the dialog's close event comes after the key
     assert other.locator("#search").input_value() == "lr > 0.05 and test_error <= 4%"
     for name, value in {
         "scatter-x": "measures:trace", "scatter-y": "targets:gap", "heat-value": "measures:lambda_max",
@@ -204,7 +204,7 @@ def test_links_restore_the_view(open_page, report, table) -> None:
     assert other.locator('.axis-line[data-key="measures:worst_l2@0.25"]').count() == 0
     assert other.locator('#runs-table th[data-key="measures:fisher_trace"]').count() == 1
     other.get_by_role("button", name="Clear").click()
-    other.wait_for_function("!/[#&]filter/.test(location.hash)")
+    wait_until(other, "!/[#&]filter/.test(location.hash)")
     left = parse_qs(other.evaluate("location.hash.slice(1)"))
     assert "filter" not in left
     assert "filter-augment" not in left

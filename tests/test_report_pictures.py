@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pages import MEASURES, browser, study, written
+from pages import MEASURES, browser, study, wait_until, written
 from scipy.stats import linregress
 from scipy.stats import t as t_distribution
 
@@ -141,15 +141,15 @@ def two_panels() -> dict[str, Any]:
 
 
 def ensemble_report(name: str, rho: float, sharp: float, diverse: float, corrupted: float | None = None) -> Report:
-    """An ensemble without members; `corrupted` is its diversity at two severities, below and above that number."""
+    """An ensemble without members; `corrupted` is its diversity over all severities together."""
     scores = {"eir": Estimate(0.3, 0.1, 3, "plug-in"), "accuracy": Estimate(0.9, 0.01, 3, "plug-in")}
 
     def at(value: float) -> dict[str, Estimate]:
         return scores | {"der": Estimate(value, 0.02, 3, "plug-in")}
 
-    severities = {} if corrupted is None else {1: at(corrupted - 0.05), 5: at(corrupted + 0.05)}
     sharpness = Estimate(sharp, 0.1, 3, "lower bound")
-    return Report(Path(name), name, rho, [], at(diverse), sharpness, {}, severities)
+    together = {} if corrupted is None else at(corrupted)
+    return Report(Path(name), name, rho, [], at(diverse), sharpness, {}, corrupted=together)
 
 
 def widths(*, corrupted: bool = True) -> dict[str, list[Report]]:
@@ -195,7 +195,7 @@ def test_figures_fit_a_phone_and_follow_the_dark_scheme(chromium: Any, tmp_path:
     assert page.evaluate(ink) == "#eceae4"
     page.emulate_media(color_scheme="light")
     page.set_viewport_size(WIDE)
-    page.wait_for_function(f"{ink} === '#1d2126' && document.getElementById('figure')._fullLayout.width > 1000")
+    wait_until(page, f"{ink} === '#1d2126' && document.getElementById('figure')._fullLayout.width > 1000")
     assert brightness(page.evaluate("getComputedStyle(document.body).backgroundColor")) > 200
     (x1, y1), (x2, y2) = panels(page)
     assert x1 < x2
@@ -216,8 +216,7 @@ def test_ensembles_of_several_widths_have_points_and_slopes_with_intervals(chrom
         for label, reports in series.items():
             (points,) = (t for t in drawn if t["xaxis"] == axis and t["mode"] != "lines" and t["name"] == label)
             x = [r.sharpness.value for r in reports]
-            y = [r.scores["der"].value if kind == "test" else np.mean([s["der"].value for s in r.severities.values()])
-                 for r in reports]  # fmt: skip
+            y = [(r.scores if kind == "test" else r.corrupted)["der"].value for r in reports]
             assert (points["x"], points["y"]) == (x, pytest.approx(y))
             assert points["text"] == [f"{r.rho:g}" for r in reports]
             assert points["error_y"]["array"] == pytest.approx([0.02] * 4)

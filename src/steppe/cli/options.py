@@ -11,6 +11,7 @@ import re
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -117,19 +118,24 @@ class Command:
 
     def options(self) -> dict[str, Option]:
         """Return the options by name."""
-        from docstring_parser import parse_from_object
-
         options = {}
         for settings in (*self.settings, Common):
             if settings is Sources:
                 continue
-            types = get_type_hints(settings)
-            helps = {p.arg_name: p.description for p in parse_from_object(settings).params}
+            types, helps = _annotations(settings)
             for f in fields(settings):
                 default = f.default if f.default_factory is MISSING else f.default_factory()
-                text = " ".join((helps.get(f.name) or "").split())
-                options[f.name] = Option(f.name, types[f.name], default, text, f.metadata)
+                options[f.name] = Option(f.name, types[f.name], default, helps.get(f.name, ""), f.metadata)
         return options
+
+
+@cache  # docstrings of fields are read from the source
+def _annotations(settings: type) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """Return the types and the help texts of the fields of a dataclass."""
+    from docstring_parser import parse_from_object
+
+    helps = {p.arg_name: " ".join((p.description or "").split()) for p in parse_from_object(settings).params}
+    return get_type_hints(settings), helps
 
 
 @dataclass(frozen=True)
