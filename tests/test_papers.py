@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from data_files import publish_svhn, write_cifar_binary, write_mnist, write_svhn
+from data_files import WRITERS_OF_PICTURES, publish_svhn, write_cifar_binary, write_mnist, write_svhn
+from recipe_table import recipe_table, written_table
 from studies_cells import BASE
 
 from steppe.cli import main
@@ -26,13 +29,17 @@ WRITERS = {  # data sets by name, with a few rows each
     "cifar100": lambda root: write_cifar_binary(root / "cifar-100-binary", "cifar100", rows=80),
     "mnist": lambda root: write_mnist(root / "MNIST" / "raw", rows=(40, 20)),
     "svhn": lambda root: write_svhn(root / "svhn", rows=80),
+    **{
+        name: lambda root, folder=folder, write=write: write(root / folder)
+        for name, (folder, write) in WRITERS_OF_PICTURES.items()
+    },
 }
 COMMITTED = Path(__file__).parent.parent / "studies"  # results that are kept with the code
 SMALL = pytest.mark.filterwarnings("ignore:.*published set has")
 
 
 def write_data(root: Path, needed: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in needed & set(WRITERS):
+    for name in {name.partition("@")[0] for name in needed} & set(WRITERS):  # flowers102@16 has pictures of 16 x 16
         WRITERS[name](root)
         if name == "svhn":
             publish_svhn(monkeypatch, root / "svhn")
@@ -72,11 +79,17 @@ def test_every_recipe_fills_every_cell_at_smoke(
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_recipe_has_its_files_and_the_paper_s_numbers_have_a_place(name: str) -> None:
+def test_every_recipe_has_its_files_and_the_paper_s_numbers_have_a_place(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     one = recipe(name)
     assert set(one.content["budgets"]) >= set(BUDGETS)
     assert len(one.notes) > 200
     study = one.study(None)
+    if init := study.base.get("init"):  # weights that do not come with steppe: the keys of runs need a file
+        Path(init).parent.mkdir(parents=True)
+        Path(init).write_bytes(b"weights")
     planned = previewed_cells(study) if study.pool is None else []  # its checkpoints are not here
     specs = {spec.name: spec for spec in study.table}
     for table, row, column in one.printed:
@@ -86,6 +99,32 @@ def test_every_recipe_has_its_files_and_the_paper_s_numbers_have_a_place(name: s
                 continue  # labels are measures, targets or numbers of epochs
             assert label in (labels_of(spec, planned, parts) or [""]) or (not parts and label == spec.value[0])
     assert all(printed.place for printed in one.printed.values())
+
+
+def test_docs_list_every_recipe() -> None:
+    assert written_table() == recipe_table(), "run `python tests/recipe_table.py`"
+
+
+def without_ours(line: str) -> str:
+    """A line of a table without our numbers, which depend on the machine."""
+    words = line.split()
+    labels = [word for word in words if not re.fullmatch(r"[+-]?[\d.]+\*?|\(\d+\)|±", word)]
+    return " ".join(words if words[:1] == ["paper"] or words[-1:] == ["%"] else labels).replace("*", "")
+
+
+@SMALL
+def test_readme_shows_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    section = readme.split("\n## Reproduce a paper\n")[1].split("\n## ")[0]
+    shown = [line for line in re.findall(r"```text\n(.*?)```", section, re.DOTALL)[0].splitlines() if "─" not in line]
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path / "data", {"cifar10"}, monkeypatch)
+    printed = told(capsys, "agnostic/table4", "--engine", "serial").splitlines()
+    start = next(i for i, line in enumerate(printed) if line.startswith("CIFAR-10"))
+    table = [line for line in printed[start : printed.index("", start)] if "─" not in line]
+    assert [without_ours(line) for line in shown] == [without_ours(line) for line in table]
 
 
 OWN: dict[str, Any] = {
@@ -248,8 +287,16 @@ def test_theory_and_unknown_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    listed = {row["name"]: row for row in answered(capsys, "--list")}
+    assert listed["theory/wishart-moments"]["state"] == "never run"
     told(capsys, "theory/wishart-moments")
     assert list(Path("studies/theory/wishart-moments").glob("*.html"))
+    listed = {row["name"]: row for row in answered(capsys, "--list")}
+    assert listed["theory/wishart-moments"]["state"] == "smoke"
+    assert listed["theory/wishart-moments"]["date"] == datetime.now(UTC).date().isoformat()
+    file = Path("studies/theory/wishart-moments/wishart-moments.json")
+    file.write_text(file.read_text().replace('"quick": true', '"quick": false'))
+    assert {row["name"]: row["state"] for row in answered(capsys, "--list")}["theory/wishart-moments"] == "full"
     assert main(["reproduce", "universal/table3"]) == 2
     assert "universal/table2" in capsys.readouterr().err
 

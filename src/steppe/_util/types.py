@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -18,6 +19,7 @@ WORDS: Mapping[Any, str] = {
 }
 
 
+@cache
 def alternatives(kind: Any) -> tuple[Any, ...]:
     """Return the types of a union, or the one type that it is."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)

@@ -161,14 +161,12 @@ def _theory(which: Which) -> Output:
 
 
 def _listed(which: Which) -> Output:
-    from ..papers.state import states
+    from ..papers.state import states, theory_state
     from ..theory.registry import NAMED
 
-    rows = [state.to_dict() for state in states(which.out or "studies")]
-    rows += [
-        {"name": THEORY + name, "title": entry.about, "state": "closed form", "date": "", "cells": ""}
-        for name, entry in NAMED.items()
-    ]
+    root = which.out or "studies"
+    theory = [theory_state(THEORY + name, name, entry.about, root) for name, entry in NAMED.items()]
+    rows = [state.to_dict() for state in (*states(root), *theory)]
     shown = table("recipe", "shows", "state", "date", "cells", fold=("shows",))
     for row in rows:
         add_row(shown, *(row[k] for k in ("name", "title", "state", "date", "cells")))

@@ -45,7 +45,7 @@ def run(which: Which) -> Output:
     with ticking(which.name, None) as tick:
         settings = Settings(which.seed, which.quick, which.sizes, tick)
         result = find(which.name).load()(settings)
-    files = [str(f) for f in save(result, which.name, which.out)] if which.out is not None else []
+    files = [str(f) for f in save(result, which.name, which.out, settings)] if which.out is not None else []
     data = {"name": which.name, "words": list(result.words), "files": files, **result.plain()}
     return Output(data, [*result.words, *files])
 

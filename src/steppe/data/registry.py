@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib import import_module
 from math import inf, isfinite
 from pathlib import Path
@@ -114,6 +116,42 @@ def load(name: str, root: Path | str = "data") -> Splits:
         Training and test rows, and validation rows where the data set has them.
 
     """
+    if not _memory.blocks:
+        return _read(name, root)
+    key = name, str(Path(root).expanduser().absolute())
+    if key not in _memory.kept:
+        _memory.kept.clear()  # one at a time: data sets are large
+        _memory.kept[key] = _read(name, root)
+    return _memory.kept[key]
+
+
+@dataclass
+class _Memory:
+    """The data set that `load` read last, and the number of open blocks of `loaded_once`."""
+
+    blocks: int = 0
+    kept: dict[tuple[str, str], Splits] = field(default_factory=dict)
+
+
+_memory = _Memory()
+
+
+@contextmanager
+def loaded_once() -> Iterator[None]:
+    """Within the block, `load` keeps the data set that it read last, and returns it if it is loaded again.
+
+    For code that loads a data set several times while its files stay the same. Blocks may be nested.
+    """
+    _memory.blocks += 1
+    try:
+        yield
+    finally:
+        _memory.blocks -= 1
+        if not _memory.blocks:
+            _memory.kept.clear()
+
+
+def _read(name: str, root: Path | str) -> Splits:
     kind, place, size = split_name(name)
     if kind == "npz":
         from . import npz

@@ -155,7 +155,8 @@ def measure_objective(
         Makes the objective of measures on other data (`OnData`); by default from `objective`, without other rows.
 
     """
-    objective.check()
+    if plan:
+        objective.check()
     estimates: dict[str, Estimate] = {}
     failures: dict[str, str] = {}
     cost = Cost()

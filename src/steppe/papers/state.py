@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .._util.untrusted import from_json
 from ..studies.selection import previewed_cells
+from ..theory.result import RUN
 from .recipe import BUDGETS, names, recipe
 from .records import RECORDS, read_records
 
@@ -28,6 +30,15 @@ class State:
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values."""
         return asdict(self)
+
+
+def theory_state(name: str, study: str, about: str, root: str) -> State:
+    """The state of a study of `steppe theory` that `steppe reproduce` calls NAME, from ROOT/NAME/STUDY.json."""
+    file = Path(root) / name / f"{study}.json"
+    run = from_json(file.read_text(encoding="utf-8"), str(file)).get(RUN) if file.is_file() else None
+    if run is None:
+        return State(name, about)
+    return State(name, about, "smoke" if run["quick"] else "short" if run["sizes"] else "full", run["date"])
 
 
 def states(root: str) -> Iterator[State]:

@@ -264,6 +264,8 @@ def _pool_cell(study: Study, path: Path, name: str, row: Mapping[str, Any]) -> C
 def _fingerprint(path: Path) -> str:
     """Identifies the weights of a file without reading all of it."""
     file = path / "checkpoint.safetensors" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"there are no weights at {file}: put them there, or name another file in the study")
     size = file.stat().st_size
     with file.open("rb") as opened:
         hashed = blake2b(opened.read(ENDS), digest_size=16)

@@ -36,6 +36,9 @@ def types() -> dict[str, Any]:
     return get_type_hints(Config) | get_type_hints(Ensemble)
 
 
+OF_ENSEMBLES = frozenset(f.name for f in fields(Ensemble))  # settings that runs do not have
+
+
 def setting(name: str, value: Any, place: str) -> Any:
     """A checked value of a setting; whole numbers become floats where the setting is one, so that both have one key."""
     owner, _, option = name.partition(".")
@@ -105,7 +108,7 @@ def value_at(config: Mapping[str, Any], path: str) -> Any:
 def config_of(values: Mapping[str, Any], place: str) -> Config:
     """The configuration of a run with these settings; errors name the place."""
     for name in values:
-        if name in get_type_hints(Ensemble):
+        if name in OF_ENSEMBLES:
             raise ValueError(
                 f"{place}: {name} is a setting of an ensemble, and this is none: give its {STRATEGY} too, one of "
                 f"{', '.join(STRATEGIES)}"
@@ -129,7 +132,7 @@ def complete(values: Mapping[str, Any], place: str) -> dict[str, Any]:
     """
     if STRATEGY not in values:
         return plain(config_of(values, place))
-    own = {name: value for name, value in values.items() if name in get_type_hints(Ensemble)}
+    own = {name: value for name, value in values.items() if name in OF_ENSEMBLES}
     try:
         ensemble = Ensemble(**own)
         without = unread(ensemble.strategy)
@@ -142,15 +145,24 @@ def complete(values: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 def split(values: Mapping[str, Any]) -> tuple[Config, Ensemble | None]:
     """The configuration of the run or of the members, and the settings of the ensemble if it is one."""
-    own = {name: value for name, value in values.items() if name in get_type_hints(Ensemble)}
+    own = {name: value for name, value in values.items() if name in OF_ENSEMBLES}
     config = Config(**{name: value for name, value in values.items() if name not in own})
     return config, Ensemble(**own) if own else None
 
 
-def usual(values: Mapping[str, Any]) -> dict[str, Any]:
+def usual(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The defaults of all settings of this kind of cell; a strategy has none, because it decides on the kind."""
-    own = {k: v for k, v in asdict(Ensemble()).items() if k != STRATEGY} if STRATEGY in values else {}
-    return asdict(Config()) | own
+    return _of_ensembles() if STRATEGY in values else _of_runs()
+
+
+@cache
+def _of_runs() -> dict[str, Any]:
+    return asdict(Config())
+
+
+@cache
+def _of_ensembles() -> dict[str, Any]:
+    return _of_runs() | {k: v for k, v in asdict(Ensemble()).items() if k != STRATEGY}
 
 
 def _as_float(value: Any, kind: Any) -> Any:

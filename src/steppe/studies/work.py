@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from filelock import FileLock
 
 from .. import __version__
+from ..data.registry import loaded_once
 from ..training.config import Config
 from .cell import CORRUPTED_ROWS, Disagreement, Outcome, Task, targets_of
 from .ensemble import evaluate, mean_records, split_measures
@@ -48,7 +49,8 @@ def work(task: Task) -> Outcome:
     from ..training.stopping import Stopped
 
     try:
-        return _compute(task)
+        with loaded_once():  # training and evaluation
+            return _compute(task)
     except Stopped as stop:
         return Outcome(task.cell.key, "stopped", error=str(stop))
     except Disagreement as error:
@@ -188,9 +190,7 @@ def _run(task: Task, config: Config) -> Trained:
 
 def _meta(run: Run) -> dict[str, float]:
     """Size and cost of a trained run."""
-    from ..training.records import TIMINGS
-
-    seconds = sum(record.get(name) or 0.0 for record in run.records for name in TIMINGS if name.endswith("seconds"))
+    seconds = sum(record.get("seconds") or 0.0 for record in run.records)  # of steps: without evaluation and measures
     meta = {"parameters": float(run.about["parameters"]), "steps": float(run.about["steps"])}
     return meta | {"passes": float(sum(r["passes"] for r in run.records)), "training_seconds": seconds}
 

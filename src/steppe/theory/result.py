@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from .._util.names import unknown
 from .._util.offline import figure_page
 
 SUFFIXES = (".html", ".json")
+RUN = "run"  # in the file of numbers: settings and day
 Sizes = TypeVar("Sizes")
 
 
@@ -77,7 +79,7 @@ class Result:
         return values
 
 
-def save(result: Result, name: str, out: str | os.PathLike[str]) -> list[Path]:
+def save(result: Result, name: str, out: str | os.PathLike[str], settings: Settings | None = None) -> list[Path]:
     """Writes the numbers (.json) and a page with the figure (.html), and returns their paths.
 
     Parameters
@@ -86,6 +88,8 @@ def save(result: Result, name: str, out: str | os.PathLike[str]) -> list[Path]:
         The result, and the name of the study.
     out
         A folder, or a file that ends in .html or .json; the other file then has the same stem.
+    settings
+        The settings of the result, recorded with the day.
 
     """
     path = check_path(out)
@@ -93,9 +97,11 @@ def save(result: Result, name: str, out: str | os.PathLike[str]) -> list[Path]:
     stem.parent.mkdir(parents=True, exist_ok=True)
     page, numbers = (stem.with_name(stem.name + suffix) for suffix in SUFFIXES)
     _write(page, _page(result, name))
-    _write(
-        numbers, json.dumps({"name": name, "words": list(result.words), **result.plain()}, indent=1, allow_nan=False)
-    )
+    content: dict[str, Any] = {"name": name, "words": list(result.words)}
+    if settings is not None:
+        content[RUN] = {"seed": settings.seed, "quick": settings.quick, "sizes": json_safe(dict(settings.sizes))}
+        content[RUN]["date"] = datetime.now(UTC).date().isoformat()
+    _write(numbers, json.dumps(content | result.plain(), indent=1, allow_nan=False))
     return [page, numbers]
 
 

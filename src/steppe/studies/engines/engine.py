@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ...data.registry import loaded_once
 from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
 from ..work import work
@@ -71,14 +72,15 @@ class Serial:
         self, tasks: Sequence[Task], stop_request: StopRequest, begun: Begun = lambda task: None
     ) -> Iterator[Outcome]:
         tries = Tries(self.retries)
-        for task in tasks:
-            begun(task)
-            outcome = None
-            while outcome is None:
-                if stop_request.why:
-                    return
-                outcome = tries.settled(work(task))
-            yield outcome
+        with loaded_once():
+            for task in tasks:
+                begun(task)
+                outcome = None
+                while outcome is None:
+                    if stop_request.why:
+                        return
+                    outcome = tries.settled(work(task))
+                yield outcome
 
 
 def engine_of(settings: EngineSettings, device: str | None = None) -> Engine:

@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ..._util.processes import end_with_parent
+from ...data.registry import loaded_once
 from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
 from ..work import work
@@ -166,10 +167,14 @@ def _outcome(task: Task, future: Future[Outcome]) -> tuple[Outcome, bool]:
         return Outcome.lost(task, f"its result could not be read: {error!r}"), True
 
 
+_LIFETIME = ExitStack()  # of a worker, which computes the cells of one study
+
+
 def _begin(slots: str, gpus: int, environment: dict[str, str]) -> None:
     """Initialise a worker."""
     end_with_parent(GRACE)  # nothing would store its outcome
     os.environ.update(environment)
+    _LIFETIME.enter_context(loaded_once())
     if gpus:  # before torch is imported
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible(_slot(Path(slots)) % gpus)
 
