@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from data_files import publish_svhn, write_cifar_binary, write_mnist, write_svhn
+from data_files import publish_svhn, write_cifar_binary, write_mnist, write_svhn, write_tiny_imagenet
 from studies_cells import BASE
 
 from steppe.cli import main
@@ -23,9 +23,10 @@ from steppe.studies.summary import labels_of
 
 WRITERS = {  # data sets by name, with a few rows each
     "cifar10": lambda root: write_cifar_binary(root / "cifar-10-batches-bin", "cifar10", rows=16),
-    "cifar100": lambda root: write_cifar_binary(root / "cifar-100-binary", "cifar100", rows=80),
+    "cifar100": lambda root: write_cifar_binary(root / "cifar-100-binary", "cifar100", rows=100),
     "mnist": lambda root: write_mnist(root / "MNIST" / "raw", rows=(40, 20)),
     "svhn": lambda root: write_svhn(root / "svhn", rows=80),
+    "tiny-imagenet": lambda root: write_tiny_imagenet(root / "tiny-imagenet-200", each=6),
 }
 COMMITTED = Path(__file__).parent.parent / "studies"  # results that are kept with the code
 SMALL = pytest.mark.filterwarnings("ignore:.*published set has")
