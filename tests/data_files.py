@@ -49,7 +49,7 @@ def write_cifar_binary(folder: Path, name: str, rows: int = 3) -> dict[str, tupl
     held = {}
     for seed, part in enumerate(cifar_parts(name)):
         pixels = random_bytes(rows, 3072, seed=seed)
-        labels = np.random.default_rng(seed).integers(0, 10 if name == "cifar10" else 100, rows)
+        labels = np.random.default_rng(seed).permutation(rows) % (10 if name == "cifar10" else 100)
         with (folder / f"{part}.bin").open("wb") as file:
             for row, label in zip(pixels, labels, strict=True):
                 file.write(bytes([label]) if name == "cifar10" else bytes([label // 5, label]))
@@ -147,13 +147,13 @@ def write_classes(folder: Path, classes: str = "ab", each: int = 5, **picture: o
             write_picture(folder / name / f"{i}.png", **{"colour": colour, **picture})
 
 
-def write_tiny_imagenet(folder: Path, layout: str = "annotated") -> None:
+def write_tiny_imagenet(folder: Path, layout: str = "annotated", each: int = 2) -> None:
     classes = ["n01443537", "n01629819", "n01641577"]
     folder.mkdir(parents=True)
     (folder / "wnids.txt").write_text("\n".join(reversed(classes)) + "\n")
     lines = []
     for number, name in enumerate(classes):
-        for i in range(2):
+        for i in range(each):
             write_picture(folder / "train" / name / "images" / f"{name}_{i}.JPEG", (64, 64), (60 * number, 90, 20))
         (folder / "train" / name / f"{name}_boxes.txt").write_text(f"{name}_0.JPEG\t0\t10\t63\t58\n")
         place = {"annotated": Path("images"), "classes": Path(name), "nested": Path(name) / "images"}[layout]

@@ -31,7 +31,7 @@ PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
 PUBLIC_MEASURES = {
     "AutoPGD", "AverageCase", "AverageLimit", "Cost", "Curvature", "CurvatureLimit", "DEFINITIONS", "Dense", "Density",
     "Direction", "Eigenvalue", "Estimate", "FILTERS", "FisherTrace", "FrobeniusSquared", "GradientNorm", "LAYERS",
-    "InputCurvature",
+    "FisherInputCorrelation", "InputCurvature",
     "LogDeterminant", "Loss", "MEASURES", "Measure", "NormalisedLogits", "NotFinite", "Objective", "OnNormalisedLogits",
     "OnData", "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
     "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "Summit", "Sweep", "Trace", "UNSCALED", "WorstCase",

@@ -12,6 +12,7 @@ from data_files import random_bytes, write_cifar_binary, write_tiny_imagenet, wr
 from steppe.data import DataError, load
 from steppe.data.corrupted_rows import corrupted_rows
 from steppe.data.corruptions import corrupt
+from steppe.ensembles import Ensemble, train_ensemble
 from steppe.training import Config, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*published set has")
@@ -130,10 +131,12 @@ def test_a_run_records_the_accuracy_on_official_rows_and_says_so(tmp_path: Path)
     assert run.result["corrupted_accuracy"] == pytest.approx(np.mean(every))
 
 
-def test_an_unfit_official_set_stops_a_run_before_it_trains(tmp_path: Path) -> None:
+def test_an_unfit_official_set_stops_a_run_or_an_ensemble_before_it_trains(tmp_path: Path) -> None:
     write_official(tmp_path)
     with pytest.raises(DataError, match="lacks"):
         train(settings(tmp_path, corruptions=["all"]), progress=False)
+    with pytest.raises(DataError, match="lacks"):
+        train_ensemble(settings(tmp_path, corruptions=["all"]), Ensemble(strategy="deep", members=2), progress=False)
     assert not (tmp_path / "run").exists()
 
 

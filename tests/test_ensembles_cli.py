@@ -15,6 +15,8 @@ import torch
 from safetensors.torch import load_file
 from scipy.stats import linregress
 from scipy.stats import t as t_distribution
+from torch import nn
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy, linear, relu
 
 import steppe.ensembles.train
@@ -23,6 +25,7 @@ from steppe.cli.entry import command
 from steppe.cli.options import parse
 from steppe.data.corruptions import corrupted
 from steppe.data.registry import load
+from steppe.ensembles.strategies import SHARPNESS
 from steppe.measures import Objective, fisher_traces
 from steppe.training import open_run
 from steppe.training.schedule import Position
@@ -107,6 +110,42 @@ def test_sharpness_is_a_measure_of_every_member(place: Path, capsys: pytest.Capt
     assert found["sharpness"]["stderr"] == pytest.approx(np.std(means, ddof=1) / 3**0.5, rel=1e-2)
 
 
+def adaptive_rise(model: nn.Module, x: torch.Tensor, y: torch.Tensor, radius: float) -> float:
+    """Plain projected ascent of the loss at w + |w| g over the ball ||g|| <= radius."""
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    g = {name: torch.zeros_like(w) for name, w in weights.items()}
+    losses = []
+    for step in range(150):
+        moved = {name: (w + w.abs() * g[name]).requires_grad_() for name, w in weights.items()}
+        loss = cross_entropy(functional_call(model, moved, (x,)), y)
+        losses.append(loss.item())
+        grads = dict(zip(moved, torch.autograd.grad(loss, [*moved.values()]), strict=True))
+        slope = {name: weights[name].abs() * grads[name] for name in g}
+        length = sum(float(s.square().sum()) for s in slope.values()) ** 0.5
+        g = {name: g[name] + radius * 0.97**step * slope[name] / length for name in g}
+        size = sum(float(v.square().sum()) for v in g.values()) ** 0.5
+        g = {name: v * min(1.0, radius / size) for name, v in g.items()}
+    return max(losses) - losses[0]
+
+
+def test_the_default_sharpness_is_the_mean_over_batches_of_five_rows(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Batches of rows in their stored order, each with its own worst case."""
+    words = ["--strategy", "deep", "--members", "2", "--fraction", "0.02", "--batch-size", "8"]
+    assert main(["ensemble", *SMALL, *words, "--out", "runs/five", "--sharpness", SHARPNESS, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["ensembles"][0]
+    for m in found["members"]:
+        run = open_run(m["run"])
+        train, model = run.data().train, run.model()
+        assert len(train) == 24
+        x = run.task.standard(train.inputs)
+        parts = [(x[i : i + 5], train.targets[i : i + 5]) for i in range(0, 24, 5)]
+        rises = [adaptive_rise(model, *part, radius=0.5) for part in parts]
+        assert m["sharpness"]["value"] == pytest.approx(np.average(rises, weights=[5, 5, 5, 5, 4]), rel=0.02)
+        assert m["sharpness"]["n"] == 5
+
+
 def test_tables_are_printed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["ensemble", *SMALL, "--strategy", "deep", "--out", "runs/sharp"]) == 0
@@ -121,15 +160,23 @@ def test_tables_are_printed(place: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_radii_make_a_plot_with_a_slope(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = answered(capsys, "--strategy", "deep+sam", "--radii", "0.01,0.1,0.5", "--out", "runs/radii")
+    words = ["--strategy", "deep+sam", "--radii", "0.01,0.1,0.5", "--out", "runs/radii"]
+    words += ["--corruptions", "contrast", "--severities", "4"]
+    found = answered(capsys, *words)
     assert [e["rho"] for e in found["ensembles"]] == [0.01, 0.1, 0.5]
     x = [e["sharpness"]["value"] for e in found["ensembles"]]
-    y = [e["scores"]["der"]["value"] for e in found["ensembles"]]
-    known = linregress(np.log(x), np.log(y))
-    assert found["slopes"]["deep+sam"]["value"] == pytest.approx(known.slope)
-    assert found["slopes"]["deep+sam"]["stderr"] == pytest.approx(known.stderr)
-    low, high = (found["slopes"]["deep+sam"][end] for end in ("low", "high"))
-    assert (high - low) / 2 == pytest.approx(t_distribution.ppf(0.975, 1) * known.stderr)  # three points
+    for scores, slopes in (("scores", "slopes"), ("corrupted", "corrupted_slopes")):
+        y = [e[scores]["der"]["value"] for e in found["ensembles"]]
+        known, fitted = linregress(np.log(x), np.log(y)), found[slopes]["deep+sam"]
+        assert fitted["value"] == pytest.approx(known.slope)
+        assert fitted["stderr"] == pytest.approx(known.stderr)
+        width = (fitted["high"] - fitted["low"]) / 2
+        assert width == pytest.approx(t_distribution.ppf(0.975, 1) * known.stderr)  # three points
+    assert found["slopes"] != found["corrupted_slopes"]
+    assert main(["ensemble", *SMALL, *words]) == 0
+    shown = capsys.readouterr().out
+    assert "deep+sam: log der on test rows over log sharpness has slope" in shown
+    assert "deep+sam: log der on corrupted test rows over log sharpness has slope" in shown
     page = Path(found["plot"]).read_text()
     assert "<title>Sharpness and diversity of the ensembles in runs/radii</title>" in page
     assert not re.search(r'<(script|link)[^>]+(src|href)="http', page)  # opens without a network
@@ -232,3 +279,4 @@ def test_help_needs_no_torch_and_says_where_defaults_come_from() -> None:
     page = parse(command("ensemble"), ["--help"])
     assert isinstance(page, str)
     assert "--exchange-at" in page
+    assert SHARPNESS in page.replace("\n", "").replace(" ", "")

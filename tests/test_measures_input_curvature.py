@@ -6,13 +6,15 @@ from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from steppe import Objective, measure
-from steppe.measures import InputCurvature, input_curvatures
+from steppe.measures import FisherInputCorrelation, InputCurvature, NotFinite, fisher_traces, input_curvatures
 
 
 class Call(nn.Module):
@@ -106,6 +108,34 @@ def test_by_name_with_cost_and_seed() -> None:
         assert found[name].stderr == pytest.approx(float(rows.std() / 6**0.5))
         assert (found[name].cost.gradients, found[name].cost.products) == (1, 10)
     assert not torch.equal(input_curvatures(objective, seed=3), input_curvatures(objective, seed=4))
+
+
+def test_the_rank_correlation_with_fisher_traces_is_scipy_s() -> None:
+    """The loss sum x^3 has the squared gradient norm (sum x^3)^2 and the input curvature 36 sum x^2; rows are tied."""
+    cubes = Call(lambda x: x.pow(3).sum(1))
+    x = torch.randint(-2, 4, (30, 2), generator=torch.Generator().manual_seed(0)).double()
+    columns = x.pow(3).sum(1).square().numpy(), 36 * x.square().sum(1).numpy()
+    found = FisherInputCorrelation(draws=1).estimate(Objective(cubes, itself, (x, x), m=7))
+    assert found.value == pytest.approx(spearmanr(*columns).statistic)
+    without = [spearmanr(*(np.delete(column, i) for column in columns)).statistic for i in range(30)]
+    assert found.stderr == pytest.approx((29 / 30 * sum((v - fmean(without)) ** 2 for v in without)) ** 0.5)
+    assert (found.n, found.kind) == (30, "plug-in")
+    counted = x[:, 0] != 2
+    some = Objective(cubes, itself, (x, x), m=7, weight=lambda batch: float((batch[0][:, 0] != 2).sum()))
+    left = FisherInputCorrelation(draws=1).estimate(some)
+    assert left.n == int(counted.sum()) < 30
+    assert left.value == pytest.approx(spearmanr(*(column[counted] for column in columns)).statistic)
+    with pytest.raises(NotFinite):  # every row has curvature 0
+        FisherInputCorrelation().estimate(Objective(Call(lambda x: x.sum(1)), itself, (x, x)))
+
+
+def test_the_rank_correlation_by_name() -> None:
+    model, x = network("convolutions")
+    y = torch.tensor([0, 1, 2, 0, 1, 2])
+    found = measure(model, cross_entropy, (x, y), "fisher_input_correlation[draws=50]", seed=3, progress=False)
+    objective = Objective(model, cross_entropy, (x, y))
+    columns = fisher_traces(objective, "rows"), input_curvatures(objective, 2, 50, 3)
+    assert found["fisher_input_correlation[draws=50]"].value == pytest.approx(spearmanr(*columns).statistic)
 
 
 def test_refusals() -> None:

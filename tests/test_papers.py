@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
-from data_files import WRITERS_OF_PICTURES, publish_svhn, write_cifar_binary, write_mnist, write_svhn
+from data_files import (
+    WRITERS_OF_PICTURES,
+    publish_svhn,
+    write_cifar_binary,
+    write_mnist,
+    write_svhn,
+    write_tiny_imagenet,
+)
 from recipe_table import recipe_table, written_table
 from studies_cells import BASE
 
@@ -26,13 +33,14 @@ from steppe.studies.summary import labels_of
 
 WRITERS = {  # data sets by name, with a few rows each
     "cifar10": lambda root: write_cifar_binary(root / "cifar-10-batches-bin", "cifar10", rows=16),
-    "cifar100": lambda root: write_cifar_binary(root / "cifar-100-binary", "cifar100", rows=80),
+    "cifar100": lambda root: write_cifar_binary(root / "cifar-100-binary", "cifar100", rows=100),
     "mnist": lambda root: write_mnist(root / "MNIST" / "raw", rows=(40, 20)),
     "svhn": lambda root: write_svhn(root / "svhn", rows=80),
     **{
         name: lambda root, folder=folder, write=write: write(root / folder)
         for name, (folder, write) in WRITERS_OF_PICTURES.items()
     },
+    "tiny-imagenet": lambda root: write_tiny_imagenet(root / "tiny-imagenet-200", each=6),
 }
 COMMITTED = Path(__file__).parent.parent / "studies"  # results that are kept with the code
 SMALL = pytest.mark.filterwarnings("ignore:.*published set has")

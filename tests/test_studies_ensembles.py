@@ -15,6 +15,7 @@ from studies_cells import BASE, Counting, contents, tiny
 from torch.nn.functional import cross_entropy
 
 from steppe import measure
+from steppe.core.draw import permutation
 from steppe.data.corruptions import corrupted
 from steppe.ensembles import members_of
 from steppe.ensembles.scores import SCORES, scored
@@ -24,7 +25,10 @@ from steppe.studies.engines import Local, Serial
 from steppe.studies.grid import split
 from steppe.studies.plan import Study
 from steppe.studies.run import look, run
+from steppe.studies.selection import choices, planned_cells
+from steppe.studies.statistics.clusters import configurations
 from steppe.studies.store import Store
+from steppe.studies.summary import summaries
 from steppe.training import open_run, train
 
 DIGITS: dict[str, Any] = BASE | {
@@ -140,6 +144,62 @@ def test_ensembles_are_repeated_with_seeds_of_their_members(tmp_path: Path) -> N
         folder = made.folder / "runs" / found.key
         assert [open_run(folder / f"member-{i}").config.seed for i in range(2)] == seeds
         assert [open_run(folder / f"member-{i}").config.data_seed for i in range(2)] == [0, 0]
+
+
+def test_ensembles_with_other_seeds_are_one_configuration(tmp_path: Path) -> None:
+    """Selected by their mean over seeds, paired by them in tables, and one cluster in verdicts."""
+    base = {k: v for k, v in DIGITS.items() if k != "corruptions"} | {"strategy": "deep+sam", "members": 2}
+    made = study(
+        tmp_path,
+        base=base,
+        grid={"rho": [0.05, 0.1], "seeds": [[1, 2], [3, 4]]},
+        select={"per": ["strategy"], "runs": {"seeds": [[13, 17], [43, 59]]}, "base": {"validation": 0.0}},
+        measures=["der"],
+        targets=["test_error"],
+        table={"rows": "rho", "value": "test_error", "reference": "0.05", "runs": "sweep"},
+    )
+    assert run(made, Serial()).done == 6
+    table = look(made)[1]
+    (chosen,) = choices(made, table)
+    assert (chosen.trials, chosen.seeds, chosen.varied) == (2, 2, ["rho"])
+    errors = {(r.config["rho"], r.config["seeds"][0]): r.targets for r in table.runs if r.config["validation"] > 0}
+    means = {rho: fmean(errors[rho, s]["validation_error"] for s in (1, 3)) for rho in (0.05, 0.1)}
+    assert chosen.score == min(means.values())
+    (summary,) = summaries(made, planned_cells(made, table), table, lambda key: [])
+    entry = summary.entry("0.1", "test_error")
+    assert entry is not None
+    assert entry.pairs == 2
+    differences = [errors[0.1, s]["test_error"] - errors[0.05, s]["test_error"] for s in (1, 3)]
+    assert entry.difference == pytest.approx(fmean(differences))
+    assert not [note for note in summary.notes if "also differ" in note]
+    swept = table.where(lambda r: r.config["validation"] > 0)
+    assert sorted(configurations(swept).tolist()) == [0, 0, 1, 1]
+
+
+def test_members_are_measured_along_their_runs(tmp_path: Path) -> None:
+    made = study(tmp_path, measures=["loss", "loss[rows=corrupted]", "der"], measure_every=1)
+    assert run(made, Serial()).done == 1
+    (found,) = look(made)[1].runs
+    runs = [open_run(made.folder / "runs" / found.key / f"member-{i}") for i in range(3)]
+    with Store.reading(made.store) as store:
+        curves = store.curves(found.key)
+    for record, *members in zip(curves, *(r.records for r in runs), strict=True):
+        assert record["loss"] == pytest.approx(fmean(r["measures"]["loss"]["value"] for r in members))
+        assert "loss[rows=corrupted]" not in record  # corrupted rows are read once, for the trained ensemble
+    assert curves[0]["loss"] != curves[1]["loss"] == pytest.approx(found.measures["loss"].value)
+    test, standard = runs[0].data().test, runs[0].task.standard
+    damaged = [corrupted(test, name, s) for name in ("fog", "contrast") for s in (2, 4)]
+    x, y = (torch.cat([getattr(d, part) for d in damaged]) for part in ("inputs", "targets"))
+    chosen = permutation(len(y), 0)[: BASE["measure_rows"]].sort().values
+    with torch.no_grad():
+        losses = [float(cross_entropy(r.model()(standard(x[chosen])), y[chosen])) for r in runs]
+    assert found.measures["loss[rows=corrupted]"].value == pytest.approx(fmean(losses), rel=1e-5)
+    assert found.meta["exchange_seconds"] > 0
+    trained = sum(r[k] for one in runs for r in one.records for k in ("seconds", "evaluation_seconds"))
+    assert found.meta["training_seconds"] == pytest.approx(trained + found.meta["exchange_seconds"])
+    begun = study(tmp_path, measures=["loss", "grad_norm", "der"], measure_every=2)  # it keeps the records that it has
+    assert run(begun, Serial()).done == 1
+    assert "grad_norm" in look(begun)[1].runs[0].measures
 
 
 def test_a_run_among_ensembles_has_no_diversity(tmp_path: Path) -> None:

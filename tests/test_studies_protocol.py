@@ -252,6 +252,19 @@ def test_scales_ratios_values_labels_and_conditions() -> None:
     assert list(mixed.columns) == ["test_error"]
 
 
+def test_a_scatter_has_slopes() -> None:
+    table = tabled(NUMBERS, draw="scatter", x="trace", **{"as": {"trace": "log"}})
+    (said,) = [note for note in table.notes if note.startswith("Slopes")]
+    for name, ys in (("none", NUMBERS[:6]), ("sam", NUMBERS[6:])):
+        fitted = stats.linregress([log(10 * y) for y in ys], ys)
+        width = stats.t.ppf(0.975, 4) * fitted.stderr
+        slope, low, high = (f"{v:.2f}" for v in (fitted.slope, fitted.slope - width, fitted.slope + width))
+        assert f"{name} {slope} ({low} to {high}), n = 6" in said
+    minutes = tabled(NUMBERS, value="trace", **{"as": "minutes"}).entry("none", "0.1")
+    assert minutes is not None
+    assert minutes.value == pytest.approx(np.mean(NUMBERS[:3]) / 6)
+
+
 def test_runs_without_the_number_are_stated() -> None:
     table = tabled(NUMBERS, value="lambda_max")
     assert not table.entries

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .._util.numbers import with_error
-from ..ensembles.strategies import STRATEGIES, Ensemble, strategy
+from ..ensembles.strategies import SHARPNESS, STRATEGIES, Ensemble, strategy
 from ..training.config import Config, refuse_unknown
 from .errors import STOPPED, usage_errors
 from .options import Command, File, Sources
@@ -33,8 +33,8 @@ class Scoring:
     --seeds, the first ensemble takes the first --members of them, and so on"""
     radii: list[float] = field(default_factory=list)
     """train one ensemble per radius, and draw sharpness against diversity over them"""
-    sharpness: str = field(default="adaptive_worst_l2@0.5", metadata={"metavar": "MEASURE"})
-    """the measure of the members' sharpness on training rows, by name"""
+    sharpness: str = field(default=SHARPNESS, metadata={"metavar": "MEASURE"})
+    """the measure of the members' sharpness on training rows, by name: 100 batches of 5 rows in the paper"""
     diversity: Literal["der", "variance", "logit_variance", "kl", "disagreement"] = (
         "der"  # SharpBalance paper, section 4.2
     )
@@ -129,7 +129,7 @@ def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Output:
 def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
     from .._util.files import atomic_write
     from ..ensembles.summary import averaged
-    from ..ensembles.tradeoff import by_strategy, slope_interval, slopes, write_page
+    from ..ensembles.tradeoff import ROWS, by_strategy, kinds_of, slopes, write_page
 
     data: dict[str, Any] = {"out": str(root), "finished": True, "ensembles": [r.to_dict() for r in reports]}
     shown, n = reports, scoring.repeats
@@ -151,17 +151,30 @@ def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
         series = by_strategy(reports)
         title = f"Sharpness and diversity of the ensembles in {root}"
         write_page(series, page, title, scoring.diversity, scoring.sharpness)
-        data |= {"plot": str(page), "slopes": {}}
-        for name, e in slopes(series, scoring.diversity).items():
-            low, high = slope_interval(e)
-            data["slopes"][name] = {"value": e.value, "stderr": e.stderr, "low": low, "high": high}
-            within = f", 95 % interval {low:.3g} to {high:.3g}" if isfinite(low) else ""
-            fitted = f"{_number(e, '.3g')} ({e.n} ensembles{within})"
-            lines.append(f"{name}: log {scoring.diversity} over log sharpness has slope {fitted}")
+        data["plot"] = str(page)
+        for rows in kinds_of(series):
+            fitted = slopes(series, scoring.diversity, rows)
+            data["slopes" if rows == "test" else f"{rows}_slopes"] = {name: _slope(e) for name, e in fitted.items()}
+            what = f"log {scoring.diversity} on {ROWS[rows]} over log sharpness"
+            lines += [f"{name}: {what} has slope {_slope_text(e)}" for name, e in fitted.items()]
         lines.append(f"{page}: the plot")
     with atomic_write(root / NUMBERS) as file:
         file.write(to_json(data).encode())
     return Output(data, lines)
+
+
+def _slope(e: Estimate) -> dict[str, float]:
+    """Return a slope with its error and its interval."""
+    from ..ensembles.tradeoff import slope_interval
+
+    low, high = slope_interval(e)
+    return {"value": e.value, "stderr": e.stderr, "low": low, "high": high}
+
+
+def _slope_text(e: Estimate) -> str:
+    fitted = _slope(e)
+    within = f", 95 % interval {fitted['low']:.3g} to {fitted['high']:.3g}" if isfinite(fitted["low"]) else ""
+    return f"{_number(e, '.3g')} ({e.n} ensembles{within})"
 
 
 COLUMNS = {  # of the table: score, scale and format

@@ -36,6 +36,7 @@ ABOUT: Mapping[str, tuple[str, str, str]] = {  # kind of estimate, cost in passe
     "fisher_trace": ("unbiased", "1 gradient", ""),
     "input_trace": ("unbiased", "1 gradient and 10 products", ""),
     "input_curvature": ("unbiased", "1 gradient and 10 products", "Garg and Roy 2023"),
+    "fisher_input_correlation": ("plug-in", "2 gradients and 10 products", "Lu et al. 2024"),
     "relative_flatness": ("unbiased", "up to 100 products", PETZKA),
     "sam_sharpness": ("exact", "1 gradient and 1 loss", FORET),
     "adaptive_slope_limit": ("exact", "1 gradient", ANDRIUSHCHENKO),

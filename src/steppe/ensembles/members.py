@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any, get_args
 
 import numpy as np
@@ -119,6 +120,11 @@ def open_ensemble(path: Path | str, model: str | None = None, trust: bool = Fals
     return Trained(path, Config(**about["config"]), ensemble, runs)
 
 
+def begun(path: Path) -> Config | None:
+    """Return the configuration of the ensemble that a folder holds, trained or not; None if it holds none."""
+    return Config(**_about(path)["config"]) if (path / ABOUT).exists() else None
+
+
 def _about(path: Path) -> dict[str, Any]:
     return read_yaml(path / ABOUT, "an ensemble", _check_settings)
 
@@ -142,6 +148,7 @@ def write_scores(config: Config, epoch: int) -> None:
     file = scores_file(path, epoch)
     if file.exists():
         return
+    start = perf_counter()
     run = open_run(path, config.model)
     if run.position != Position(epoch):
         raise FileNotFoundError(
@@ -150,7 +157,22 @@ def write_scores(config: Config, epoch: int) -> None:
         )
     device = device_of(config.device)
     objective = objective_of(run.model().to(device), run.task, run.data().train.to(device), None)
-    save_array(file, fisher_traces(objective).numpy())
+    traces = fisher_traces(objective).numpy()
+    save_yaml(_time_file(path, epoch), {"seconds": perf_counter() - start})
+    save_array(file, traces)
+
+
+def exchange_seconds(trained: Trained) -> float | None:
+    """Return the seconds that the scores of all members took; None without exchanges, and for older folders."""
+    files = [_time_file(run.path, epoch) for run in trained.runs for epoch in exchanges(run.config)]
+    if not files or not all(file.exists() for file in files):
+        return None
+    return sum(float(read_yaml(file, "a time", lambda content: float(content["seconds"]))["seconds"]) for file in files)
+
+
+def _time_file(folder: Path, epoch: int) -> Path:
+    """The file with the time that a member's scores took."""
+    return scores_file(folder, epoch).with_suffix(".yaml")
 
 
 def exchange(configs: Sequence[Config], ensemble: Ensemble, epoch: int) -> None:

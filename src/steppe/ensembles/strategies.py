@@ -67,6 +67,7 @@ def _types() -> dict[str, Any]:
 
 
 Weights = Literal["last", "ema", "swa"]
+SHARPNESS = "adaptive_worst_l2@0.5[count=500,m=5]"  # SharpBalance paper: section 4.1 and appendix D.2
 RHO = 0.2  # of SAM in ensembles: SharpBalance paper, Table 1, for all three data sets
 Changes = Callable[[Config, Ensemble, int, int], dict[str, Any]]  # for member i in a run of that many epochs
 

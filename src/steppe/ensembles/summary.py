@@ -22,8 +22,7 @@ from ..training.evaluate import corrupted_test, objective_of, on_data
 from ..training.problem import moved
 from .members import Trained
 from .scores import MATRICES, By, accuracy, calibration_error, logits, negative_log_likelihood, scored
-
-SHARPNESS = "adaptive_worst_l2@0.5"  # SharpBalance paper, section 4.1 and appendix D.2
+from .strategies import SHARPNESS
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,8 @@ class Predictors:
         results = []
         for run, model in zip(self.trained.runs, self.models, strict=True):
             objective = objective_of(model, run.task, self.splits.train, run.config.measure_rows)
-            plan, on = resolve_measures(names), on_data(model, run.task, self.splits, run.config)
+            # members have no corruptions of their own
+            plan, on = resolve_measures(names), on_data(model, run.task, self.splits, self.trained.config)
             results.append(measure_objective(objective, plan, run.config.seed, progress=False, on=on))
             if not all(e.complete for e in results[-1].values()) or STOPPED in results[-1].failures.values():
                 raise KeyboardInterrupt

@@ -47,15 +47,28 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
 
     """
     pairs = [(log(a), log(b)) for a, b in zip(x, y, strict=True) if 0 < a < inf and 0 < b < inf]
-    n = len(pairs)
-    mean_x, mean_y = (sum(v) / n for v in zip(*pairs, strict=True)) if n else (nan, nan)
-    spread = sum((a - mean_x) ** 2 for a, _ in pairs)
-    note = "" if n == len(x) else f"{len(x) - n} of {len(x)} points have no logarithm"
+    fitted = least_squares(pairs)
+    missing = len(x) - len(pairs)
+    return replace(fitted, note=f"{missing} of {len(x)} points have no logarithm") if missing else fitted
+
+
+def least_squares(points: Sequence[tuple[float, float]]) -> Estimate:
+    """Return the slope of y over x, with its standard error (points - 2 degrees of freedom).
+
+    Parameters
+    ----------
+    points
+        Pairs (x, y). The slope is NaN if fewer than two have different x.
+
+    """
+    n = len(points)
+    mean_x, mean_y = (sum(v) / n for v in zip(*points, strict=True)) if n else (nan, nan)
+    spread = sum((a - mean_x) ** 2 for a, _ in points)
     if n < 2 or not spread:
-        return Estimate(nan, nan, n, "plug-in", note=note or "there are not two different points")
-    beta = sum((a - mean_x) * (b - mean_y) for a, b in pairs) / spread
-    left = sum((b - mean_y - beta * (a - mean_x)) ** 2 for a, b in pairs)
-    return Estimate(beta, sqrt(left / (n - 2) / spread) if n > 2 else nan, n, "plug-in", note=note)
+        return Estimate(nan, nan, n, "plug-in", note="there are not two different points")
+    beta = sum((a - mean_x) * (b - mean_y) for a, b in points) / spread
+    left = sum((b - mean_y - beta * (a - mean_x)) ** 2 for a, b in points)
+    return Estimate(beta, sqrt(left / (n - 2) / spread) if n > 2 else nan, n, "plug-in")
 
 
 def slope_interval(fitted: Estimate, level: float = 0.95) -> tuple[float, float]:
@@ -125,7 +138,7 @@ def figure(series: Series, diversity: str = "der", sharpness: str = "sharpness")
         The name of the measure, for the axis.
 
     """
-    kinds = _kinds(series)
+    kinds = kinds_of(series)
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"annotations": [], "shapes": [], "showlegend": True,
                               "legend": {"orientation": "h", "x": 0, "y": 1.1, "yanchor": "bottom"}}  # fmt: skip
@@ -169,7 +182,7 @@ def write_page(
 
     """
     made = figure(series, diversity, sharpness)
-    write_figure_page(made, path, title, _caption(series, diversity, _kinds(series)))
+    write_figure_page(made, path, title, _caption(series, diversity, kinds_of(series)))
 
 
 def slope_words(fitted: Estimate) -> str:
@@ -181,8 +194,8 @@ def slope_words(fitted: Estimate) -> str:
     return f"{fitted.value:.2f}{within}".replace("-", "\u2212")
 
 
-def _kinds(series: Series) -> list[str]:
-    """The kinds of rows on which every ensemble has a diversity."""
+def kinds_of(series: Series) -> list[str]:
+    """Return the keys of `ROWS` on which every ensemble has a diversity."""
     corrupted = all(r.corrupted for reports in series.values() for r in reports)
     return [*ROWS] if corrupted else ["test"]
 

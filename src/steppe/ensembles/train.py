@@ -16,6 +16,7 @@ from typing import Any
 from .._util.processes import end_with_parent
 from ..training.config import Config
 from ..training.entry import train
+from ..training.evaluate import corrupted_test
 from ..training.folder import RUN, folder_of
 from ..training.problem import data_of
 from ..training.runs import open_run
@@ -46,8 +47,10 @@ def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: b
     """
     ensemble = ensemble or Ensemble()
     configs = members_of(config, ensemble)
-    if not data_of(config).train.classes:
+    splits = data_of(config)
+    if not splits.train.classes:
         raise ValueError(f"{config.data} is a regression problem: ensembles are of classifiers")
+    corrupted_test(config, splits.test)  # raises now, and not after training, if official files do not fit
     keep(config, ensemble)
     with WAYS[ensemble.how](ensemble, progress) as reach:
         for epoch in exchanges(configs[0]):

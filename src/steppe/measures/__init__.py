@@ -30,6 +30,7 @@ from .estimate import Measure as Measure
 from .estimate import NotFinite as NotFinite
 from .fisher import FisherTrace as FisherTrace
 from .fisher import fisher_traces as fisher_traces
+from .input_curvature import FisherInputCorrelation as FisherInputCorrelation
 from .input_curvature import InputCurvature as InputCurvature
 from .input_curvature import input_curvatures as input_curvatures
 from .landscape import Slice as Slice

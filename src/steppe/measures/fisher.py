@@ -237,7 +237,7 @@ def _loss(objective: Objective, batch: Batch) -> Callable[[nn.Module], Tensor]:
 
 def _squares(grads: Sequence[Tensor], precise: bool = False) -> Tensor:
     """The squared norm of every tensor; `precise` computes in float64 and is several times slower."""
-    dense = (wide(g.coalesce().values() if g.is_sparse else g).unsqueeze(0) for g in grads)
+    dense = (wide(g.coalesce().values() if g.is_sparse else g).reshape(1, -1) for g in grads)
     return torch.stack(
         [squares(g.to(torch.promote_types(g.dtype, torch.float64)) if precise else g)[0].double() for g in dense]
     )

@@ -16,7 +16,7 @@ from .curvature.forms import gauss_newton
 from .curvature.measures import Eigenvalue, FrobeniusSquared, LogDeterminant, RelativeFlatness, Trace
 from .estimate import Measure
 from .fisher import FisherTrace
-from .input_curvature import InputCurvature
+from .input_curvature import FisherInputCorrelation, InputCurvature
 from .precision import Precision
 from .sharpness import (
     AverageCase,
@@ -118,6 +118,7 @@ MEASURES: Mapping[str, Measure] = {
     "fisher_trace": FisherTrace(),
     "input_trace": InputCurvature(1),
     "input_curvature": InputCurvature(),
+    "fisher_input_correlation": FisherInputCorrelation(),
     "relative_flatness": RelativeFlatness(),
     "sam_sharpness": OneStep(Ball(0.05)),  # Foret et al. 2021, section 3.1
     "adaptive_slope_limit": SlopeLimit(Ball(1.0, MAGNITUDE)),

@@ -9,13 +9,13 @@ from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from .._util.measure_names import MeasureName
 from .cell import CORRUPTED_ROWS, targets_of
 
 if TYPE_CHECKING:
     from ..ensembles.members import Trained
     from ..ensembles.summary import Predictors
     from ..measures.estimate import Estimate
-    from ..training.runs import Run
 
 SCORE = re.compile(r"(\w+)(?:\[rows=(train|validation|test|corrupted)\])?")
 
@@ -98,12 +98,23 @@ def _targets(
     return values, errors
 
 
-def mean_records(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The members' records as one per epoch: the mean of every number."""
-    epochs = zip(*(run.records for run in runs), strict=True)
+def measured_along(names: Sequence[str]) -> list[str]:
+    """The measures that members take while they train: not scores of the ensemble, nor those on corrupted rows.
+
+    Corrupted rows are read once for the whole ensemble, at its end.
+    """
+    return [name for name in split_measures(names)[0] if MeasureName.of(name).options.get("rows") != "corrupted"]
+
+
+def mean_records(members: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """The members' records as one per epoch: the mean of every number that all of them have."""
     return [
-        {name: _mean([r[name] for r in records]) for name, x in records[0].items() if isinstance(x, int | float)}
-        for records in epochs
+        {
+            name: _mean([r[name] for r in records])
+            for name in records[0]
+            if all(isinstance(r.get(name), int | float) for r in records)
+        }
+        for records in zip(*members, strict=True)
     ]
 
 

@@ -18,7 +18,7 @@ Hypothesis = Literal["strong", "within groups", "weak"]
 TAU = "tau"  # the value of a table of correlations
 OF_TAU = ("measure", "target", "group")  # what rows and columns of such a table are
 VALUE, EPOCH = "value", "epoch"  # rows or columns that are no settings
-SCALES = ("accuracy", "percent", "log", "log10", "sqrt", "ratio")
+SCALES = ("accuracy", "percent", "minutes", "log", "log10", "sqrt", "ratio")
 
 
 COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}

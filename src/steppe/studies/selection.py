@@ -12,9 +12,10 @@ from typing import Any
 from .cell import Cell, cells, cells_of, varied_settings
 from .grid import value_at
 from .plan import Study
+from .statistics.clusters import SEEDS
 from .table import Table
 
-SEEDS = ("seed", "data_seed")  # runs that differ only here have one configuration
+ALL_SEEDS = (*SEEDS, "data_seed")  # runs that differ only here have one configuration
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def final_cells(study: Study, chosen: Sequence[Choice]) -> list[Cell]:
 
 def configuration_of(cell: Cell) -> str:
     """The settings of a run apart from its seeds, as text."""
-    return json.dumps({k: v for k, v in cell.config.items() if k not in SEEDS}, sort_keys=True)
+    return json.dumps({k: v for k, v in cell.config.items() if k not in ALL_SEEDS}, sort_keys=True)
 
 
 def selection_words(study: Study, chosen: Sequence[Choice]) -> list[str]:
@@ -141,7 +142,7 @@ def selection_words(study: Study, chosen: Sequence[Choice]) -> list[str]:
 
 def _varied(study: Study, members: Sequence[Cell]) -> list[str]:
     """The settings in which the configurations of one combination differ."""
-    names = (n for n in varied_settings(study) if n not in SEEDS)
+    names = (n for n in varied_settings(study) if n not in ALL_SEEDS)
     return [n for n in names if len({json.dumps(value_at(c.config, n), sort_keys=True) for c in members}) > 1]
 
 

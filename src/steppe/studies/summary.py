@@ -14,12 +14,12 @@ from .cell import Cell
 from .plan import Study
 from .protocol import EPOCH, OF_TAU, VALUE, TableSpec
 from .result import admitted, findings_of, of_plan
+from .statistics.clusters import SEEDS
 from .statistics.comparisons import paired_error, smallest_step, student
 from .statistics.findings import Findings
 from .table import Run, Table
 
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]
-SEED = "seed"
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,8 @@ def _summary(
     if EPOCH in spec.columns:
         columns.sort(key=int)
     entries = [_entry(spec, r, c, numbers) for r in rows for c in columns if (r, c) in numbers]
-    return Summary(spec, rows, columns, entries, _notes(spec, entering, runs, numbers, missing), points)
+    notes = [*_notes(spec, entering, runs, numbers, missing), *_slopes(spec, points)]
+    return Summary(spec, rows, columns, entries, notes, points)
 
 
 def _enters(spec: TableSpec, cell: Cell) -> bool:
@@ -191,7 +192,7 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float, float, flo
 def _by_seed(runs: Sequence[tuple[Cell, float]]) -> dict[Any, float]:
     values: dict[Any, list[float]] = {}
     for cell, value in runs:
-        values.setdefault(cell.config.get(SEED), []).append(value)
+        values.setdefault(repr([cell.config.get(name) for name in SEEDS]), []).append(value)
     return {seed: float(np.mean(of_one)) for seed, of_one in values.items()}
 
 
@@ -223,6 +224,8 @@ def _scaled(value: float, scales: Sequence[str]) -> float:
                 value = 100 * value
             case "sqrt":
                 value = sqrt(value) if value >= 0 else nan
+            case "minutes":
+                value = value / 60
             case "log":
                 value = log(value) if value > 0 else nan
             case "log10":
@@ -243,13 +246,24 @@ def _notes(
     mixed: dict[str, None] = {}
     for of_one in numbers.values():
         configs = [cell.config for cell, _ in of_one]
-        names = dict.fromkeys(k for config in configs for k in config if k not in (SEED, "data_seed"))
+        names = dict.fromkeys(k for config in configs for k in config if k not in (*SEEDS, "data_seed"))
         mixed |= {n: None for n in names if len({json.dumps(c.get(n), sort_keys=True) for c in configs}) > 1}
     if mixed:
         notes.append(f"Means are over runs that also differ in {', '.join(mixed)}.")
     if spec.reference and not any(row == spec.reference for row, _ in numbers):
         notes.append(f"There is no run of {spec.reference}, which others are compared with.")
     return notes
+
+
+def _slopes(spec: TableSpec, points: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
+    """The least-squares slope of a scatter's rows, with intervals."""
+    if not spec.x:
+        return []
+    from ..ensembles.tradeoff import least_squares, slope_words  # imports torch
+
+    fitted = {row: least_squares([p for p in of_row if all(map(isfinite, p))]) for row, of_row in points.items()}
+    each = "; ".join(f"{row} {slope_words(e)}, n = {e.n}" for row, e in fitted.items())
+    return [f"Slopes of the vertical over the horizontal axis, with 95 % intervals: {each}."]
 
 
 def _taus(spec: TableSpec, study: Study, found: Findings) -> Summary:

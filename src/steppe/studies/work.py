@@ -18,7 +18,7 @@ from .. import __version__
 from ..data.registry import loaded_once
 from ..training.config import Config
 from .cell import CORRUPTED_ROWS, Disagreement, Outcome, Task, targets_of
-from .ensemble import evaluate, mean_records, split_measures
+from .ensemble import evaluate, mean_records, measured_along, split_measures
 from .grid import split
 
 if TYPE_CHECKING:
@@ -117,18 +117,24 @@ def _compute(task: Task) -> Outcome:
 
 def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
     """Train the members of an ensemble, or resume them, and evaluate it."""
+    from ..ensembles.members import begun, exchange_seconds
     from ..ensembles.train import train_ensemble
 
     start, folder = perf_counter(), Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{folder}.lock", timeout=PATIENCE):
-        trained = train_ensemble(replace(config, out=str(folder)), ensemble, progress=False)
+        along: dict[str, Any] = {"measures": measured_along(task.along), "measure_every": task.measure_every}
+        if (before := begun(folder)) is not None:  # records of its epochs cannot be added any more
+            along = {name: getattr(before, name) for name in along}
+        trained = train_ensemble(replace(config, out=str(folder), **along), ensemble, progress=False)
     try:
         numbers = evaluate(trained, task.measures)
     except KeyboardInterrupt:
         return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
     metas = [_meta(run) for run in trained.runs]
     meta = {name: sum(each[name] for each in metas) for name in metas[0]}
+    if (scores := exchange_seconds(trained)) is not None:
+        meta |= {"exchange_seconds": scores, "training_seconds": meta["training_seconds"] + scores}
     return Outcome(
         task.cell.key,
         "done",
@@ -137,7 +143,7 @@ def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
         _plain(numbers.measures),
         numbers.failures,
         meta | {"seconds": perf_counter() - start},
-        mean_records(trained.runs),
+        mean_records([[_curve(record) for record in run.records] for run in trained.runs]),
         {**_versions(config.device), **numbers.sources},
     )
 

@@ -9,7 +9,7 @@ from math import isfinite, nan
 from typing import Any
 
 from ..statistics.by_setting import Effect, effects, environments, granulated
-from ..statistics.clusters import SEED
+from ..statistics.clusters import SEEDS
 from ..statistics.findings import Findings
 from ..statistics.predictions import Finding
 from ..table import Table
@@ -18,7 +18,7 @@ from ..table import Table
 def by_setting(table: Table, settings: Sequence[str], results: Findings) -> dict[str, Any]:
     """Effects of settings on measures with the strongest in a sentence, and sign errors, over the runs that count."""
     differing = set(table.settings())
-    swept = [s for s in settings if s != SEED and s in differing]
+    swept = [s for s in settings if s not in SEEDS and s in differing]
     followed = effects(table, settings=swept) if len(table) > 2 else []
     strong = [f for f in results.findings if f.hypothesis == "strong"]
     return {

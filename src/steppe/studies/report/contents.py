@@ -16,7 +16,7 @@ from ..plan import TARGETS
 from ..protocol import Rule
 from ..result import counts, findings_of, in_order, renamed
 from ..statistics.by_setting import effect
-from ..statistics.clusters import SEED
+from ..statistics.clusters import SEEDS
 from ..statistics.findings import Findings
 from ..statistics.permutation import FIRST
 from ..statistics.sentences import amount
@@ -107,7 +107,7 @@ def _planned(table: Table, study: Mapping[str, Any]) -> Table:
 
 def _settings(table: Table, groups: Sequence[str]) -> dict[str, list[Any]]:
     """The settings that differ between runs, and columns of a pool's CSV file that define groups."""
-    rank = {"method": 0, **dict.fromkeys(groups, 1), SEED: 3}
+    rank = {"method": 0, **dict.fromkeys(groups, 1), **dict.fromkeys(SEEDS, 3)}
     paths = sorted(table.settings(), key=lambda path: (rank.get(path, 2), _place(path)))
     columns = {p: table.setting(p).tolist() for p in paths if not any(q.startswith(f"{p}.") for q in paths)}
     for path in [p for p in columns if "." in p and len({repr(v) for v in columns[p] if v is not None}) < 2]:
@@ -147,7 +147,7 @@ def _target(table: Table, name: str, study: Mapping[str, Any]) -> Content:
 
 def _target_effects(table: Table, settings: Sequence[str], targets: Sequence[str]) -> list[Content]:
     """How targets follow the settings of the runs that count, in the form of the measures' `effects`."""
-    differing = set(table.settings()) - {SEED}
+    differing = set(table.settings()) - {*SEEDS}
     swept = [s for s in settings if s in differing and len(table) > 2]
     return [asdict(effect(table.target(t), s, table.setting(s))) for t in targets for s in swept]
 

@@ -21,6 +21,10 @@ _MEASURES = {
         "input curvature",
         "the mean sum of squared eigenvalues of the Hessian of a row's loss in its input (Garg and Roy 2023)",
     ),
+    "fisher_input_correlation": (
+        "rank correlation of Fisher trace and input curvature",
+        "how alike the squared norm of a row's gradient and its input curvature order the rows (Spearman)",
+    ),
     "relative_flatness": (
         "relative flatness",
         "the curvature of a layer in the scale of its weights (Petzka et al. 2021)",

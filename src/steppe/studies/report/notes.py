@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..pictures import COMPARISON, ENSEMBLE, LANDSCAPE, SPECTRUM
-from ..statistics.clusters import SEED
+from ..statistics.clusters import SEEDS
 from ..store import Store
 from ..table import Run, Table
 
@@ -217,7 +217,7 @@ def ensembles(
         if keys is None:
             rows.append({"errors": {}, **one})
         elif set(keys) <= set(number) and not any(set(keys) < set(other.get("keys", ())) for other in stored):
-            values = {name: values[number[keys[0]]] for name, values in settings.items() if name != SEED}
+            values = {name: values[number[keys[0]]] for name, values in settings.items() if name not in SEEDS}
             rows.append({**_name(values), **_numbers(one, [table.runs[number[key]] for key in keys], measures)})
     return {"ensembles": rows, "slopes": _slopes(rows, measures)}
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..table import Table
 from .kendall import Floats, Ints, ranks
 
-SEED = "seed"  # the setting in which runs of one configuration differ
+SEEDS = ("seed", "seeds")  # the settings in which runs, or ensembles, of one configuration differ
 MAX_EXACT = 50_000  # permutations up to which all are enumerated: 8 configurations have 40 320
 BATCH = 2_000  # random permutations at a time
 KEPT = 5  # batches that are kept for other tests of the same runs: those that every test draws
@@ -34,11 +34,11 @@ def configurations(table: Table) -> Ints:
 
     Runs that do not differ in their seed either, such as checkpoints without a configuration, are each their own.
     """
-    paths = [path for path in table.settings() if path != SEED]
+    paths = [path for path in table.settings() if path not in SEEDS]
     keys = [repr([run.setting(p) for p in paths] + sorted(map(repr, run.groups.items()))) for run in table.runs]
     seeds: dict[str, list[str]] = {}
     for key, run in zip(keys, table.runs, strict=True):
-        seeds.setdefault(key, []).append(repr(run.setting(SEED)))
+        seeds.setdefault(key, []).append(repr([run.setting(name) for name in SEEDS]))
     repeated = {key for key, values in seeds.items() if len(set(values)) < len(values)}
     code: dict[tuple[str, int], int] = {}
     names = ((key, i if key in repeated else -1) for i, key in enumerate(keys))

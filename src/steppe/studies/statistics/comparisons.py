@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..table import Run, Table
-from .clusters import SEED
+from .clusters import SEEDS
 from .family import LEVEL
 from .kendall import Floats, Ints, ranks
 from .predictions import CONFIDENCE, POWER, not_shown
@@ -155,11 +155,11 @@ def _word(value: Any) -> str:
 
 def _keys(table: Table) -> list[tuple[str, str]]:
     """Each run's settings apart from its contender: the configuration, and the seed."""
-    paths = [p for p in table.settings() if p.partition(".")[0] not in (*OWN, SEED)]
+    paths = [p for p in table.settings() if p.partition(".")[0] not in (*OWN, *SEEDS)]
     keys = []
     for run in table.runs:
         columns = {k: v for k, v in run.groups.items() if run.setting(k) is None}  # of a pool's CSV file
-        keys.append((repr([*(run.setting(p) for p in paths), columns]), repr(run.setting(SEED))))
+        keys.append((repr([*(run.setting(p) for p in paths), columns]), repr([run.setting(name) for name in SEEDS])))
     return keys
 
 
