@@ -250,6 +250,8 @@ def test_theory_and_unknown_names(
     monkeypatch.chdir(tmp_path)
     told(capsys, "theory/wishart-moments")
     assert list(Path("studies/theory/wishart-moments").glob("*.html"))
+    assert "10 of 10 rows" in told(capsys, "modern-look/fig1")  # a figure of a paper
+    assert list(Path("studies/modern-look/fig1").glob("*.html"))
     assert main(["reproduce", "universal/table3"]) == 2
     assert "universal/table2" in capsys.readouterr().err
 
