@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from data_files import publish_svhn, write_cifar_binary, write_mnist, write_svhn
+from pool_files import write_pool
 from studies_cells import BASE
 
 from steppe.cli import main
@@ -54,6 +55,8 @@ def test_every_recipe_fills_every_cell_at_smoke(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     study = recipe(name).study("smoke")
+    if study.pool is not None:
+        write_pool(study, monkeypatch)
     planned = previewed_cells(study)
     write_data(tmp_path / "data", {str(c.config["data"]) for c in planned}, monkeypatch)
     data = answered(capsys, name, "--budget", "smoke", "--engine", "serial")

@@ -18,7 +18,7 @@ from steppe.studies.plan import Study
 from steppe.studies.run import run
 from steppe.studies.selection import choices, planned_cells, previewed_cells, selection_words
 from steppe.studies.store import Store
-from steppe.studies.summary import Summary, summaries
+from steppe.studies.summary import Summary, full_name, summaries
 from steppe.studies.table import Measured, Run, Table
 
 
@@ -331,6 +331,15 @@ def test_correlations_with_a_setting() -> None:
     assert within is not None
     assert within.value == pytest.approx(stats.kendalltau(np.array(rates)[plain], values[plain, 3]).statistic)
     assert sorted(points.points["none"]) == sorted((rates[k], values[k, 0]) for k in plain)
+
+
+def test_a_measure_may_be_named_with_a_part_of_its_options() -> None:
+    measures = ["trace", "worst_l2@0.1[m=8,steps=1]", "worst_l2@0.1[m=4,steps=1]", "worst_l2@0.2[m=8]"]
+    assert full_name("trace", measures) == "trace"
+    assert full_name("worst_l2@0.2", measures) == "worst_l2@0.2[m=8]"
+    assert full_name("worst_l2@0.1[m=4]", measures) == "worst_l2@0.1[m=4,steps=1]"
+    for other in ("worst_l2@0.1", "worst_l2", "worst_l2@0.1[m=2]", "test_error"):  # two fit, or none
+        assert full_name(other, measures) == other
 
 
 def test_errors_by_severity_are_those_of_runs_with_one_severity(tmp_path: Any) -> None:

@@ -1,4 +1,4 @@
-"""Diagonal linear networks against dense Hessians, and the study of sparse regression; sharpness of scaled weights and of small radii."""
+"""Diagonal linear networks against dense Hessians, sparse regression; sharpness of scaled weights and small radii."""
 
 from __future__ import annotations
 

@@ -124,6 +124,7 @@ def _summary(
             found = findings_of(counted, study.measures, targets)
         return _taus(spec, study.measures, targets, found)
     runs = {run.key: run for run in counted.runs}
+    full = {name: full_name(name, study.measures) for name in (*spec.value, spec.x)}
     numbers: dict[tuple[str, str], list[tuple[Cell, float]]] = {}
     points: dict[str, list[tuple[float, float]]] = {}
     missing = set()
@@ -135,17 +136,17 @@ def _summary(
             row = label_of(spec, cell, spec.rows, name)
             if EPOCH in spec.columns:
                 for record in curves(cell.key):
-                    value = _scaled(_of_record(record, name), scales)
+                    value = _scaled(_of_record(record, full[name]), scales)
                     if isfinite(value):
                         numbers.setdefault((row, str(record.get("epoch"))), []).append((cell, value))
                 continue
-            value = _scaled(number_of(runs[cell.key], name), scales)
+            value = _scaled(number_of(runs[cell.key], full[name]), scales)
             if not isfinite(value):
                 missing.add(name)
                 continue
             numbers.setdefault((row, label_of(spec, cell, spec.columns, name)), []).append((cell, value))
             if spec.x:
-                x = _scaled(number_of(runs[cell.key], spec.x), spec.scale.get(spec.x, ()))
+                x = _scaled(number_of(runs[cell.key], full[spec.x]), spec.scale.get(spec.x, ()))
                 points.setdefault(row, []).append((x, value))
     rows, columns = (list(dict.fromkeys(label[i] for label in numbers)) for i in (0, 1))
     if EPOCH in spec.columns:
@@ -286,6 +287,21 @@ def _taus(spec: TableSpec, measures: Sequence[str], targets: Sequence[str], foun
                 entries.append(Entry(*shown, tau, nan, n, low, high))
     rows, columns = (list(dict.fromkeys(getattr(e, name) for e in entries)) for name in ("row", "column"))
     return Summary(spec, rows, columns, entries)
+
+
+def full_name(name: str, measures: Sequence[str]) -> str:
+    """The one measure of a study that has this name and radius and at least these options; else the name itself."""
+    if name in measures or not measures:
+        return name
+    written = MeasureName.of(name)
+    fitting = [
+        full
+        for full in measures
+        if (one := MeasureName.of(full)).base == written.base
+        and one.radius == written.radius
+        and written.options.items() <= one.options.items()
+    ]
+    return fitting[0] if len(fitting) == 1 else name
 
 
 def short_names(measures: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Adaptive sharpness of a linear classifier whose weights are scaled: A modern look (Andriushchenko et al. 2023), Figure 1.
+"""Adaptive sharpness of a linear classifier with scaled weights: A modern look (Andriushchenko et al. 2023), Figure 1.
 
 Scaling the weights by a changes no answer, but the loss: adaptive sharpness tends to zero for large a, also after all
 training rows are classified correctly. Normalised logits (eq. 5) remove the scale. With logits +- <w, x> / 2 of two
@@ -75,7 +75,7 @@ def classifier(w: Tensor) -> nn.Linear:
 
 
 def weight_scaling(settings: Settings) -> Result:
-    """Figure 1 in closed form and measured: sharpness against the factor of the weights, with and without normalising."""
+    """Figure 1 in closed form and measured: sharpness over the scale of the weights, with and without normalising."""
     sizes = settings.of(Sizes(), rows=10, scales=13, measured=2)
     x, y = two_clusters(sizes, torch.Generator().manual_seed(settings.seed))
     w = trained_weights(x, y, sizes.steps, sizes.rate)
@@ -101,8 +101,8 @@ def weight_scaling(settings: Settings) -> Result:
         plain, normalised = (curves[f"{name}@{rho:g}"]["exact"] for name in forms)
         highest = max(range(len(scales)), key=plain.__getitem__)
         words.append(
-            f"At radius {rho:g}, sharpness is {plain[highest]:.3g} at scale {scales[highest]:.3g} and {plain[-1]:.3g} at "
-            f"scale {scales[-1]:g}; with normalised logits it is {_range(normalised)}."
+            f"At radius {rho:g}, sharpness is {plain[highest]:.3g} at scale {scales[highest]:.3g} and {plain[-1]:.3g} "
+            f"at scale {scales[-1]:g}; with normalised logits it is {_range(normalised)}."
         )
     words.append(f"Measured values differ from closed forms by at most {furthest:.1g}.")
     data = {"scales": scales, "measured_scales": few, "sharpness": curves, "sizes": vars(sizes), "seed": settings.seed}
