@@ -20,7 +20,7 @@ from steppe.papers.records import read_records
 from steppe.studies.protocol import EPOCH, VALUE
 from steppe.studies.selection import previewed_cells
 from steppe.studies.store import Store
-from steppe.studies.summary import labels_of
+from steppe.studies.summary import labels_of, short_names
 
 WRITERS = {  # data sets by name, with a few rows each
     "cifar10": lambda root: write_cifar_binary(root / "cifar-10-batches-bin", "cifar10", rows=16),
@@ -85,10 +85,32 @@ def test_every_recipe_has_its_files_and_the_paper_s_numbers_have_a_place(name: s
     for table, row, column in one.printed:
         spec = specs[table]
         for label, parts in ((row, spec.rows), (column, spec.columns)):
-            if spec.is_tau or {EPOCH, VALUE} & {*parts} or study.pool is not None:
-                continue  # labels are measures, targets or numbers of epochs
+            if {EPOCH, VALUE} & {*parts} or "group" in parts or (study.pool is not None and not spec.is_tau):
+                continue  # labels are numbers of epochs, values, or columns of the pool's table
+            if spec.is_tau:
+                shown = {"measure": short_names(study.measures).values(), "target": study.targets}
+                assert label in {spec.labels.get(name, name) for part in parts for name in shown[part]}
+                continue
             assert label in (labels_of(spec, planned, parts) or [""]) or (not parts and label == spec.value[0])
     assert all(printed.place for printed in one.printed.values())
+
+
+@pytest.mark.parametrize("budget", ["short", "paper"])
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("modern-look/fig6", ["modern-look/table3", "modern-look/table4"]),
+        ("sa-sam/fig2", ["sa-sam/fig4", "sa-sam/fig5"]),
+        ("sa-sam/fig3", ["sa-sam/fig5"]),
+    ],
+)
+def test_recipes_that_share_runs_have_their_keys_and_measures(name: str, others: list[str], budget: str) -> None:
+    """As their notes say: records of the others are all that they need."""
+    one, *rest = (recipe(n).study(budget) for n in (name, *others))
+    assert {c.key for c in previewed_cells(one)} == {c.key for other in rest for c in previewed_cells(other)}
+    for other in rest:
+        assert set(one.measures) <= set(other.measures)
+        assert set(one.targets) <= set(other.targets)
 
 
 OWN: dict[str, Any] = {

@@ -268,6 +268,8 @@ def _taus(spec: TableSpec, measures: Sequence[str], targets: Sequence[str], foun
     entries = []
     short = short_names(measures)
     for f in found.findings:
+        if f.measure not in short:
+            continue  # a measure of other studies on the same runs
         names = {"measure": f.measure, "target": f.target, "group": "all"}
         by_group = "group" in (*spec.rows, *spec.columns)
         if f.hypothesis != ("within groups" if by_group else spec.hypothesis):
@@ -280,7 +282,7 @@ def _taus(spec: TableSpec, measures: Sequence[str], targets: Sequence[str], foun
             if by_group
             else [("all", f.n, f.tau, f.low, f.high)]
         ):
-            labels = {**names, "group": name, "measure": short.get(f.measure, f.measure)}
+            labels = {**names, "group": name, "measure": short[f.measure]}
             row, column = (" ".join(labels[part] for part in parts) for parts in (spec.rows, spec.columns))
             if isfinite(tau):
                 shown = spec.labels.get(row, row), spec.labels.get(column, column)
