@@ -20,6 +20,7 @@ from data_files import (
     write_svhn,
     write_tiny_imagenet,
 )
+from pool_files import write_pool
 from recipe_table import recipe_table, written_table
 from studies_cells import BASE
 
@@ -29,7 +30,7 @@ from steppe.papers.records import read_records
 from steppe.studies.protocol import EPOCH, VALUE
 from steppe.studies.selection import previewed_cells
 from steppe.studies.store import Store
-from steppe.studies.summary import labels_of
+from steppe.studies.summary import labels_of, short_names
 
 WRITERS = {  # data sets by name, with a few rows each
     "cifar10": lambda root: write_cifar_binary(root / "cifar-10-batches-bin", "cifar10", rows=16),
@@ -69,6 +70,8 @@ def test_every_recipe_fills_every_cell_at_smoke(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     study = recipe(name).study("smoke")
+    if study.pool is not None:
+        write_pool(study, monkeypatch)
     planned = previewed_cells(study)
     write_data(tmp_path / "data", {str(c.config["data"]) for c in planned}, monkeypatch)
     data = answered(capsys, name, "--budget", "smoke", "--engine", "serial")
@@ -103,8 +106,12 @@ def test_every_recipe_has_its_files_and_the_paper_s_numbers_have_a_place(
     for table, row, column in one.printed:
         spec = specs[table]
         for label, parts in ((row, spec.rows), (column, spec.columns)):
-            if spec.is_tau or {EPOCH, VALUE} & {*parts} or study.pool is not None:
-                continue  # labels are measures, targets or numbers of epochs
+            if {EPOCH, VALUE} & {*parts} or "group" in parts or (study.pool is not None and not spec.is_tau):
+                continue  # labels are numbers of epochs, values, or columns of the pool's table
+            if spec.is_tau:
+                shown = {"measure": short_names(study.measures).values(), "target": study.targets}
+                assert label in {spec.labels.get(name, name) for part in parts for name in shown[part]}
+                continue
             assert label in (labels_of(spec, planned, parts) or [""]) or (not parts and label == spec.value[0])
     assert all(printed.place for printed in one.printed.values())
 
@@ -133,6 +140,24 @@ def test_readme_shows_what_is_printed(
     start = next(i for i, line in enumerate(printed) if line.startswith("CIFAR-10"))
     table = [line for line in printed[start : printed.index("", start)] if "─" not in line]
     assert [without_ours(line) for line in shown] == [without_ours(line) for line in table]
+
+
+@pytest.mark.parametrize("budget", ["short", "paper"])
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("modern-look/fig6", ["modern-look/table3", "modern-look/table4"]),
+        ("sa-sam/fig2", ["sa-sam/fig4", "sa-sam/fig5"]),
+        ("sa-sam/fig3", ["sa-sam/fig5"]),
+    ],
+)
+def test_recipes_that_share_runs_have_their_keys_and_measures(name: str, others: list[str], budget: str) -> None:
+    """As their notes say: records of the others are all that they need."""
+    one, *rest = (recipe(n).study(budget) for n in (name, *others))
+    assert {c.key for c in previewed_cells(one)} == {c.key for other in rest for c in previewed_cells(other)}
+    for other in rest:
+        assert set(one.measures) <= set(other.measures)
+        assert set(one.targets) <= set(other.targets)
 
 
 OWN: dict[str, Any] = {
@@ -305,6 +330,8 @@ def test_theory_and_unknown_names(
     file = Path("studies/theory/wishart-moments/wishart-moments.json")
     file.write_text(file.read_text().replace('"quick": true', '"quick": false'))
     assert {row["name"]: row["state"] for row in answered(capsys, "--list")}["theory/wishart-moments"] == "full"
+    assert "10 of 10 rows" in told(capsys, "modern-look/fig1")  # a figure of a paper
+    assert list(Path("studies/modern-look/fig1").glob("*.html"))
     assert main(["reproduce", "universal/table3"]) == 2
     assert "universal/table2" in capsys.readouterr().err
 

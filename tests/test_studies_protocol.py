@@ -18,7 +18,7 @@ from steppe.studies.plan import Study
 from steppe.studies.run import run
 from steppe.studies.selection import choices, planned_cells, previewed_cells, selection_words
 from steppe.studies.store import Store
-from steppe.studies.summary import Summary, summaries
+from steppe.studies.summary import Summary, full_name, summaries
 from steppe.studies.table import Measured, Run, Table
 
 
@@ -62,6 +62,8 @@ def test_a_budget_merges_mappings_replaces_lists_and_removes_nulls() -> None:
         ({"table": {"rows": "epoch"}}, "epochs are columns"),
         ({"table": {"rows": "method", "value": "tau"}}, "rows and columns of tau are of measure, target, group"),
         ({"table": {"rows": "method", "draw": "scatter"}}, "`draw: scatter` and `x: NAME` go together"),
+        ({"table": {"rows": "method", "target": "lr"}}, "target is for `value: tau`; a scatter has `x: lr`"),
+        ({"table": {"rows": "measure", "value": "tau", "target": "rate"}}, "no setting or axis"),
         ({"table": {"rows": "method", "runs": "last"}}, "there is no runs 'last'"),
         ({"table": [{"rows": "method"}, {"rows": "lr"}]}, "different names"),
         ({"table": {"row": "method"}}, "there is no key of table 'row'"),
@@ -310,6 +312,47 @@ def test_correlations_are_the_findings() -> None:
     assert [(e.row, e.column, e.n) for e in groups.entries] == [
         (m, f"method={g}", 8) for m in ("trace", "loss") for g in ("none", "sam")
     ]
+
+
+def test_correlations_with_a_setting() -> None:
+    """Tau of sharpness with the learning rate, over all runs and in groups; a scatter shows the same numbers."""
+    grid = {"lr": [0.01 * k for k in range(1, 9)], "method": ["none", "sam"]}
+    tau = {"rows": "measure", "columns": "target", "value": "tau", "target": "lr"}
+    tables = [
+        tau | {"name": "all"},
+        tau | {"name": "groups", "columns": "group"},
+        {"name": "points", "rows": "method", "value": "trace", "draw": "scatter", "x": "lr"},
+    ]
+    measures = ["trace", "worst_l2@0.1[m=8]", "worst_l2@0.1[m=4]", "worst_l2@0.2[m=8]"]
+    given = {"grid": grid, "measures": measures, "targets": ["test_error"], "groups": "method"}
+    made = study(**given, table=tables)
+    values = np.random.default_rng(2).normal(size=(16, 4))
+    planned = cells(study(**given))
+    runs = [
+        finished(c, test_error=0.5, measures={m: Measured(x) for m, x in zip(measures, v, strict=True)})
+        for c, v in zip(planned, values, strict=True)
+    ]
+    over_all, groups, points = summaries(made, planned, Table(runs), lambda key: [])
+    rates = [c.config["lr"] for c in planned]
+    assert [e.row for e in over_all.entries] == [  # options are in a name where another measure differs in them alone
+        "trace", "worst_l2@0.1[m=8]", "worst_l2@0.1[m=4]", "worst_l2@0.2"
+    ]  # fmt: skip
+    agree = np.sign(np.subtract.outer(rates, rates)) * np.sign(np.subtract.outer(values[:, 0], values[:, 0]))
+    assert over_all.entries[0].value == pytest.approx(agree.sum() / (16 * 15))  # tau-a: equal rates count zero
+    plain = [k for k, c in enumerate(planned) if c.config["method"] == "none"]
+    within = groups.entry("worst_l2@0.2", "method=none")
+    assert within is not None
+    assert within.value == pytest.approx(stats.kendalltau(np.array(rates)[plain], values[plain, 3]).statistic)
+    assert sorted(points.points["none"]) == sorted((rates[k], values[k, 0]) for k in plain)
+
+
+def test_a_measure_may_be_named_with_a_part_of_its_options() -> None:
+    measures = ["trace", "worst_l2@0.1[m=8,steps=1]", "worst_l2@0.1[m=4,steps=1]", "worst_l2@0.2[m=8]"]
+    assert full_name("trace", measures) == "trace"
+    assert full_name("worst_l2@0.2", measures) == "worst_l2@0.2[m=8]"
+    assert full_name("worst_l2@0.1[m=4]", measures) == "worst_l2@0.1[m=4,steps=1]"
+    for other in ("worst_l2@0.1", "worst_l2", "worst_l2@0.1[m=2]", "test_error"):  # two fit, or none
+        assert full_name(other, measures) == other
 
 
 def test_errors_by_severity_are_those_of_runs_with_one_severity(tmp_path: Any) -> None:

@@ -1,4 +1,4 @@
-"""Diagonal linear networks against dense Hessians, and the study of sparse regression; sharpness of small radii."""
+"""Diagonal linear networks against dense Hessians, sparse regression; sharpness of scaled weights and small radii."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from steppe.measures import Curvature, Dense, Objective
 from steppe.nn.mlp import DiagonalLinear
 from steppe.theory import diagonal_networks as diagonal
 from steppe.theory import small_radius
+from steppe.theory import weight_scaling as scaling
 from steppe.theory.result import Settings
 
 F64 = torch.float64
@@ -177,6 +178,38 @@ def test_sparse_regression_as_a_study() -> None:
     assert tau["||β||₁"]["tr, adaptive"] > 0.85
     assert len(result.figure["data"]) == 4
     assert len(result.words) == 4
+
+
+# -- scaled weights ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rho", "normalised"), [(0.3, False), (0.3, True), (1.1, False), (1.1, True)])
+def test_sharpness_of_a_linear_classifier_is_that_of_the_worst_corner(rho: float, normalised: bool) -> None:
+    """The loss is convex in the logits, so the worst point of a box is a corner: all of them are tried, row by row."""
+    sizes = scaling.Sizes(rows=12, dimension=3, spread=0.6)
+    x, y = scaling.two_clusters(sizes, torch.Generator().manual_seed(0))
+    w = 0.7 * scaling.trained_weights(x, y, 20, 1.0)
+    model, classes = scaling.classifier(w), (y > 0).long()
+
+    def losses(weight: Tensor) -> Tensor:
+        logits = x @ weight.T
+        logits = logits / logits.std(1, correction=0, keepdim=True) if normalised else logits
+        return torch.nn.functional.cross_entropy(logits, classes, reduction="none")
+
+    weight = model.weight.detach()
+    corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 6).reshape(-1, 2, 3)
+    worst = torch.stack([losses(weight * (1 + rho * corner)) for corner in corners]).amax(0)
+    form = scaling.normalised_sharpness if normalised else scaling.sharpness
+    assert float(form(x, y, w, rho)) == pytest.approx(float((worst - losses(weight)).mean()), abs=1e-12)
+
+
+def test_weight_scaling_as_a_study() -> None:
+    result = scaling.weight_scaling(Settings(sizes={"scales": 7, "measured": 2, "radii": [0.5]}))
+    plain, normalised = (curve["exact"] for curve in result.data["sharpness"].values())
+    assert max(plain) > 0.1 > 1e-6 > plain[-1]  # it rises, and tends to zero
+    assert len(set(normalised)) == 1
+    for curve in result.data["sharpness"].values():
+        assert curve["measured"] == pytest.approx([curve["exact"][0], curve["exact"][-1]], abs=1e-9)
 
 
 # -- small radii ------------------------------------------------------------------------------------------------------

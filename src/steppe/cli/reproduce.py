@@ -54,8 +54,8 @@ def run(which: Which, engine: Engine, listing: Listing) -> Output:
     """Run a recipe as a study, and print and write its tables beside the paper's."""
     if listing.list or which.name is None:
         return _listed(which)
-    if which.name.startswith(THEORY):
-        return _theory(which)
+    if (in_theory := _name_in_theory(which.name)) is not None:
+        return _theory(which, in_theory)
     with usage_errors():
         found = recipe(which.name)
         if which.budget not in found.content.get("budgets", {}):
@@ -153,10 +153,18 @@ def _dry(study: Study) -> Output:
     return Output(projection.to_dict(), [listed, "", *words])
 
 
-def _theory(which: Which) -> Output:
+def _name_in_theory(name: str) -> str | None:
+    """The study of `steppe theory` that a name is, as theory/NAME or as a figure of a paper."""
+    from ..theory.registry import NAMED
+
+    if name.startswith(THEORY):
+        return name.removeprefix(THEORY)
+    return next((study for study, entry in NAMED.items() if entry.recipe == name), None)
+
+
+def _theory(which: Which, name: str) -> Output:
     from . import theory
 
-    name = str(which.name).removeprefix(THEORY)
     return theory.run(theory.Which(name, which.out or f"studies/{which.name}", quick=which.budget == "smoke"))
 
 
@@ -165,7 +173,7 @@ def _listed(which: Which) -> Output:
     from ..theory.registry import NAMED
 
     root = which.out or "studies"
-    theory = [theory_state(THEORY + name, name, entry.about, root) for name, entry in NAMED.items()]
+    theory = [theory_state(entry.recipe or THEORY + name, name, entry.about, root) for name, entry in NAMED.items()]
     rows = [state.to_dict() for state in (*states(root), *theory)]
     shown = table("recipe", "shows", "state", "date", "cells", fold=("shows",))
     for row in rows:

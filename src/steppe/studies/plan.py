@@ -209,6 +209,7 @@ class Study:
         for spec in self.table:
             words = OF_TAU if spec.is_tau else (VALUE, EPOCH)
             check_settings([*spec.rows, *spec.columns, *spec.where], [*axes, *words], f"table {spec.name}")
+            check_settings([spec.target] if spec.target else [], [], f"table {spec.name}")
 
     @classmethod
     def _of_budget(cls, given: Mapping[str, Any], name: str, budget: str) -> None:

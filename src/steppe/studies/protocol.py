@@ -148,6 +148,8 @@ class TableSpec:
         The number on the horizontal axis of a scatter.
     hypothesis : {"strong", "within groups", "weak"}
         Which pairs of runs tau compares.
+    target : str
+        For tau: a setting with numbers, such as lr, in the place of the study's targets.
 
     """
 
@@ -164,6 +166,7 @@ class TableSpec:
     draw: Draw = "points"
     x: str = ""
     hypothesis: Hypothesis = "strong"
+    target: str = ""
 
     @classmethod
     def of(cls, values: Any, place: str) -> TableSpec:
@@ -179,7 +182,7 @@ class TableSpec:
         for key, kind in (("runs", Stage), ("draw", Draw), ("hypothesis", Hypothesis)):
             if key in made and made[key] not in get_args(kind):
                 raise ValueError(f"{place}: {unknown(key, str(made[key]), get_args(kind))}")
-        for key in ("name", "title", "reference", "x"):
+        for key in ("name", "title", "reference", "x", "target"):
             made[key] = str(made.get(key, "table" if key == "name" else ""))
         made["where"] = {
             str(k): v if isinstance(v, list) else [v] for k, v in _mapping(made.get("where", {}), f"{place}.where")
@@ -200,6 +203,8 @@ class TableSpec:
             wrong = [name for name in (*self.rows, *self.columns) if name not in OF_TAU]
             if wrong or not (self.rows or self.columns):
                 raise ValueError(f"{place}: rows and columns of tau are of {', '.join(OF_TAU)}, not {wrong}")
+        elif self.target:
+            raise ValueError(f"{place}: target is for `value: {TAU}`; a scatter has `x: {self.target}`")
         if len(self.value) > 1 and VALUE not in (*self.rows, *self.columns):
             raise ValueError(f"{place}: several values need `rows: {VALUE}` or `columns: {VALUE}`")
         if EPOCH in self.rows:

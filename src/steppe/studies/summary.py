@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite, log, log10, nan, sqrt
 from typing import Any
 
 import numpy as np
 
+from .._util.measure_names import MeasureName
 from .cell import Cell
 from .plan import Study
 from .protocol import EPOCH, OF_TAU, VALUE, TableSpec
@@ -114,10 +116,15 @@ def _summary(
     entering = [cell for cell in planned if _enters(spec, cell)]
     counted = admitted(study, of_plan(study, entering, table))
     if spec.is_tau:
+        targets = study.targets
+        if spec.target:
+            targets, found = [spec.target], None
+            counted = Table([replace(r, targets={spec.target: number_of(r, spec.target)}) for r in counted.runs])
         if found is None or spec.where or spec.runs != "final":
-            found = findings_of(counted, study.measures, study.targets)
-        return _taus(spec, study, found)
+            found = findings_of(counted, study.measures, targets)
+        return _taus(spec, study.measures, targets, found)
     runs = {run.key: run for run in counted.runs}
+    full = {name: full_name(name, study.measures) for name in (*spec.value, spec.x)}
     numbers: dict[tuple[str, str], list[tuple[Cell, float]]] = {}
     points: dict[str, list[tuple[float, float]]] = {}
     missing = set()
@@ -129,17 +136,17 @@ def _summary(
             row = label_of(spec, cell, spec.rows, name)
             if EPOCH in spec.columns:
                 for record in curves(cell.key):
-                    value = _scaled(_of_record(record, name), scales)
+                    value = _scaled(_of_record(record, full[name]), scales)
                     if isfinite(value):
                         numbers.setdefault((row, str(record.get("epoch"))), []).append((cell, value))
                 continue
-            value = _scaled(number_of(runs[cell.key], name), scales)
+            value = _scaled(number_of(runs[cell.key], full[name]), scales)
             if not isfinite(value):
                 missing.add(name)
                 continue
             numbers.setdefault((row, label_of(spec, cell, spec.columns, name)), []).append((cell, value))
             if spec.x:
-                x = _scaled(number_of(runs[cell.key], spec.x), spec.scale.get(spec.x, ()))
+                x = _scaled(number_of(runs[cell.key], full[spec.x]), spec.scale.get(spec.x, ()))
                 points.setdefault(row, []).append((x, value))
     rows, columns = (list(dict.fromkeys(label[i] for label in numbers)) for i in (0, 1))
     if EPOCH in spec.columns:
@@ -197,10 +204,14 @@ def _by_seed(runs: Sequence[tuple[Cell, float]]) -> dict[Any, float]:
 
 
 def number_of(run: Run, name: str) -> float:
-    """A target, a measure or another number of a run; nan if it has none of that name."""
+    """A target, a measure, another number of a run or a setting with numbers; nan if it has none of that name."""
     if name in run.targets:
         return run.targets[name]
-    return run.measures[name].value if name in run.measures else run.meta.get(name, nan)
+    if name in run.measures:
+        return run.measures[name].value
+    setting = run.setting(name)
+    is_number = isinstance(setting, (int, float)) and not isinstance(setting, bool)
+    return run.meta.get(name, float(setting) if is_number else nan)
 
 
 def _of_record(record: Mapping[str, Any], name: str) -> float:
@@ -266,15 +277,18 @@ def _slopes(spec: TableSpec, points: Mapping[str, Sequence[tuple[float, float]]]
     return [f"Slopes of the vertical over the horizontal axis, with 95 % intervals: {each}."]
 
 
-def _taus(spec: TableSpec, study: Study, found: Findings) -> Summary:
+def _taus(spec: TableSpec, measures: Sequence[str], targets: Sequence[str], found: Findings) -> Summary:
     """A table of correlations; what is neither a row nor a column is the study's first."""
     entries = []
+    short = short_names(measures)
     for f in found.findings:
+        if f.measure not in short:
+            continue  # a measure of other studies on the same runs
         names = {"measure": f.measure, "target": f.target, "group": "all"}
         by_group = "group" in (*spec.rows, *spec.columns)
         if f.hypothesis != ("within groups" if by_group else spec.hypothesis):
             continue
-        firsts = {"measure": study.measures[:1], "target": study.targets[:1]}
+        firsts = {"measure": measures[:1], "target": targets[:1]}
         if any(k in firsts and k not in (*spec.rows, *spec.columns) and names[k] not in firsts[k] for k in OF_TAU):
             continue
         for name, n, tau, low, high in (
@@ -282,14 +296,35 @@ def _taus(spec: TableSpec, study: Study, found: Findings) -> Summary:
             if by_group
             else [("all", f.n, f.tau, f.low, f.high)]
         ):
-            row, column = (
-                " ".join({**names, "group": name}[part] for part in parts) for parts in (spec.rows, spec.columns)
-            )
+            labels = {**names, "group": name, "measure": short[f.measure]}
+            row, column = (" ".join(labels[part] for part in parts) for parts in (spec.rows, spec.columns))
             if isfinite(tau):
                 shown = spec.labels.get(row, row), spec.labels.get(column, column)
                 entries.append(Entry(*shown, tau, nan, n, low, high))
     rows, columns = (list(dict.fromkeys(getattr(e, name) for e in entries)) for name in ("row", "column"))
     return Summary(spec, rows, columns, entries)
+
+
+def full_name(name: str, measures: Sequence[str]) -> str:
+    """The one measure of a study that has this name and radius and at least these options; else the name itself."""
+    if name in measures or not measures:
+        return name
+    written = MeasureName.of(name)
+    fitting = [
+        full
+        for full in measures
+        if (one := MeasureName.of(full)).base == written.base
+        and one.radius == written.radius
+        and written.options.items() <= one.options.items()
+    ]
+    return fitting[0] if len(fitting) == 1 else name
+
+
+def short_names(measures: Sequence[str]) -> dict[str, str]:
+    """The names of measures without options, where no two of them differ in options alone."""
+    bare = {name: str(replace(MeasureName.of(name), options={})) for name in measures}
+    count = Counter(bare.values())
+    return {name: short if count[short] == 1 else name for name, short in bare.items()}
 
 
 def _shown(value: Any) -> str:

@@ -24,6 +24,8 @@ class Entry:
         One line for `steppe theory`.
     paper
         The paper.
+    recipe
+        Its other name in `steppe reproduce`, if it is a figure of one of the papers.
 
     """
 
@@ -31,6 +33,7 @@ class Entry:
     function: str
     about: str
     paper: str
+    recipe: str = ""
 
     def load(self) -> Study:
         """Imports the study."""
@@ -60,7 +63,18 @@ NAMED: Mapping[str, Entry] = {
     ),
     "small-radius": Entry("small_radius", "asymptotics", "sharpness over its limit, against the radius", MODERN),
     "sparse-regression": Entry(
-        "diagonal_networks", "sparse_regression", "Figure 7: 200 diagonal networks and rank correlations", MODERN
+        "diagonal_networks",
+        "sparse_regression",
+        "Figure 7: 200 diagonal networks and rank correlations",
+        MODERN,
+        "modern-look/fig7",
+    ),
+    "weight-scaling": Entry(
+        "weight_scaling",
+        "weight_scaling",
+        "Figure 1: adaptive sharpness against the scale of the weights",
+        MODERN,
+        "modern-look/fig1",
     ),
     "gradient-congruence": Entry(
         "agnostic", "gradient_congruence", "Theorem 2 and the cosine of two gradients in training", AGNOSTIC
