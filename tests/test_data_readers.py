@@ -29,6 +29,7 @@ from data_files import (
 from PIL import Image
 
 from steppe.data import CATALOGUE, DATASETS, cifar_c, load
+from steppe.data.registry import loaded_once
 from steppe.data.unpickling import table
 
 
@@ -201,6 +202,21 @@ def test_pictures_of_all_sizes_are_brought_to_one(tmp_path: Path) -> None:
     train = load(f"folder:{tmp_path}@5").train
     assert train.inputs.shape[1:] == (3, 5, 5)
     assert (train.inputs[0, :, :, 1:4] > 200).all()
+
+
+def test_within_a_block_the_last_data_set_is_read_once(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_classes(tmp_path / name / "train", each=2)
+        write_classes(tmp_path / name / "test", each=1)
+    one, two = (f"folder:{tmp_path / name}" for name in ("one", "two"))
+    with loaded_once(), loaded_once():
+        first = load(one)
+        write_picture(tmp_path / "one" / "train" / "a" / "new.png")
+        assert load(one) is first
+        assert len(load(two).train) == 4
+        assert len(load(one).train) == 5  # read again: one data set is kept
+    write_picture(tmp_path / "one" / "train" / "a" / "newer.png")
+    assert len(load(one).train) == 6
 
 
 def test_npz_in_parts(tmp_path: Path) -> None:

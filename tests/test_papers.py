@@ -311,6 +311,9 @@ def test_projected_passes_are_those_of_the_runs(own: Recipe, capsys: pytest.Capt
         runs = store.table().runs
     done = {s: sum(r.meta["passes"] for r in runs if (r.config["validation"] > 0) == s) for s in (True, False)}
     assert [s["passes"] for s in projected["stages"]] == [done[True], done[False]]
+    for run in runs:  # training time is that of the steps
+        lines = Path("studies/paper/mine/smoke/runs", run.key, "metrics.jsonl").read_text().splitlines()
+        assert run.meta["training_seconds"] == pytest.approx(sum(json.loads(line)["seconds"] for line in lines))
     shutil.rmtree("studies/paper/mine/smoke/runs")
     after = answered(capsys, "paper/mine", "--dry-run")
     assert [s["open"] for s in after["stages"]] == [0, 0]
@@ -334,6 +337,15 @@ def test_theory_and_unknown_names(
     assert list(Path("studies/modern-look/fig1").glob("*.html"))
     assert main(["reproduce", "universal/table3"]) == 2
     assert "universal/table2" in capsys.readouterr().err
+
+
+def test_missing_initial_weights_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "agnostic/table3", "--budget", "short"]) == 1
+    assert "there are no weights at checkpoints/efficientnet-b4-imagenet.safetensors" in capsys.readouterr().err
+    assert not Path("studies").exists()
 
 
 @pytest.mark.parametrize(
