@@ -106,6 +106,7 @@ def _spearman(pairs: Tensor) -> Tensor:
 
 def _ranks(x: Tensor) -> Tensor:
     """Ranks from 1 on; equal numbers share the mean of theirs."""
+    x = x.contiguous()  # searchsorted warns otherwise
     ordered = x.sort().values
     below, up_to = torch.searchsorted(ordered, x), torch.searchsorted(ordered, x, right=True)
     return (below + up_to + 1).double() / 2
