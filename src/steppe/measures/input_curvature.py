@@ -106,8 +106,10 @@ def _spearman(pairs: Tensor) -> Tensor:
 
 def _ranks(x: Tensor) -> Tensor:
     """Ranks from 1 on; equal numbers share the mean of theirs."""
-    _, place, counts = x.unique(return_inverse=True, return_counts=True)
-    return (counts.cumsum(0) - (counts.double() - 1) / 2)[place]
+    x = x.contiguous()  # searchsorted warns otherwise
+    ordered = x.sort().values
+    below, up_to = torch.searchsorted(ordered, x), torch.searchsorted(ordered, x, right=True)
+    return (below + up_to + 1).double() / 2
 
 
 def _by_batch(objective: Objective, measure: InputCurvature, seed: int) -> Iterator[tuple[str, Tensor, Tensor]]:
