@@ -66,6 +66,7 @@ def test_digits_refuse_a_split_with_an_empty_side(rows):
 def test_digits_say_what_is_missing(monkeypatch):
     import sys
 
+    sys.modules[digits.__module__]._all_digits.cache_clear()  # earlier tests may have loaded them
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ImportError, match="pip install scikit-learn"):
         digits()

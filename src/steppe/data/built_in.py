@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import pi, sqrt
 
 import torch
@@ -26,6 +27,18 @@ def digits(training_rows: int = TRAINING_ROWS) -> Splits:
         The number of training rows, of 1797.
 
     """
+    dataset = _all_digits()
+    if not 0 < training_rows < len(dataset):
+        raise ValueError(
+            f"digits has {len(dataset)} rows: training on {training_rows} of them leaves nothing to train or test on; "
+            f"take between 1 and {len(dataset) - 1}"
+        )
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
+    return Splits(train=dataset.rows(order[:training_rows]), test=dataset.rows(order[training_rows:]))
+
+
+@cache  # 115 kB, parsed from text; every run of a study loads them
+def _all_digits() -> Dataset:
     try:
         from sklearn.datasets import load_digits
     except ImportError as missing:
@@ -34,15 +47,8 @@ def digits(training_rows: int = TRAINING_ROWS) -> Splits:
         ) from missing
     data = load_digits()
     levels = torch.tensor(data.images, dtype=torch.float64).unsqueeze(1)
-    if not 0 < training_rows < len(levels):
-        raise ValueError(
-            f"digits has {len(levels)} rows: training on {training_rows} of them leaves nothing to train or test on; "
-            f"take between 1 and {len(levels) - 1}"
-        )
     images = (levels * 255 / 16).round().to(torch.uint8)
-    dataset = Dataset("digits", images, torch.tensor(data.target), tuple("0123456789"))
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))
-    return Splits(train=dataset.rows(order[:training_rows]), test=dataset.rows(order[training_rows:]))
+    return Dataset("digits", images, torch.tensor(data.target), tuple("0123456789"))
 
 
 TRUTH, TRAIN, TEST = range(3)  # uses of a seed: independent streams
