@@ -93,10 +93,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(settings, "__post_init__", cut_and_check)
 
-    runs = {"epochs": 2, "fraction": 0.1, "batch_size": 16, "measure_rows": 8, "evaluate_every": 2}
+    runs = {"epochs": 2, "fraction": 0.1, "batch_size": 20, "measure_rows": 4, "evaluate_every": 2}
     at_most(Config, runs | {"corruptions": ["contrast"], "severities": [1]})
     at_most(Ensemble, {"members": 2})
-    at_most(On, {"rows": 8, "batch": 4})
+    at_most(On, {"rows": 4, "batch": 4})
     at_most(Look, {"points": 3})
     at_most(Protocol, {"matrices": 2})
     of = Study.of.__func__  # type: ignore[attr-defined]
