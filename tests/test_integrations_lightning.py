@@ -158,6 +158,26 @@ def test_automatic_optimization_equals_a_loop(method: Method, accumulate: int, c
     assert trainer.global_step == EPOCHS * (5 if accumulate == 1 else 3)
 
 
+def test_a_training_step_of_a_parent_class_is_enough(tmp_path: Path) -> None:
+    class Plain(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return cross_entropy(self(batch[0]), batch[1])
+
+    class Sharp(SharpnessAwareSteps, Plain):
+        pass
+
+    class Sharper(Sharp):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return super().training_step(batch, batch_idx)
+
+    expected = network()
+    by_hand(steppe.SAM(rho=0.2), expected, 2, 0.1)
+    for kind in (Sharp, Sharper):
+        model = kind(steppe.SAM(rho=0.2))
+        fit(model, tmp_path, accumulate_grad_batches=2, gradient_clip_val=0.1)
+        assert distance(expected, model.net) < 1e-12
+
+
 def test_running_statistics_and_the_logged_loss_are_those_of_the_first_pass(tmp_path: Path) -> None:
     expected = network(norm=True)
     losses = by_hand(steppe.SAM(rho=0.2), expected)
@@ -272,6 +292,11 @@ def test_what_does_not_fit_is_one_error(tmp_path: Path) -> None:
 
         class Iterating(SharpnessAwareSteps, Net):
             def training_step(self, dataloader_iter: Any) -> None: ...
+
+    with pytest.raises(TypeError, match="has LightningModule before SharpnessAwareSteps"):
+
+        class Late(Net, SharpnessAwareSteps):
+            pass
 
     class Silent(SharpnessAwareSteps, Net):
         def training_step(self, batch: Any, batch_idx: int) -> None:

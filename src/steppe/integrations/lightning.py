@@ -21,6 +21,8 @@ from .engines import bind, engine_of
 with explained():
     from lightning.pytorch import Callback, LightningModule, Trainer
 
+WRAPPED = "_runs_in_passes"  # on a training_step
+
 
 class SharpnessAwareSteps:
     """Mix in before `LightningModule`; `training_step` stays as it is written for automatic optimization.
@@ -37,9 +39,15 @@ class SharpnessAwareSteps:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "training_step" in vars(cls):
-            _refuse_iterators(cls)
-            cls.training_step = _inside_passes(vars(cls)["training_step"])  # type: ignore[attr-defined]
+        if getattr(cls, "optimizer_step", None) is getattr(LightningModule, "optimizer_step", None):
+            raise TypeError(
+                f"{cls.__name__} has LightningModule before SharpnessAwareSteps, whose steps it replaces: write class "
+                f"{cls.__name__}(SharpnessAwareSteps, LightningModule)"
+            )
+        training_step: Any = getattr(cls, "training_step", None)  # of this class, or of a parent that is not wrapped
+        if training_step is not getattr(LightningModule, "training_step", None) and not hasattr(training_step, WRAPPED):
+            _refuse_iterators(cls.__name__, training_step)
+            cls.training_step = _inside_passes(training_step)  # type: ignore[attr-defined]
 
     @property
     def first_pass(self) -> bool:
@@ -113,6 +121,7 @@ def _inside_passes(training_step: Any) -> Any:
         finally:
             self._nested = False
 
+    setattr(step, WRAPPED, True)
     return step
 
 
@@ -150,10 +159,10 @@ def _loss_of(output: Any) -> Tensor:
     return loss  # type: ignore[no-any-return]
 
 
-def _refuse_iterators(cls: type) -> None:
-    if "dataloader_iter" in inspect.signature(vars(cls)["training_step"]).parameters:
+def _refuse_iterators(name: str, training_step: Any) -> None:
+    if "dataloader_iter" in inspect.signature(training_step).parameters:
         raise TypeError(
-            f"{cls.__name__}.training_step takes the iterator of the data loader, and a sharpness-aware step runs it "
+            f"{name}.training_step takes the iterator of the data loader, and a sharpness-aware step runs it "
             "several times on one batch: take the batch, training_step(self, batch, batch_idx)"
         )
 
