@@ -93,7 +93,7 @@ def test_no_step_waits_for_the_device(word: str) -> None:
 
 LAYERS = (
     "_util", "core", "methods", "optim", "cuda", "data", "nn", "measures", "training", "ensembles", "studies", "theory",
-    "papers", "cli",
+    "papers", "integrations", "cli",
 )  # fmt: skip
 
 
@@ -133,7 +133,12 @@ def test_nothing_concrete_is_inherited_from() -> None:
         for node in ast.walk(ast.parse(MODULES[module].read_text())):
             if not isinstance(node, ast.ClassDef):
                 continue
-            home = __import__(module, fromlist=["_"])
+            try:
+                home = __import__(module, fromlist=["_"])
+            except ModuleNotFoundError:  # an integration whose extra is not installed
+                if module.startswith("steppe.integrations."):
+                    continue
+                raise
             cls = getattr(home, node.name, None)
             for base in cls.__bases__ if inspect.isclass(cls) else ():
                 if base.__module__.startswith("steppe") and not getattr(base, "_is_protocol", False):

@@ -1,5 +1,6 @@
 from . import data as data
 from . import ensembles as ensembles
+from . import integrations as integrations
 from . import measures as measures
 from . import nn as nn
 from . import studies as studies

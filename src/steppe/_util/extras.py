@@ -27,6 +27,9 @@ EXTRAS: Mapping[str, Extra] = {
     "plotly": Extra("plotly", "study", "figures and pages"),
     "pyarrow": Extra("pyarrow", "parquet", "records of a study as .parquet"),
     "ray": Extra("ray", "ray", "`steppe study run --engine ray`"),
+    "accelerate": Extra("accelerate", "accelerate", "sharpness-aware steps in Accelerate"),
+    "lightning": Extra("lightning", "lightning", "sharpness-aware steps in Lightning"),
+    "transformers": Extra("transformers", "transformers", "sharpness-aware steps in Transformers"),
     "tensorboard": Extra("tensorboard", "tensorboard", "`steppe train --loggers tensorboard`"),
 }
 """By distribution; pyproject.toml states the versions."""

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..core.probe import Method
-from .base import STEP, OptimizerSite
+from .base import STEP, OptimizerSite, of_base
 from .finite import DeviceGuard, FiniteCheck, HostCheck, Planned, unplanned
 from .forward_state import ForwardState, Noise, RunningStatistics, SameNoise, warn_of_unreachable_statistics
 from .interrupts import interrupts_deferred
-from .misuse import NO_FIRST_STEP, PLAN_PENDING, refuse_base, refuse_method
+from .misuse import NO_FIRST_STEP, PLAN_PENDING, refuse_accelerate, refuse_base, refuse_method
 from .report import Report
-from .scaling import ask_optimizers, report_overflow
+from .scaling import ask_optimizers, enabled, report_overflow
 from .step import Gradients, Pass, PlanRunner, mark_left_gradients, refuse_accumulated
 from .weights import ParamLayout, maximizes, refuse_complex
 
@@ -85,17 +85,18 @@ class SharpnessAware(Optimizer):
         _DEFAULTS[base] = dict(method.options())
         self._prepare()
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        return self.base.param_groups
+    param_groups: list[dict[str, Any]] = of_base("param_groups")
+    state: Any = of_base("state")
+    defaults: dict[str, Any] = of_base("defaults")
 
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        return self.base.state
+    def train(self) -> None:
+        """Switches a base with modes, such as a schedule-free one, to training; call it outside of `passes()`."""
+        getattr(self.base, "train", lambda: None)()
 
-    @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        return self.base.defaults
+    def eval(self) -> None:
+        """Switches a base with modes, such as a schedule-free one, to evaluation."""
+        self._close_unfinished()
+        getattr(self.base, "eval", lambda: None)()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in KEPT}
@@ -180,6 +181,7 @@ class SharpnessAware(Optimizer):
             return self._apply()
         if self._planned is not None:
             raise RuntimeError(PLAN_PENDING)
+        refuse_accelerate(self)
         refuse_accumulated(self.param_groups)  # a closure clears gradients
         try:
             losses = self.run_passes(partial(Pass.run, closure=closure, held=held_out), mask=mask)
@@ -234,7 +236,7 @@ class SharpnessAware(Optimizer):
             self._discard()
         earlier = self._planned
         was_current = earlier is not None and earlier.current
-        scaler, layout, maximize = self._enabled_scaler(), self._param_layout(), maximizes(self.base.param_groups)
+        scaler, layout, maximize = enabled(self.scaler), self._param_layout(), maximizes(self.base.param_groups)
         layout.keeper.begin()
         space, replicas = layout.space, layout.replicas
         site = OptimizerSite(self.base, layout, self.seed, mask)
@@ -298,9 +300,6 @@ class SharpnessAware(Optimizer):
                     self._statistics.restore(planned.statistics)
                 self._planned = None
 
-    def _enabled_scaler(self) -> Any:
-        return self.scaler if self.scaler is not None and self.scaler.is_enabled() else None
-
     def _param_layout(self) -> ParamLayout:
         if self._layout is None or not self._layout.matches(self.param_groups):
             self._set_default_options()  # groups may have been added to the base
@@ -313,7 +312,7 @@ class SharpnessAware(Optimizer):
         if planned is None:
             return self._apply_unplanned()
         apply = self.device_guard or HostCheck("skip" if planned.overflow else self.on_nonfinite)
-        params, scaler = planned.site.space.params, self._enabled_scaler()
+        params, scaler = planned.site.space.params, enabled(self.scaler)
         before = [p._version for p in params]
         with interrupts_deferred():
             try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from torch import Tensor
@@ -51,6 +53,31 @@ def refuse_method(method: Any) -> None:
         lacking = ", ".join(missing or ["slots"])
         raise TypeError(
             f"the method is a steppe.Method such as steppe.SAM(rho=0.05), not {_described(method)}: it has no {lacking}"
+        )
+
+
+def refuse_accelerate(engine: Any) -> None:
+    """Raises if Accelerate's optimizer passes a closure that would not see all micro-batches, or scales its losses."""
+    if "accelerate.optimizer" not in sys.modules:
+        return
+    frame: FrameType | None = sys._getframe()  # the engine has no reference to its wrapper
+    while frame is not None and not (
+        frame.f_globals.get("__name__") == "accelerate.optimizer" and frame.f_code.co_name == "step"
+    ):
+        frame = frame.f_back
+    if frame is None:
+        return
+    wrapper = frame.f_locals["self"]
+    way_out = "write `for turn in steppe.integrations.accelerate.passes(opt): turn.backward(loss)`, then opt.step()"
+    if wrapper.gradient_state.num_steps > 1:
+        raise RuntimeError(
+            f"Accelerator(gradient_accumulation_steps={wrapper.gradient_state.num_steps}) calls the closure for the "
+            f"last micro-batch of a step only: leave it at 1 and {way_out}"
+        )
+    if wrapper.scaler is not None and wrapper.scaler is not engine.scaler:
+        raise RuntimeError(
+            "Accelerate scales the losses of the closure, and the optimizer has no scaler: make it by "
+            f"SharpnessAware(..., scaler=accelerator.scaler), or {way_out}"
         )
 
 

@@ -24,6 +24,11 @@ class Unscaled(Protocol):
         ...
 
 
+def enabled(scaler: Any) -> Any:
+    """The scaler, or None if it is disabled."""
+    return scaler if scaler is not None and scaler.is_enabled() else None
+
+
 def ask_optimizers(scaler: Any, device: torch.device) -> None:
     """Has a scaler ask optimizers that unscale for themselves, in `unscale_`, `step` and `update`."""
     scaler.scale(torch.ones((), device=device))  # makes its scale, which `scaler.step(opt, closure)` asks for first

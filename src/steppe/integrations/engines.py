@@ -1,0 +1,39 @@
+"""The engine inside another library's optimizer wrapper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ..core.rows import whole
+from ..optim.engine import SharpnessAware
+
+EXAMPLE = "steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), steppe.SAM(rho=0.05))"
+
+
+def engine_of(optimizer: Any) -> SharpnessAware:
+    """The `SharpnessAware` that an optimizer is or wraps."""
+    inner = optimizer
+    while type(inner) is not SharpnessAware:  # Fabric's wrapper is a subclass, with attributes of its own
+        inner = getattr(inner, "optimizer", None)
+        if inner is None:
+            raise TypeError(f"the optimizer is {type(optimizer).__name__}, not a SharpnessAware: make one by {EXAMPLE}")
+    return inner
+
+
+def bind(engine: SharpnessAware, model: nn.Module | None, scaler: Any) -> None:
+    """Gives an engine the model as it is trained, with its wrapper, and the library's GradScaler."""
+    model = engine.model if model is None else model
+    scaler = engine.scaler if scaler is None else scaler
+    if engine.model is not model or engine.scaler is not scaler:
+        engine.__setstate__({**engine.__getstate__(), "model": model, "scaler": scaler})
+
+
+def refuse_parts(probe: Any, method: object, library: str) -> None:
+    """Raises for a probe that a loss over the whole batch, with a backward pass, does not answer."""
+    if probe.rows is not whole or not probe.grad:
+        raise RuntimeError(
+            f"{type(method).__name__} uses parts of the batch, and {library} computes losses and gradients of whole "
+            "batches only: write a loop over opt.passes(), or use a method on whole batches such as steppe.SAM"
+        )

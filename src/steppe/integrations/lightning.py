@@ -1,0 +1,258 @@
+"""Sharpness-aware steps in Lightning's automatic and manual optimization, and a callback that measures."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Generator, Mapping
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._util.extras import explained
+from ..core.rows import whole
+from ..measures.run import measure
+from ..optim.engine import SharpnessAware
+from ..optim.step import Pass
+from .engines import bind, engine_of
+
+with explained():
+    from lightning.pytorch import Callback, LightningModule, Trainer
+
+WRAPPED = "_runs_in_passes"  # on a training_step
+
+
+class SharpnessAwareSteps:
+    """Mix in before `LightningModule`; `training_step` stays as it is written for automatic optimization.
+
+    With it `accumulate_grad_batches`, `gradient_clip_val`, GradScalers, hooks around the step, and methods on parts of
+    the batch are right: every micro-batch of a step runs in every pass, and the resulting gradient is clipped once.
+    `self.log` logs in the first pass only. The model, with its wrapper, and the scaler reach the engine by themselves.
+    Micro-batches before the last of a step run together with that one: the loss in their `outputs` is 0.
+    """
+
+    _turn: Pass | None = None  # while a pass runs
+    _first_pass = True
+    _held: tuple[tuple[Any, ...], ...] = ()  # arguments of `training_step` of the earlier micro-batches
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if getattr(cls, "optimizer_step", None) is getattr(LightningModule, "optimizer_step", None):
+            raise TypeError(
+                f"{cls.__name__} has LightningModule before SharpnessAwareSteps, whose steps it replaces: write class "
+                f"{cls.__name__}(SharpnessAwareSteps, LightningModule)"
+            )
+        training_step: Any = getattr(cls, "training_step", None)  # of this class, or of a parent that is not wrapped
+        if training_step is not getattr(LightningModule, "training_step", None) and not hasattr(training_step, WRAPPED):
+            _refuse_iterators(cls.__name__, training_step)
+            cls.training_step = _inside_passes(training_step)  # type: ignore[attr-defined]
+
+    @property
+    def first_pass(self) -> bool:
+        """Whether a step is in its first pass: the place to update metrics in `training_step`."""
+        return self._first_pass
+
+    def log(self, *args: Any, **kwargs: Any) -> None:
+        """`LightningModule.log`, in the first pass of a step only."""
+        if self._first_pass:
+            super().log(*args, **kwargs)  # type: ignore[misc]
+
+    def on_train_epoch_start(self) -> None:
+        self._held = ()  # of an epoch that was left
+        super().on_train_epoch_start()  # type: ignore[misc]
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        """Runs all passes, the hooks around the step once, and the step."""
+        trainer: Any = self.trainer  # type: ignore[attr-defined]
+        if trainer.strategy.handles_gradient_accumulation:
+            raise RuntimeError(
+                f"{type(trainer.strategy).__name__} runs backward passes and accumulates by itself: use another "
+                "strategy, such as ddp"
+            )
+        if trainer.fit_loop._skip_backward:  # StochasticWeightAveraging computes running statistics, without steps
+            optimizer_closure()
+            return
+        engine = engine_of(optimizer)
+        scaler = _bound_scaler(engine, trainer)
+        result = None
+        try:
+            for number, turn in enumerate(turns := engine.passes()):
+                self._turn, self._first_pass = turn, number == 0
+                turn.run(lambda turn: self._all_micro_batches(trainer, optimizer_closure), None)
+                result = result or optimizer_closure._result
+        finally:
+            turns.close()
+            self._turn, self._first_pass, self._held = None, True, ()
+        optimizer_closure._result = result  # of the unperturbed weights
+        trainer.precision_plugin._after_closure(self, optimizer)
+        if scaler is None:
+            engine.step()
+        else:
+            scaler.step(engine)
+            scaler.update()
+
+    def _all_micro_batches(self, trainer: Any, last: Any) -> Tensor:
+        strategy, losses = trainer.strategy, []
+        no_sync = getattr(strategy.model, "no_sync", nullcontext)
+        for args in self._held:
+            with no_sync():
+                loss = _loss_of(strategy.training_step(*args)) / trainer.accumulate_grad_batches
+                strategy.backward(loss, None)
+            losses.append(loss.detach())
+        losses.append(_loss_of(last()))
+        return torch.stack(losses).sum()
+
+
+def _inside_passes(training_step: Any) -> Any:
+    """Keeps the batch until its step, and runs `training_step` on the rows of the pass."""
+
+    @wraps(training_step)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self, "_nested", False) or not self.automatic_optimization or self.trainer.fit_loop._skip_backward:
+            return training_step(self, *args, **kwargs)
+        if self._turn is None:
+            self._held = (*self._held, args)
+            return torch.zeros((), device=self.device, requires_grad=True)
+        self._nested = True  # training_step of a parent class is wrapped too
+        try:
+            return training_step(self, *_rows(self._turn, args), **kwargs)
+        finally:
+            self._nested = False
+
+    setattr(step, WRAPPED, True)
+    return step
+
+
+def _rows(turn: Pass, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of `training_step` with the rows of the pass."""
+    if turn.held_out or not turn.probe.grad:
+        raise RuntimeError(
+            "the method uses held-out data or losses without gradients, which automatic optimization does not have: "
+            "set automatic_optimization = False and write a loop over steppe.integrations.lightning.passes(opt)"
+        )
+    if turn.probe.rows is whole:
+        return args
+    batch, *others = args
+    if isinstance(batch, Tensor):
+        return turn.rows(batch), *others
+    if isinstance(batch, tuple | list) and all(isinstance(x, Tensor) for x in batch):
+        picked = turn.rows(*batch)
+        return type(batch)(picked if len(batch) > 1 else [picked]), *others
+    if isinstance(batch, Mapping) and all(isinstance(x, Tensor) for x in batch.values()):
+        picked = turn.rows(*batch.values())
+        return dict(zip(batch, picked if len(batch) > 1 else [picked], strict=True)), *others
+    raise TypeError(
+        f"the method uses parts of the batch, and this batch is a {type(batch).__name__}: use a tensor, or a tuple or "
+        "dictionary of tensors with one row per example"
+    )
+
+
+def _loss_of(output: Any) -> Tensor:
+    loss = output.get("loss") if isinstance(output, Mapping) else output
+    if loss is None:
+        raise RuntimeError(
+            "training_step returned no loss, and every pass of a sharpness-aware step needs one: filter such batches "
+            "in the data loader"
+        )
+    return loss  # type: ignore[no-any-return]
+
+
+def _refuse_iterators(name: str, training_step: Any) -> None:
+    if "dataloader_iter" in inspect.signature(training_step).parameters:
+        raise TypeError(
+            f"{name}.training_step takes the iterator of the data loader, and a sharpness-aware step runs it "
+            "several times on one batch: take the batch, training_step(self, batch, batch_idx)"
+        )
+
+
+def _bound_scaler(engine: SharpnessAware, trainer: Any) -> Any:
+    """The GradScaler of the trainer; the engine receives it and the model with its wrapper."""
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    bind(engine, trainer.strategy.model, scaler)
+    return scaler
+
+
+def _strategy_of(optimizer: Any) -> Any:
+    """The strategy of a LightningOptimizer; None for other optimizers, Fabric's too."""
+    strategy: Any = getattr(optimizer, "_strategy", None)
+    return strategy if getattr(strategy, "lightning_module", None) is not None else None
+
+
+def passes(optimizer: Any, *, accumulate: bool = False, mask: Tensor | None = None) -> Generator[Pass]:
+    """`SharpnessAware.passes` for the optimizer of `self.optimizers()`, or of `Fabric.setup`.
+
+    In manual optimization apply the gradient by `step(opt)` of this module: it counts in `global_step`.
+
+    Parameters
+    ----------
+    optimizer
+        A `LightningOptimizer`, an optimizer of Fabric, or a `SharpnessAware`.
+    accumulate, mask
+        As in `SharpnessAware.passes`.
+
+    """
+    engine, strategy = engine_of(optimizer), _strategy_of(optimizer)
+    if strategy is not None:
+        _bound_scaler(engine, strategy.lightning_module.trainer)
+    return engine.passes(accumulate=accumulate, mask=mask)
+
+
+def step(optimizer: Any) -> None:
+    """Applies the gradient of `passes(opt)` in manual optimization; clip it before by `self.clip_gradients`.
+
+    Parameters
+    ----------
+    optimizer
+        The optimizer of `self.optimizers()`.
+
+    """
+    engine, strategy = engine_of(optimizer), _strategy_of(optimizer)
+    if strategy is None:
+        raise TypeError(
+            f"step takes an optimizer of self.optimizers(), not {type(optimizer).__name__}: call opt.step()"
+        )
+    precision = strategy.precision_plugin
+    if getattr(precision, "scaler", None) is not None:
+        optimizer.step()  # steps the scaler, without a closure
+        return
+    # LightningOptimizer.step passes a closure that does nothing, and the gradient is there already
+    optimizer._on_before_step()
+    precision._after_closure(strategy.lightning_module, engine)
+    engine.step()
+    optimizer._on_after_step()
+
+
+class SharpnessMonitor(Callback):  # type: ignore[misc]
+    """Measures the model at the end of every k-th epoch and logs each value and its standard error.
+
+    Parameters
+    ----------
+    data, loss_fn, measures, **options
+        As in `steppe.measure`.
+    every
+        The number of epochs between measurements.
+
+    """
+
+    def __init__(self, data: Any, loss_fn: Any = None, measures: Any = "lambda_max", *, every: int = 1, **options: Any):
+        if every < 1:
+            raise ValueError(f"every is a number of epochs from 1 on, not {every}")
+        self.data, self.loss_fn, self.measures, self.every, self.options = data, loss_fn, measures, every, options
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if (trainer.current_epoch + 1) % self.every:
+            return
+        modes = {module: module.training for module in pl_module.modules()}
+        pl_module.eval()
+        try:
+            results = measure(pl_module, self.loss_fn, self.data, self.measures, progress=False, **self.options)
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+        if results.failures:
+            raise RuntimeError("; ".join(f"{name}: {why}" for name, why in results.failures.items()))
+        for name in results:
+            pl_module.log(name, results[name].value)
+            pl_module.log(f"{name}_stderr", results[name].stderr)

@@ -1,0 +1,97 @@
+"""A Trainer of Transformers whose optimizer steps are sharpness-aware."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .._util.extras import explained
+from ..core.probe import Method
+from ..optim.engine import SharpnessAware
+from ..optim.step import Pass
+from .engines import bind, engine_of, refuse_parts
+
+with explained():
+    from transformers import Trainer
+
+OWN_BACKWARD = ("lomo", "layerwise")  # in the names of optimizers that step during the backward pass
+
+
+class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
+    """`Trainer` with sharpness-aware steps: every micro-batch of a step runs in every pass.
+
+    Clipping, schedulers, callbacks, checkpoints and resuming are those of `Trainer`. The logged loss is that at the
+    unperturbed weights.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As for `Trainer`.
+    method
+        A method such as `steppe.SAM(rho=0.05)`, around the optimizer that `Trainer` creates. None if `optimizers` or
+        `optimizer_cls_and_kwargs` give a `SharpnessAware`.
+    options
+        Keyword arguments of `SharpnessAware`, such as `{"seed": 1}`.
+
+    """
+
+    optimizer: Any
+
+    def __init__(
+        self, *args: Any, method: Method | None = None, options: dict[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        self.method, self.options = method, options or {}
+        self._batches: list[Any] = []  # the micro-batches of the step
+        self._seen = 0  # how many of them `Trainer` has passed to `training_step`
+        super().__init__(*args, **kwargs)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
+        """The optimizer of `Trainer`, inside a `SharpnessAware`."""
+        name = str(getattr(self.args.optim, "value", self.args.optim))
+        if self.optimizer is None and any(word in name for word in OWN_BACKWARD):
+            raise ValueError(
+                f"optim={name!r} steps during the backward pass, and a sharpness-aware step has several: use another "
+                "optim, such as adamw_torch"
+            )
+        base = super().create_optimizer(*args, **kwargs)
+        if self.method is not None and not isinstance(base, SharpnessAware):
+            self.optimizer = SharpnessAware(base, self.method, **self.options)
+        engine_of(self.optimizer)  # raises if there is none
+        return self.optimizer  # type: ignore[no-any-return]
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        self._batches, items = super().get_batch_samples(*args, **kwargs)
+        self._seen = 0
+        return self._batches, items
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Runs all passes at the last micro-batch of a step, and returns the loss of the first pass."""
+        self._seen += 1
+        if self._seen < len(self._batches):
+            return torch.zeros((), device=self.args.device)  # its loss is part of that of the last one
+        if self.is_deepspeed_enabled:
+            raise RuntimeError("DeepSpeed runs backward passes and steps by itself: train with DDP or FSDP2 instead")
+        engine = engine_of(self.optimizer)
+        bind(engine, model, self.accelerator.scaler)
+        engine.train()
+
+        def run(turn: Pass) -> Any:
+            refuse_parts(turn.probe, engine.method, "Trainer")
+            return turn.run(lambda: self._all_micro_batches(model, num_items_in_batch), None)
+
+        self._batches = self._batches or [inputs]
+        losses: list[Tensor] = engine.run_passes(run)
+        return losses[0]
+
+    def _all_micro_batches(self, model: nn.Module, num_items_in_batch: Any) -> Tensor:
+        *first, last = self._batches
+        losses: list[Tensor] = []
+        for batch in first:
+            with self.accelerator.no_sync(model):
+                losses.append(super().training_step(model, copy(batch), num_items_in_batch))
+        losses.append(super().training_step(model, copy(last), num_items_in_batch))
+        return torch.stack(losses).sum()
