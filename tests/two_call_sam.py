@@ -1,4 +1,4 @@
-"""SAM by two calls, rewritten from the description of davda54/sam, which is not on PyPI: docs/coming_from.md uses it."""
+"""SAM by two calls, a rewrite of davda54/sam's procedure, which is not on PyPI; docs/coming_from.md uses it."""
 
 from __future__ import annotations
 
