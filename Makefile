@@ -8,11 +8,12 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pictures test lint bench bench-measures bench-gpu clean
+.PHONY: help demo docs pictures test lint bench bench-measures bench-gpu clean
 
 help:
 	@echo "make demo    a study of 80 small networks on digits with wrong labels: two tables, and a page in studies/digits"
 	@echo "make pictures   the pictures of the README, from the page of the demo (needs chromium)"
+	@echo "make docs    the docs site in docs/_build/html, without warnings"
 	@echo "make test    lint, types and all tests         (ARGS='-k sam' for some of them)"
 	@echo "make lint    ruff and mypy only"
 	@echo "make bench   time a step against the ideal and against pytorch_optimizer"
@@ -25,6 +26,11 @@ demo: .venv/ready
 
 pictures: .venv/ready
 	$(BIN)/python docs/pictures/make.py $(ARGS)
+
+# -W: a warning, such as a link that leads nowhere, is an error; -E: of every page, not only of changed ones
+docs: .venv/ready-for-docs
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html -c docs $(ARGS) . docs/_build/html
+	@echo docs/_build/html/index.html
 
 # two test processes on two cores: one thread each is fastest; worksteal keeps most files, and their fixtures, in one process
 test: export OMP_NUM_THREADS ?= 1
@@ -49,7 +55,7 @@ bench-gpu:
 	PYTHONPATH=src $(PYTHON) benchmarks/gpu.py $(ARGS)
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/ready: pyproject.toml constraints.txt requirements-oracles.txt
@@ -63,4 +69,9 @@ clean:
 .venv/ready-to-bench: .venv/ready
 	@echo "installing the benchmarks' peers into .venv"
 	@$(INSTALL) -e '.[dev,bench]'
+	@touch $@
+
+.venv/ready-for-docs: .venv/ready
+	@echo "installing sphinx into .venv"
+	@$(INSTALL) -e '.[dev,docs]'
 	@touch $@

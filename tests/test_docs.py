@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import socket
 import socketserver
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import two_call_sam
 from data_files import write_cifar_binary
 from safetensors.torch import save_file
 
@@ -130,6 +132,12 @@ def here(stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: No
             del sys.modules[name]
 
 
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        return int(one.getsockname()[1])
+
+
 # running blocks
 
 
@@ -166,7 +174,15 @@ def test_every_block_runs(
             (here / block.file).write_text(block.text)
     if page.name == "report.md":
         run(digits(), progress=False)
+    if page.name == "guides.md":  # what torchrun sets for one process
+        torchrun = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+        for name, value in torchrun.items():
+            monkeypatch.setenv(name, value)
     with warnings.catch_warnings():
+        if page.name == "coming_from.md":
+            pytest.importorskip("pytorch_optimizer", reason="an earlier .venv: `make test` installs it")
+            monkeypatch.setitem(sys.modules, "sam", two_call_sam)
+            warnings.simplefilter("ignore")  # of the other libraries
         warnings.filterwarnings("ignore", message="cifar10 under data has")  # far fewer rows than published
         for block in found:
             place = f"{page.name}:{block.line}"

@@ -114,14 +114,14 @@ def test_the_table_is_right_about(name: str) -> None:
 
 def test_commands_are_targets_of_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    assert {"demo", "test", "lint", "bench", "clean"} <= targets
+    assert {"demo", "docs", "test", "lint", "bench", "clean"} <= targets
     for text in (README, CONTRIBUTING, (ROOT / ".ci/run").read_text()):
         used = set(re.findall(r"(?:^|`|exec )make ([a-z]+)", text, flags=re.MULTILINE))
         assert used
         assert used <= targets
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "lint", "bench"])
+@pytest.mark.parametrize("target", ["demo", "docs", "test", "lint", "bench"])
 def test_a_target_makes_its_environment_with_the_constraints(target: str) -> None:
     command = ["make", "--dry-run", "--always-make", target]
     plan = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -137,7 +137,11 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    "page",
+    [
+        *("README.md", "CONTRIBUTING.md", "benchmarks/results/README.md"),
+        *(str(p.relative_to(ROOT)) for folder in ("docs", "docs/api") for p in (ROOT / folder).glob("*.md")),
+    ],
 )
 def test_links_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text()):
