@@ -39,10 +39,9 @@ from steppe import (
     gaussian,
     rademacher,
     sphere,
-    uphill,
 )
 from steppe.core.basis import flat
-from steppe.core.triple import LOG_CAP, Law, Times, identity
+from steppe.core.triple import LOG_CAP, Law, Times, identity, uphill
 from steppe.measures import AverageCase, Estimate, NotFinite, OneStep, PerBatch, SecondOrder, ZerothOrder
 from steppe.measures.estimate import summarise, with_cost
 

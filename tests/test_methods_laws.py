@@ -20,8 +20,8 @@ from steppe import (
     rademacher,
     sphere,
     trace_sam,
-    uphill,
 )
+from steppe.core.triple import uphill
 
 LAWS = {"sphere": sphere, "gaussian": gaussian, "rademacher": rademacher, "cube": Hypercube(0.01)}
 SIZES = ((3, 4), (5,), (3, 4), (2, 2, 2), (1,))  # two alike, which share a stack

@@ -18,9 +18,9 @@ from steppe import (
     PerPart,
     Plain,
     SharpnessAware,
-    Slope,
     frob_sam,
 )
+from steppe.core.ball import Slope
 
 A, W = random_hessian(6), random_vector(6)
 G = A @ W

@@ -23,8 +23,8 @@ from steppe import (
     rademacher,
     sphere,
     trace_sam,
-    uphill,
 )
+from steppe.core.triple import uphill
 
 PROBLEM = mlp_problem()
 
