@@ -53,7 +53,7 @@ def test_there_are_public_names_of_all_packages() -> None:
 def test_a_public_name_is_documented(module: str, name: str) -> None:
     public = getattr(import_module(module), name)
     homes = [f"{module}.{name}", f"steppe.{name}"]
-    if module == "steppe" and name in PACKAGES:
+    if module == "steppe" and name in (*PACKAGES, "integrations"):  # whose modules need packages: docs/integrations.md
         assert public.__doc__
         return
     directive = next((described()[home] for home in homes if home in described()), None)
