@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 .PHONY: help demo pictures test lint bench bench-measures bench-gpu clean
 
 help:
-	@echo "make demo    a study of 96 small networks on digits with wrong labels: two tables, and a page in studies/digits"
+	@echo "make demo    a study of 80 small networks on digits with wrong labels: two tables, and a page in studies/digits"
 	@echo "make pictures   the pictures of the README, from the page of the demo (needs chromium)"
 	@echo "make test    lint, types and all tests         (ARGS='-k sam' for some of them)"
 	@echo "make lint    ruff and mypy only"

@@ -79,14 +79,14 @@ class Repetition:
         return ", ".join(parts)
 
 
-# 1 to 5 are those on which drafts of the study were compared
+# 1 to 6 and 9 are those on which drafts of the study were compared
 REPETITIONS = (
     Repetition(0),
-    Repetition(6),
     Repetition(7, threads=2),
     Repetition(8, environment=WITHOUT_AVX),
-    Repetition(9),
     Repetition(10),
+    Repetition(11),
+    Repetition(12),
 )
 
 
@@ -226,9 +226,9 @@ def main(words: Sequence[str] | None = None) -> None:
     head = "# Verdicts of the built-in study, repeated\n\n`benchmarks/demo_verdicts.py`: what is repeated, and how."
     note = (
         "In parentheses: tau, or the difference to the plain optimizer in percent of its error. Distance: the "
-        "corrected p and the end of an interval that are closest to another verdict, of all repetitions. 0.05 decides for p. "
-        "Verdicts of a relation or a difference need intervals that exclude 0, and nulls intervals within 0.5 (tau) or "
-        "0.1 (differences, as a share of the plain optimizer's error)."
+        "corrected p and the end of an interval that are closest to another verdict, of all repetitions. 0.05 decides "
+        "for p. Verdicts of a relation or a difference need intervals that exclude 0, and nulls intervals within 0.5 "
+        "(tau) or 0.1 (differences, as a share of the plain optimizer's error)."
     )
     lines = [f"{head} {about}.\n", *how, f"\n{note}\n", *page(repeated), ""]
     print("\n".join(lines))

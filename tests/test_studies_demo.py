@@ -151,7 +151,7 @@ def test_a_study_is_repeated_and_stored(
     taus = [f["tau"] for f in kept["findings"]["findings"]]
     assert taus == [f.tau if isfinite(f.tau) else None for f in again.findings.findings]
     text = page.read_text()
-    assert "- 0: as it is\n- 1: seeds + 100\n" in text
+    assert "- 0: as it is\n- 7: seeds + 700, 2 threads\n" in text
     assert re.search(r"\| test_loss \| sam \| method \| [a-z ]+ \([-+]\d+ %\) \|", text)
     assert page.read_text() in capsys.readouterr().out
 

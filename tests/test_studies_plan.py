@@ -37,7 +37,7 @@ def test_the_embedded_study_is_what_it_says() -> None:
     from steppe.studies.plan import digits
 
     found = cells(digits())
-    assert len({c.name for c in found}) == len(found) == 96
+    assert len({c.name for c in found}) == len(found) == 80
     assert {c.config["data"] for c in found} == {"digits"}
     assert {c.config["label_noise"] for c in found} == {0.4}
     radii = {(c.config["method"], c.config["rho"]) for c in found}
