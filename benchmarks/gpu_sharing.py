@@ -204,11 +204,14 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+ONCE = "Each number is one measurement."
+
+
 def sharing(settings: Settings) -> Page:
     """Writes the page of the theme."""
     from steppe.studies.engines.mps import mps
 
-    page = Page("sharing", ABOUT, settings)
+    page = Page("sharing", ABOUT, settings, ONCE)
     note = stand_in_for_missing()
     if note:
         page.say(note, "")
@@ -276,7 +279,7 @@ def _equal(page: Page, digests: dict[tuple[str, Kind], list[str]]) -> None:
 
 def formats(settings: Settings) -> Page:
     """Writes the page about memory formats and compiled models."""
-    page = Page("formats", FORMATS, settings)
+    page = Page("formats", FORMATS, settings, ONCE)
     stand_in_for_missing()
     models = {"contiguous": "resnet18", "channels last": LAST, "channels last, compiled": COMPILED}
     if settings.quick:

@@ -205,10 +205,13 @@ def spread_and_interval(values: Sequence[float], form: str = ".3f") -> str:
     return f"{spread(values, form)}, 95 %: {low:{form}} - {high:{form}}"
 
 
+ROUNDS = "Medians with quartiles in parentheses; n is the number of rounds. Everything in a table ran interleaved."
+
+
 class Page:
     """The result page of a theme, printed and written line by line, so that an interrupted run loses nothing."""
 
-    def __init__(self, theme: str, about: str, settings: Settings):
+    def __init__(self, theme: str, about: str, settings: Settings, how: str = ROUNDS):
         self.theme, self.settings, self.lines, self.bars, self.ended = theme, settings, [], [], False
         self._start = time.perf_counter()
         flags = {
@@ -216,6 +219,7 @@ class Page:
             "--compile": settings.compiled,
             "--full": settings.full,
             "--data DIR": settings.data,
+            f"--rounds {settings.rounds}": settings.rounds,
         }
         command = " ".join(
             ["PYTHONPATH=src python benchmarks/gpu.py", theme, *(name for name, value in flags.items() if value)]
@@ -226,7 +230,7 @@ class Page:
             about.strip(),
             "",
             f"{datetime.date.today()}, {settings.name}, torch {torch.__version__}. Repeat with `{command}`.",
-            "Medians with quartiles in parentheses; n is the number of rounds. Everything in a table ran interleaved.",
+            how,
             "",
         )
         if settings.quick:
