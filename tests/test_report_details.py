@@ -10,17 +10,11 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 import pytest
-from pages import HOSTILE, Cell, Watched, browser, study, wait_until, written
+from pages import HOSTILE, Cell, Watched, study, wait_until, written
 
 from steppe.studies.report.definitions import label
 from steppe.studies.store import Store
 from steppe.training.config import Config
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")
@@ -49,21 +43,6 @@ def open_page(chromium):
     for watched in opened:
         watched.context.close()
         watched.check_quiet()
-
-
-@pytest.fixture(scope="module")
-def shared_page(chromium, report):
-    watched = Watched(chromium, report.as_uri())
-    yield watched
-    watched.context.close()
-
-
-@pytest.fixture
-def page(shared_page):
-    """One page for many tests, because loading it takes seconds; it is reset after each."""
-    yield shared_page.page
-    shared_page.reset()
-    shared_page.check_quiet()
 
 
 PHONE = {"width": 390, "height": 800}

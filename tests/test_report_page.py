@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from pages import HOSTILE, MEASURES, Cell, Watched, browser, cells, pdf_text, study, written
+from pages import HOSTILE, MEASURES, Cell, Watched, cells, pdf_text, study, written
 
 from steppe._util.numbers import number, with_error
 from steppe.studies.report import content, html
@@ -26,12 +26,6 @@ from steppe.training.config import Config
 FOREST_HEADS = ["τ", "95 % interval", "corrected p", "runs / configurations", "detectable τ"]
 SIGNS = {"predicts": "✓", "better": "✓", "predicts the opposite": "✕", "worse": "✕"}
 SIGNS |= {"no sign of it": "=", "no difference seen": "=", "cannot tell": "?"}
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as launched:
-        yield launched
 
 
 def reported(folder: Path, n: int, **how) -> Path:
@@ -66,21 +60,6 @@ def open_page(chromium):
     for watched in opened:
         watched.context.close()
         watched.check_quiet()
-
-
-@pytest.fixture(scope="module")
-def shared_page(chromium, report):
-    watched = Watched(chromium, report.as_uri())
-    yield watched
-    watched.context.close()
-
-
-@pytest.fixture
-def page(shared_page):
-    """One page for many tests, because loading it takes seconds; it is reset after each."""
-    yield shared_page.page
-    shared_page.reset()
-    shared_page.check_quiet()
 
 
 def filter_by(page, setting: str, value: str) -> None:

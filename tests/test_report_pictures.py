@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pages import MEASURES, browser, study, wait_until, written
+from pages import MEASURES, study, wait_until, written
 from scipy.stats import linregress
 from scipy.stats import t as t_distribution
 
@@ -26,12 +25,6 @@ from steppe.theory.panels import BLUE, Panel, line, picture
 
 WIDE = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 800}
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as launched:
-        yield launched
 
 
 def opened(launched: Any, file: Path, **how: Any) -> Any:
