@@ -36,15 +36,15 @@ def write_figure_page(figure: Mapping[str, Any], path: str | os.PathLike[str], t
         file.write(text.encode())
 
 
-def figure_page(figure: Mapping[str, Any], title: str, caption: str) -> str:
-    """Render the page of `write_figure_page`."""
-    from jinja2 import Environment
+def figure_page(figure: Mapping[str, Any], title: str, caption: str, template: str = "", **more: Any) -> str:
+    """Render the page of `write_figure_page`; `template` may fill the blocks of figure.html with `more` values."""
+    from jinja2 import DictLoader, Environment
     from markupsafe import Markup
 
     source, packed = plotly_source()
     script = (files(__package__) / "figure.js").read_text(encoding="utf-8")
-    template = (files(__package__) / "figure.html").read_text(encoding="utf-8")
-    values = {
+    base = (files(__package__) / "figure.html").read_text(encoding="utf-8")
+    values = more | {
         "title": title,
         "caption": caption,
         "policy": policy([script, source]),
@@ -52,7 +52,8 @@ def figure_page(figure: Mapping[str, Any], title: str, caption: str) -> str:
         "data": Markup(embedded(json_safe(figure))),
         "plotly": Markup(packed),
     }
-    return Environment(autoescape=True).from_string(template).render(values)
+    environment = Environment(autoescape=True, loader=DictLoader({"figure.html": base}))
+    return environment.from_string(template or base).render(values)
 
 
 def embedded(data: Any) -> str:

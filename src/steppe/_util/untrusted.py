@@ -12,8 +12,8 @@ DEEPEST = 64  # nested containers: the readers recurse. The state of optimizers 
 LONGEST = 10_000  # characters of a YAML scalar: YAML 1.1 reads 1:1:1... as one number, in quadratic time
 
 
-def yaml_in(path: Path) -> Any:
-    """Read a YAML file."""
+def yaml_in(path: Path, load: Callable[[str], Any] | None = None) -> Any:
+    """Read a YAML file with `load`, as in `from_yaml`."""
     size = path.stat().st_size
     if size > LARGEST:
         raise ValueError(f"{path} has {size:,} bytes, and at most {LARGEST:,} are read")
@@ -21,7 +21,7 @@ def yaml_in(path: Path) -> Any:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text in UTF-8") from error
-    return from_yaml(text, path)
+    return from_yaml(text, path, load)
 
 
 def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = None) -> Any:

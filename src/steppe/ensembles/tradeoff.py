@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import ceil, exp, floor, inf, isfinite, log, log10, nan, sqrt
 from typing import Any
 
+from .._util.colours import GREY, IN_TURN
 from .._util.offline import write_figure_page
 from ..measures.estimate import Estimate
 from .summary import Report
@@ -15,9 +16,7 @@ from .summary import Report
 Series = Mapping[str, Sequence[Report]]
 """Ensembles by the label of their series: one point each, one slope per series."""
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")  # Okabe and Ito: safe for colour-blind readers
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross")
-GREY = "#5F6368"
 GAP = 0.13  # between panels
 DIVERSITIES: Mapping[str, str] = {
     "der": "disagreement error ratio (Eq. 2)",
@@ -248,7 +247,7 @@ def _points(series: Series, diversity: str, rows: str, n: str) -> list[dict[str,
     traces: list[dict[str, Any]] = []
     fitted = slopes(series, diversity, rows)
     for number, (label, reports) in enumerate(series.items()):
-        colour, symbol = COLOURS[number % len(COLOURS)], SYMBOLS[number % len(SYMBOLS)]
+        colour, symbol = IN_TURN[number % len(IN_TURN)], SYMBOLS[number % len(SYMBOLS)]
         xs, ys = [r.sharpness for r in reports], [diversity_of(r, diversity, rows) for r in reports]
         axes = {"type": "scatter", "xaxis": f"x{n}", "yaxis": f"y{n}", "legendgroup": label}
         traces.append(axes | {
@@ -275,7 +274,7 @@ def _slopes(fitted: Mapping[str, Estimate], rows: str, n: str, offset: float) ->
     for number, (label, e) in enumerate(fitted.items()):
         if not isfinite(e.value):
             continue
-        colour, symbol = COLOURS[number % len(COLOURS)], SYMBOLS[number % len(SYMBOLS)]
+        colour, symbol = IN_TURN[number % len(IN_TURN)], SYMBOLS[number % len(SYMBOLS)]
         end = slope_interval(e)[1]
         width = [end - e.value] if isfinite(end) else [0.0]
         traces.append({

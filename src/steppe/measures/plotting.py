@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .._util.colours import BLUE, GREY, ORANGE, VERMILLION
 from .._util.extras import explained
 from .._util.offline import write_figure_page
 from .captions import caption, slices_of
@@ -18,7 +19,6 @@ from .paths import Path
 
 View = Literal["contour", "surface"]
 # Okabe and Ito's colours and cividis: distinguishable with any colour vision, and in grey
-BLUE, ORANGE, VERMILLION, GREY = "#0072B2", "#E69F00", "#D55E00", "#5F6368"
 LINES = (BLUE, VERMILLION, "#009E73", "#CC79A7")
 SCALE = "Cividis"
 WIDE = 20.0  # ratio of losses from which level lines are at powers of ten: equal steps would crowd the steepest corner

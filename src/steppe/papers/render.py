@@ -9,10 +9,11 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from .._util.export import csv_text, json_safe
+from .._util.colours import IN_TURN
+from .._util.export import csv_text
 from .._util.files import atomic_write
 from .._util.numbers import number, with_error
-from .._util.offline import embedded, plotly_source, policy
+from .._util.offline import figure_page
 from ..studies.protocol import EPOCH
 from ..studies.summary import Entry, Summary
 from .recipe import Printed
@@ -118,21 +119,10 @@ def write_files(folder: Path, title: str, tables: Sequence[Compared], words: Seq
 
 def page(title: str, tables: Sequence[Compared], words: Sequence[str], notes: str) -> str:
     """The page: tables, figures of the same numbers, and the recipe's notes; it sends no requests."""
-    from jinja2 import Environment
-    from markupsafe import Markup
-
-    source, packed = plotly_source()
-    script = (files("steppe._util") / "figure.js").read_text(encoding="utf-8")
-    template = (files(__package__) / "page.html").read_text(encoding="utf-8")
     shown = [{"name": t.name, "lines": lines(t), "remarks": remarks(t)} for t in tables]
-    values = {
-        "title": title, "tables": shown, "words": words, "notes": notes, "policy": policy([script, source]),
-        "script": Markup(script), "data": Markup(embedded(json_safe(figure(tables)))), "plotly": Markup(packed),
-    }  # fmt: skip
-    return Environment(autoescape=True).from_string(template).render(values)
-
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # Okabe and Ito 2008
+    template = (files(__package__) / "page.html").read_text(encoding="utf-8")
+    caption = "Means with 95 % intervals; open marks are the numbers of the paper."
+    return figure_page(figure(tables), title, caption, template, tables=shown, words=words, notes=notes)
 
 
 def figure(tables: Sequence[Compared]) -> dict[str, Any]:
@@ -160,7 +150,7 @@ def figure(tables: Sequence[Compared]) -> dict[str, Any]:
         for trace in _traces(table):
             group = trace["legendgroup"]
             known = any(group == other["legendgroup"] for other in data)
-            colour = colours.setdefault(group, COLOURS[len(colours) % len(COLOURS)])
+            colour = colours.setdefault(group, IN_TURN[len(colours) % len(IN_TURN)])
             marker = {"color": colour, **trace.pop("marker", {})}
             trace |= {"marker": marker, "line": {"color": colour, **trace.pop("line", {})}}
             data.append({**trace, "xaxis": f"x{end}", "yaxis": f"y{end}", "showlegend": not known})

@@ -22,10 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from ..core.vector import Vector
 from ..measures import Curvature, Objective
 from ..optim.build import build
-from .panels import BLUE, GREEN, GREY, ORANGE, VERMILLION, Panel, dots, line, picture
+from .panels import Panel, dots, line, picture
 from .result import Result, Settings
 from .small_radius import images, network
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from . import sharpbalance as sb
-from .panels import BLUE, GREEN, GREY, ORANGE, VERMILLION, Panel, line, picture
+from .panels import Panel, line, picture
 from .quadratic import Array, ascent, ball_maximum
 from .result import Result, Settings
 from .simulation import Draws, Protocol, draw

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .panels import BLUE, Panel, dots, picture
+from .._util.colours import BLUE
+from .panels import Panel, dots, picture
 from .result import Result, Settings
 
 # -- closed forms -----------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from . import sharpbalance as sb
-from .panels import BLUE, GREEN, GREY, ORANGE, VERMILLION, Panel, dots, line, picture
+from .panels import Panel, dots, line, picture
 from .result import Result, Settings
 from .simulation import Measured, Protocol, draw
 

@@ -8,7 +8,7 @@ from math import log10
 from typing import Any
 
 # the palette of Okabe and Ito, safe for all kinds of colour vision and distinct in grey
-BLUE, ORANGE, GREEN, VERMILLION, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#5F6368"
+from .._util.colours import GREY
 
 
 @dataclass(frozen=True)

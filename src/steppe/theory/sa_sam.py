@@ -22,12 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, one_hot
 
+from .._util.colours import BLUE, VERMILLION
 from ..core.probe import Method
 from ..measures import Eigenvalue, Objective
 from ..methods.sa_sam import SASAM, SASGD
 from ..methods.sam import SAM, Plain
 from ..optim.engine import SharpnessAware
-from .panels import BLUE, VERMILLION, Panel, line, picture
+from .panels import Panel, line, picture
 from .result import Result, Settings
 from .small_radius import images, network
 from .universal import Quadratic

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from .._util.colours import BLUE, GREEN, ORANGE, VERMILLION
 from ..core.ball import Ball
 from ..core.metric import Elementwise, Metric
 from ..data.built_in import digits
 from ..measures import AverageCase, AverageLimit, CurvatureLimit, Measure, Objective, SlopeLimit, WorstCase
-from .panels import BLUE, GREEN, ORANGE, VERMILLION, Panel, line, picture
+from .panels import Panel, line, picture
 from .result import Result, Settings
 
 MAGNITUDE = Elementwise(eta=0.0, everywhere=True)  # T = |w|, as in the propositions

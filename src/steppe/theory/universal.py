@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple, exponential
 from ..measures import Objective, SecondOrder
-from .panels import BLUE, GREEN, GREY, ORANGE, VERMILLION, Panel, dots, line, picture
+from .panels import Panel, dots, line, picture
 from .result import Result, Settings
 
 F64 = torch.float64

@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._util.colours import BLUE, GREEN, GREY, ORANGE, PURPLE
 from ..core.triple import DETERMINANT, Hypercube
 from ..methods.universal import UniversalSAM, det_sam, frob_sam, trace_sam
 from ..optim.engine import SharpnessAware
-from .panels import BLUE, GREEN, GREY, ORANGE, PURPLE, Panel, dots, line, picture
+from .panels import Panel, dots, line, picture
 from .result import Result, Settings
 
 # The curvatures a(s) and b(s) across the valley, as coefficients of 1, s, s^2: positive for every s. Their sum of
