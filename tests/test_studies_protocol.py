@@ -15,7 +15,7 @@ from studies_cells import BASE, contents, tiny
 from steppe.studies.cell import Cell, cells
 from steppe.studies.engines import Serial
 from steppe.studies.plan import Study
-from steppe.studies.run import run
+from steppe.studies.run import open_tasks, run
 from steppe.studies.selection import choices, planned_cells, previewed_cells, selection_words
 from steppe.studies.store import Store
 from steppe.studies.summary import Summary, full_name, summaries
@@ -365,3 +365,13 @@ def test_errors_by_severity_are_those_of_runs_with_one_severity(tmp_path: Any) -
         both, one = (r.targets for r in store.table().runs)
     assert both["corrupted_error@5"] == pytest.approx(one["corrupted_error"])
     assert both["corrupted_error@1"] + both["corrupted_error@5"] == pytest.approx(2 * both["corrupted_error"])
+
+
+def test_a_sweep_is_not_measured_along_its_epochs() -> None:
+    """Selection needs validation rows only; final runs are measured."""
+    select = {"per": ["method"], "runs": {"seed": [5]}, "base": {"validation": 0.0}}
+    given = {"base": BASE | {"validation": 0.2}, "grid": {"seed": [0, 1]}, "measures": ["loss"], "measure_every": 1}
+    both = study(**given, select=select)
+    tasks = {t.cell.stage: t for t in open_tasks(both, previewed_cells(both), Table([]), both.measures)}
+    assert (tasks["sweep"].measures, tasks["sweep"].along, tasks["sweep"].measure_every) == ([], (), None)
+    assert (tasks["final"].measures, tasks["final"].along, tasks["final"].measure_every) == (["loss"], ("loss",), 1)

@@ -314,3 +314,30 @@ def test_words_for_numbers():
     assert sentences.tau_words(-0.125) == "-0.12"
     assert sentences.listed(["a", "b", "c"]) == "a, b and c"
     assert isinstance(Comparison, type)
+
+
+def test_ensembles_are_compared_by_their_strategies():
+    """Each strategy against the deep ensemble of the same seed; its own settings are no part of the pairing."""
+    strategies = [
+        {"strategy": "deep", "method": "none"},
+        {"strategy": "deep+sam", "method": "sam", "rho": 0.2},
+        {"strategy": "sharpbalance", "method": "sam", "rho": 0.2, "share": 0.3},
+        {"strategy": "sharpbalance", "method": "sam", "rho": 0.2, "share": 0.5},
+    ]
+    runs = [
+        Run(
+            f"{i} {seed}",
+            "",
+            {**own, "members": 3, "seed": seed},
+            {},
+            "done",
+            {"test_error": 0.3 - i / 100 + seed / 50},
+        )
+        for i, own in enumerate(strategies)
+        for seed in range(5)
+    ]
+    made = contest(Table(runs), ["test_error"])
+    assert made.reference == "deep"
+    found = {c.contender: (c.pairs, round(c.difference, 6)) for c in made.comparisons}
+    expected = {"deep+sam": -0.01, "sharpbalance share=0.3": -0.02, "sharpbalance share=0.5": -0.03}
+    assert found == {name: (5, difference) for name, difference in expected.items()}

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from ..studies.check import check_names
+from ..studies.grid import split
 from ..studies.plan import Study
 from ..studies.run import still_open
 from ..studies.selection import previewed_cells
@@ -56,7 +57,7 @@ def project(study: Study) -> Projection:
     for cell in planned:
         if cell.key not in missing or cell.checkpoint is not None:
             continue
-        config = Config(**{k: v for k, v in cell.config.items() if k in Config.__dataclass_fields__})
+        config, ensemble = split(cell.config)
         like = _model_of(cell.config)
         if like not in speeds:
             speeds[like] = stored[like] if like in stored else probe(config)
@@ -65,7 +66,7 @@ def project(study: Study) -> Projection:
             )
             speed = f"{speeds[like]:.3g} s per pass of {config.batch_size} rows"
             basis.append(f"{config.model} on {config.data}: {speed}, {source}.")
-        passes[cell.key] = steps_of(config, rows) * passes_per_step(config) * int(cell.config.get("members") or 1)
+        passes[cell.key] = steps_of(config, rows) * passes_per_step(config) * (ensemble.members if ensemble else 1)
         hours[cell.key] = passes[cell.key] * speeds[like] / 3600
     stages = []
     for name in dict.fromkeys(cell.stage for cell in planned):

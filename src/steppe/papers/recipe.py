@@ -1,4 +1,4 @@
-"""Recipes by name: a folder with study.yaml, paper.csv (the printed numbers) and notes.md; and their state."""
+"""Recipes by name: a folder with study.yaml, paper.csv (the printed numbers) and notes.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .._util.names import unknown
-from .._util.untrusted import from_yaml
+from .._util.untrusted import yaml_in
 from ..studies.plan import Study
 
 Budget = Literal["smoke", "short", "paper"]
@@ -109,7 +109,7 @@ def recipe(name: str) -> Recipe:
 def _yaml(file: Path) -> dict[str, Any]:
     from jsonargparse import get_loader  # reads 1e-3 as a number, which YAML 1.1 does not
 
-    content = from_yaml(file.read_text(encoding="utf-8"), str(file), get_loader("yaml"))
+    content = yaml_in(file, get_loader("yaml"))
     if not isinstance(content, dict):
         raise ValueError(f"{file} has keys of a study, as in docs/papers.md")
     return content

@@ -17,7 +17,7 @@ from typing import Any
 from .._util.export import csv_text, json_safe
 from .._util.files import atomic_write
 from .._util.untrusted import from_json
-from ..studies.cell import Cell, as_stored
+from ..studies.cell import Cell, as_stored, own_settings
 from ..studies.plan import Study
 from ..studies.protocol import EPOCH
 from ..studies.selection import planned_cells
@@ -40,7 +40,7 @@ def write_records(study: Study, planned: Sequence[Cell], store: Store) -> Path:
         if run is None or run.state not in ("done", "failed"):
             continue
         row: dict[str, Any] = {"key": cell.key, "name": cell.name, "stage": cell.stage, "state": run.state}
-        row |= {"config": _json(_own_settings(cell)), "groups": _json(cell.groups)}
+        row |= {"config": _json(own_settings(cell.config)), "groups": _json(cell.groups)}
         row |= {"origin": _json(origins.get(cell.key, {})), "error": run.error}
         for name, value in run.targets.items():
             row |= {f"target.{name}": value, f"target.{name}.stderr": run.target_errors.get(name)}
@@ -112,7 +112,7 @@ def _pool_cell(row: Mapping[str, str]) -> Cell:
 
 
 def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:
-    if from_json(row["config"], RECORDS) != json.loads(_json(_own_settings(cell))):
+    if from_json(row["config"], RECORDS) != json.loads(_json(own_settings(cell.config))):
         raise ValueError(f"the record {cell.key} has another configuration than the cell of that key: was it edited?")
     store.add([as_stored(cell)])
     if row["state"] == "failed":
@@ -141,12 +141,6 @@ def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:
         curves=from_json(row["curves"], RECORDS) if row.get("curves") else (),
         versions=from_json(row["origin"], RECORDS),
     )
-
-
-def _own_settings(cell: Cell) -> dict[str, Any]:
-    """The settings of a cell that differ from their defaults and change numbers."""
-    usual = asdict(Config())
-    return {k: v for k, v in as_stored(cell).config.items() if k not in usual or v != usual[k]}
 
 
 def _nan(value: Any) -> float:

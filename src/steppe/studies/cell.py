@@ -201,10 +201,14 @@ def groups_of(study: Study, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def key_of(config: Mapping[str, Any]) -> str:
     """A hash of the settings that differ from their defaults: a setting that is added later changes no key."""
+    own = own_settings(config)
+    return short_hash(own | {"init": _fingerprint(Path(own["init"]))} if "init" in own else own)  # by its content
+
+
+def own_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that change numbers and differ from their defaults."""
     defaults = usual(config)
-    if config.get("init"):  # by its content
-        config = {**config, "init": _fingerprint(Path(config["init"]))}
-    return short_hash({k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *RESERVED) and v != defaults.get(k)})
+    return {k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *RESERVED) and v != defaults.get(k)}
 
 
 def short_hash(of: Mapping[str, Any]) -> str:

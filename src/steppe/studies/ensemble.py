@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -17,14 +16,18 @@ if TYPE_CHECKING:
     from ..ensembles.summary import Predictors
     from ..measures.estimate import Estimate
 
-SCORE = re.compile(r"(\w+)(?:\[rows=(train|validation|test|corrupted)\])?")
+ROWS = ("train", "validation", "test", "corrupted")  # that a score may be on
 
 
 def split_measures(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Measures of a model, and scores of an ensemble such as `der` or `der[rows=corrupted]`."""
     from ..ensembles.scores import SCORES
 
-    scores = [name for name in names if (match := SCORE.fullmatch(name)) and match[1] in SCORES]
+    scores = [name for name in names if MeasureName.of(name).base in SCORES]
+    for name in scores:
+        one = MeasureName.of(name)
+        if one.radius or one.options.keys() - {"rows"} or one.options.get("rows", "test") not in ROWS:
+            raise ValueError(f"measures: {name} is a score of ensembles, which takes rows only: {', '.join(ROWS)}")
     return [name for name in names if name not in scores], scores
 
 
@@ -53,7 +56,8 @@ def evaluate(trained: Trained, measures: Sequence[str]) -> Evaluated:
     values: dict[str, Estimate] = {}
     failures: dict[str, str] = {}
     for name in scores:
-        score, rows = SCORE.fullmatch(name).groups("test")  # type: ignore[union-attr]  # `split_measures` has matched
+        one = MeasureName.of(name)
+        score, rows = one.base, one.options.get("rows", "test")
         if rows not in by_rows:
             failures[name] = f"the ensemble has no {rows} rows: give `{'corruptions' if rows == 'corrupted' else rows}`"
         elif score not in by_rows[rows]:

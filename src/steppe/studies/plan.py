@@ -13,7 +13,7 @@ from .._util.untrusted import from_yaml
 from .engines.settings import EngineSettings
 from .grid import Draws, Grid, settings, types
 from .measured import measures_in, names_in, normalise_in, ood_in
-from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, TableSpec, check_settings, tables, with_budget
+from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, TableSpec, check_settings, known_keys, tables, with_budget
 from .show import Show
 
 TARGETS = {
@@ -157,7 +157,7 @@ class Study:
                     f"{key} is a setting of a run: write it under `base`, or under `grid` with a list of values"
                 )
         given = {RENAMED.get(key, key): value for key, value in given.items()}
-        _known_keys(given, KEYS, "key of a study")
+        known_keys(given, KEYS, "key of a study")
         budgets, given = given.get("budgets") or {}, with_budget(given, budget)
         for other in budgets if budget is None else ():
             cls._of_budget(with_budget({**given, "budgets": budgets}, other), name, other)
@@ -238,12 +238,6 @@ def digits() -> Study:
     """The study that comes with steppe, digits.yaml."""
     file = files(__package__) / "digits.yaml"
     return Study.of(from_yaml(file.read_text(encoding="utf-8"), str(file)), "digits")
-
-
-def _known_keys(values: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    for key in values:
-        if key not in known:
-            raise ValueError(unknown(what, str(key), known))
 
 
 def _text(key: str, value: Any) -> str:

@@ -105,7 +105,7 @@ class Select:
         """Parse `{by: validation_error, per: [method], runs: {seed: [100, 101]}, base: {validation: 0}}`."""
         if not isinstance(values, Mapping):
             raise ValueError(f"select takes by, per, runs and base, not {values!r}")
-        _known(values, [f.name for f in fields(cls)], "key of select")
+        known_keys(values, [f.name for f in fields(cls)], "key of select")
         by, per = values.get("by", BY[0]), _names(values.get("per"), "select.per")
         if by not in BY:
             raise ValueError(
@@ -174,7 +174,7 @@ class TableSpec:
         if not isinstance(values, Mapping):
             raise ValueError(f"{place} takes rows, columns and value, as in {{rows: method, columns: data}}")
         keys = ["as" if f.name == "scale" else f.name for f in fields(cls)]
-        _known(values, keys, f"key of {place}")
+        known_keys(values, keys, f"key of {place}")
         made = {str(k): v for k, v in values.items() if k != "as" and v is not None}
         for key in ("rows", "columns", "value"):
             if key in made:
@@ -256,7 +256,8 @@ def _mapping(value: Any, place: str) -> Sequence[tuple[Any, Any]]:
     return list(value.items())
 
 
-def _known(values: Mapping[str, Any], names: Sequence[str], what: str) -> None:
+def known_keys(values: Mapping[str, Any], names: Sequence[str], what: str) -> None:
+    """Raise for a key that is not among the names, with the nearest."""
     for key in values:
         if key not in names:
             raise ValueError(unknown(what, str(key), names))

@@ -213,8 +213,9 @@ def open_tasks(
             targets = [*needed, *(t for t in cell.known if t in TARGETS), *shifted]
         if missing or not_stored or run.state != "done":
             targets = [t for t in dict.fromkeys(targets) if t not in run.targets]
-            along = study.measures if study.measure_every is not None else ()
-            folder, every = study.run_folder(cell.key), study.measure_every
+            every = study.measure_every if needed_measures else None
+            along = study.measures if every is not None else ()
+            folder = study.run_folder(cell.key)
             tasks.append(Task(cell, folder, missing, targets, ood=study.ood, along=along, measure_every=every))
     return tasks
 

@@ -12,10 +12,8 @@ from typing import Any
 from .cell import Cell, cells, cells_of, varied_settings
 from .grid import value_at
 from .plan import Study
-from .statistics.clusters import SEEDS
+from .statistics.clusters import ALL_SEEDS
 from .table import Table
-
-ALL_SEEDS = (*SEEDS, "data_seed")  # runs that differ only here have one configuration
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from .cell import Cell
 from .plan import Study
 from .protocol import EPOCH, OF_TAU, VALUE, TableSpec
 from .result import admitted, findings_of, of_plan
-from .statistics.clusters import SEEDS
+from .statistics.clusters import ALL_SEEDS, SEEDS
 from .statistics.comparisons import paired_error, smallest_step, student
 from .statistics.findings import Findings
 from .table import Run, Table
@@ -257,7 +257,7 @@ def _notes(
     mixed: dict[str, None] = {}
     for of_one in numbers.values():
         configs = [cell.config for cell, _ in of_one]
-        names = dict.fromkeys(k for config in configs for k in config if k not in (*SEEDS, "data_seed"))
+        names = dict.fromkeys(k for config in configs for k in config if k not in ALL_SEEDS)
         mixed |= {n: None for n in names if len({json.dumps(c.get(n), sort_keys=True) for c in configs}) > 1}
     if mixed:
         notes.append(f"Means are over runs that also differ in {', '.join(mixed)}.")

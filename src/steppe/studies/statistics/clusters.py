@@ -21,6 +21,7 @@ from ..table import Table
 from .kendall import Floats, Ints, ranks
 
 SEEDS = ("seed", "seeds")  # the settings in which runs, or ensembles, of one configuration differ
+ALL_SEEDS = (*SEEDS, "data_seed")  # the same where rows set aside and wrong labels may differ too
 MAX_EXACT = 50_000  # permutations up to which all are enumerated: 8 configurations have 40 320
 BATCH = 2_000  # random permutations at a time
 KEPT = 5  # batches that are kept for other tests of the same runs: those that every test draws

@@ -27,8 +27,9 @@ from .predictions import CONFIDENCE, POWER, not_shown
 
 Verdict = Literal["better", "worse", "no difference seen", "cannot tell"]
 
-PLAIN = "none"  # the method that leaves the optimizer as it is
-OWN = ("method", "rho", "method_options")  # settings that make a contender
+PLAIN = ("none", "deep")  # the method that leaves the optimizer as it is, and the ensemble of such runs
+OF_STRATEGIES = ("member_radii", "exchange_at", "exchange_every", "share", "named", "rest")
+OWN = ("method", "rho", "method_options", "strategy", *OF_STRATEGIES)  # settings that make a contender
 # A difference of less than a tenth of the reference's error is not what methods are chosen for: Foret et al. 2021
 # (Table 1) report that SAM removes 10 to 30 % of the errors on CIFAR.
 RELEVANT = 0.1
@@ -112,7 +113,7 @@ def contest(table: Table, targets: Sequence[str]) -> Contest:
     order = list(dict.fromkeys(names))
     if len(order) < 2:
         return Contest("", "the study has one method: there is nothing to compare" if order else "", [])
-    plain = [name for name, run in zip(names, table.runs, strict=True) if run.setting("method") == PLAIN]
+    plain = [name for name, run in zip(names, table.runs, strict=True) if _method(run) in PLAIN]
     reference = Counter(plain or names).most_common(1)[0][0]
     note = "" if plain else f"the study has no plain optimizer: methods are compared with {reference}"
     keys = _keys(table)
@@ -131,9 +132,9 @@ def contest(table: Table, targets: Sequence[str]) -> Contest:
 
 
 def contenders(table: Table) -> list[str]:
-    """Each run's method, with the options that differ between runs of the same method."""
+    """Each run's method, or strategy of an ensemble, with the options that differ between runs of the same one."""
     options = [{k: v for k, v in _own(run).items() if v is not None} for run in table.runs]
-    methods = [str(run.setting("method")) for run in table.runs]
+    methods = [_method(run) for run in table.runs]
     values: dict[tuple[str, str], set[str]] = {}
     for method, own in zip(methods, options, strict=True):
         for key in {k for m, o in zip(methods, options, strict=True) if m == method for k in o}:
@@ -144,9 +145,14 @@ def contenders(table: Table) -> list[str]:
     ]
 
 
+def _method(run: Run) -> str:
+    return str(run.setting("strategy") or run.setting("method"))
+
+
 def _own(run: Run) -> dict[str, Any]:
     more = run.setting("method_options")
-    return {"rho": run.setting("rho"), **(more if isinstance(more, Mapping) else {})}
+    of_strategy = {name: run.setting(name) for name in OF_STRATEGIES}
+    return {"rho": run.setting("rho"), **(more if isinstance(more, Mapping) else {}), **of_strategy}
 
 
 def _word(value: Any) -> str:

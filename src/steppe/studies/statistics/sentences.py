@@ -9,7 +9,7 @@ from .comparisons import Comparison
 from .predictions import Finding
 
 IN_PERCENT = ("error", "gap")  # how names of targets end that are shares of rows; `loss_gap` is none
-PLAIN_WORDS = {"none": "the plain optimizer"}
+PLAIN_WORDS = {"none": "the plain optimizer", "deep": "the deep ensemble"}
 
 
 def amount(target: str, value: float, *, signed: bool = False) -> str:
