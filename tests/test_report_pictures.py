@@ -13,6 +13,7 @@ from pages import MEASURES, study, wait_until, written
 from scipy.stats import linregress
 from scipy.stats import t as t_distribution
 
+from steppe._util.colours import BLUE
 from steppe.ensembles.summary import Report
 from steppe.ensembles.tradeoff import ROWS, figure, slope_interval, slopes, write_page
 from steppe.measures.estimate import Estimate
@@ -21,7 +22,7 @@ from steppe.measures.plotting import write_html
 from steppe.studies.store import Store
 from steppe.studies.table import Table
 from steppe.theory import Result, save
-from steppe.theory.panels import BLUE, Panel, line, picture
+from steppe.theory.panels import Panel, line, picture
 
 WIDE = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 800}

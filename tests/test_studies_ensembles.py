@@ -229,7 +229,7 @@ def test_scores_have_these_names() -> None:
         ({"base": DIGITS | {"exchange_at": 2}}, "the run has 2"),
         ({"base": DIGITS | {"share": 2.0}}, "share is 2.0"),
         ({"base": BASE, "targets": ["test_error"]}, "der is a score of ensembles"),
-        ({"measures": ["der[rows=some]"]}, "measure 'der"),
+        ({"measures": ["der[rows=some]"]}, "takes rows only: train, validation, test, corrupted"),
     ],
 )  # fmt: skip
 def test_refused_before_training(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

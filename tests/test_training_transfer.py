@@ -290,8 +290,10 @@ def test_a_dry_run_says_where_the_defaults_come_from(capsys: pytest.CaptureFixtu
 
 # -- channels-last -----------------------------------------------------------------------------------------------------
 
+# at least 8 channels: with fewer, on CPUs with AVX2 alone, torch 2.13 aborts or hangs in the backward pass of a 1 x 1
+# convolution with stride 2 in this format
 IMAGES: dict[str, Any] = {
-    "data": "digits", "fraction": 0.05, "batch_size": 16, "model": "resnet18", "model_options": {"width": 4},
+    "data": "digits", "fraction": 0.05, "batch_size": 16, "model": "resnet18", "model_options": {"width": 8},
     "method": "sam", "ema": 0.9,
 }  # fmt: skip
 
