@@ -15,8 +15,9 @@ from studies_cells import BASE, contents, tiny
 from steppe.studies.cell import Cell, cells
 from steppe.studies.engines import Serial
 from steppe.studies.plan import Study
+from steppe.studies.result import study_result
 from steppe.studies.run import open_tasks, run
-from steppe.studies.selection import choices, planned_cells, previewed_cells, selection_words
+from steppe.studies.selection import choices, planned_cells, previewed_cells, selection_words, tuned_settings
 from steppe.studies.store import Store
 from steppe.studies.summary import Summary, full_name, summaries
 from steppe.studies.table import Measured, Run, Table
@@ -151,6 +152,18 @@ def test_the_lowest_mean_over_seeds_wins_whatever_the_test_rows_say() -> None:
         *(("SGD", 0.2, seed, 0.0) for seed in (5, 6, 7)),
         *(("sam", 0.1, seed, 0.0) for seed in (5, 6, 7)),
     ]
+
+
+def test_final_runs_are_compared_whatever_was_tuned(tmp_path: Any) -> None:
+    made = replace(study(**SWEEP), out=str(tmp_path))
+    sweep = [finished(c, validation_error=e) for c, e in zip(cells(made), [0.5, 0.5, 0.2, 0.3, 0.9, 0.9], strict=True)]
+    final = [c for c in planned_cells(made, Table(sweep)) if c.stage == "final"]
+    runs = sweep + [finished(c, test_error=0.3 + 0.1 * (c.value("method") == "sam")) for c in final]
+    assert {c.config["lr"] for c in final} == {0.1, 0.2}
+    assert tuned_settings(made) == ["lr"]
+    result = study_result(made, [*cells(made), *final], Table(runs), tuned_settings(made))
+    (sam,) = (c for c in result.findings.comparisons if c.target == "test_error")
+    assert (sam.pairs, round(sam.difference, 9)) == (3, 0.1)
 
 
 def test_a_configuration_with_a_failed_run_cannot_win() -> None:

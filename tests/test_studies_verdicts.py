@@ -341,3 +341,16 @@ def test_ensembles_are_compared_by_their_strategies():
     found = {c.contender: (c.pairs, round(c.difference, 6)) for c in made.comparisons}
     expected = {"deep+sam": -0.01, "sharpbalance share=0.3": -0.02, "sharpbalance share=0.5": -0.03}
     assert found == {name: (5, difference) for name, difference in expected.items()}
+
+
+def test_tuned_methods_are_compared_each_at_its_own_setting():
+    """Without `tuned`, runs with different learning rates have no partner."""
+    runs = [
+        Run(f"{method} {s}", "", {"method": method, "lr": lr, "seed": s}, {}, "done", {"test_error": e + s / 50})
+        for method, lr, e in [("none", 0.05, 0.3), ("sam", 0.1, 0.4)]
+        for s in range(5)
+    ]
+    (apart,), (tuned,) = (contest(Table(runs), ["test_error"], t).comparisons for t in ((), ("lr",)))
+    assert apart.pairs == 0
+    assert (tuned.pairs, tuned.configurations, tuned.losses) == (5, 1, 5)
+    assert tuned.difference == pytest.approx(0.1)

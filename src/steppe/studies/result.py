@@ -58,21 +58,21 @@ class StudyResult:
         return asdict(self)
 
 
-def study_result(study: Study, cells: Sequence[Cell], table: Table) -> StudyResult:
-    """Summarise a study; `table` is all that its store holds."""
+def study_result(study: Study, cells: Sequence[Cell], table: Table, tuned: Sequence[str] = ()) -> StudyResult:
+    """Summarise a study; `table` is all that its store holds, and `tuned` are settings selected for each method."""
     planned = of_plan(study, cells, table)
     done = [run for run in planned.runs if run.state == "done"]
     final = {cell.key for cell in cells if cell.stage != "sweep"}  # a sweep chooses, and does not count
     counted = admitted(study, planned).where(lambda run: run.key in final)
     failures = {run.name: run.error for run in planned.runs if run.state == "failed"}
-    made = findings_of(counted, study.measures, study.targets)
+    made = findings_of(counted, study.measures, study.targets, tuned=tuned)
     rules = " and ".join(map(str, study.admission))
     which = f"{len(planned)} planned; finished runs{' with ' + rules if rules else ''} count"
     words = [f"{len(counted)} runs count ({which}).", made.sentence, *([made.method_sentence] * bool(made.comparisons))]
     return StudyResult(study.folder, len(cells), len(done), failures, len(counted), made, words)
 
 
-def findings_of(counted: Table, measures: Sequence[str], targets: Sequence[str], **how: int) -> Findings:
+def findings_of(counted: Table, measures: Sequence[str], targets: Sequence[str], **how: Any) -> Findings:
     """The findings on the targets of a study, its measures in its order and others after them."""
     chosen = [t for t in targets if t in counted.targets]
     return findings(counted, in_order(measures, counted.measures), chosen, **how)

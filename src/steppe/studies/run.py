@@ -20,7 +20,7 @@ from .plan import STORE, TARGETS, TEXTS, Study
 from .progress import Update, show_progress
 from .protocol import Rule
 from .result import StudyResult, admitted, of_plan, study_result
-from .selection import choices, planned_cells, previewed_cells, selection_words
+from .selection import choices, planned_cells, previewed_cells, selection_words, tuned_settings
 from .store import Store
 from .summary import summaries
 from .table import Run, Table
@@ -100,7 +100,9 @@ def run(
 def result_of(study: Study, planned: Sequence[Cell], store: Store) -> StudyResult:
     """Summarise what a store holds of a study: findings, selection and tables."""
     table = store.table()
-    result = study_result(study, planned, table)
+    # a study that was read from its note has no `select`, and its note says what was tuned
+    tuned = tuned_settings(study) or (store.notes().get(ABOUT) or {}).get("tuned", ())
+    result = study_result(study, planned, table, tuned)
     words = selection_words(study, choices(study, table))
     tables = summaries(study, planned, table, store.curves, result.findings)
     return replace(result, words=[*result.words, *words], tables=tables)
@@ -290,6 +292,7 @@ def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[st
         "show": study.show.words(),
         # a list, and groups by position: a store sorts mappings by name
         **({"final": [cell.key for cell in planned if cell.stage == "final"]} if study.select is not None else {}),
+        "tuned": tuned_settings(study),
         "cells": [[cell.key, cell.name, [cell.groups.get(name) for name in study.groups]] for cell in planned],
     }
     if about != notes.get(ABOUT):

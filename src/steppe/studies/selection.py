@@ -111,6 +111,13 @@ def final_cells(study: Study, chosen: Sequence[Choice]) -> list[Cell]:
     return cells_of(study, points, "final") if points else []
 
 
+def tuned_settings(study: Study) -> list[str]:
+    """The settings whose values a study selects for each combination of `select.per`; empty without `select`."""
+    if study.select is None:
+        return []
+    return list(dict.fromkeys(n for _, members in _groups(study, cells(study)) for n in _varied(study, members)))
+
+
 def configuration_of(cell: Cell) -> str:
     """The settings of a run apart from its seeds, as text."""
     return json.dumps({k: v for k, v in cell.config.items() if k not in ALL_SEEDS}, sort_keys=True)

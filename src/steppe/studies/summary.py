@@ -16,6 +16,7 @@ from .cell import Cell
 from .plan import Study
 from .protocol import EPOCH, OF_TAU, VALUE, TableSpec
 from .result import admitted, findings_of, of_plan
+from .selection import tuned_settings
 from .statistics.clusters import ALL_SEEDS, SEEDS
 from .statistics.comparisons import paired_error, smallest_step, student
 from .statistics.findings import Findings
@@ -121,7 +122,7 @@ def _summary(
             targets, found = [spec.target], None
             counted = Table([replace(r, targets={spec.target: number_of(r, spec.target)}) for r in counted.runs])
         if found is None or spec.where or spec.runs != "final":
-            found = findings_of(counted, study.measures, targets)
+            found = findings_of(counted, study.measures, targets, tuned=tuned_settings(study))
         return _taus(spec, study.measures, targets, found)
     runs = {run.key: run for run in counted.runs}
     full = {name: full_name(name, study.measures) for name in (*spec.value, spec.x)}

@@ -65,7 +65,8 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
     targets, measures = (in_order(study.get(k), getattr(table, k)) for k in ("targets", "measures"))
     if results is None:
         draws = FIRST if full else QUICK
-        results = findings_of(counted, measures, study.get("targets") or counted.targets, draws=draws)
+        chosen_targets, tuned = study.get("targets") or counted.targets, study.get("tuned") or ()
+        results = findings_of(counted, measures, chosen_targets, tuned=tuned, draws=draws)
     roles = chosen(counted, next(iter(targets), None), next(iter(measures), None))
     made: Content = {
         "title": str(study.get("title") or study.get("name") or store.path.resolve().parent.name),

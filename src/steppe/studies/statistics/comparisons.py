@@ -5,7 +5,8 @@ Configurations, the settings that two methods share apart from the seed, are the
 their means, as permutations and intervals of tau exchange and leave out whole configurations. Seeds say how a
 difference repeats in one configuration, not in others: a study of few configurations with many seeds would be certain
 of what they have in common by chance. Where there is one configuration only, its seeds are the sample, and the verdict
-is on that configuration. p and interval come from the same Student's t and agree.
+is on that configuration. Settings that a study tunes for each method belong to the contender too: the tuned methods are
+compared, each at its own learning rate. p and interval come from the same Student's t and agree.
 """
 
 from __future__ import annotations
@@ -107,8 +108,11 @@ class Contest:
     comparisons: list[Comparison]
 
 
-def contest(table: Table, targets: Sequence[str]) -> Contest:
-    """Compare every contender with the plain optimizer, or with the most frequent one if there is none."""
+def contest(table: Table, targets: Sequence[str], tuned: Sequence[str] = ()) -> Contest:
+    """Compare every contender with the plain optimizer, or with the most frequent one if there is none.
+
+    Runs are paired by seed and by every setting that is neither of the contender nor `tuned`.
+    """
     names = contenders(table)
     order = list(dict.fromkeys(names))
     if len(order) < 2:
@@ -116,7 +120,7 @@ def contest(table: Table, targets: Sequence[str]) -> Contest:
     plain = [name for name, run in zip(names, table.runs, strict=True) if _method(run) in PLAIN]
     reference = Counter(plain or names).most_common(1)[0][0]
     note = "" if plain else f"the study has no plain optimizer: methods are compared with {reference}"
-    keys = _keys(table)
+    keys = _keys(table, tuned)
     rows: dict[str, dict[tuple[str, str], int | None]] = {name: {} for name in order}
     for i, (name, key) in enumerate(zip(names, keys, strict=True)):
         rows[name][key] = None if key in rows[name] else i  # runs that nothing tells apart have no partner
@@ -159,9 +163,9 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _keys(table: Table) -> list[tuple[str, str]]:
+def _keys(table: Table, tuned: Sequence[str]) -> list[tuple[str, str]]:
     """Each run's settings apart from its contender: the configuration, and the seed."""
-    paths = [p for p in table.settings() if p.partition(".")[0] not in (*OWN, *SEEDS)]
+    paths = [p for p in table.settings() if p.partition(".")[0] not in (*OWN, *SEEDS, *tuned)]
     keys = []
     for run in table.runs:
         columns = {k: v for k, v in run.groups.items() if run.setting(k) is None}  # of a pool's CSV file

@@ -77,6 +77,7 @@ def findings(
     measures: Sequence[str] | None = None,
     targets: Sequence[str] | None = None,
     *,
+    tuned: Sequence[str] = (),
     seed: int = 0,
     draws: int = FIRST,
 ) -> Findings:
@@ -88,6 +89,8 @@ def findings(
         The runs that count.
     measures, targets : sequence of str, optional
         Names; all that the table has by default.
+    tuned : sequence of str
+        Settings that were selected for each method, such as "lr".
     seed : int
         Seed of the permutations. Verdicts do not depend on it: where a p-value is closer to the level that decides than
         its sampling error, more permutations are drawn, and the verdict is "cannot tell" if that does not settle it.
@@ -102,7 +105,7 @@ def findings(
     measures = list(table.measures if measures is None else measures)
     targets = list(table.targets if targets is None else targets)
     related = list(relations(table, measures, targets, seed))
-    contested = contest(table, targets)
+    contested = contest(table, targets, tuned)
     for relation in related:
         relation.draw(draws)
     tested = [(f, relation.test, i) for relation in related for i, f in enumerate(relation.findings)]

@@ -183,8 +183,11 @@ def of_methods(rows: Sequence[Comparison], reference: str, note: str) -> str:
             if chosen:
                 each = (f"{c.contender} ({amount(target, c.difference, signed=True)})" for c in chosen)
                 verdicts.append(f"{listed(each)} {'is' if len(chosen) == 1 else 'are'} {verdict}")
-        counts = [(v, sum(c.verdict == v for c in mine)) for v in ("no difference seen", "cannot tell")]
-        verdicts += [f"{v} for {n} of {len(mine)}" for v, n in counts if n]
+        for verdict in ("no difference seen", "cannot tell"):
+            chosen = [c for c in mine if c.verdict == verdict]
+            over = {c.configurations for c in chosen if c.configurations > 1}  # a verdict is on all of them together
+            where = f" over {max(over)} configurations" if over else ""
+            verdicts += [f"{verdict} for {len(chosen)} of {len(mine)}{where}"] if chosen else []
         parts.append(f"in {target}, {', '.join(verdicts)}")
     remark = f" ({note})" if note else ""
     warned = list(dict.fromkeys(c.contender for c in rows if c.warning and c.verdict in ("better", "worse")))
