@@ -19,9 +19,9 @@ version = release = steppe.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
-PAGES = ["docs/*.md", "docs/api/*.md", "benchmarks/results/*.md", "src/steppe/papers/*/*/notes.md"]
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES]
-exclude_patterns = [".*", "build", "data", "dist", "docs/_build", "runs", "studies", "tests"]
+PAGES = ["docs/*.md", "docs/api/*.md", "docs/papers/*.md", "benchmarks/results/*.md", "src/steppe/papers/*/*/notes.md"]
+include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES, "studies/*/*/*/table.md"]
+exclude_patterns = [".*", "build", "data", "dist", "docs/_build", "runs", "tests"]
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4  # the anchors that GitHub makes
@@ -49,7 +49,7 @@ html_copy_source = False
 html_show_sphinx = False
 
 FOLDER = re.compile(r"(\]\((?:\.\./)*benchmarks/results)(?=\))")
-LISTED = ("benchmarks/results/", "src/steppe/papers/")  # pages that others link to, not part of the menu
+LISTED = ("benchmarks/results/", "src/steppe/papers/", "studies/")  # pages that others link to, not part of the menu
 CODE = re.compile(r"(`[^`]*`)")
 ATTRIBUTES: dict[str, list[str]] = {}
 

@@ -42,7 +42,9 @@ def took_one_step(opt: object) -> bool:
 def test_python_blocks_run_in_order() -> None:
     torch.manual_seed(0)
     names: dict[str, object] = {}
-    sam, measuring, capturing = blocks(README, "python")
+    first, sam, measuring, capturing = blocks(README, "python")
+    exec(compile(first, "README.md", "exec"), names)
+    assert took_one_step(names["opt"])
     exec(compile(sam, "README.md", "exec"), names)
     assert names["loss"].item() < 1.0  # it started near log 3
     exec(compile(measuring, "README.md", "exec"), names)
