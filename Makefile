@@ -8,13 +8,15 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs pictures test lint bench bench-measures bench-gpu clean
+.PHONY: help demo docs pictures test test-oldest test-newest lint bench bench-measures bench-gpu clean
 
 help:
 	@echo "make demo    a study of 80 small networks on digits with wrong labels: two tables, and a page in studies/digits"
 	@echo "make pictures   the pictures of the README, from the page of the demo (needs chromium)"
 	@echo "make docs    the docs site in docs/_build/html, without warnings"
 	@echo "make test    lint, types and all tests         (ARGS='-k sam' for some of them)"
+	@echo "make test-oldest   all tests on the oldest torch that steppe supports (gigabytes: PyPI's torch comes with CUDA)"
+	@echo "make test-newest   the same on the newest torch that pip finds"
 	@echo "make lint    ruff and mypy only"
 	@echo "make bench   time a step against the ideal and against pytorch_optimizer"
 	@echo "make bench-measures   time measures against PyHessian, curvlinops and the papers' procedure (ten minutes)"
@@ -39,6 +41,17 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: lint
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
+# other versions of torch, each in an environment of its own: make test-newest PYTHON=python3.13
+test-oldest: TORCH := torch==2.6.0
+test-newest: TORCH := torch
+test-oldest test-newest: export OMP_NUM_THREADS ?= 1
+test-oldest test-newest:
+	$(PYTHON) -m venv .venv-$@
+	sed '/^torch==/d' constraints.txt > .venv-$@/constraints.txt
+	.venv-$@/bin/python -m pip install -qq -c .venv-$@/constraints.txt $(TORCH) -e '.[dev]'
+	.venv-$@/bin/python -m pip install -qq --no-deps -r requirements-oracles.txt
+	.venv-$@/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
+
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,7 +68,7 @@ bench-gpu:
 	PYTHONPATH=src $(PYTHON) benchmarks/gpu.py $(ARGS)
 
 clean:
-	rm -rf .venv build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/ready: pyproject.toml constraints.txt requirements-oracles.txt
