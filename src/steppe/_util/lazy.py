@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .extras import explained
+from .names import nearest
 
 
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -22,7 +23,8 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
 
     def get(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            hint = "" if name.startswith("_") else nearest(name, homes)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}.{hint}")
         home = homes[name]
         with explained():
             if home is None:  # `from . import name`: a module of the package

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .arguments import refuse_negative
 from .shards import completed
 from .vector import Chunk, Space, Vector, magnitudes
 
@@ -45,6 +46,9 @@ class Elementwise:
     eta: float = 0.01
     everywhere: bool = False
 
+    def __post_init__(self) -> None:
+        refuse_negative(self.eta, "eta")
+
     def __call__(self, site: Surroundings) -> Vector:
         unscaled, weights = _unscaled(site, self), site.weights.chunks
         ones = iter(_ones_like([w for w, s in zip(weights, unscaled, strict=True) if s]))
@@ -70,6 +74,9 @@ class Filterwise:
     eta: float = 0.01
     everywhere: bool = False
     rows: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_negative(self.eta, "eta")
 
     def __call__(self, site: Surroundings) -> Vector:
         chunks = zip(_unscaled(site, self), site.space.chunks, site.weights.chunks, strict=True)

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._util.numbers import with_error
 from .functional import measurement_mode
@@ -139,6 +139,8 @@ class Measure(Protocol):
 
     def estimate(self, objective: Objective, seed: int = 0) -> Estimate:
         """The number with its error and its cost; the model is not changed."""
+        if isinstance(objective, nn.Module):
+            raise TypeError("estimate takes an objective, not a model: write Objective(model, loss_fn, data)")
         with measurement_mode(objective.model, objective.statistics):
             return last(with_cost(self.running(objective, seed), objective))
 

@@ -19,7 +19,7 @@ from ..core.rows import select, whole
 from ..core.vector import Space, Vector, sums
 from ..cuda.graphs import GraphCache
 from .batches import Batch, Weight, as_batches, batch_weight, rows_of, supervised, to_device
-from .checks import check_depends_on_parameters, check_not_sharded, check_objective
+from .checks import check_arguments, check_depends_on_parameters, check_not_sharded, check_objective
 from .estimate import Cost, Meter
 from .functional import Statistics, call_with_weights, replay, unwrap, writable
 from .precision import Precision
@@ -86,6 +86,7 @@ class Objective:
     checked_ways: dict[str, Hashable] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self, trusted: bool) -> None:
+        check_arguments(self.model, self.loss_fn)
         object.__setattr__(self, "_checked", trusted)
         if isinstance(self.only, str):
             object.__setattr__(self, "only", [self.only])

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from scipy.special import gammainc
 
-from ..core.ball import Ball, stretch_
+from ..core.ball import Ball, refuse_no_ball, stretch_
 from ..core.draw import Draw
 from ..core.metric import Surroundings
 from ..core.probe import Probe
@@ -230,6 +230,9 @@ class WorstCase(Measure):
     starts: int = 2
     climb: AscentRule = field(default_factory=PowerAscent)
     start: Start = "zero"
+
+    def __post_init__(self) -> None:
+        refuse_no_ball(self.ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         for summit in self.search(objective, seed):

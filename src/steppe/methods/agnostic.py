@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.rows import Rows, Split, held_out, whole
+from .options import check_fields
 
 HALF = 0.5  # of rho: section 4.1, rho_1 = 2 rho_2
 
@@ -34,6 +35,9 @@ class AgnosticSAM(Method):
     held_out_rho: float | Ascent | None = None
     share: float | None = 0.7
     simple: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         train, rest = self._rows(site)

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..core.probe import Method, Plan, Reading, Site, pattern_of
 from ..core.rows import Part, Rows, count, whole, within
 from ..core.vector import Vector
+from .options import check_fields
 from .sam import SAM, Plain
 
 
@@ -97,6 +98,7 @@ class PerPart(Wrapper):
     parts: int = 2
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.method.slots:
             raise ValueError(
                 f"{type(self.method).__name__} keeps {', '.join(self.method.slots)} between steps, and the parts would "
@@ -137,6 +139,9 @@ class PerWorker(Wrapper):
 
     method: Method = field(default_factory=SAM)
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def plan(self, site: Site) -> Plan:
         refuse_slots(self.method, site)
         return site.average_((yield from on_own(self.method, site)))
@@ -160,8 +165,7 @@ class Every(Method):
     otherwise: Method = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"Every(k, ...) needs k >= 1, not {self.k}")
+        check_fields(self)
         mine, other = self.method.options(), self.otherwise.options()
         for name in mine.keys() & other.keys():
             if mine[name] != other[name]:

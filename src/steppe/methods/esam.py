@@ -13,6 +13,7 @@ from ..core.draw import seed_of
 from ..core.probe import Method, Plan, Probe, Reading, Site
 from ..core.rows import Chosen, Rows, whole
 from ..core.vector import Vector, zero_
+from .options import check_fields
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,7 @@ class ESAM(Method):
     gamma: float = 0.5
 
     def __post_init__(self) -> None:
-        if not (0 < self.beta <= 1 and 0 < self.gamma <= 1):
-            raise ValueError(f"ESAM needs beta and gamma in (0, 1], not {self.beta} and {self.gamma}")
+        check_fields(self)
 
     def pattern(self, step: int) -> Hashable:
         return None  # the host decides which tensors move

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
+from .options import check_fields
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class GSAM(Method):
 
     rho: float | Ascent = 0.05
     alpha: float = 0.4
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         here = (yield Probe()).grad

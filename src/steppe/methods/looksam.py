@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.vector import inverse
+from .options import check_fields
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class LookSAM(Method):
     k: int = 5
     alpha: float = 0.7
     slots = ("across",)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def pattern(self, step: int) -> Hashable:
         return step % self.k == 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
+from .options import check_fields
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,9 @@ class MomentumSAM(Method):
     """
 
     rho: float | Ascent = 0.3
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         momentum = site.momentum()

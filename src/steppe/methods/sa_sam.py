@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.ball import Ball
 from ..core.probe import Method, Plan, Probe, Reading, Site
+from .options import check_fields
 
 
 class Adaptive(Method, Protocol):
@@ -83,6 +84,9 @@ class SASAM(Adaptive):
     epsilon: float = 0.0
     lagging_radius: bool = False
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def plan(self, site: Site) -> Plan:
         before = step_size(site)
         here = yield Probe()
@@ -110,6 +114,9 @@ class SASGD(Adaptive):
     delta: float = 0.02
     damping: float = 2.0
     epsilon: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()

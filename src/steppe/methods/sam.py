@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.vector import Vector
+from .options import check_fields
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,7 @@ class SAM(Method):
     decay_in_ascent: bool = False
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"SAM needs steps >= 1, not {self.steps}")
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()

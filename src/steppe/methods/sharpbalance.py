@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.rows import Chosen, positions
 from .combinators import Wrapper, on_own, refuse_slots
+from .options import check_fields
 from .sam import SAM
 
 
@@ -23,6 +24,9 @@ class SharpBalance(Wrapper):
     """
 
     method: Method = field(default_factory=lambda: SAM(0.2))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def cost(self, step: int) -> int:
         return 1 + self.method.cost(step)

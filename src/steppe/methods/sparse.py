@@ -14,6 +14,7 @@ from ..core.draw import Draw
 from ..core.probe import Method, Plan, Probe, Reading, Site
 from ..core.rows import Row
 from ..core.vector import Space, Vector
+from .options import check_fields
 
 SLOTS = ("mask",)
 ONE_EPOCH = 391  # steps, CIFAR-10 at batch 128: the universal-SAM paper's code renews the mask every epoch
@@ -41,6 +42,9 @@ class FisherSparseSAM(Method):
     samples: int = 16
     every: int = ONE_EPOCH
     slots = SLOTS
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def pattern(self, step: int) -> Hashable:
         return True if step % self.every else None  # the host decides on a new mask
@@ -83,6 +87,9 @@ class DynamicSparseSAM(Method):
     every: int = ONE_EPOCH
     steps: int = 200 * ONE_EPOCH
     slots = SLOTS
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def pattern(self, step: int) -> Hashable:
         return True if step % self.every else None  # the host decides on a new mask

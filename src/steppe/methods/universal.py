@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.ball import refuse_negative
+from ..core.arguments import refuse_negative
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple
+from .options import check_fields
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class UniversalSAM(Method):
     strength: float = 1.0
 
     def __post_init__(self) -> None:
-        refuse_negative(self.rho)
+        check_fields(self)
         self.triple.correction(self.n)  # raises if n is too small for it
 
     def cost(self, step: int) -> int:  # a law may need the shapes of the model

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ..methods.options import checked
 from ..methods.registry import make
 from .engine import SharpnessAware
+from .misuse import refuse_base
 
 ENGINE_OPTIONS = tuple(
     p.name for p in inspect.signature(SharpnessAware.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY
@@ -29,9 +29,11 @@ def build(name: str, base: Optimizer, **options: Any) -> SharpnessAware:
         Options of the method, and keyword arguments of `SharpnessAware`.
 
     """
+    if isinstance(name, str):  # else the arguments may be swapped, and the error about the name says so
+        refuse_base(base)
     engine = {k: options.pop(k) for k in ENGINE_OPTIONS if k in options}
     method = make(name, options, also=ENGINE_OPTIONS)
-    return SharpnessAware(base, method, **checked(SharpnessAware.__init__, "SharpnessAware", engine))
+    return SharpnessAware(base, method, **engine)
 
 
 def sam(base: Optimizer, rho: float = 0.05, **options: Any) -> SharpnessAware:

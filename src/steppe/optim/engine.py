@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..core.probe import Method
+from ..methods.options import checked, refuse_method
 from .base import STEP, OptimizerSite, of_base
 from .finite import DeviceGuard, FiniteCheck, HostCheck, Planned, unplanned
 from .forward_state import ForwardState, Noise, RunningStatistics, SameNoise, warn_of_unreachable_statistics
 from .interrupts import interrupts_deferred
-from .misuse import NO_FIRST_STEP, PLAN_PENDING, refuse_accelerate, refuse_base, refuse_method
+from .misuse import NO_FIRST_STEP, PLAN_PENDING, refuse_accelerate, refuse_base, refuse_name
 from .report import Report
 from .scaling import ask_optimizers, enabled, report_overflow
 from .step import Gradients, Pass, PlanRunner, mark_left_gradients, refuse_accumulated
@@ -72,10 +73,11 @@ class SharpnessAware(Optimizer):
         record: bool = False,
     ):
         refuse_base(base)
+        refuse_name(method)
         refuse_method(method)
         refuse_complex([p for g in base.param_groups for p in g["params"]])
-        if on_nonfinite not in ("raise", "skip", None):
-            raise ValueError(f"on_nonfinite is 'raise', 'skip' or None, not {on_nonfinite!r}")
+        options = {"model": model, "seed": seed, "on_nonfinite": on_nonfinite, "same_noise": same_noise}
+        checked(SharpnessAware.__init__, "SharpnessAware", {**options, "record": record})
         self.base, self.method, self.model, self.scaler = base, method, model, scaler
         self.seed, self.on_nonfinite, self.same_noise, self.record = seed, on_nonfinite, same_noise, record
         for group in base.param_groups:
