@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from html import escape
 from math import isfinite, isnan, nan, sqrt
 from operator import add, sub
 from time import perf_counter
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from .._util.export import json_safe
 from .._util.numbers import with_error
 from .functional import measurement_mode
 
@@ -90,8 +92,18 @@ class Estimate:
     note: str = ""
     complete: bool = True
 
+    def __float__(self) -> float:
+        return float(self.value)
+
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The confidence interval at a level, by Student's t with n - 1 degrees of freedom."""
+        """The confidence interval at a level, by Student's t with n - 1 degrees of freedom.
+
+        Parameters
+        ----------
+        level
+            The probability that the interval covers the true value.
+
+        """
         if not 0 < level < 1:
             raise ValueError(f"a confidence level is between 0 and 1 (0.95 for 95 %), not {level}")
         if self.stderr == 0 or (self.n == 1 and "bound" in self.kind):
@@ -103,6 +115,13 @@ class Estimate:
 
             width = float(stdtrit(self.n - 1, 0.5 + level / 2)) * self.stderr
         return self.value - width, self.value + width
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and the 95 % interval as values that JSON can hold: numbers that are not finite become None."""
+        return dict(json_safe(asdict(self) | {"interval": self.interval()}))
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(str(self))}</code>"
 
     def __eq__(self, other: object) -> bool:
         return self._compared() == other._compared() if isinstance(other, Estimate) else NotImplemented

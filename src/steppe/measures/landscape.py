@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from math import isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from zipfile import is_zipfile
 
 import numpy as np
@@ -100,6 +100,21 @@ class Slice:
         """The metadata: everything but the numbers on the grid."""
         plain = ("names", "lengths", "seeds", "cosine", "notes")
         return {"format": FORMAT, **{k: getattr(self, k) for k in plain}, "cost": asdict(self.cost)}
+
+    def plot(self, view: Literal["contour", "surface"] = "contour", *, log: bool = False) -> Any:
+        """A plotly figure, as `figure` draws it.
+
+        Parameters
+        ----------
+        view
+            Of a plane: "contour" or "surface".
+        log
+            Draw the rise on a logarithmic scale instead of a linear one.
+
+        """
+        from .plotting import figure
+
+        return figure(self, view, log=log)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields in JSON types: infinite and nan losses as text, missing ones as None."""
