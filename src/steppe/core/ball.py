@@ -43,6 +43,11 @@ class Ball:
     p
         The norm, 1 to inf.
 
+    Examples
+    --------
+    >>> steppe.SAM(steppe.Ball(0.01, p=float("inf")))  # SAM in a box
+    SAM(rho=Ball(rho=0.01, metric=None, p=inf), steps=1, decay_in_ascent=False)
+
     """
 
     rho: Any = 0.05

@@ -82,6 +82,16 @@ class Estimate:
     complete
         False if the measurement was stopped early.
 
+    Examples
+    --------
+    >>> sharpness = steppe.Estimate(0.0413, 0.0031, 8, "unbiased")
+    >>> print(sharpness)
+    0.0413 ± 0.0031 (unbiased, n=8)
+    >>> [round(end, 4) for end in sharpness.interval()]
+    [0.034, 0.0486]
+    >>> float(sharpness)
+    0.0413
+
     """
 
     value: float
@@ -150,7 +160,23 @@ def check_finite(loss: float, where: str = "at the weights themselves") -> None:
 
 
 class Measure(Protocol):
-    """A definition of sharpness: maps an objective to an estimate."""
+    """A definition of sharpness: maps an objective to an estimate.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> class WeightNorm(steppe.Measure):
+    ...     def running(self, objective, seed=0):
+    ...         yield steppe.Estimate(float(objective.weights.norm(1)), 0.0, 1, "exact")
+    >>> print(WeightNorm().estimate(objective))
+    2 (exact)
+
+    """
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         """Yield better and better estimates, without their cost; the last one is the result."""

@@ -195,6 +195,19 @@ def slice_1d(
     resume
         An incomplete slice of an earlier call.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> direction = steppe.measures.random_direction(objective, seed=0)
+    >>> line = steppe.measures.slice_1d(objective, direction, points=3)
+    >>> float(line.losses[1])  # at the weights
+    1.0
+
     """
     return slice_along(objective, [direction], [coordinates(span, points)], tick=tick, resume=resume)
 

@@ -41,6 +41,15 @@ def objective(
     **options
         Other arguments of `Objective`.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> steppe.objective(model, data, nn.functional.mse_loss).loss()
+    1.0
+
     """
     known = [f.name for f in fields(Objective) if f.init][3:]
     for name in options:

@@ -51,6 +51,18 @@ class Results(Mapping[str, Estimate]):
     cost
         The total cost of all measures.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> found = steppe.measure(model, nn.functional.mse_loss, data, "loss, grad_norm")
+    >>> list(found)
+    ['loss', 'grad_norm']
+    >>> found.to_dict()["estimates"]["loss"]["value"]
+    1.0
+
     """
 
     estimates: Mapping[str, Estimate]
@@ -176,6 +188,18 @@ def measure(
     -------
     Results
         Measures that fail are listed in `failures`. Ctrl-C returns the results so far.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> found = steppe.measure(model, nn.functional.mse_loss, data, "loss, lambda_max")
+    >>> print(found["loss"])
+    1 (exact)
+    >>> round(float(found["lambda_max"]), 4)  # the Hessian is the identity
+    1.0
 
     """
     return measure_objective(

@@ -45,6 +45,19 @@ class AverageCase(Measure):
     n
         Pairs of draws: 50 pairs are the 100 losses of A modern look, appendix H.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> average = steppe.measures.AverageCase(rho=0.1).estimate(objective)
+    >>> low, high = average.interval()
+    >>> low < 0.1**2 < high  # rho ** 2 / 2 times the trace, 2
+    True
+
     """
 
     rho: float = 0.1

@@ -223,6 +223,18 @@ class WorstCase(Measure):
     start
         "zero", or "uniform": every ascent starts at a uniformly random point of the ball (A modern look, appendix C).
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> worst = steppe.measures.WorstCase(steppe.Ball(0.5)).estimate(objective)
+    >>> f"{worst.value:.3f}", worst.kind  # 0.5 |g| + 0.5 ** 2 / 2
+    ('0.832', 'lower bound')
+
     """
 
     ball: Ball = field(default_factory=Ball)

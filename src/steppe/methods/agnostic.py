@@ -29,6 +29,15 @@ class AgnosticSAM(Method):
     simple
         Whether to use w_v = w, the "simpler" version of section 5.1.
 
+    References
+    ----------
+    Nguyen et al. 2024, "Agnostic Sharpness-Aware Minimization".
+
+    Examples
+    --------
+    >>> steppe.AgnosticSAM().cost(0), steppe.AgnosticSAM(simple=True).cost(0)
+    (4, 3)
+
     """
 
     rho: float | Ascent = 0.1

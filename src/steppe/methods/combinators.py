@@ -92,6 +92,11 @@ class PerPart(Wrapper):
     parts
         The number of parts, whose sizes differ by at most one row.
 
+    Examples
+    --------
+    >>> steppe.PerPart(steppe.SAM(0.05), parts=4).cost(0)
+    8
+
     """
 
     method: Method = field(default_factory=SAM)
@@ -135,6 +140,15 @@ class PerWorker(Wrapper):
     method
         A method; without slots if there are several workers.
 
+    References
+    ----------
+    Foret et al. 2021, section 4.1.
+
+    Examples
+    --------
+    >>> steppe.PerWorker(steppe.SAM(0.05)).cost(0)
+    2
+
     """
 
     method: Method = field(default_factory=SAM)
@@ -157,6 +171,13 @@ class Every(Method):
         The period.
     method, otherwise
         The two methods. A group option that both read has one default.
+
+    Examples
+    --------
+    SAM in every second step:
+
+    >>> [steppe.Every(2, steppe.SAM(0.05)).cost(step) for step in range(4)]
+    [2, 1, 2, 1]
 
     """
 

@@ -24,6 +24,13 @@ class LookSAM(Method):
     alpha
         The weight of the reused part. Default: Liu et al. 2022, section 5.
 
+    Examples
+    --------
+    The passes of the first steps:
+
+    >>> [steppe.LookSAM(k=3).cost(step) for step in range(5)]
+    [2, 1, 1, 2, 1]
+
     """
 
     rho: float | Ascent = 0.05

@@ -18,6 +18,13 @@ class MomentumSAM(Method):
     rho
         The radius, or the neighbourhood to climb in. Default: Becker et al. 2024, released default.
 
+    Examples
+    --------
+    >>> w = nn.Parameter(torch.ones(2))
+    >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1, momentum=0.9), steppe.MomentumSAM(rho=0.3))
+    >>> opt.method.cost(1)
+    1
+
     """
 
     rho: float | Ascent = 0.3

@@ -192,6 +192,11 @@ def method(name: str, **options: Any) -> Method:
     **options
         Options of the method, checked by type and range.
 
+    Examples
+    --------
+    >>> steppe.method("gsam", rho=0.1)
+    GSAM(rho=0.1, alpha=0.4)
+
     """
     return make(name, options)
 

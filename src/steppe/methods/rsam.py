@@ -25,6 +25,15 @@ class RSAM(Method):
     smoothing
         The weight of the smoothed gradient relative to the noise; no default was published.
 
+    References
+    ----------
+    Liu et al. 2022, "Random Sharpness-Aware Minimization", NeurIPS.
+
+    Examples
+    --------
+    >>> steppe.RSAM(rho=0.05, sigma=0.1).cost(0)
+    2
+
     """
 
     rho: float | Ascent = 0.05

@@ -77,6 +77,19 @@ class SASAM(Adaptive):
     lagging_radius
         Whether the radius is the root of the previous step size, as in the released code.
 
+    References
+    ----------
+    Naganuma et al. 2024, "Smoothness-Adaptive Sharpness-Aware Minimization for Finding Flatter Minima".
+
+    Examples
+    --------
+    The step size grows from a small one, without momentum; the passes of the first two steps:
+
+    >>> w = nn.Parameter(torch.ones(2))
+    >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=1e-3), steppe.SASAM())
+    >>> opt.method.cost(0), opt.method.cost(1)
+    (2, 3)
+
     """
 
     delta: float = 0.02
@@ -108,6 +121,15 @@ class SASGD(Adaptive):
         The divisor of the smoothness estimate. Default: Malitsky & Mishchenko 2020, Algorithm 1.
     epsilon
         Added to the step size.
+
+    References
+    ----------
+    Naganuma et al. 2024, "Smoothness-Adaptive Sharpness-Aware Minimization for Finding Flatter Minima".
+
+    Examples
+    --------
+    >>> steppe.SASGD().cost(0), steppe.SASGD().cost(1)
+    (1, 2)
 
     """
 

@@ -35,6 +35,17 @@ class FisherSparseSAM(Method):
     every
         The number of steps between two masks. Default: one epoch of CIFAR-10 at batch size 128.
 
+    References
+    ----------
+    Mi et al. 2022, "Make Sharpness-Aware Minimization Stronger: A Sparsified Perturbation Approach".
+
+    Examples
+    --------
+    A step that renews the mask reads the gradients of 16 rows, the others do not:
+
+    >>> steppe.FisherSparseSAM(every=100).cost(0), steppe.FisherSparseSAM(every=100).cost(1)
+    (18, 2)
+
     """
 
     rho: float | Ascent = 0.1
@@ -78,6 +89,11 @@ class DynamicSparseSAM(Method):
         The number of steps between two masks. Default: one epoch of CIFAR-10 at batch size 128.
     steps
         The length of the annealing. Default: Mi et al. 2022 train for 200 epochs.
+
+    Examples
+    --------
+    >>> steppe.DynamicSparseSAM(sparsity=0.8, every=100, steps=1000).cost(0)
+    2
 
     """
 

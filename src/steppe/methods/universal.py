@@ -30,6 +30,17 @@ class UniversalSAM(Method):
     strength
         The weight of the functional. Default: Definition 8 has no lambda, which is lambda = 1.
 
+    References
+    ----------
+    Tahmasebi et al. 2024, "A Universal Class of Sharpness-Aware Minimization Algorithms".
+
+    Examples
+    --------
+    >>> steppe.UniversalSAM(steppe.TRACE, rho=0.01, n=4).cost(0)
+    5
+    >>> steppe.UniversalSAM("trace") == steppe.trace_sam()
+    True
+
     """
 
     triple: Triple
@@ -92,6 +103,15 @@ def trace_sam(rho: float = 0.01, n: int = 1, strength: float = 1.0, triple: Trip
     triple
         The functional, `TRACE`.
 
+    References
+    ----------
+    Tahmasebi et al. 2024, "A Universal Class of Sharpness-Aware Minimization Algorithms".
+
+    Examples
+    --------
+    >>> steppe.trace_sam(n=2).cost(0)
+    3
+
     """
     return UniversalSAM(triple, rho, n, strength)
 
@@ -107,6 +127,15 @@ def frob_sam(rho: float = 0.005, n: int = 2, strength: float = 0.00125, triple: 
         The weight of ||H||_F^2. The released code's lambda is 4 * strength: its default 0.005 is 0.00125 here.
     triple
         The functional, `FROBENIUS`.
+
+    References
+    ----------
+    Tahmasebi et al. 2024, "A Universal Class of Sharpness-Aware Minimization Algorithms".
+
+    Examples
+    --------
+    >>> steppe.frob_sam(n=2).cost(0)
+    3
 
     """
     return UniversalSAM(triple, rho, n, strength)
@@ -127,6 +156,15 @@ def det_sam(
         The functional, `DETERMINANT`.
     side
         The side of the hypercube. Defaults to that of the triple, 0.02 (appendix O).
+
+    References
+    ----------
+    Tahmasebi et al. 2024, "A Universal Class of Sharpness-Aware Minimization Algorithms".
+
+    Examples
+    --------
+    >>> steppe.det_sam(side=0.1).triple.laws
+    (Hypercube(half=0.05),)
 
     """
     if side is not None:
