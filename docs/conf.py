@@ -66,6 +66,8 @@ def escape(app: Sphinx, what: str, name: str, of: object, options: object, lines
     for i, line in enumerate(lines):
         if re.fullmatch(r"\s*\*+\w+", line):  # **options: a parameter's name, which napoleon escapes
             continue
+        if line.lstrip().startswith((">>> ", "... ")):  # an example, which is shown as it is
+            continue
         parts = CODE.split(line)
         parts[::2] = [re.sub(r"([|*])", r"\\\1", part) for part in parts[::2]]
         lines[i] = "".join(parts)

@@ -26,6 +26,7 @@ EXTRAS: Mapping[str, Extra] = {
     "pebble": Extra("pebble", "study", "studies in several processes"),
     "plotly": Extra("plotly", "study", "figures and pages"),
     "pyarrow": Extra("pyarrow", "parquet", "records of a study as .parquet"),
+    "pandas": Extra("pandas", "pandas", "data frames"),
     "ray": Extra("ray", "ray", "`steppe study run --engine ray`"),
     "accelerate": Extra("accelerate", "accelerate", "sharpness-aware steps in Accelerate"),
     "lightning": Extra("lightning", "lightning", "sharpness-aware steps in Lightning"),

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from .extras import explained
+from .names import nearest
 
 
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's `__getattr__` and `__dir__`, from the `from .module import name as name` lines of its stub."""
-    lines = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body
-    homes = {a.name: line.module for line in lines if isinstance(line, ast.ImportFrom) for a in line.names}
+    homes = _homes(file)
 
     def get(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            hint = "" if name.startswith("_") else nearest(name, homes)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}.{hint}")
         home = homes[name]
         with explained():
             if home is None:  # `from . import name`: a module of the package
@@ -30,3 +31,14 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
             return getattr(import_module(f"{package}.{home}"), name)
 
     return get, lambda: sorted(homes)
+
+
+def names_of(file: str) -> list[str]:
+    """Return the names that the stub beside a package takes from its modules, without the modules: its `__all__`."""
+    return sorted(name for name, home in _homes(file).items() if home is not None)
+
+
+def _homes(file: str) -> dict[str, str | None]:
+    """Return the module of each name of a stub; None for a module of the package itself."""
+    lines = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body
+    return {a.name: line.module for line in lines if isinstance(line, ast.ImportFrom) for a in line.names}

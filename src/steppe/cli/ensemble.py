@@ -82,7 +82,7 @@ def _root(config: Config) -> Path:
     """Return the folder of the ensembles of one command."""
     from ..training.folder import folder_of
 
-    return folder_of(replace(config, method="ensemble"))
+    return folder_of(config, "ensemble")
 
 
 def _plans(ensemble: Ensemble, scoring: Scoring, config: Config, sources: Sources) -> Iterator[tuple[Config, Ensemble]]:

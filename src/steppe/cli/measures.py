@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._util.measure_names import MeasureName
+from ..methods.about import FORET, TAHMASEBI
 from .errors import usage_errors
-from .methods import FORET, TAHMASEBI, comments
+from .methods import comments
 from .options import Command
 from .output import Output, add_row, table
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from numbers import Real
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from .arguments import described, refuse_class, refuse_negative
 from .metric import Metric, Surroundings
 from .vector import Vector, inverse
 
@@ -41,6 +43,11 @@ class Ball:
     p
         The norm, 1 to inf.
 
+    Examples
+    --------
+    >>> steppe.SAM(steppe.Ball(0.01, p=float("inf")))  # SAM in a box
+    SAM(rho=Ball(rho=0.01, metric=None, p=inf), steps=1, decay_in_ascent=False)
+
     """
 
     rho: Any = 0.05
@@ -49,8 +56,9 @@ class Ball:
 
     def __post_init__(self) -> None:
         refuse_negative(self.rho)
-        if not self.p >= 1:
-            raise ValueError(f"the p-norm is a norm for p in [1, inf], not p = {self.p}")
+        _refuse_metric(self.metric)
+        if not (isinstance(self.p, Real) and self.p >= 1):
+            raise ValueError(f"the p-norm is a norm for p in [1, inf], not p = {self.p!r}")
 
     def within(self, site: Surroundings, times: float = 1.0) -> Ball:
         """The same ball with the current radius of the parameter groups, times a factor."""
@@ -121,6 +129,7 @@ class Slope:
 
     def __post_init__(self) -> None:
         refuse_negative(self.rho)
+        _refuse_metric(self.metric)
 
     def within(self, site: Surroundings, times: float = 1.0) -> Slope:
         """The same slope with the current radius of the parameter groups, times a factor."""
@@ -139,11 +148,17 @@ def ball(radius: Any) -> Ascent:
     return radius if hasattr(radius, "steepest_") else Ball(radius)
 
 
-def refuse_negative(rho: Any) -> None:
-    """Raises for a negative radius, or one of several; does not read tensors, which would synchronize."""
-    for r in rho if isinstance(rho, Sequence) else [rho]:
-        if not isinstance(r, Tensor) and not r >= 0:
-            raise ValueError(f"a radius is rho >= 0, not {r}")
+def _refuse_metric(metric: Any) -> None:
+    refuse_class("the metric", metric)
+    if metric is not None and not callable(metric):
+        raise TypeError(f"the metric is a value such as Elementwise(), or None, not {described(metric)}")
+
+
+def refuse_no_ball(ball: Any) -> None:
+    """Raises for a neighbourhood of a measure that is not a ball, such as a radius alone."""
+    refuse_class("the ball", ball)
+    if not isinstance(ball, Ball):
+        raise TypeError(f"the ball is a neighbourhood such as Ball(0.1), not {described(ball)}")
 
 
 def stretch_(v: Vector, factors: Sequence[Any]) -> Vector:

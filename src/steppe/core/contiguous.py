@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from .modules import roles_of
+from .pairs import STACK_BELOW
 from .shards import distributed
-from .vector import STACK_BELOW
 
 
 @torch.no_grad()
@@ -27,6 +27,13 @@ def contiguous_(model: nn.Module) -> nn.Module:
     -------
     nn.Module
         The same model.
+
+    Examples
+    --------
+    >>> model = steppe.contiguous_(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+    >>> one, two = model[0].weight, model[1].weight
+    >>> one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()
+    True
 
     """
     roles, kinds = roles_of(model, []), dict[object, list[nn.Parameter]]()

@@ -65,6 +65,14 @@ class Draw:
     grad
         The gradient at the weights.
 
+    Examples
+    --------
+    >>> space = steppe.Space([torch.zeros(2)])
+    >>> draw = steppe.Draw(space, key=(0, 0, 0), weights=space.weights(), grad=space.zeros())
+
+    >>> draw.signs().tensors[0].abs()
+    tensor([1., 1.])
+
     """
 
     space: Space

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .arguments import refuse_negative
 from .shards import completed
 from .vector import Chunk, Space, Vector, magnitudes
 
@@ -40,10 +41,18 @@ class Elementwise:
     everywhere
         Whether to use |w| + eta on biases too, as the universal-SAM paper does.
 
+    Examples
+    --------
+    >>> steppe.Ball(0.5, steppe.Elementwise())  # the ball of ASAM
+    Ball(rho=0.5, metric=Elementwise(eta=0.01, everywhere=False), p=2.0)
+
     """
 
     eta: float = 0.01
     everywhere: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_negative(self.eta, "eta")
 
     def __call__(self, site: Surroundings) -> Vector:
         unscaled, weights = _unscaled(site, self), site.weights.chunks
@@ -65,11 +74,19 @@ class Filterwise:
     rows
         Whether to treat the rows of matrices as filters.
 
+    Examples
+    --------
+    >>> steppe.Ball(0.5, steppe.Filterwise(rows=True))
+    Ball(rho=0.5, metric=Filterwise(eta=0.01, everywhere=False, rows=True), p=2.0)
+
     """
 
     eta: float = 0.01
     everywhere: bool = False
     rows: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_negative(self.eta, "eta")
 
     def __call__(self, site: Surroundings) -> Vector:
         chunks = zip(_unscaled(site, self), site.space.chunks, site.weights.chunks, strict=True)
@@ -88,7 +105,14 @@ class Filterwise:
 
 @dataclass(frozen=True)
 class NormLayersOnly:
-    """T = 1 on normalisation layers and 0 elsewhere: SAM-ON (Mueller et al. 2023)."""
+    """T = 1 on normalisation layers and 0 elsewhere: SAM-ON (Mueller et al. 2023).
+
+    Examples
+    --------
+    >>> steppe.Ball(0.5, steppe.NormLayersOnly())  # the ball of SAM-ON
+    Ball(rho=0.5, metric=NormLayersOnly(), p=2.0)
+
+    """
 
     def __call__(self, site: Surroundings) -> Sequence[float]:
         _need_names(site.space, self, "norm", "rho=0 in the other parameter groups")

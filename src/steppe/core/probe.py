@@ -32,6 +32,17 @@ class Probe:
     grad
         Whether to run a backward pass; without one the reading has losses alone.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> objective.read(steppe.Probe(grad=False)).loss
+    tensor(1., dtype=torch.float64)
+
     """
 
     at: Vector | None = None
@@ -50,6 +61,18 @@ class Reading:
         One loss per row, or None if the training loop passed a reduced loss.
     batch
         The number of rows in the batch, or None if the training loop selected no rows.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> reading = objective.read(steppe.Probe())
+    >>> reading.grad.tensors
+    [tensor([[1., 1.]])]
 
     """
 
@@ -148,6 +171,17 @@ class Method(Protocol):
     other members keep no vectors, read `rho` from the parameter groups if the method has a field of that name, count
     the passes of a step by running the plan on a problem with one weight, and capture all steps as one CUDA graph if
     the plan does not read `site.step`.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Halved(steppe.Method):
+    ...     def plan(self, site):
+    ...         return (yield steppe.Probe()).grad / 2
+    >>> Halved().cost(0)
+    1
+
     """
 
     @property

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
-from math import inf, isfinite, log
-from numbers import Real
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf, log
 
 import torch
 from torch import Tensor
 
-from .._util.names import unknown
 from .draw import Draw
 from .vector import Vector, inverse
 
@@ -43,6 +40,16 @@ class Triple:
         not overflow.
     correction
         A function of the number of draws: a small-sample factor that multiplies phi.
+
+    References
+    ----------
+    Tahmasebi et al. 2024, "A Universal Class of Sharpness-Aware Minimization Algorithms".
+
+    Examples
+    --------
+    >>> trace = steppe.Triple(phi=lambda t: t, psi=lambda t: t, laws=(steppe.sphere,))
+    >>> trace.value(torch.tensor([[0.5], [1.5]]))  # the mean over two draws
+    tensor(1.)
 
     """
 
@@ -102,18 +109,63 @@ def _before_and_after(rows: Tensor, accumulate: Callable[..., Tensor], nothing: 
 
 
 def sphere(draw: Draw) -> Vector:
-    """Uniform on the unit sphere over all parameters jointly."""
+    """Uniform on the unit sphere over all parameters jointly.
+
+    Parameters
+    ----------
+    draw
+        The random numbers, and the space of the direction.
+
+    Examples
+    --------
+    >>> space = steppe.Space([torch.zeros(2)])
+    >>> draw = steppe.Draw(space, key=(0, 0, 0), weights=space.weights(), grad=space.zeros())
+
+    >>> f"{float(steppe.sphere(draw).norm()):.4f}"
+    '1.0000'
+
+    """
     z = draw.normal()
     return z.mul_(inverse(z.norm()))
 
 
 def gaussian(draw: Draw) -> Vector:
-    """N(0, I)."""
+    """N(0, I).
+
+    Parameters
+    ----------
+    draw
+        The random numbers, and the space of the direction.
+
+    Examples
+    --------
+    >>> space = steppe.Space([torch.zeros(2)])
+    >>> draw = steppe.Draw(space, key=(0, 0, 0), weights=space.weights(), grad=space.zeros())
+
+    >>> steppe.gaussian(draw).tensors[0].shape
+    torch.Size([2])
+
+    """
     return draw.normal()
 
 
 def rademacher(draw: Draw) -> Vector:
-    """Uniform on {-1, 1}^d."""
+    """Uniform on {-1, 1}^d.
+
+    Parameters
+    ----------
+    draw
+        The random numbers, and the space of the direction.
+
+    Examples
+    --------
+    >>> space = steppe.Space([torch.zeros(2)])
+    >>> draw = steppe.Draw(space, key=(0, 0, 0), weights=space.weights(), grad=space.zeros())
+
+    >>> steppe.rademacher(draw).tensors[0].abs()
+    tensor([1., 1.])
+
+    """
     return draw.signs()
 
 
@@ -130,6 +182,14 @@ class Hypercube:
     ----------
     half
         Half of a side. Default: universal-SAM paper, appendix O, sides of 0.02.
+
+    Examples
+    --------
+    >>> space = steppe.Space([torch.zeros(2)])
+    >>> draw = steppe.Draw(space, key=(0, 0, 0), weights=space.weights(), grad=space.zeros())
+
+    >>> bool(steppe.Hypercube(half=0.5)(draw).norm(float("inf")) <= 0.5)
+    True
 
     """
 
@@ -148,6 +208,14 @@ class PointMass:
     at
         The direction, as one tensor per parameter.
 
+    Examples
+    --------
+    >>> space = steppe.Space([torch.zeros(2)])
+    >>> draw = steppe.Draw(space, key=(0, 0, 0), weights=space.weights(), grad=space.zeros())
+
+    >>> steppe.PointMass([torch.tensor([1.0, 2.0])])(draw).tensors
+    [tensor([1., 2.])]
+
     """
 
     at: Sequence[Tensor]
@@ -156,11 +224,11 @@ class PointMass:
         return draw.space.vector([x.detach().to(w) for x, w in zip(self.at, draw.space.locals(), strict=True)]).clone()
 
 
-def _moments(t: Tensor) -> Tensor:
+def moments(t: Tensor) -> Tensor:
     return torch.stack([t, t * t])
 
 
-def _twice_variance(t: Tensor) -> Tensor:
+def twice_variance(t: Tensor) -> Tensor:
     return 2 * (t[1] - t[0] ** 2)
 
 
@@ -184,7 +252,7 @@ class Times:
 TRACE = Triple(identity, identity, (sphere,))
 """tr(H) / 2d: universal-SAM paper, Table 1, first row."""
 
-FROBENIUS = Triple(_twice_variance, _moments, (gaussian,), correction=bessel)
+FROBENIUS = Triple(twice_variance, moments, (gaussian,), correction=bessel)
 """||H||_F^2, by shared draws and the unbiased covariance: Table 1, second row, and Algorithm 3."""
 
 DETERMINANT = Triple(Times(-2.0), Times(-1.0), (Hypercube(),), logs=True)
@@ -202,85 +270,21 @@ TRIPLES = {
 
 
 def exponential(sigma: float) -> Triple:
-    """The product of (1 - sigma lambda_i): Table 1, last row; needs sigma lambda_max < 1."""
-    return Triple(Times(-2.0), Times(sigma), (gaussian,), logs=True)
-
-
-# -- by name: registered triples, and new ones from the parts of these ----------------------------------------------
-
-FUNCTIONS: Mapping[str, Any] = {
-    "identity": identity,
-    "times": Times,
-    "moments": _moments,
-    "twice-variance": _twice_variance,
-}
-"""Parts phi and psi."""
-
-LAWS: Mapping[str, Any] = {
-    "sphere": sphere,
-    "gaussian": gaussian,
-    "rademacher": rademacher,
-    "uphill": uphill,
-    "hypercube": Hypercube,
-}
-"""Parts mu."""
-
-CORRECTIONS: Mapping[str, Any] = {"none": uncorrected, "bessel": bessel}
-KEYS = ("like", "phi", "psi", "mu", "logs", "correction")
-
-
-def triple_of(spec: str | Mapping[str, Any]) -> Triple:
-    """A triple by name, or from the names of its parts.
+    """The product of (1 - sigma lambda_i): Table 1, last row; needs sigma lambda_max < 1.
 
     Parameters
     ----------
-    spec
-        A name in `TRIPLES`, or a mapping with `phi` and `psi` from `FUNCTIONS`, `mu` from `LAWS` (or a list of them),
-        and `logs` and `correction` as in `Triple`. A part with a number is a mapping, such as `{"times": -2}` or
-        `{"hypercube": 0.05}`, half of a side. Parts that are left out are those of the triple named by `like`.
+    sigma
+        The factor of the eigenvalues.
+
+    References
+    ----------
+    Tahmasebi et al. 2024, "A Universal Class of Sharpness-Aware Minimization Algorithms".
+
+    Examples
+    --------
+    >>> steppe.UniversalSAM(steppe.exponential(sigma=0.1), rho=0.01).cost(0)
+    2
 
     """
-    if isinstance(spec, str):
-        if spec not in TRIPLES:
-            raise ValueError(unknown("triple", spec, TRIPLES))
-        return TRIPLES[spec]
-    for key in spec:
-        if key not in KEYS:
-            raise ValueError(unknown("part of a triple", str(key), KEYS))
-    parts: dict[str, Any] = {name: _part(spec[name], name, FUNCTIONS) for name in ("phi", "psi") if name in spec}
-    if "mu" in spec:
-        laws = spec["mu"] if isinstance(spec["mu"], list | tuple) else [spec["mu"]]
-        parts["laws"] = tuple(_part(law, "mu", LAWS) for law in laws)
-    if "logs" in spec:
-        if not isinstance(spec["logs"], bool):
-            raise ValueError(f"logs of a triple takes true or false, not {spec['logs']!r}")
-        parts["logs"] = spec["logs"]
-    if "correction" in spec:
-        parts["correction"] = _part(spec["correction"], "correction", CORRECTIONS)
-    missing = [key for key, name in (("phi", "phi"), ("psi", "psi"), ("mu", "laws")) if name not in parts]
-    if missing and "like" not in spec:
-        raise ValueError(f"a triple takes phi, psi and mu, and {missing[0]} is missing: name it, or a triple with like")
-    made = replace(triple_of(str(spec["like"])), **parts) if "like" in spec else Triple(**parts)
-    size = made.phi(torch.zeros(made.m) if made.m > 1 else torch.zeros(())).numel()
-    if size != 1:
-        raise ValueError(f"phi of a triple takes the {made.m} components of psi to one number, not to {size}")
-    return made
-
-
-def _part(spec: Any, place: str, parts: Mapping[str, Any]) -> Any:
-    """One part: a name, or a mapping of a name to its number."""
-    with_number = isinstance(spec, Mapping) and len(spec) == 1
-    name, number = next(iter(spec.items())) if with_number else (spec, None)
-    if not isinstance(name, str) or name not in parts:
-        raise ValueError(unknown(f"{place} of a triple", str(name), parts))
-    part = parts[name]
-    if not isinstance(part, type):  # a function
-        if with_number:
-            raise ValueError(f"{place} of a triple takes {name} without a number, not {spec!r}")
-        return part
-    option = fields(part)[0]
-    if not with_number and option.default is not MISSING:
-        return part()
-    if not isinstance(number, Real) or isinstance(number, bool) or not isfinite(number):
-        raise ValueError(f"{place} of a triple takes {name} with its {option.name}, {{{name}: NUMBER}}, not {spec!r}")
-    return part(float(number))
+    return Triple(Times(-2.0), Times(sigma), (gaussian,), logs=True)

@@ -17,12 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .modules import Role
+from .pairs import STACK_BELOW, alike, dot, joined
 from .shards import Sharding, local, over_ranks, sharding_of
 
-STACK_BELOW = 1 << 14  # elements: copying a larger tensor costs more than one more kernel launch
 TINY = 1e-24  # sums of powers below this may have lost entries that are too small for float32
-
-Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,12 @@ class Space:
         The parameter group of each parameter; all 0 by default.
     roles
         The role of each parameter in its layer; unknown by default.
+
+    Examples
+    --------
+    >>> space = steppe.Space([torch.tensor([3.0]), torch.tensor([4.0])])
+    >>> space.weights().norm()
+    tensor(5.)
 
     """
 
@@ -133,6 +137,25 @@ class Vector:
     """A point or direction in a `Space`; a trailing underscore means in place, as in torch.
 
     Make one with `Space.vector`, `Space.weights` or `Space.zeros`. A vector packs its tensors into chunks on first use.
+
+    Parameters
+    ----------
+    space
+        The space.
+    chunks
+        The entries by chunk of the space.
+    tensors
+        The entries as one tensor per parameter, if there are no chunks.
+
+    Examples
+    --------
+    >>> space = steppe.Space([torch.tensor([3.0]), torch.tensor([4.0])])
+    >>> v = space.vector([torch.tensor([1.0]), torch.tensor([2.0])])
+    >>> (space.weights() + v * 2.0).tensors
+    [tensor([5.]), tensor([8.])]
+    >>> v.dot(space.weights())
+    tensor(11.)
+
     """
 
     __slots__ = ("_chunks", "_length", "_tensors", "space")
@@ -269,38 +292,13 @@ class Vector:
         """The inner product over all entries on all ranks, accumulated in float32 or better."""
         space, pairs = self.space, list(zip(self.chunks, other.chunks, strict=True))
         if not space.sharded:
-            pairs = _joined(pairs)
-        return space.total([_dot(x, y, space.precision) for x, y in pairs], torch.sum)
+            pairs = joined(pairs)
+        return space.total([dot(x, y, space.precision) for x, y in pairs], torch.sum)
 
 
 def inverse(x: Tensor) -> Tensor:
     """1 / x, and 0 where that is infinite: a zero gradient moves nothing."""
     return x.reciprocal().nan_to_num_(nan=nan, posinf=0.0, neginf=0.0)
-
-
-def _dot(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inner product, accumulated in `dtype`; copies nothing where both have the same memory format."""
-    if x.ndim == 4 and x.stride() == y.stride() and x.is_contiguous(memory_format=torch.channels_last):
-        x, y = x.permute(0, 2, 3, 1), y.permute(0, 2, 3, 1)
-    return torch.dot(x.reshape(-1).to(dtype), y.reshape(-1).to(dtype))
-
-
-def _joined(pairs: Sequence[Pair]) -> list[Pair]:
-    """The same pairs, the small ones of one kind concatenated: one kernel each would cost more."""
-    kinds: dict[Hashable, list[Pair]] = {}
-    for x, y in pairs:
-        if x.numel() <= STACK_BELOW:
-            kinds.setdefault((x.device, x.dtype, y.dtype), []).append((x.reshape(-1), y.reshape(-1)))
-    small = [(torch.cat([x for x, _ in alike]), torch.cat([y for _, y in alike])) for alike in kinds.values()]
-    return [(x, y) for x, y in pairs if x.numel() > STACK_BELOW] + small
-
-
-def alike(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """The tensors, grouped by device and dtype."""
-    groups: dict[Hashable, list[Tensor]] = {}
-    for x in tensors:
-        groups.setdefault((x.get_device(), x.dtype), []).append(x)  # hashing `x.device` takes longer
-    return list(groups.values())
 
 
 def copies(tensors: Sequence[Tensor]) -> list[Tensor]:

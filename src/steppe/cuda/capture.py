@@ -63,6 +63,13 @@ def capture(
     compile
         Compiles the model as well: True, or a mode of torch.compile that makes no CUDA graphs of its own.
 
+    Examples
+    --------
+    >>> model, batch = nn.Linear(2, 1), (torch.ones(4, 2), torch.zeros(4, 1))
+    >>> opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
+    >>> step = steppe.capture(opt, lambda model, x, y: nn.functional.mse_loss(model(x), y), model, batch)
+    >>> loss = step(*batch)  # on a CPU it runs eagerly
+
     """
     for t in (*example_batch, *(held_out or ())):
         if not isinstance(t, Tensor):

@@ -46,7 +46,7 @@ class Trained:
 
 def folder(config: Config, ensemble: Ensemble) -> Path:
     """Return the folder of an ensemble: `out`, or a name made from its settings."""
-    return folder_of(replace(config, method=ensemble.strategy))
+    return folder_of(config, ensemble.strategy)
 
 
 def members_of(config: Config, ensemble: Ensemble) -> list[Config]:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.loss import _Loss
 from torch.utils._pytree import tree_leaves
 
+from ..core.arguments import described, refuse_class
 from ..core.draw import seed_torch
 from ..core.shards import distributed
 from .batches import Batch, batch_weight, rows_of, take_rows, to_device
@@ -39,6 +41,22 @@ class _Sample:
     @property
     def rows(self) -> int:
         return rows_of(self.batch)
+
+
+def check_arguments(model: Any, loss_fn: Any) -> None:
+    """Raise unless these are a model and a loss, each made of its class and in its place."""
+    order = "check the order of the arguments"
+    for what, given in (("the model", model), ("loss_fn", loss_fn)):
+        refuse_class(what, given)
+    if isinstance(model, _Loss):
+        raise TypeError(f"the model is a loss, {type(model).__name__}: {order}")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"the model is a torch.nn.Module, not {described(model)}: {order}")
+    if not callable(loss_fn):
+        raise TypeError(
+            f"loss_fn is a function of (output, target) such as torch.nn.CrossEntropyLoss(), not {described(loss_fn)}: "
+            f"{order}"
+        )
 
 
 def check_objective(objective: Objective) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from html import escape
 from math import isfinite, isnan, nan, sqrt
 from operator import add, sub
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from .._util.export import json_safe
 from .._util.numbers import with_error
 from .functional import measurement_mode
 
@@ -80,6 +82,16 @@ class Estimate:
     complete
         False if the measurement was stopped early.
 
+    Examples
+    --------
+    >>> sharpness = steppe.Estimate(0.0413, 0.0031, 8, "unbiased")
+    >>> print(sharpness)
+    0.0413 ± 0.0031 (unbiased, n=8)
+    >>> [round(end, 4) for end in sharpness.interval()]
+    [0.034, 0.0486]
+    >>> float(sharpness)
+    0.0413
+
     """
 
     value: float
@@ -90,8 +102,18 @@ class Estimate:
     note: str = ""
     complete: bool = True
 
+    def __float__(self) -> float:
+        return float(self.value)
+
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The confidence interval at a level, by Student's t with n - 1 degrees of freedom."""
+        """The confidence interval at a level, by Student's t with n - 1 degrees of freedom.
+
+        Parameters
+        ----------
+        level
+            The probability that the interval covers the true value.
+
+        """
         if not 0 < level < 1:
             raise ValueError(f"a confidence level is between 0 and 1 (0.95 for 95 %), not {level}")
         if self.stderr == 0 or (self.n == 1 and "bound" in self.kind):
@@ -103,6 +125,13 @@ class Estimate:
 
             width = float(stdtrit(self.n - 1, 0.5 + level / 2)) * self.stderr
         return self.value - width, self.value + width
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and the 95 % interval as values that JSON can hold: numbers that are not finite become None."""
+        return dict(json_safe(asdict(self) | {"interval": self.interval()}))
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(str(self))}</code>"
 
     def __eq__(self, other: object) -> bool:
         return self._compared() == other._compared() if isinstance(other, Estimate) else NotImplemented
@@ -131,7 +160,23 @@ def check_finite(loss: float, where: str = "at the weights themselves") -> None:
 
 
 class Measure(Protocol):
-    """A definition of sharpness: maps an objective to an estimate."""
+    """A definition of sharpness: maps an objective to an estimate.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> class WeightNorm(steppe.Measure):
+    ...     def running(self, objective, seed=0):
+    ...         yield steppe.Estimate(float(objective.weights.norm(1)), 0.0, 1, "exact")
+    >>> print(WeightNorm().estimate(objective))
+    2 (exact)
+
+    """
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         """Yield better and better estimates, without their cost; the last one is the result."""
@@ -139,6 +184,8 @@ class Measure(Protocol):
 
     def estimate(self, objective: Objective, seed: int = 0) -> Estimate:
         """The number with its error and its cost; the model is not changed."""
+        if isinstance(objective, nn.Module):
+            raise TypeError("estimate takes an objective, not a model: write Objective(model, loss_fn, data)")
         with measurement_mode(objective.model, objective.statistics):
             return last(with_cost(self.running(objective, seed), objective))
 

@@ -68,6 +68,17 @@ class FisherTrace(Measure):
     way, chunk
         As in `fisher_traces`.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> float(steppe.measures.FisherTrace().estimate(objective))  # the mean of 2 ** 2 and 2 ** 2
+    4.0
+
     """
 
     way: Way | None = None

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from math import isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from zipfile import is_zipfile
 
 import numpy as np
@@ -101,6 +101,21 @@ class Slice:
         plain = ("names", "lengths", "seeds", "cosine", "notes")
         return {"format": FORMAT, **{k: getattr(self, k) for k in plain}, "cost": asdict(self.cost)}
 
+    def plot(self, view: Literal["contour", "surface"] = "contour", *, log: bool = False) -> Any:
+        """A plotly figure, as `figure` draws it.
+
+        Parameters
+        ----------
+        view
+            Of a plane: "contour" or "surface".
+        log
+            Draw the rise on a logarithmic scale instead of a linear one.
+
+        """
+        from .plotting import figure
+
+        return figure(self, view, log=log)
+
     def to_dict(self) -> dict[str, Any]:
         """All fields in JSON types: infinite and nan losses as text, missing ones as None."""
         losses = np.full(self.losses.shape, None, dtype=object)
@@ -179,6 +194,19 @@ def slice_1d(
         Called as `tick(done, total)` after every point; None shows a bar on a terminal.
     resume
         An incomplete slice of an earlier call.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> direction = steppe.measures.random_direction(objective, seed=0)
+    >>> line = steppe.measures.slice_1d(objective, direction, points=3)
+    >>> float(line.losses[1])  # at the weights
+    1.0
 
     """
     return slice_along(objective, [direction], [coordinates(span, points)], tick=tick, resume=resume)

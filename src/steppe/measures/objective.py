@@ -19,7 +19,7 @@ from ..core.rows import select, whole
 from ..core.vector import Space, Vector, sums
 from ..cuda.graphs import GraphCache
 from .batches import Batch, Weight, as_batches, batch_weight, rows_of, supervised, to_device
-from .checks import check_depends_on_parameters, check_not_sharded, check_objective
+from .checks import check_arguments, check_depends_on_parameters, check_not_sharded, check_objective
 from .estimate import Cost, Meter
 from .functional import Statistics, call_with_weights, replay, unwrap, writable
 from .precision import Precision
@@ -63,6 +63,17 @@ class Objective:
     trusted
         Skips the checks of the loss.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+    >>> loss, gradient = objective.gradient()
+    >>> loss, gradient.tensors
+    (1.0, [tensor([[1., 1.]])])
+
     """
 
     model: nn.Module
@@ -86,6 +97,7 @@ class Objective:
     checked_ways: dict[str, Hashable] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self, trusted: bool) -> None:
+        check_arguments(self.model, self.loss_fn)
         object.__setattr__(self, "_checked", trusted)
         if isinstance(self.only, str):
             object.__setattr__(self, "only", [self.only])
@@ -161,11 +173,11 @@ class Objective:
         return 0 if self.group is not None else self.first
 
     def option(self, name: str) -> Any:
-        """Raise: an objective has no parameter groups, so the radius of a ball must be a number."""
+        """Raise for any `name`: an objective has no parameter groups, so the radius of a ball must be a number."""
         raise LookupError(f"an objective has no option {name!r}: give the ball its radius when you make it")
 
     def draw(self, *key: int, grad: Vector | None = None) -> Draw:
-        """A source of random vectors, as a function of the key and, for laws that use it, of the gradient."""
+        """A source of random vectors, as a function of the numbers `*key` and, for laws that use it, of `grad`."""
         return Draw(self.space, key, self.weights, self.space.zeros() if grad is None else grad)
 
     def loss(self, at: Vector | None = None) -> float:
@@ -188,7 +200,7 @@ class Objective:
             yield number, replace(self, batches=alone, m=None, group=None, first=number, stride=1, trusted=True)
 
     def read(self, probe: Probe) -> Reading:
-        """Evaluate a probe: the loss, and the gradient if requested, at displaced weights."""
+        """Evaluate a `probe`: the loss, and the gradient if requested, at displaced weights."""
         self.check()
         with torch.no_grad():
             weights = sums(self.weight_tensors(), probe.at.tensors) if probe.at is not None else self.weight_tensors()
@@ -242,7 +254,7 @@ class Objective:
         return losses, grads, rows_of(batch)
 
     def evaluate(self, weights: Sequence[Tensor], task: Callable[[nn.Module], Any]) -> Any:
-        """`task(model)` with these weights in place of the moving parameters."""
+        """The result of `task`, called on the model with `weights` in place of the moving parameters."""
         named = dict(zip(self.params, weights, strict=True))
         return call_with_weights(self.model, named, task, self.statistics, self.precision)
 
@@ -266,7 +278,18 @@ class Objective:
             raise
 
     def drive(self, method: Method, *, seed: int = 0, mask: Tensor | None = None, **options: Any) -> Vector:
-        """The gradient of an optimizer's first step with this method at these weights."""
+        """The gradient of an optimizer's first step with a method at these weights.
+
+        Parameters
+        ----------
+        method
+            Such as `SAM(0.05)`.
+        seed, mask
+            As in `SharpnessAware` and its `step`.
+        **options
+            Group options in place of the method's own, such as rho.
+
+        """
         return follow(method.plan(FirstStepSite(self, seed, mask, {**method.options(), **options})), self.read)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from .._util.names import unknown
 from .batches import LABELS, Batch, Weight, to_device
 from .objective import Objective
 
@@ -40,7 +41,20 @@ def objective(
     **options
         Other arguments of `Objective`.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> steppe.objective(model, data, nn.functional.mse_loss).loss()
+    1.0
+
     """
+    known = [f.name for f in fields(Objective) if f.init][3:]
+    for name in options:
+        if name not in known:
+            raise TypeError(unknown("argument of Objective", name, known))
     if loss_fn is None:
         options = {"forward": with_own_loss} | options
     number = None if weight == "tokens" else weight

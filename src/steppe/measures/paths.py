@@ -136,6 +136,12 @@ class Path:
         """The t at which the excess is greatest."""
         return float(self.t[int(np.nanargmax(self.excess()))])
 
+    def plot(self) -> Any:
+        """A plotly figure of the losses and their barrier, as `figure` draws it."""
+        from .plotting import figure
+
+        return figure(self)
+
     def to_json(self) -> str:
         return self.along.to_json()
 

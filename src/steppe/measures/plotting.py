@@ -14,6 +14,8 @@ from .._util.colours import BLUE, GREY, ORANGE, VERMILLION
 from .._util.extras import explained
 from .._util.offline import write_figure_page
 from .captions import caption, slices_of
+from .charts import spectrum
+from .curvature.lanczos import Density
 from .landscape import Array, Slice
 from .paths import Path
 
@@ -30,8 +32,8 @@ CAPTION = 125  # characters per line below the figure
 LOSS = "loss %{customdata:.5g}"  # beside the rise, where the pointer is
 
 
-def figure(drawn: Slice | Path | Sequence[Slice], view: View = "contour", *, log: bool = False) -> Any:
-    """A plotly figure of a slice, a path, or several slices with one scale.
+def figure(drawn: Slice | Path | Sequence[Slice] | Density, view: View = "contour", *, log: bool = False) -> Any:
+    """A plotly figure of a slice, a path, several slices with one scale, or the density of a spectrum.
 
     Slices show the rise of the loss above the loss at the weights.
 
@@ -39,13 +41,15 @@ def figure(drawn: Slice | Path | Sequence[Slice], view: View = "contour", *, log
     ----------
     drawn
         A slice with one axis becomes a line, with two axes a plane; several become panels side by side. A path is
-        drawn with its barrier.
+        drawn with its barrier. A density is drawn with its standard error.
     view
         Of a plane: "contour" or "surface".
     log
         Draw the rise on a logarithmic scale instead of a linear one.
 
     """
+    if isinstance(drawn, Density):
+        return spectrum(drawn)
     fig = _drawn(drawn, [], view, log)
     lines = wrap(caption(drawn), CAPTION)
     fig.add_annotation(

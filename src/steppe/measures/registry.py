@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from .._util.measure_names import MeasureName, canonical_number, split_at_commas
 from .._util.names import unknown
+from ..core.arguments import described, refuse_class
 from ..core.ball import Ball
 from ..core.metric import Elementwise, Metric
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, gaussian
@@ -155,12 +156,25 @@ def resolve_measures(measures: Iterable[str] | Mapping[str, Measure] | str) -> d
     default are left out.
     """
     if isinstance(measures, Mapping):
+        for name, one in measures.items():
+            _refuse_no_measure(one, f"the measure {name!r}")
         return dict(measures)
+    if isinstance(measures, type) or not isinstance(measures, Iterable):
+        raise TypeError(f"measures are names, or a mapping of names to measures, not {described(measures)}: {NAMED}")
     names = split_at_commas(measures) if isinstance(measures, str) else list(measures)
     unnamed = [m for m in names if not isinstance(m, str)]
     if unnamed:
-        raise TypeError(f"{type(unnamed[0]).__name__} has no name: pass a mapping, {{'my name': measure}}")
+        raise TypeError(f"{described(unnamed[0])} has no name: {NAMED}")
     return {str(one): made for name in names for one, made in _resolved(MeasureName.of(name))}
+
+
+NAMED = "pass a mapping, {'my name': measure}"
+
+
+def _refuse_no_measure(one: Any, what: str) -> None:
+    refuse_class(what, one)
+    if not hasattr(one, "running"):
+        raise TypeError(f"{what} is a Measure such as Loss(), not {described(one)}; names are given as a list")
 
 
 def canonical_names(names: Iterable[str], usual: Mapping[str, str] | None = None) -> list[str]:

@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from html import escape
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from .._util.export import json_safe
+from .._util.extras import explained
 from .._util.progress import bar, style
 from .._util.terminal import cell, console, line, say
 from .curvature.measures import Eigenvalue, SpectralMeasure
@@ -31,6 +33,11 @@ STOPPED = "not measured: stopped"  # the failure of measures after a Ctrl-C
 Watch = Callable[[str, Estimate | None], None]  # the name of a measure, and its estimate so far
 
 
+HEADS = ("measure", "value", "error", "n", "kind", "cost", "time")
+COLUMNS = ["value", "stderr", "low", "high", "n", "kind", "note", "complete"]
+COLUMNS += ["losses", "gradients", "products", "seconds", "failure"]
+
+
 @dataclass(frozen=True)
 class Results(Mapping[str, Estimate]):
     """Estimates by name, as a mapping, as a table and as JSON.
@@ -43,6 +50,18 @@ class Results(Mapping[str, Estimate]):
         Error messages of the measures that failed; indexing one of these raises KeyError with its message.
     cost
         The total cost of all measures.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> found = steppe.measure(model, nn.functional.mse_loss, data, "loss, grad_norm")
+    >>> list(found)
+    ['loss', 'grad_norm']
+    >>> found.to_dict()["estimates"]["loss"]["value"]
+    1.0
 
     """
 
@@ -66,20 +85,36 @@ class Results(Mapping[str, Estimate]):
         from rich import box
         from rich.table import Table
 
-        total = f"In all {self.cost}, {self.cost.seconds:.1f} s. Shared work is counted once, at the first measure."
-        table = Table(box=box.SIMPLE_HEAD, caption=total, caption_justify="left")
-        for head in ("measure", "value", "error", "n", "kind", "cost", "time"):
+        table = Table(box=box.SIMPLE_HEAD, caption=self._total(), caption_justify="left")
+        for head in HEADS:
             words = head in ("kind", "cost")
             justify: Any = "left" if words or head == "measure" else "right"
             table.add_column(head, justify=justify, no_wrap=not words, overflow="fold")
+        for row in self._rows():
+            table.add_row(*map(cell, row))
+        return table
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        """The cells of a table below `HEADS`."""
         for name, e in self.estimates.items():
             kind = ", ".join([e.kind, *([e.note] if e.note else []), *([] if e.complete else ["stopped early"])])
             error = f"{e.stderr:.2g}" if isfinite(e.stderr) and e.stderr else ""
-            cells = (name, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s")
-            table.add_row(*map(cell, cells))
+            yield name, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s"
         for name, why in self.failures.items():
-            table.add_row(*map(cell, (name, "none", "", "", why, "", "")))
-        return table
+            yield name, "none", "", "", why, "", ""
+
+    def _total(self) -> str:
+        return f"In all {self.cost}, {self.cost.seconds:.1f} s. Shared work is counted once, at the first measure."
+
+    def _repr_html_(self) -> str:
+        """The table, for notebooks."""
+
+        def cells(tag: str, row: tuple[str, ...]) -> str:
+            return f"<tr>{''.join(f'<{tag}>{escape(text)}</{tag}>' for text in row)}</tr>"
+
+        body = "".join(cells("td", row) for row in self._rows())
+        caption = f'<caption style="caption-side: bottom">{escape(self._total())}</caption>'
+        return f"<table>{caption}<thead>{cells('th', HEADS)}</thead><tbody>{body}</tbody></table>"
 
     def __str__(self) -> str:
         page = console(width=110, no_color=True, highlight=False)
@@ -89,9 +124,35 @@ class Results(Mapping[str, Estimate]):
 
     def to_json(self) -> str:
         """All fields as JSON; numbers that are not finite become null."""
-        rows = {name: asdict(e) | {"interval": e.interval()} for name, e in self.estimates.items()}
-        everything = {"estimates": rows, "failures": dict(self.failures), "cost": asdict(self.cost)}
-        return json.dumps(json_safe(everything), indent=2)
+        return json.dumps(self.to_dict(), indent=2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as values that JSON can hold: numbers that are not finite become None."""
+        rows = {name: e.to_dict() for name, e in self.estimates.items()}
+        return dict(json_safe({"estimates": rows, "failures": self.failures, "cost": asdict(self.cost)}))
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with one row per measure; rows of measures that failed have a `failure` and no value.
+
+        The columns are value, stderr, low and high (the 95 % interval), n, kind, note, complete, losses, gradients,
+        products, seconds and failure.
+        """
+        with explained():
+            import pandas as pd
+        rows: dict[str, dict[str, Any]] = {}
+        for name, e in self.estimates.items():
+            fields = {k: v for k, v in asdict(e).items() if k != "cost"}
+            low, high = e.interval()
+            rows[name] = {**fields, "low": low, "high": high, **asdict(e.cost), "failure": ""}
+        rows |= {name: {"failure": why} for name, why in self.failures.items()}
+        frame = pd.DataFrame.from_dict(rows, orient="index", columns=COLUMNS)
+        return frame.rename_axis("measure")
+
+    def plot(self) -> Any:
+        """A plotly figure of definitions over their radii, such as worst_linf@0.001 and worst_linf@0.002."""
+        from .charts import over_radii
+
+        return over_radii(self)
 
 
 DEFAULT = ("loss", "grad_norm", "lambda_max", "trace", "frobenius_squared", "adaptive_worst_linf")
@@ -127,6 +188,18 @@ def measure(
     -------
     Results
         Measures that fail are listed in `failures`. Ctrl-C returns the results so far.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> found = steppe.measure(model, nn.functional.mse_loss, data, "loss, lambda_max")
+    >>> print(found["loss"])
+    1 (exact)
+    >>> round(float(found["lambda_max"]), 4)  # the Hessian is the identity
+    1.0
 
     """
     return measure_objective(

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from ..core.ball import Ball, refuse_negative, stretch_
+from ..core.arguments import refuse_negative
+from ..core.ball import Ball, refuse_no_ball, stretch_
 from ..core.draw import Draw
 from ..core.metric import Metric
 from ..core.triple import Law, gaussian
@@ -43,6 +44,19 @@ class AverageCase(Measure):
         The scale T; None is the identity.
     n
         Pairs of draws: 50 pairs are the 100 losses of A modern look, appendix H.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> average = steppe.measures.AverageCase(rho=0.1).estimate(objective)
+    >>> low, high = average.interval()
+    >>> low < 0.1**2 < high  # rho ** 2 / 2 times the trace, 2
+    True
 
     """
 
@@ -86,6 +100,9 @@ class OneStep(Measure):
     """
 
     ball: Ball = field(default_factory=Ball)
+
+    def __post_init__(self) -> None:
+        refuse_no_ball(self.ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         base, grad = objective.gradient()
@@ -235,6 +252,9 @@ class SlopeLimit(Measure):
 
     ball: Ball = field(default_factory=Ball)
 
+    def __post_init__(self) -> None:
+        refuse_no_ball(self.ball)
+
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         loss, slope = objective.gradient()
         check_finite(loss)
@@ -261,6 +281,9 @@ class CurvatureLimit(Measure):
 
     ball: Ball = field(default_factory=Ball)
     rtol: float = 1e-3
+
+    def __post_init__(self) -> None:
+        refuse_no_ball(self.ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         if self.ball.p != 2 or not isinstance(self.ball.rho, (int, float)):

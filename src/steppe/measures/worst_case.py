@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from scipy.special import gammainc
 
-from ..core.ball import Ball, stretch_
+from ..core.ball import Ball, refuse_no_ball, stretch_
 from ..core.draw import Draw
 from ..core.metric import Surroundings
 from ..core.probe import Probe
@@ -223,6 +223,18 @@ class WorstCase(Measure):
     start
         "zero", or "uniform": every ascent starts at a uniformly random point of the ball (A modern look, appendix C).
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> worst = steppe.measures.WorstCase(steppe.Ball(0.5)).estimate(objective)
+    >>> f"{worst.value:.3f}", worst.kind  # 0.5 |g| + 0.5 ** 2 / 2
+    ('0.832', 'lower bound')
+
     """
 
     ball: Ball = field(default_factory=Ball)
@@ -230,6 +242,9 @@ class WorstCase(Measure):
     starts: int = 2
     climb: AscentRule = field(default_factory=PowerAscent)
     start: Start = "zero"
+
+    def __post_init__(self) -> None:
+        refuse_no_ball(self.ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         for summit in self.search(objective, seed):

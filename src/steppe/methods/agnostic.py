@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.rows import Rows, Split, held_out, whole
+from .options import check_fields
 
 HALF = 0.5  # of rho: section 4.1, rho_1 = 2 rho_2
 
@@ -28,12 +29,24 @@ class AgnosticSAM(Method):
     simple
         Whether to use w_v = w, the "simpler" version of section 5.1.
 
+    References
+    ----------
+    Nguyen et al. 2024, "Agnostic Sharpness-Aware Minimization".
+
+    Examples
+    --------
+    >>> steppe.AgnosticSAM().cost(0), steppe.AgnosticSAM(simple=True).cost(0)
+    (4, 3)
+
     """
 
     rho: float | Ascent = 0.1
     held_out_rho: float | Ascent | None = None
     share: float | None = 0.7
     simple: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         train, rest = self._rows(site)

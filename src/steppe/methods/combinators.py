@@ -12,6 +12,7 @@ from torch import Tensor
 from ..core.probe import Method, Plan, Reading, Site, pattern_of
 from ..core.rows import Part, Rows, count, whole, within
 from ..core.vector import Vector
+from .options import check_fields
 from .sam import SAM, Plain
 
 
@@ -91,12 +92,18 @@ class PerPart(Wrapper):
     parts
         The number of parts, whose sizes differ by at most one row.
 
+    Examples
+    --------
+    >>> steppe.PerPart(steppe.SAM(0.05), parts=4).cost(0)
+    8
+
     """
 
     method: Method = field(default_factory=SAM)
     parts: int = 2
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.method.slots:
             raise ValueError(
                 f"{type(self.method).__name__} keeps {', '.join(self.method.slots)} between steps, and the parts would "
@@ -133,9 +140,21 @@ class PerWorker(Wrapper):
     method
         A method; without slots if there are several workers.
 
+    References
+    ----------
+    Foret et al. 2021, section 4.1.
+
+    Examples
+    --------
+    >>> steppe.PerWorker(steppe.SAM(0.05)).cost(0)
+    2
+
     """
 
     method: Method = field(default_factory=SAM)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         refuse_slots(self.method, site)
@@ -153,6 +172,13 @@ class Every(Method):
     method, otherwise
         The two methods. A group option that both read has one default.
 
+    Examples
+    --------
+    SAM in every second step:
+
+    >>> [steppe.Every(2, steppe.SAM(0.05)).cost(step) for step in range(4)]
+    [2, 1, 2, 1]
+
     """
 
     k: int
@@ -160,8 +186,7 @@ class Every(Method):
     otherwise: Method = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"Every(k, ...) needs k >= 1, not {self.k}")
+        check_fields(self)
         mine, other = self.method.options(), self.otherwise.options()
         for name in mine.keys() & other.keys():
             if mine[name] != other[name]:

@@ -13,6 +13,7 @@ from ..core.draw import seed_of
 from ..core.probe import Method, Plan, Probe, Reading, Site
 from ..core.rows import Chosen, Rows, whole
 from ..core.vector import Vector, zero_
+from .options import check_fields
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class ESAM(Method):
         The fraction of rows whose loss increases most, on which it descends. Default: Du et al. 2022, released script.
         Below 1 it needs one loss per row, `turn.backward(losses)` with reduction="none", and one more forward pass.
 
+    Examples
+    --------
+    >>> steppe.ESAM(gamma=0.5).cost(0), steppe.ESAM(gamma=1.0).cost(0)
+    (3, 2)
+
     """
 
     rho: float | Ascent = 0.05
@@ -36,8 +42,7 @@ class ESAM(Method):
     gamma: float = 0.5
 
     def __post_init__(self) -> None:
-        if not (0 < self.beta <= 1 and 0 < self.gamma <= 1):
-            raise ValueError(f"ESAM needs beta and gamma in (0, 1], not {self.beta} and {self.gamma}")
+        check_fields(self)
 
     def pattern(self, step: int) -> Hashable:
         return None  # the host decides which tensors move

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
+from .options import check_fields
 
 
 @dataclass(frozen=True)
@@ -21,10 +22,18 @@ class GSAM(Method):
     alpha
         The weight of the orthogonal part. Default: the authors' released example.
 
+    Examples
+    --------
+    >>> steppe.GSAM(rho=0.1, alpha=0.2).cost(0)
+    2
+
     """
 
     rho: float | Ascent = 0.05
     alpha: float = 0.4
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         here = (yield Probe()).grad
@@ -50,6 +59,20 @@ class RadiusFollowsLR:
         The radii at lr_max and at lr_min.
     lr_max, lr_min
         The range of the learning rate.
+
+    References
+    ----------
+    Zhuang et al. 2022, "Surrogate Gap Minimization Improves Sharpness-Aware Training", Algorithm 1.
+
+    Examples
+    --------
+    >>> w = nn.Parameter(torch.ones(2))
+    >>> opt = steppe.build("gsam", torch.optim.SGD([w], lr=0.1))
+    >>> radius = steppe.RadiusFollowsLR(opt, rho_max=0.5, rho_min=0.25, lr_max=0.1)
+    >>> opt.param_groups[0]["lr"] = 0.05
+    >>> radius.step()
+    >>> opt.param_groups[0]["rho"]
+    0.375
 
     """
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.vector import inverse
+from .options import check_fields
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,22 @@ class LookSAM(Method):
     alpha
         The weight of the reused part. Default: Liu et al. 2022, section 5.
 
+    Examples
+    --------
+    The passes of the first steps:
+
+    >>> [steppe.LookSAM(k=3).cost(step) for step in range(5)]
+    [2, 1, 1, 2, 1]
+
     """
 
     rho: float | Ascent = 0.05
     k: int = 5
     alpha: float = 0.7
     slots = ("across",)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def pattern(self, step: int) -> Hashable:
         return step % self.k == 0

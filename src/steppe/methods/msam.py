@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
+from .options import check_fields
 
 
 @dataclass(frozen=True)
@@ -17,9 +18,19 @@ class MomentumSAM(Method):
     rho
         The radius, or the neighbourhood to climb in. Default: Becker et al. 2024, released default.
 
+    Examples
+    --------
+    >>> w = nn.Parameter(torch.ones(2))
+    >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1, momentum=0.9), steppe.MomentumSAM(rho=0.3))
+    >>> opt.method.cost(1)
+    1
+
     """
 
     rho: float | Ascent = 0.3
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         momentum = site.momentum()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import cache
+from inspect import isroutine
 from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -10,8 +13,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from torch import Tensor
 
 from .._util.types import WORDS, alternatives
+from ..core.arguments import described, refuse_class
 from ..core.ball import Ascent
-from ..core.triple import TRIPLES, Triple, triple_of
+from ..core.probe import Method
+from ..core.triple import TRIPLES, Triple
+from ..core.triple_names import triple_of
 
 Range = tuple[str, Callable[[Any], bool]]  # in words, and as a test
 
@@ -53,12 +59,45 @@ RANGES: Mapping[str, Range] = {  # by the name of the option, for all methods
 
 def checked(factory: Callable[..., Any], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of `factory`, checked; converts parts of triples by name, and the string "inf", which JSON needs."""
-    hints = get_type_hints(factory)
+    hints = _hints(factory)
     return {option: _checked(option, name, value, hints.get(option, Any)) for option, value in options.items()}
+
+
+def check_fields(method: Any) -> None:
+    """The `__post_init__` of methods: checks every field as `checked` does."""
+    given = {f.name: getattr(method, f.name) for f in fields(method)}
+    for name, value in checked(type(method), type(method).__name__, given).items():
+        if value is not given[name]:  # converted
+            object.__setattr__(method, name, value)
+
+
+def refuse_method(method: Any, what: str = "the method") -> None:
+    """Raise for what is no method, and say how to make one of it."""
+    refuse_class(what, method)
+    if isroutine(method):
+        raise TypeError(f"{what} is {described(method)}: call it, {method.__name__}(), to make one")
+    if isinstance(method, str):
+        raise TypeError(f"{what} is the string {method!r}: write steppe.method({method!r}, ...) for a name")
+    if hasattr(method, "steepest_"):
+        raise TypeError(f"{what} is a neighbourhood, {method!r}: write SAM({method!r})")
+    missing = [name for name in ("plan", "options", "cost") if not callable(getattr(method, name, None))]
+    if missing or not hasattr(method, "slots"):
+        lacking = ", ".join(missing or ["slots"])
+        raise TypeError(
+            f"{what} is a steppe.Method such as steppe.SAM(rho=0.05), not {described(method)}: it has no {lacking}"
+        )
+
+
+@cache
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    return get_type_hints(factory)
 
 
 def _checked(option: str, name: str, value: Any, hint: Any) -> Any:
     kinds, within = alternatives(hint), RANGES.get(option, ("", lambda v: True))
+    if Method in kinds:
+        refuse_method(value, f"{option} of {name}")
+        return value
     if Triple in kinds and isinstance(value, str | Mapping):
         try:
             return triple_of(value)
@@ -81,7 +120,9 @@ def _fits(value: Any, kind: Any, within: Callable[[Any], bool]) -> bool:
             return value.ndim == 0
         number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
         return number and within(value)
-    return hasattr(value, "steepest_") if kind is Ascent else isinstance(value, kind)
+    if kind is Ascent:
+        return hasattr(value, "steepest_") and not isinstance(value, type)
+    return isinstance(value, kind)
 
 
 def _words(kinds: tuple[Any, ...], within: str) -> str:

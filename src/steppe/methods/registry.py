@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from .._util.names import unknown
+from ..core.arguments import described
 from ..core.ball import Ascent, Ball, Slope
 from ..core.metric import Elementwise, Filterwise, Metric, NormLayersOnly
 from ..core.probe import Method
@@ -191,12 +192,22 @@ def method(name: str, **options: Any) -> Method:
     **options
         Options of the method, checked by type and range.
 
+    Examples
+    --------
+    >>> steppe.method("gsam", rho=0.1)
+    GSAM(rho=0.1, alpha=0.4)
+
     """
     return make(name, options)
 
 
 def make(name: str, options: Mapping[str, Any], also: Iterable[str] = ()) -> Method:
     """The method of that name with these options; an error about a wrong option also lists the names in `also`."""
+    if not isinstance(name, str):
+        raise TypeError(
+            f"a method is named by a string such as 'sam', not by {described(name)}: write steppe.build('sam', base), "
+            "or SharpnessAware(base, SAM()) with a method that you made"
+        )
     if name not in METHODS:
         raise ValueError(unknown("method", name, METHODS))
     accepted = inspect.signature(METHODS[name]).parameters

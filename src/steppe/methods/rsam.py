@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ..core.ball import Ascent, ball
 from ..core.metric import Filterwise
 from ..core.probe import Method, Plan, Probe, Site
+from .options import check_fields
 
 FILTERS = Filterwise(eta=0.0, everywhere=True, rows=True)
 
@@ -24,11 +25,23 @@ class RSAM(Method):
     smoothing
         The weight of the smoothed gradient relative to the noise; no default was published.
 
+    References
+    ----------
+    Liu et al. 2022, "Random Sharpness-Aware Minimization", NeurIPS.
+
+    Examples
+    --------
+    >>> steppe.RSAM(rho=0.05, sigma=0.1).cost(0)
+    2
+
     """
 
     rho: float | Ascent = 0.05
     sigma: float = 0.05
     smoothing: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         noise = site.draw(0, site.weights).normal().mul_(FILTERS(site)).mul_(self.sigma)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.ball import Ball
 from ..core.probe import Method, Plan, Probe, Reading, Site
+from .options import check_fields
 
 
 class Adaptive(Method, Protocol):
@@ -76,12 +77,28 @@ class SASAM(Adaptive):
     lagging_radius
         Whether the radius is the root of the previous step size, as in the released code.
 
+    References
+    ----------
+    Naganuma et al. 2024, "Smoothness-Adaptive Sharpness-Aware Minimization for Finding Flatter Minima".
+
+    Examples
+    --------
+    The step size grows from a small one, without momentum; the passes of the first two steps:
+
+    >>> w = nn.Parameter(torch.ones(2))
+    >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=1e-3), steppe.SASAM())
+    >>> opt.method.cost(0), opt.method.cost(1)
+    (2, 3)
+
     """
 
     delta: float = 0.02
     damping: float = 2.0
     epsilon: float = 0.0
     lagging_radius: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         before = step_size(site)
@@ -105,11 +122,23 @@ class SASGD(Adaptive):
     epsilon
         Added to the step size.
 
+    References
+    ----------
+    Naganuma et al. 2024, "Smoothness-Adaptive Sharpness-Aware Minimization for Finding Flatter Minima".
+
+    Examples
+    --------
+    >>> steppe.SASGD().cost(0), steppe.SASGD().cost(1)
+    (1, 2)
+
     """
 
     delta: float = 0.02
     damping: float = 2.0
     epsilon: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()

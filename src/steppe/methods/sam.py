@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from ..core.ball import Ascent, ball
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.vector import Vector
+from .options import check_fields
 
 
 @dataclass(frozen=True)
 class Plain(Method):
-    """The gradient at the weights, as the base optimizer alone uses it."""
+    """The gradient at the weights, as the base optimizer alone uses it.
+
+    Examples
+    --------
+    >>> steppe.Plain().cost(0)
+    1
+
+    """
 
     def plan(self, site: Site) -> Plan:
         return (yield Probe()).grad
@@ -31,6 +39,18 @@ class SAM(Method):
     decay_in_ascent
         Whether the ascent includes weight decay in the loss, as the code of Foret et al. does.
 
+    Examples
+    --------
+    The gradient at the top of a ball of radius 0.5, and ASAM:
+
+    >>> w = nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), steppe.SAM(rho=0.5))
+    >>> for turn in opt.passes():
+    ...     turn.backward(w.square().sum() / 2)
+    >>> w.grad
+    tensor([3.3000, 4.4000])
+    >>> asam = steppe.SAM(steppe.Ball(0.5, steppe.Elementwise(eta=0.01)))
+
     """
 
     rho: float | Ascent = 0.05
@@ -38,8 +58,7 @@ class SAM(Method):
     decay_in_ascent: bool = False
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"SAM needs steps >= 1, not {self.steps}")
+        check_fields(self)
 
     def plan(self, site: Site) -> Plan:
         here = yield Probe()

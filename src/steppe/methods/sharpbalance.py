@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.rows import Chosen, positions
 from .combinators import Wrapper, on_own, refuse_slots
+from .options import check_fields
 from .sam import SAM
 
 
@@ -20,9 +21,28 @@ class SharpBalance(Wrapper):
     method
         The method on the sharp rows. Default: SAM with rho = 0.2, as in the released scripts.
 
+    References
+    ----------
+    Lu et al. 2024, "Sharpness-diversity tradeoff: improving flat ensembles with SharpBalance".
+
+    Examples
+    --------
+    >>> x, y = torch.ones(4, 2), torch.zeros(4, 1)
+    >>> model = nn.Linear(2, 1)
+    >>> opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), steppe.SharpBalance(steppe.SAM(0.2)))
+    >>> def closure(turn):
+    ...     rows, targets = turn.rows(x, y)
+    ...     loss = nn.functional.mse_loss(model(rows), targets)
+    ...     turn.backward(loss)
+    ...     return loss
+    >>> loss = opt.step(closure, mask=torch.tensor([True, True, False, False]))
+
     """
 
     method: Method = field(default_factory=lambda: SAM(0.2))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def cost(self, step: int) -> int:
         return 1 + self.method.cost(step)

@@ -14,6 +14,7 @@ from ..core.draw import Draw
 from ..core.probe import Method, Plan, Probe, Reading, Site
 from ..core.rows import Row
 from ..core.vector import Space, Vector
+from .options import check_fields
 
 SLOTS = ("mask",)
 ONE_EPOCH = 391  # steps, CIFAR-10 at batch 128: the universal-SAM paper's code renews the mask every epoch
@@ -34,6 +35,17 @@ class FisherSparseSAM(Method):
     every
         The number of steps between two masks. Default: one epoch of CIFAR-10 at batch size 128.
 
+    References
+    ----------
+    Mi et al. 2022, "Make Sharpness-Aware Minimization Stronger: A Sparsified Perturbation Approach".
+
+    Examples
+    --------
+    A step that renews the mask reads the gradients of 16 rows, the others do not:
+
+    >>> steppe.FisherSparseSAM(every=100).cost(0), steppe.FisherSparseSAM(every=100).cost(1)
+    (18, 2)
+
     """
 
     rho: float | Ascent = 0.1
@@ -41,6 +53,9 @@ class FisherSparseSAM(Method):
     samples: int = 16
     every: int = ONE_EPOCH
     slots = SLOTS
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def pattern(self, step: int) -> Hashable:
         return True if step % self.every else None  # the host decides on a new mask
@@ -75,6 +90,11 @@ class DynamicSparseSAM(Method):
     steps
         The length of the annealing. Default: Mi et al. 2022 train for 200 epochs.
 
+    Examples
+    --------
+    >>> steppe.DynamicSparseSAM(sparsity=0.8, every=100, steps=1000).cost(0)
+    2
+
     """
 
     rho: float | Ascent = 0.1
@@ -83,6 +103,9 @@ class DynamicSparseSAM(Method):
     every: int = ONE_EPOCH
     steps: int = 200 * ONE_EPOCH
     slots = SLOTS
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def pattern(self, step: int) -> Hashable:
         return True if step % self.every else None  # the host decides on a new mask

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.ball import refuse_negative
+from ..core.arguments import refuse_negative
 from ..core.probe import Method, Plan, Probe, Site
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple
+from .options import check_fields
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,17 @@ class UniversalSAM(Method):
     strength
         The weight of the functional. Default: Definition 8 has no lambda, which is lambda = 1.
 
+    References
+    ----------
+    Tahmasebi et al. 2024, "A Universal Class of Sharpness-Aware Minimization Algorithms".
+
+    Examples
+    --------
+    >>> steppe.UniversalSAM(steppe.TRACE, rho=0.01, n=4).cost(0)
+    5
+    >>> steppe.UniversalSAM("trace") == steppe.trace_sam()
+    True
+
     """
 
     triple: Triple
@@ -37,7 +49,7 @@ class UniversalSAM(Method):
     strength: float = 1.0
 
     def __post_init__(self) -> None:
-        refuse_negative(self.rho)
+        check_fields(self)
         self.triple.correction(self.n)  # raises if n is too small for it
 
     def cost(self, step: int) -> int:  # a law may need the shapes of the model
@@ -91,6 +103,15 @@ def trace_sam(rho: float = 0.01, n: int = 1, strength: float = 1.0, triple: Trip
     triple
         The functional, `TRACE`.
 
+    References
+    ----------
+    Tahmasebi et al. 2024, "A Universal Class of Sharpness-Aware Minimization Algorithms".
+
+    Examples
+    --------
+    >>> steppe.trace_sam(n=2).cost(0)
+    3
+
     """
     return UniversalSAM(triple, rho, n, strength)
 
@@ -106,6 +127,15 @@ def frob_sam(rho: float = 0.005, n: int = 2, strength: float = 0.00125, triple: 
         The weight of ||H||_F^2. The released code's lambda is 4 * strength: its default 0.005 is 0.00125 here.
     triple
         The functional, `FROBENIUS`.
+
+    References
+    ----------
+    Tahmasebi et al. 2024, "A Universal Class of Sharpness-Aware Minimization Algorithms".
+
+    Examples
+    --------
+    >>> steppe.frob_sam(n=2).cost(0)
+    3
 
     """
     return UniversalSAM(triple, rho, n, strength)
@@ -126,6 +156,15 @@ def det_sam(
         The functional, `DETERMINANT`.
     side
         The side of the hypercube. Defaults to that of the triple, 0.02 (appendix O).
+
+    References
+    ----------
+    Tahmasebi et al. 2024, "A Universal Class of Sharpness-Aware Minimization Algorithms".
+
+    Examples
+    --------
+    >>> steppe.det_sam(side=0.1).triple.laws
+    (Hypercube(half=0.05),)
 
     """
     if side is not None:

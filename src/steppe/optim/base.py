@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -24,6 +25,19 @@ def of_base(name: str) -> Any:
         engine._layout = None  # of the old groups; the next step gives new ones their options
 
     return property(lambda engine: getattr(engine.base, name), set_)
+
+
+# the defaults that an engine wrote into its base's groups
+_DEFAULTS: WeakKeyDictionary[Optimizer, dict[str, Any]] = WeakKeyDictionary()
+
+
+def forget_defaults(base: Optimizer, options: Mapping[str, Any]) -> None:
+    """Removes the defaults of an earlier engine from the base's groups; notes those of the next one."""
+    for group in base.param_groups:
+        for name, value in _DEFAULTS.get(base, {}).items():
+            if group.get(name) == value:
+                del group[name]
+    _DEFAULTS[base] = dict(options)
 
 
 FUSED = (SGD, Adam, AdamW)  # exactly these classes: a subclass may override step
@@ -89,6 +103,12 @@ class OptimizerSite:
     def recall(self, slot: str, missing: Vector | None = None) -> Vector | None:
         """The vector that an earlier step kept in this slot; `missing` or 0 where a parameter is new since then."""
         return self._in_state(PREFIX + slot, missing)
+
+    def create_slots(self, slots: Sequence[str]) -> None:
+        """Creates the state of these slots, zeros, without a step."""
+        for slot in slots:
+            self.remember(slot, self.space.zeros())
+        self.commit(steps=0)
 
     def remember(self, slot: str, vector: Vector) -> None:
         """Keeps a vector for later steps, once this step is applied."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from ..methods.options import checked
 from ..methods.registry import make
 from .engine import SharpnessAware
+from .misuse import refuse_base
 
 ENGINE_OPTIONS = tuple(
     p.name for p in inspect.signature(SharpnessAware.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY
@@ -28,10 +28,19 @@ def build(name: str, base: Optimizer, **options: Any) -> SharpnessAware:
     **options
         Options of the method, and keyword arguments of `SharpnessAware`.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1)
+    >>> opt = steppe.build("asam", torch.optim.SGD(model.named_parameters(), lr=0.1), rho=0.5, eta=0.01)
+    >>> opt.param_groups[0]["rho"]
+    0.5
+
     """
+    if isinstance(name, str):  # else the arguments may be swapped, and the error about the name says so
+        refuse_base(base)
     engine = {k: options.pop(k) for k in ENGINE_OPTIONS if k in options}
     method = make(name, options, also=ENGINE_OPTIONS)
-    return SharpnessAware(base, method, **checked(SharpnessAware.__init__, "SharpnessAware", engine))
+    return SharpnessAware(base, method, **engine)
 
 
 def sam(base: Optimizer, rho: float = 0.05, **options: Any) -> SharpnessAware:
@@ -45,6 +54,13 @@ def sam(base: Optimizer, rho: float = 0.05, **options: Any) -> SharpnessAware:
         The radius. Default: Foret et al. 2021, section 3.1.
     **options
         Other options of SAM, and keyword arguments of `SharpnessAware`.
+
+    Examples
+    --------
+    >>> w = nn.Parameter(torch.ones(2))
+    >>> opt = steppe.sam(torch.optim.SGD([w], lr=0.1), rho=0.1)
+    >>> opt.method.cost(0)
+    2
 
     """
     return build("sam", base, rho=rho, **options)

@@ -13,20 +13,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..core.probe import Method
-from .base import STEP, OptimizerSite, of_base
+from ..methods.options import checked, refuse_method
+from .base import STEP, OptimizerSite, forget_defaults, of_base
 from .finite import DeviceGuard, FiniteCheck, HostCheck, Planned, unplanned
 from .forward_state import ForwardState, Noise, RunningStatistics, SameNoise, warn_of_unreachable_statistics
 from .interrupts import interrupts_deferred
-from .misuse import NO_FIRST_STEP, PLAN_PENDING, refuse_accelerate, refuse_base, refuse_method
+from .misuse import NO_FIRST_STEP, PLAN_PENDING, refuse_accelerate, refuse_base, refuse_name
 from .report import Report
 from .scaling import ask_optimizers, enabled, report_overflow
 from .step import Gradients, Pass, PlanRunner, mark_left_gradients, refuse_accumulated
 from .weights import ParamLayout, maximizes, refuse_complex
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
-
-# the defaults that an engine wrote into its base's groups: the next engine of that base replaces them
-_DEFAULTS: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 _ENGINES: weakref.WeakSet[SharpnessAware] = weakref.WeakSet()
 
@@ -55,6 +53,16 @@ class SharpnessAware(Optimizer):
     record
         Whether to fill `last` with diagnostics of each step.
 
+    Examples
+    --------
+    >>> w = nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), steppe.SAM(rho=0.5))
+    >>> for turn in opt.passes():
+    ...     turn.backward(w.square().sum() / 2)
+    >>> w.grad  # at w + 0.5 w / |w|
+    tensor([3.3000, 4.4000])
+    >>> opt.step()
+
     """
 
     _planned: Planned | None
@@ -72,17 +80,14 @@ class SharpnessAware(Optimizer):
         record: bool = False,
     ):
         refuse_base(base)
+        refuse_name(method)
         refuse_method(method)
         refuse_complex([p for g in base.param_groups for p in g["params"]])
-        if on_nonfinite not in ("raise", "skip", None):
-            raise ValueError(f"on_nonfinite is 'raise', 'skip' or None, not {on_nonfinite!r}")
+        options = {"model": model, "seed": seed, "on_nonfinite": on_nonfinite, "same_noise": same_noise}
+        checked(SharpnessAware.__init__, "SharpnessAware", {**options, "record": record})
         self.base, self.method, self.model, self.scaler = base, method, model, scaler
         self.seed, self.on_nonfinite, self.same_noise, self.record = seed, on_nonfinite, same_noise, record
-        for group in base.param_groups:
-            for name, value in _DEFAULTS.get(base, {}).items():
-                if group.get(name) == value:
-                    del group[name]
-        _DEFAULTS[base] = dict(method.options())
+        forget_defaults(base, method.options())
         self._prepare()
 
     param_groups: list[dict[str, Any]] = of_base("param_groups")
@@ -137,6 +142,7 @@ class SharpnessAware(Optimizer):
         return f"SharpnessAware({self.method!r}, base={self.base!r})"
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds `param_group` to the base, with the method's default options where it has none of its own."""
         self.base.add_param_group(param_group)
         self._set_default_options()
 
@@ -193,7 +199,7 @@ class SharpnessAware(Optimizer):
         return losses[0] if losses else None
 
     def run_passes(self, run: Callable[[Pass], R], *, mask: Tensor | None = None) -> list[R]:
-        """Calls `run` on every pass; an exception restores everything."""
+        """Calls `run` on every pass, with `mask` as in `passes`; an exception restores everything."""
         turns = self.passes(mask=mask)
         try:
             try:
@@ -288,7 +294,7 @@ class SharpnessAware(Optimizer):
         return self._overflow.fill_(float(self._planned is not None and self._planned.overflow))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears the gradients, and discards a plan that was not applied."""
+        """Clears the gradients, by `set_to_none` or to zero, and discards a plan that was not applied."""
         self._discard()
         self.base.zero_grad(set_to_none)
 
@@ -334,11 +340,7 @@ class SharpnessAware(Optimizer):
             raise unplanned(type(self.method).__name__)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
-        layout = self._param_layout()
-        site = OptimizerSite(self.base, layout, self.seed, None)
-        for slot in self.method.slots:
-            site.remember(slot, layout.space.zeros())
-        site.commit(steps=0)
+        OptimizerSite(self.base, self._param_layout(), self.seed, None).create_slots(self.method.slots)
 
 
 @atexit.register

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..core.vector import Space, Vector, alike
+from ..core.pairs import alike
+from ..core.vector import Space, Vector
 from .base import STEP, OptimizerSite, step_unless
 from .forward_state import RunningStatistics, Saved
 from .workers import Replicas

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from torch import Tensor
 from torch.optim import LBFGS, Optimizer
+
+from .._util.names import unknown
+from ..core.arguments import described
+from ..methods.registry import METHODS
 
 NO_FIRST_STEP = (
     "SharpnessAware has no first_step() and second_step(): a step may have any number of passes. Write\n"
@@ -34,7 +36,8 @@ def refuse_base(base: Any) -> None:
     if isinstance(base, type):
         raise TypeError(f"the base is the class {base.__name__}: give an optimizer made of it, {example}")
     if not isinstance(base, Optimizer):
-        raise TypeError(f"the base is a torch optimizer, not {_described(base)}: write {example}")
+        swapped = ", and the method comes second" if hasattr(base, "plan") else ""
+        raise TypeError(f"the base is a torch optimizer, not {described(base)}{swapped}: write {example}")
     for name in ("param_groups", "state", "defaults"):
         if not isinstance(getattr(base, name, None), Mapping if name != "param_groups" else Sequence):
             raise TypeError(
@@ -43,16 +46,12 @@ def refuse_base(base: Any) -> None:
             )
 
 
-def refuse_method(method: Any) -> None:
+def refuse_name(method: Any) -> None:
+    """Raise for a name in the place of a method."""
     if isinstance(method, str):
-        raise TypeError(f"the method is the string {method!r}: write steppe.build({method!r}, base, ...) for a name")
-    if isinstance(method, type):
-        raise TypeError(f"the method is the class {method.__name__}: give one made of it, {method.__name__}()")
-    missing = [name for name in ("plan", "options", "cost") if not callable(getattr(method, name, None))]
-    if missing or not hasattr(method, "slots"):
-        lacking = ", ".join(missing or ["slots"])
+        wrong = f" ({unknown('method', method, METHODS)})" if method not in METHODS else ""
         raise TypeError(
-            f"the method is a steppe.Method such as steppe.SAM(rho=0.05), not {_described(method)}: it has no {lacking}"
+            f"the method is the string {method!r}: write steppe.build({method!r}, base, ...) for a name{wrong}"
         )
 
 
@@ -79,8 +78,3 @@ def refuse_accelerate(engine: Any) -> None:
             "Accelerate scales the losses of the closure, and the optimizer has no scaler: make it by "
             f"SharpnessAware(..., scaler=accelerator.scaler), or {way_out}"
         )
-
-
-def _described(x: Any) -> str:
-    params = inspect.isgenerator(x) or (isinstance(x, list | tuple) and x and isinstance(x[0], Tensor | dict))
-    return "parameters" if params else f"{type(x).__name__} {x!r}"[:80]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from .._util.names import unknown
 from .._util.types import fits, words
+from ..methods.about import ABOUT
 
 if TYPE_CHECKING:
     from ..core.probe import Method
@@ -169,6 +170,8 @@ class Config:
                 value = getattr(self, name)
                 if value is not None and not holds(value):
                     raise ValueError(f"{name} is {value!r}, and has to be {wanted}")
+        if self.method not in ABOUT:
+            raise ValueError(unknown("method", self.method, ABOUT))
         if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
             raise ValueError("nesterov needs SGD with momentum: set optimizer to sgd and momentum above 0")
         if self.prune and self.fsdp:

@@ -47,11 +47,11 @@ LENGTH = ("epochs", "steps")
 """Settings that may grow where the run still ends as one of that length does: see `resume.py`."""
 
 
-def folder_of(config: Config) -> Path:
-    """Return the folder of a run: `out`, or a name made from data, model, method and seed."""
+def folder_of(config: Config, strategy: str | None = None) -> Path:
+    """Return the folder of a run: `out`, or a name made from data, model, method (or strategy of members) and seed."""
     if config.out is not None:
         return Path(config.out)
-    name = f"{config.data}-{config.model}-{config.method}-{config.seed}"
+    name = f"{config.data}-{config.model}-{strategy or config.method}-{config.seed}"
     return Path("runs") / re.sub(r"[^\w.,=+-]+", "_", name)
 
 

@@ -63,6 +63,17 @@ class Eigenvalue(SpectralMeasure):
     form, metric, by
         The operator and the estimator, as in `SpectralMeasure`.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> round(float(steppe.measures.Eigenvalue().estimate(objective)), 4)  # the Hessian is the identity
+    1.0
+
     """
 
     k: int = 1
@@ -86,6 +97,17 @@ class Trace(SpectralMeasure):
         The maximum number of products.
     form, metric, by
         As in `Eigenvalue`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> round(float(steppe.measures.Trace().estimate(objective)), 4)  # the Hessian is the identity
+    2.0
 
     """
 

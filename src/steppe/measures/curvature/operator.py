@@ -48,6 +48,19 @@ class Curvature:
     recorder
         Captures products for replay; None captures them on a GPU only.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> hessian = steppe.measures.Curvature(objective)
+    >>> v = objective.space.vector([torch.tensor([[1.0, 2.0]])])
+    >>> hessian.product(v).tensors  # the Hessian is the identity
+    [tensor([[1., 2.]])]
+
     """
 
     objective: Objective

@@ -1,0 +1,108 @@
+"""The public names of steppe: what `dir` shows, what is imported on access, and docstrings that are true."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import steppe
+
+PACKAGES = {"data", "ensembles", "integrations", "measures", "nn", "studies", "theory", "training"}
+NAMES = {name: getattr(steppe, name) for name in steppe.__all__}
+DESCRIBED = {name: x for name, x in NAMES.items() if inspect.isclass(x) or inspect.isroutine(x)}
+MEASURES = ["AverageCase", "Curvature", "Eigenvalue", "FisherTrace", "Results", "Trace", "WorstCase", "slice_1d"]
+DESCRIBED |= {f"measures.{name}": getattr(steppe.measures, name) for name in MEASURES}
+# of these, every public method too
+CLASSES = [steppe.SharpnessAware, steppe.Objective, steppe.Estimate, steppe.measures.Results]
+ASSUMED = {"torch": torch, "nn": nn, "steppe": steppe}  # that docs/api/index.md tells readers to import
+
+
+def test_dir_shows_names_and_packages_and_no_internals() -> None:
+    code = (
+        "import sys, steppe\n"
+        "assert 'torch' not in sys.modules\n"
+        f"for name in {sorted(PACKAGES)}:\n"
+        "    getattr(steppe, name)\n"
+        "steppe.SAM, steppe.capture\n"
+        "print(*dir(steppe))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {*steppe.__all__, *PACKAGES}
+
+
+def test_a_star_import_takes_no_package() -> None:
+    """`nn` is torch's in most scripts."""
+    names: dict[str, object] = {"nn": "torch.nn"}
+    exec("from steppe import *", names)
+    assert names["nn"] == "torch.nn"
+    assert set(steppe.__all__) <= set(names)
+    assert names["SAM"] is steppe.SAM
+
+
+def sections(x: Any) -> dict[str, str]:
+    """The text of a docstring by the underlined heading above it."""
+    parts = re.split(r"^(\w+)\n-{3,}\n", inspect.getdoc(x) or "", flags=re.MULTILINE)
+    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+def parameters(x: Any) -> set[str]:
+    if inspect.isclass(x) and getattr(x, "_is_protocol", False):
+        return set()  # made by its subclasses
+    kinds = inspect.signature(x).parameters.values()
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return {stars.get(p.kind, "") + p.name for p in kinds if not p.name.startswith("_") and p.name != "self"}
+
+
+def documented(x: Any) -> set[str]:
+    found = sections(x)
+    lists = found.get("Parameters", "") + found.get("Attributes", "")
+    heads = [line for line in lists.splitlines() if line and not line.startswith(" ")]
+    return {name for head in heads for name in head.partition(" :")[0].split(", ")}
+
+
+def methods() -> Iterator[tuple[str, Any]]:
+    for cls in CLASSES:
+        for name, x in vars(cls).items():
+            if inspect.isfunction(x) and x.__name__ == name and not name.startswith("_"):
+                yield f"{cls.__name__}.{name}", x
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_a_docstring_describes_all_parameters_and_has_an_example(name: str) -> None:
+    assert documented(DESCRIBED[name]) == parameters(DESCRIBED[name])
+    assert ">>> " in sections(DESCRIBED[name])["Examples"]
+
+
+@pytest.mark.parametrize(("name", "method"), list(methods()))
+def test_a_method_of_the_main_classes_names_all_its_parameters(name: str, method: Any) -> None:
+    assert method.__doc__, name  # its own, not one of torch
+    text = method.__doc__
+    named = documented(method) | set(re.findall(r"`(\*{0,2}\w+)`", text))
+    assert parameters(method) <= named
+
+
+@pytest.mark.parametrize("name", [n for n, x in DESCRIBED.items() if inspect.isclass(x) and steppe.Method in x.__mro__])
+def test_a_method_names_its_paper(name: str) -> None:
+    if name not in ("Method", "Plain", "Every"):  # from no paper
+        assert re.search(r"\b20\d\d\b", inspect.getdoc(DESCRIBED[name]) or "")
+
+
+def test_all_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+    finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(verbose=False)
+    count = 0
+    for name, x in [*DESCRIBED.items(), *methods()]:
+        for test in finder.find(x, name, globs=dict(ASSUMED)):
+            count += bool(test.examples)
+            runner.run(test)
+    said = capsys.readouterr().out
+    assert runner.summarize(verbose=False).failed == 0, said
+    assert count >= len(DESCRIBED)

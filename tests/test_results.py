@@ -1,0 +1,140 @@
+"""Results as other programs read them: dictionaries, data frames, notebooks and figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from math import isnan, nan
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import steppe
+from steppe import Estimate, Objective
+from steppe.measures import Cost, Curvature, Results, path, random_direction, slice_1d, spectral_density
+from steppe.measures.plotting import figure
+
+FOUND = Results(
+    {
+        "a<b>": Estimate(1.5, 0.25, 4, "unbiased", Cost(losses=2.0, seconds=0.5), "of <i>x</i>"),
+        "unknown": Estimate(2.0, nan, 1, "plug-in"),
+    },
+    {"broken": "no & never"},
+    Cost(losses=2.0, seconds=0.5),
+)
+
+
+def objective() -> Objective:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    return Objective(model, nn.functional.mse_loss, (torch.randn(8, 3), torch.randn(8, 2)))
+
+
+class Cells(HTMLParser):
+    """The texts of the cells, and the tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.rows: list[list[str]] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.add(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def test_an_estimate_is_a_number() -> None:
+    assert float(FOUND["a<b>"]) == 1.5
+    assert isinstance(float(FOUND["a<b>"]), float)
+    assert np.asarray([FOUND["a<b>"], FOUND["unknown"]], dtype=float).tolist() == [1.5, 2.0]
+
+
+def test_dictionaries_are_json() -> None:
+    text = json.dumps(FOUND.to_dict(), allow_nan=False)
+    assert json.loads(text) == json.loads(FOUND.to_json()) == FOUND.to_dict()
+    one = FOUND["unknown"].to_dict()
+    assert (one["value"], one["stderr"], one["interval"]) == (2.0, None, [None, None])
+    assert FOUND.to_dict()["estimates"]["unknown"] == one
+    assert FOUND["a<b>"].to_dict()["interval"] == pytest.approx(FOUND["a<b>"].interval())
+
+
+def test_a_notebook_shows_a_table_of_escaped_text() -> None:
+    read = Cells()
+    read.feed(FOUND._repr_html_())
+    assert read.tags == {"table", "caption", "thead", "tbody", "tr", "td", "th"}
+    assert read.rows[0][:3] == ["measure", "value", "error"]
+    assert read.rows[1][:5] == ["a<b>", "1.5", "0.25", "4", "unbiased, of <i>x</i>"]
+    assert read.rows[3][:5] == ["broken", "none", "", "", "no & never"]
+    assert "<i>" not in FOUND["a<b>"]._repr_html_()
+
+
+def test_a_frame_has_a_row_per_measure() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = FOUND.to_frame()
+    assert isinstance(frame, pd.DataFrame)
+    assert list(frame.index) == ["a<b>", "unknown", "broken"]
+    assert frame.index.name == "measure"
+    assert frame.loc["a<b>", "value"] == 1.5
+    assert tuple(frame.loc["a<b>", ["low", "high"]]) == FOUND["a<b>"].interval()
+    assert frame.loc["a<b>", "seconds"] == 0.5
+    assert isnan(frame.loc["unknown", "stderr"])
+    assert isnan(frame.loc["broken", "value"])
+    assert frame.loc["broken", "failure"] == "no & never"
+    assert frame["value"].dtype == float
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "said"),
+    [
+        ("pandas", "Results({}).to_frame()", "data frames need pandas, which is not installed: pip install 'steppe[pa"),
+        ("plotly", "Results({'avg_l2@1': e, 'avg_l2@2': e}).plot()", "figures and pages need plotly, which is not in"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(module: str, code: str, said: str) -> None:
+    code = f"import sys; sys.modules[{module!r}] = None\nfrom steppe.measures import Estimate, Results\n" + (
+        f"e = Estimate(1.0, 0.1, 2, 'unbiased')\n{code}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_definitions_are_drawn_over_their_radii() -> None:
+    pytest.importorskip("plotly")
+    found = steppe.measures.run.measure_objective(
+        objective(), steppe.measures.registry.resolve_measures("avg_l2@0.2, avg_l2@0.1, worst_l2@0.1, loss")
+    )
+    lines = {line.name: line for line in found.plot().data}
+    assert set(lines) == {"avg_l2", "worst_l2"}
+    assert list(lines["avg_l2"].x) == [0.1, 0.2]
+    assert list(lines["avg_l2"].y) == [float(found["avg_l2@0.1"]), float(found["avg_l2@0.2"])]
+
+
+def test_single_numbers_have_no_picture() -> None:
+    with pytest.raises(ValueError, match="measure a definition at several radii"):
+        FOUND.plot()
+
+
+def test_slices_paths_and_densities_draw_themselves() -> None:
+    pytest.importorskip("plotly")
+    place = objective()
+    line = slice_1d(place, random_direction(place, seed=0), span=0.5, points=5)
+    assert line.plot().to_json() == figure(line).to_json()
+    assert line.plot(log=True).to_json() == figure(line, log=True).to_json()
+    way = path(place, {k: v + 1 for k, v in place.model.state_dict().items()}, points=3)
+    assert way.plot().to_json() == figure(way).to_json()
+    density = spectral_density(Curvature(place), runs=3, steps=6)
+    *_, curve = figure(density).data
+    widths = np.diff(curve.x)
+    assert float(np.sum((curve.y[1:] + curve.y[:-1]) / 2 * widths)) == pytest.approx(1, abs=1e-3)
