@@ -1,5 +1,7 @@
-"""What holds for all tests: property tests have no deadline, and tests of pages share a browser per module."""
+"""What holds for all tests: no deadlines, temporary folders in memory, and one browser per module."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,8 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-settings.register_profile("steppe", deadline=None)  # about answers, not about how long a busy machine takes
+# about answers, not about how long a busy machine takes; every run draws other examples
+settings.register_profile("steppe", deadline=None, max_examples=50)
 settings.load_profile("steppe")
+
+MEMORY = Path("/dev/shm")
+ROOM = 4 << 30  # bytes: all tests together leave less behind
+
+
+def pytest_configure() -> None:
+    """Temporary folders are in memory where there is room: on a disk, tests of runs and studies wait for fsync."""
+    if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +36,36 @@ def shared_page(chromium: Any, report: Path) -> Iterator[Any]:
     """The module's `report` in the browser."""
     from pages import Watched
 
-    watched = Watched(chromium, report.as_uri())
+    watched = Watched(chromium)
+    watched.visit(report.as_uri())
     yield watched
     watched.context.close()
+
+
+@pytest.fixture(scope="module")
+def visitor(chromium: Any) -> Iterator[Any]:
+    """Loads the pages that only one test needs, one after the other."""
+    from pages import Watched
+
+    watched = Watched(chromium)
+    yield watched
+    watched.context.close()
+
+
+@pytest.fixture
+def open_page(visitor: Any) -> Iterator[Any]:
+    """Opens a file or an address; at the end no page has sent a request or written to its console."""
+    opened = False
+
+    def opening(place: Path | str, **how: Any) -> Any:
+        nonlocal opened
+        if opened:
+            visitor.check_quiet()
+        opened = True
+        return visitor.visit(place.as_uri() if isinstance(place, Path) else place, **how)
+
+    yield opening
+    visitor.check_quiet()
 
 
 @pytest.fixture

@@ -107,6 +107,15 @@ ENTRIES = [
 ]  # fmt: skip
 
 
+# The passes and the memory of another entry, with other numbers: nothing that a scaler or an optimizer could tell apart
+LIKE_ANOTHER = {"sam-l1", "sam-l3", "sam-unnormalised", "asam-filterwise", "trace-sam", "det-sam"}
+
+
+def unlike_another(entry: Entry) -> bool:
+    """Select methods for laws that are tested in several ways each."""
+    return entry.name not in LIKE_ANOTHER
+
+
 def obeying(law: str = "", only: Callable[[Entry], bool] = lambda e: True) -> pytest.MarkDecorator:
     """Parametrizes a test over all methods, or `only` some, but those that are excused from this law."""
     return pytest.mark.parametrize(

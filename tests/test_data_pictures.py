@@ -6,13 +6,26 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from data_files import WRITERS_OF_PICTURES, write_aircraft, write_cars, write_flowers, write_pets, write_picture
+from data_files import (
+    WRITERS_OF_PICTURES,
+    read_each_mat_once,
+    write_aircraft,
+    write_cars,
+    write_flowers,
+    write_pets,
+    write_picture,
+)
 from scipy.io import savemat
 
 from steppe.data import CATALOGUE, DataError, Splits, load, matlab
 from steppe.training.config import Config, refuse_unknown
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*published set has")
+
+
+@pytest.fixture(autouse=True)
+def each_content_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_each_mat_once(monkeypatch)
 
 
 def written(name: str, root: Path) -> Path:

@@ -29,6 +29,8 @@ from steppe.cli import main
 from steppe.cli.landscape import Look
 from steppe.cli.subjects import On
 from steppe.ensembles.strategies import Ensemble
+from steppe.measures.sharpness import OnData
+from steppe.measures.worst_case import WorstCase
 from steppe.nn import build
 from steppe.studies.plan import Study, digits
 from steppe.studies.run import run
@@ -87,10 +89,10 @@ def cut(given: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_most(settings: type, limits: Mapping[str, Any]) -> None:
-        check = settings.__post_init__  # type: ignore[attr-defined]
+        check = settings.__init__  # type: ignore[misc]
 
-        def cut_and_check(self: Any) -> None:
-            check(self)  # the printed value is valid
+        def check_and_cut(self: Any, *args: Any, **values: Any) -> None:
+            check(self, *args, **values)  # the printed value is valid
             for name, limit in limits.items():
                 value = getattr(self, name)
                 if value and (isinstance(limit, list) or value > limit):
@@ -98,12 +100,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
             if getattr(self, "model", None) == "resnet18":
                 object.__setattr__(self, "model_options", {"width": NARROW})
 
-        monkeypatch.setattr(settings, "__post_init__", cut_and_check)
+        monkeypatch.setattr(settings, "__init__", check_and_cut)
 
     runs = {"epochs": 2, "fraction": 0.1, "batch_size": 20, "measure_rows": 4, "evaluate_every": 2}
     at_most(Config, runs | {"corruptions": ["contrast"], "severities": [1]})
     at_most(Ensemble, {"members": 2})
     at_most(On, {"rows": 4, "batch": 4})
+    at_most(OnData, {"count": 10})
+    at_most(WorstCase, {"steps": 4})
     at_most(Look, {"points": 3})
     at_most(Protocol, {"matrices": 2})
     of = Study.of.__func__  # type: ignore[attr-defined]

@@ -242,7 +242,7 @@ def test_at_some_lines_of_all_kinds_of_steps(name: str, by: str, scaled: bool) -
     case = Case(name, by, scaled=scaled)
     lines = case.lines()
     engine = [i for i in ends(lines) if lines[i][0].endswith(("engine.py", "interrupts.py", "scaling.py"))]
-    case.interrupt(sorted({*range(0, len(lines), 37), *engine[::3]}))
+    case.interrupt(sorted({*range(0, len(lines), 83), *engine[::6]}))
 
 
 class Counting(Net):
@@ -266,7 +266,7 @@ def test_in_the_very_first_step(by: str, monkeypatch: pytest.MonkeyPatch) -> Non
     case = Case("sam", by, warm=0)
     lines = case.lines()
     learning = [i for i in ends(lines) if lines[i][0].endswith(("forward_state.py", "interrupts.py"))]
-    case.interrupt(sorted({*learning, *range(0, len(lines), 53)}))
+    case.interrupt(sorted({*learning, *range(0, len(lines), 101)}))
 
 
 def test_in_the_first_step_after_the_model_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 import pytest
-from pages import HOSTILE, Cell, Watched, study, wait_until, written
+from pages import HOSTILE, Cell, study, wait_until, written
 
 from steppe.studies.report.definitions import label
 from steppe.studies.store import Store
@@ -28,21 +28,6 @@ def report(tmp_path_factory):
 def table(report):
     with Store.reading(report.with_name("study.sqlite")) as store:
         return store.table()
-
-
-@pytest.fixture
-def open_page(chromium):
-    """Opens an address; at the end no page has sent a request or written to its console."""
-    opened = []
-
-    def opening(address: str, **how):
-        opened.append(Watched(chromium, address, **how))
-        return opened[-1].page
-
-    yield opening
-    for watched in opened:
-        watched.context.close()
-        watched.check_quiet()
 
 
 PHONE = {"width": 390, "height": 800}
@@ -507,19 +492,20 @@ def test_every_cell_of_a_heat_map_has_n_and_error(page, table) -> None:
     assert "n = 1" in cell.inner_text()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_sticks_out_on_a_phone(phone, scheme) -> None:
+def test_nothing_sticks_out_on_a_phone(phone) -> None:
     page = phone
-    page.emulate_media(color_scheme=scheme)
     page.locator("#search").fill("no_such_column > 0.1")
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    for place in ("#compare-table .scroll", "#settings-table .scroll"):
-        assert page.locator(place).evaluate("e => e.scrollWidth - e.clientWidth") <= 0, place
-    title = page.evaluate("document.getElementById('scatter-chart').layout.xaxis.title.text")
-    assert "<br>" in title
-    box = page.locator("#scatter-chart .xtitle").bounding_box()
-    assert box["x"] >= 0
-    assert box["x"] + box["width"] <= 390
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.locator(f"html[data-theme={scheme}]").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        for place in ("#compare-table .scroll", "#settings-table .scroll"):
+            assert page.locator(place).evaluate("e => e.scrollWidth - e.clientWidth") <= 0, place
+        title = page.evaluate("document.getElementById('scatter-chart').layout.xaxis.title.text")
+        assert "<br>" in title
+        box = page.locator("#scatter-chart .xtitle").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
 
 
 def test_parallel_coordinates_on_paper(page) -> None:

@@ -48,20 +48,6 @@ def table(report):
         return store.table()
 
 
-@pytest.fixture
-def open_page(chromium):
-    opened: list[Watched] = []
-
-    def opening(file: Path, **how) -> Watched:
-        opened.append(Watched(chromium, file.as_uri(), **how))
-        return opened[-1]
-
-    yield opening
-    for watched in opened:
-        watched.context.close()
-        watched.check_quiet()
-
-
 def filter_by(page, setting: str, value: str) -> None:
     page.locator(f'#filters select[data-setting="{setting}"]').select_option(label=value)
 
@@ -393,12 +379,16 @@ def test_on_paper(page) -> None:
     assert page.locator("#scatter-readout").inner_text()
 
 
-def test_200_runs_are_quick_turn_pages_and_print_whole(open_page, report_200) -> None:
+def test_200_runs_are_quick_turn_pages_and_print_whole(chromium, report_200) -> None:
     assert report_200.stat().st_size < 6_000_000
-    pages = [open_page(report_200).page for _ in range(2)]
-    loads = [page.evaluate("performance.getEntriesByName('interactive')[0].startTime") for page in pages]
-    assert min(loads) < 2000  # the fastest: other processes may be busy
-    page = pages[0]
+    for left in (2, 1, 0):  # the fastest of three: other processes may be busy
+        watched = Watched(chromium)  # a new process, which has compiled nothing
+        page = watched.visit(report_200.as_uri())
+        load = page.evaluate("performance.getEntriesByName('interactive')[0].startTime")
+        if load < 2000:
+            break
+        assert left, load
+        watched.context.close()
     filtered = page.evaluate(
         """() => { const box = document.getElementById('search');
           return ['lr > 0.1', 'method = sam', ''].map(text => { const from = performance.now();
@@ -411,6 +401,8 @@ def test_200_runs_are_quick_turn_pages_and_print_whole(open_page, report_200) ->
     assert not set(names(page)) & set(first)
     page.emulate_media(media="print")
     page.locator("#runs-table tbody tr").nth(199).wait_for(state="attached")
+    watched.context.close()
+    watched.check_quiet()
 
 
 def letters(text: str) -> str:
@@ -420,7 +412,7 @@ def letters(text: str) -> str:
 
 def test_hostile_names_are_text(open_page, tmp_path) -> None:
     """In the table, the dialog, the chart, the menus and the title; nothing of them runs, nothing is asked for."""
-    page = open_page(reported(tmp_path, 30, hostile=True)).page
+    page = open_page(reported(tmp_path, 30, hostile=True))
     assert names(page)[: len(HOSTILE)] == HOSTILE
     assert page.title() == HOSTILE[1]
     assert [page.locator(f"#{name}").text_content() for name in ("title", "question")] == [HOSTILE[1], HOSTILE[0]]
@@ -453,7 +445,7 @@ def test_sections_are_there_when_the_study_has_them(open_page, tmp_path, page) -
     for section in ("spectra", "landscapes", "ensembles"):
         assert page.locator(f"#{section}").is_visible()
         assert page.evaluate(f"document.getElementById('{section}-chart').data.length") > 0
-    bare = open_page(reported(tmp_path, 6, extras=False)).page
+    bare = open_page(reported(tmp_path, 6, extras=False))
     for section in ("spectra", "landscapes", "ensembles"):
         assert not bare.locator(f"#{section}").is_visible()
     assert "Curvature" not in bare.locator("#parts").inner_text()
@@ -501,7 +493,7 @@ def test_ensembles_have_their_errors_and_a_fitted_line(open_page, tmp_path) -> N
             values = {"sharpness": x[k], "diversity": y[k]}
             note = {"name": f"e{k}", "kind": "sam", "members": 3, "values": values, "errors": {"diversity": 0.01}}
             store.note(f"ensemble/{k}", note)
-    page = open_page(written(tmp_path, path)).page
+    page = open_page(written(tmp_path, path))
     points, line = page.evaluate("document.getElementById('ensembles-chart').data")
     assert (points["x"], points["y"]) == (x, y)
     assert points["error_y"]["array"] == [0.01] * 4
@@ -521,7 +513,7 @@ def test_a_curve_of_one_point_is_seen(open_page, tmp_path) -> None:
             records = [{"epoch": e, "train_loss": 1 / e} for e in range(1, 6)]
             records[-1]["test_loss"] = 0.5
             store.record(cell.key, targets={"test_error": 0.1}, curves=records)
-    page = open_page(written(tmp_path, path)).page
+    page = open_page(written(tmp_path, path))
     assert page.locator("#curves-metric").input_value() == "train_loss"
     page.locator("#curves-metric").select_option("test_loss")
     page.locator("#curves-single").check()
@@ -675,7 +667,7 @@ def test_a_verdict_for_every_kind(open_page, tmp_path) -> None:
             measures = {"trace": {"value": error}, "lambda_max": {"value": -error}, "loss": {"value": (i * 29) % 48}}
             store.record(cell.key, targets={"test_error": error, "train_error": 0.02 * (i % 2)}, measures=measures)
         store.note("study", {"name": "s", "targets": ["test_error"], "cells": [[c.key, c.name, []] for c in planned]})
-    page = open_page(written(tmp_path, path)).page
+    page = open_page(written(tmp_path, path))
     verdicts = {row[0].split()[0]: row[1] for row in rows_of(page, "#forest tr[data-measure]")}
     assert verdicts == {"trace": "✓ predicts", "lambda_max": "✕ predicts the opposite", "loss": "= no sign of it"}
     assert page.locator("#forest svg.good").count() == page.locator("#forest svg.bad").count() == 1
@@ -723,7 +715,7 @@ def test_settings_that_separate_perfectly_read_as_such(open_page, tmp_path) -> N
     (effect,) = (e for e in made["effects"] if e["setting"] == "lr")
     assert effect["share"] < 0.9  # or this test would say little
     (tmp_path / "report.html").write_text(html(made), encoding="utf-8")
-    page = open_page(tmp_path / "report.html").page
+    page = open_page(tmp_path / "report.html")
     shown = page.locator('#settings-matrix tr[data-name="trace"] td').first.inner_text()
     assert ascii_minus(" ".join(shown.split())) == "100 % τ -1.00"
 
@@ -731,11 +723,10 @@ def test_settings_that_separate_perfectly_read_as_such(open_page, tmp_path) -> N
 A4 = 680  # CSS pixels between margins of 15 mm
 
 
-@pytest.mark.parametrize("runs", ["report", "report_200"])
-def test_on_a4_everything_is_whole_and_large_enough(open_page, request, runs) -> None:
+def test_on_a4_everything_is_whole_and_large_enough(open_page, report_200) -> None:
     """No table or chart wider than the paper, which a browser would shrink; text of 8 pt or more; nothing left out."""
-    file = request.getfixturevalue(runs)
-    page = open_page(file, viewport={"width": A4, "height": 960}).page
+    file = report_200
+    page = open_page(file, viewport={"width": A4, "height": 960})
     page.emulate_media(media="print")
     page.locator("html[data-theme=light]").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == A4
@@ -763,16 +754,15 @@ def test_on_a4_everything_is_whole_and_large_enough(open_page, request, runs) ->
         assert ascii_minus("".join("".join(line).split())) in ascii_minus(text)
 
 
-def test_nothing_runs_that_the_page_did_not_bring(open_page, report) -> None:
+def test_nothing_runs_that_the_page_did_not_bring(open_page, visitor, report) -> None:
     """The policy holds: an inserted script does not run, and nothing is asked for."""
-    watched = open_page(report)
-    page = watched.page
+    page = open_page(report)
     page.evaluate(
         """() => { const made = document.createElement('script');
           made.textContent = 'window.hacked = 1'; document.body.append(made); }"""
     )
     assert page.evaluate("window.hacked") is None
     assert page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'asked', () => 'refused')") == "refused"
-    assert watched.messages  # the browser tells of both, and of nothing else
-    assert all("Content Security Policy" in line for line in watched.messages)
-    watched.messages.clear()
+    assert visitor.messages  # the browser tells of both, and of nothing else
+    assert all("Content Security Policy" in line for line in visitor.messages)
+    visitor.messages.clear()

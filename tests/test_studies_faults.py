@@ -21,7 +21,7 @@ from studies_processes import SEEDS, study
 
 from steppe.studies.store import Store
 
-WORKERS, DRIVERS, FORKED = 10, 3, 7  # kills: 20 in all
+WORKERS, DRIVERS, FORKED = 4, 2, 6  # kills: 12 in all
 PATIENCE = 240.0  # seconds for a study: machines that test may be busy
 ENDING = 60.0  # seconds for workers to end: they give themselves ten, and longer where they wait for a core
 

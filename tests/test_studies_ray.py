@@ -55,8 +55,7 @@ def test_ray(tmp_path: Path, capfd: Any) -> None:
         assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]  # and nowhere else
         assert Ray().workers == 2
         the_records_are_those_of_one_process(tmp_path, capfd)
-        a_cell_whose_worker_is_killed_is_tried_again(tmp_path)
-        errors_are_told_as_by_other_engines(tmp_path)
+        killed_workers_are_tried_again_and_errors_told_as_by_other_engines(tmp_path)
         what_cannot_even_begin_is_no_lost_worker(tmp_path, ray)
         tasks_that_are_stopped_write_a_checkpoint_and_let_go(tmp_path, ray)
         another_process_joins_by_the_address(tmp_path, ray)
@@ -77,16 +76,13 @@ def the_records_are_those_of_one_process(folder: Path, capfd: Any) -> None:
     assert said.err.splitlines()[-1].startswith("4 of 4: ")
 
 
-def a_cell_whose_worker_is_killed_is_tried_again(folder: Path) -> None:
-    study = tiny(folder / "killed", grid={"net": [deadly(folder / "once", 1)]})
-    assert run(study, Ray(retries=1)).done == 1
-    assert len(list((folder / "once").iterdir())) == 1
-
-
-def errors_are_told_as_by_other_engines(folder: Path) -> None:
-    """A cell whose worker is always killed, and one that diverges."""
+def killed_workers_are_tried_again_and_errors_told_as_by_other_engines(folder: Path) -> None:
+    """A cell whose worker is killed once, one whose worker is always killed, and one that diverges."""
     diverging = {"model": "mlp", "model_options": BASE["model_options"], "lr": 1e30}
-    found = run(tiny(folder / "faults", grid={"net": [deadly(folder / "always", 99), diverging]}), Ray(retries=1))
+    nets = [deadly(folder / "once", 1), deadly(folder / "always", 99), diverging]
+    found = run(tiny(folder / "faults", grid={"net": nets}), Ray(retries=1))
+    assert found.done == 1
+    assert len(list((folder / "once").iterdir())) == 1
     assert len(list((folder / "always").iterdir())) == 2  # Ray itself does not try again as well
     lost, diverged = sorted(found.failures.values(), reverse=True)
     assert lost == LOST

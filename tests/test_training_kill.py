@@ -20,7 +20,7 @@ from training_runs import assert_same_end, config
 from steppe.training import Config, open_run
 from steppe.training.checkpoint import PREVIOUS, WEIGHTS
 
-KILLS = 20
+KILLS = 12
 EPOCHS = 25
 
 
@@ -72,7 +72,7 @@ RUNS: list[dict[str, Any]] = [
 ]
 
 
-def test_twenty_kills_at_random_moments(server: ForkServer, folder: Path) -> None:
+def test_kills_at_random_moments(server: ForkServer, folder: Path) -> None:
     moments = random.Random(0)
     kills = in_the_middle = 0
     wholes: dict[str, tuple[Config, float]] = {}
@@ -85,7 +85,7 @@ def test_twenty_kills_at_random_moments(server: ForkServer, folder: Path) -> Non
         settings, seconds = wholes[changes["method"]]
         whole, settings = open_run(str(settings.out)), replace(settings, out=str(folder / f"killed-{number}"))
         mine = 0
-        while server.train(settings, after=moments.uniform(0, seconds / 3) if mine < 8 else None)["ended"] == "killed":
+        while server.train(settings, after=moments.uniform(0, seconds / 3) if mine < 6 else None)["ended"] == "killed":
             mine += 1
         kills += mine
         run = open_run(str(settings.out))
@@ -107,7 +107,7 @@ def test_a_kill_at_every_system_call_that_writes(server: ForkServer, folder: Pat
         names = {p.name for p in (folder / "killed").iterdir()}
         left_behind |= {n[1:].rsplit(".", 2)[0] for n in names if n.endswith(".tmp")}  # .NAME.PROCESS.tmp
         left_behind |= {"three states"} if sum(n.startswith("state-") for n in names) > 2 else set()
-    assert call > KILLS
+    assert call > 20
     assert {"three states", WEIGHTS, PREVIOUS, "run.yaml"} <= left_behind  # it died where it hurts
     assert_same_end(open_run(str(settings.out)), whole)
     assert not list((folder / "killed").glob("*.tmp"))
@@ -116,7 +116,7 @@ def test_a_kill_at_every_system_call_that_writes(server: ForkServer, folder: Pat
 
 def test_a_kill_at_every_system_call_of_a_run_with_few_checkpoints(server: ForkServer, folder: Path) -> None:
     """Its epochs are short: records are written in between, and are replaced when they are repeated."""
-    settings = config(folder / "whole", epochs=8, method="looksam", method_options={"k": 3})
+    settings = config(folder / "whole", epochs=6, method="looksam", method_options={"k": 3})
     server.train(settings)
     whole, settings = open_run(str(settings.out)), replace(settings, out=str(folder / "killed"))
     between = 0
@@ -126,11 +126,11 @@ def test_a_kill_at_every_system_call_of_a_run_with_few_checkpoints(server: ForkS
         records = folder / "killed/metrics.jsonl"
         lines = records.read_bytes().count(b"\n") if records.exists() else 0
         kept = len(open_run(str(settings.out)).records) if (folder / "killed/run.yaml").exists() else 0
-        assert kept <= lines <= 8
+        assert kept <= lines <= 6
         between += lines > kept + 1
-    assert between > 4
+    assert between > 2
     assert_same_end(open_run(str(settings.out)), whole)
-    assert len(records.read_bytes().splitlines()) == 8
+    assert len(records.read_bytes().splitlines()) == 6
 
 
 def test_a_kill_at_every_system_call_of_a_run_that_is_made_longer(server: ForkServer, folder: Path) -> None:

@@ -62,10 +62,9 @@ def resumed(rank: int, name: str, wrapper: str, base: str, flat: bool, directory
 
 CASES = [
     *(
-        (name, wrapper, base, False)
-        for name in ("sam", "looksam", "sa-sam", "ssam-d", "frob-sam")
-        for wrapper in ("ddp", "fsdp-layers")
-        for base in ("sgd", "adamw")
+        (name, wrapper, ("sgd", "adamw")[(i + k) % 2], False)
+        for i, name in enumerate(("sam", "looksam", "sa-sam", "ssam-d", "frob-sam"))
+        for k, wrapper in enumerate(("ddp", "fsdp-layers"))
     ),
     ("ssam-f", "ddp", "sgd", False),
     ("msam", "fsdp-layers", "adamw", False),
