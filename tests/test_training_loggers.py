@@ -246,7 +246,12 @@ from steppe.training import train
 from training_runs import config
 train(config("run", loggers=["wandb"]))
 """
-CONTROL = "import wandb; wandb.init(mode='offline', settings=wandb.Settings(silent=True)).finish()"  # sends statistics
+CONTROL = """
+import wandb
+run = wandb.init(mode="offline", settings=wandb.Settings(silent=True))
+run.log({"a": 1.0})
+run.finish()
+"""  # sends statistics
 
 
 def test_wandb_sends_nothing(tmp_path: Path) -> None:
