@@ -13,7 +13,8 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 def config(rho, name):
     options = {"label_noise": 0.4, "validation": 0.3, "batch_size": 32, "device": "cpu", "threads": 1}
-    return Config(method="sam", rho=rho, epochs=EPOCHS, schedule="constant", out=f"{folder}/{name}", **options)
+    options |= {"model_options": {"width": 64, "depth": 1}, "schedule": "constant", "lr": 0.05}
+    return Config(method="sam", rho=rho, epochs=EPOCHS, out=f"{folder}/{name}", **options)
 
 
 def objective(trial):

@@ -12,7 +12,8 @@ radii = [0.05, 0.2, 0.8]
 
 
 def config(rho, place):
-    options = {"label_noise": 0.4, "validation": 0.3, "fraction": 0.5, "device": "cpu", "threads": 1}
+    options = {"label_noise": 0.4, "validation": 0.3, "batch_size": 32, "device": "cpu", "threads": 1}
+    options |= {"model_options": {"width": 64, "depth": 1}, "lr": 0.05}
     return Config(method="sam", rho=rho, epochs=2, out=f"{folder}/{place}-{rho}", **options)
 
 
