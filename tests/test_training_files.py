@@ -35,7 +35,7 @@ from steppe.training.checkpoint import (
     unpacked,
     weights_in,
 )
-from steppe.training.records import logger, numbers
+from steppe.training.records import numbers
 from steppe.training.schedule import Course, Position
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
@@ -273,7 +273,8 @@ def test_a_logger_of_ones_own(tmp_path: Path) -> None:
 
 def test_an_unknown_logger_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no logger 'cvs'. Did you mean 'csv'"):
-        logger("cvs", tmp_path, [])
+        train(config(tmp_path / "run", loggers=["cvs"]))
+    assert not (tmp_path / "run").exists()
 
 
 # Folders

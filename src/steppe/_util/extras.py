@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import NamedTuple
 
 
@@ -31,7 +33,11 @@ EXTRAS: Mapping[str, Extra] = {
     "accelerate": Extra("accelerate", "accelerate", "sharpness-aware steps in Accelerate"),
     "lightning": Extra("lightning", "lightning", "sharpness-aware steps in Lightning"),
     "transformers": Extra("transformers", "transformers", "sharpness-aware steps in Transformers"),
-    "tensorboard": Extra("tensorboard", "tensorboard", "`steppe train --loggers tensorboard`"),
+    "tensorboard": Extra("tensorboard", "tensorboard", "records in TensorBoard"),
+    "mlflow-skinny": Extra("mlflow", "mlflow", "records in MLflow"),
+    "alembic": Extra("alembic", "mlflow", "records in a local MLflow database"),
+    "sqlalchemy": Extra("sqlalchemy", "mlflow", "records in a local MLflow database"),
+    "wandb": Extra("wandb", "wandb", "records in W&B"),
 }
 """By distribution; pyproject.toml states the versions."""
 
@@ -39,6 +45,18 @@ EXTRAS: Mapping[str, Extra] = {
 def install_line(extra: str) -> str:
     """Return the command that installs an extra."""
     return f"pip install 'steppe[{extra}]'"
+
+
+def _missing(one: Extra) -> str:
+    return f"{one.purpose} need {one.module}, which is not installed: {install_line(one.extra)}"
+
+
+def require(extra: str) -> None:
+    """Raise ModuleNotFoundError if a package of an extra is missing, without importing any."""
+    for one in EXTRAS.values():
+        blocked = one.module in sys.modules and sys.modules[one.module] is None
+        if one.extra == extra and (blocked or find_spec(one.module) is None):
+            raise ModuleNotFoundError(_missing(one), name=one.module)
 
 
 @contextmanager
@@ -50,6 +68,5 @@ def explained() -> Iterator[None]:
         name = (error.name or "").partition(".")[0]
         for one in EXTRAS.values():
             if one.module == name:
-                message = f"{one.purpose} need {name}, which is not installed: {install_line(one.extra)}"
-                raise ModuleNotFoundError(message, name=error.name) from error
+                raise ModuleNotFoundError(_missing(one), name=error.name) from error
         raise

@@ -123,7 +123,7 @@ class SharpnessAware(Optimizer):
         self._running: weakref.ref[Generator[Pass]] | None = None
         self.report: Report | None = None  # what `last` returns
         self._statistics_checked = self.model is not None
-        self._overflow = torch.zeros(())  # read by the scaler, see scaling.py
+        self._overflow = torch.zeros((), dtype=torch.float32)  # read by the scaler, see scaling.py
         if self.scaler is not None:
             ask_optimizers(self.scaler, next(p.device for g in self.param_groups for p in g["params"]))
         self.device_guard: DeviceGuard | None = None  # while a step is captured: applies it on the device

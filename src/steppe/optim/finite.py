@@ -124,7 +124,7 @@ def nonfinite_flag(tensors: Sequence[Tensor], flag: Tensor | None = None) -> Ten
 
     One kernel per dtype: what `torch.amp.GradScaler` runs, with a scale of 1, which leaves the entries as they are.
     """
-    flag = torch.zeros((), device=tensors[0].device) if flag is None else flag
+    flag = torch.zeros((), dtype=torch.float32, device=tensors[0].device) if flag is None else flag
     for group in alike(tensors):
         own = flag.to(group[0].device)
         torch._amp_foreach_non_finite_check_and_unscale_(group, own, torch.ones_like(own))
@@ -163,7 +163,7 @@ class DeviceGuard:
     def __init__(self, device: torch.device, *, stop: bool):
         self._stop = stop
         self.sets: set[str] = set()  # the group options that steps have set
-        self.flag = torch.zeros((), device=device)  # 1.0 if a step is skipped, else 0.0
+        self.flag = torch.zeros((), dtype=torch.float32, device=device)  # 1.0 if a step is skipped, else 0.0
         self._watched = False  # whether the flag is of the last step
         self._refused = torch.zeros((), device=device)  # how many steps were skipped
         self._seen = _host_number() if device.type == "cuda" else torch.zeros(())  # the same, copied asynchronously

@@ -154,7 +154,7 @@ class Config:
     checkpoint_every: float = 60.0
     """seconds between checkpoints within an epoch; the end of an epoch writes one if the last is 10 seconds old"""
     loggers: list[str] = field(default_factory=list)
-    """loggers of records beside metrics.jsonl: tensorboard, csv, or `package.module:factory`"""
+    """loggers of records beside metrics.jsonl: tensorboard, csv, mlflow, wandb, or `package.module:factory`"""
     out: str | None = None
     """folder of the run; defaults to runs/ and a name from data, model, method and seed"""
 
@@ -263,6 +263,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
         How the user writes the name of a setting, such as `--method-options`; errors use it.
 
     """
+    from .._util.extras import require
     from .._util.user_code import imported, is_factory
     from ..data.augment import expanded
     from ..data.cifar_n import refuse_labels
@@ -270,7 +271,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
     from ..data.registry import check_name
     from ..measures.registry import resolve_measures
     from ..nn.registry import refuse_options
-    from .records import LOGGERS
+    from .loggers import LOGGERS
 
     if not config.data.startswith(("folder:", "npz:")):
         check_name(config.data)
@@ -289,6 +290,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
             imported(name, "logger")
         else:
             _check("logger", [name], LOGGERS)
+            require(name)
     with _prefixed(spelled("measures")):
         resolve_measures(config.measures)
     known_device(config.device)

@@ -12,17 +12,19 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
+from .._util import files
 from ..core.process_group import Workers
 from ..measures.functional import preserved_rng
 from .checkpoint import Loaded
 from .config import Config, refuse_unknown
 from .distributed import device_of, joined, threads, together
 from .evaluate import corrupted_test
-from .folder import LOCK, claimed, folder_of, is_empty, plain, prepare, read_run_yaml
+from .folder import HOLDER, LOCK, RUN, claimed, folder_of, is_empty, plain, prepare, read_run_yaml
+from .loggers import build_logger, in_order, start
 from .loop import Training
 from .problem import data_of, task_of
 from .progress import progress_shown
-from .records import Logger, logger
+from .records import Logger
 from .resume import resume_point
 from .runs import Run, open_run
 from .stopping import StopRequest, stop_signals
@@ -33,9 +35,9 @@ ONE_AT_A_TIME = threading.RLock()  # reentrant: an ensemble trains several runs 
 def train(config: Config, progress: bool | None = None, until: int | None = None) -> Run:
     """Train a run to its end, resuming from the last checkpoint in its folder.
 
-    A finished run is returned as it is. A run that is given more epochs or steps resumes if it ends bit for bit as a
-    run of that length would. Threads of one process train one after the other, because random numbers and the number of
-    torch threads belong to the process.
+    A finished run is returned as it is, after its loggers have the records that they lack. A run that is given more
+    epochs or steps resumes if it ends bit for bit as a run of that length would. Threads of one process train one after
+    the other, because random numbers and the number of torch threads belong to the process.
 
     Parameters
     ----------
@@ -82,10 +84,11 @@ def _train(
     done = together(workers, lambda: resume_point(path, content, config))
     stack.enter_context(threads(config.threads or _threads_before(path, content, device)))
     if done is not None and (done.about.finished or (until is not None and done.about.position.epoch >= until)):
+        together(workers, lambda: _loggers(stack, config, path) if first else [])  # hands over what they do not have
         return
     training = together(workers, lambda: _build(config, path, workers, device, done))
     training.check_folder = check_folder or training.check_folder
-    loggers = together(workers, lambda: _loggers(stack, config, path) if first else [])
+    loggers = together(workers, lambda: _loggers(stack, config, path, begun=content is not None) if first else [])
     display = stack.enter_context(
         progress_shown(progress if first else False, training.course, training.position, config.batch_size)
     )
@@ -134,10 +137,19 @@ def _build(config: Config, path: Path, workers: Workers, device: torch.device, d
     return training
 
 
-def _loggers(stack: ExitStack, config: Config, path: Path) -> list[Logger]:
-    loggers = []
-    for name in config.loggers:
-        loggers.append(logger(name, path, open_run(path).records))
-        stack.callback(loggers[-1].close)
-        loggers[-1].log_params(plain(config))
+def _loggers(stack: ExitStack, config: Config, path: Path, begun: bool = True) -> list[Logger]:
+    """Build and start all loggers; if one fails when the run has not begun, leave no run behind."""
+    try:
+        with ExitStack() as opened:
+            run, loggers = open_run(path), []
+            for name in in_order(config.loggers):
+                loggers.append(build_logger(name, run))
+                opened.callback(loggers[-1].close)
+            for logger in loggers:
+                start(logger, run, plain(config))
+            stack.enter_context(opened.pop_all())
+    except BaseException:
+        if not begun and {p.name for p in path.iterdir()} <= {RUN, LOCK, HOLDER}:
+            files.remove(path / RUN)
+        raise
     return loggers

@@ -1,0 +1,246 @@
+"""Loggers by name: CSV, TensorBoard, MLflow and W&B, and users' own.
+
+A constructor checks what its logger needs, and `log_params` creates things. So a logger that cannot be built leaves
+nothing behind in the stores of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from time import time
+from typing import Any
+
+from .._util import files
+from .._util.digests import digest
+from .._util.export import csv_text
+from .._util.extras import explained
+from .._util.names import unknown
+from .._util.user_code import imported, is_factory
+from .checkpoint import committed
+from .records import Logger, numbers
+from .runs import Run
+
+PROJECT = "steppe"  # of W&B, and experiment of MLflow, unless the environment names another
+
+
+class CSV:
+    """All records in metrics.csv, rewritten each time, so that a resumed run has every row once."""
+
+    def __init__(self, run: Run):
+        self._path = run.path / "metrics.csv"
+        self._rows = [numbers(r) for r in run.records]
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        self._write()
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._rows.append(dict(metrics))
+        self._write()
+
+    def close(self) -> None:
+        pass
+
+    def _write(self) -> None:
+        columns = list(dict.fromkeys(name for row in self._rows for name in row))
+        files.replace(self._path, csv_text(columns, self._rows).encode())
+
+
+class TensorBoard:
+    """Event files under tensorboard/, rewritten at each start from the records so far."""
+
+    last_step = 0
+
+    def __init__(self, run: Run):
+        with explained():
+            from torch.utils.tensorboard import SummaryWriter
+        self._folder, self._open = run.path / "tensorboard", SummaryWriter
+        self._writer: Any = None
+        files.refuse_link(self._folder)
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        for old in self._folder.glob("events.out.tfevents.*"):
+            files.remove(old)
+        self._writer = self._open(str(self._folder))
+        self._writer.add_text("config", f"```\n{json.dumps(params, indent=2)}\n```")
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class MLflow:
+    """One run of MLflow, in mlflow.db of the run's folder unless the environment names a tracking server.
+
+    It finds its run by a tag, and logs what that run does not have yet.
+    """
+
+    last_step = 0  # hand over all records: `log_metrics` leaves out those that the store has
+    TAG = "steppe.run"
+
+    def __init__(self, run: Run):
+        local = run.path / "mlflow.db"
+        files.refuse_link(local)
+        if "MLFLOW_TRACKING_URI" not in os.environ:  # nothing leaves the machine unless the user says so
+            os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        with explained():
+            import mlflow
+        self._folder, self._identity = run.path, identity(run)
+        self._connect: Callable[[], Any] = mlflow.MlflowClient
+        self._run: str | None = None
+        if mlflow.is_tracking_uri_set():
+            self._experiment(self._connect())  # raises if the server cannot be reached
+        else:
+            self._connect = lambda: mlflow.MlflowClient(f"sqlite:///{local.resolve()}")
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        self._client = client = self._connect()
+        experiment = self._experiment(client)
+        earlier = client.search_runs([experiment], f"tags.`{self.TAG}` = '{self._identity}'")
+        tags = {self.TAG: self._identity}
+        run = earlier[0] if earlier else client.create_run(experiment, tags=tags, run_name=self._folder.name)
+        self._run = key = run.info.run_id
+        client.update_run(key, status="RUNNING")
+        self._logged = {(name, m.step) for name in run.data.metrics for m in client.get_metric_history(key, name)}
+        values = {k: v if isinstance(v, str) else json.dumps(v) for k, v in params.items()}
+        new = {k: v for k, v in values.items() if k not in run.data.params}
+        client.log_batch(key, params=[Param(k, v) for k, v in new.items()])
+        for name, value in values.items() - new.items() - run.data.params.items():  # of MLflow, parameters never change
+            client.set_tag(key, f"steppe.{name}", value)
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time())
+        named = {re.sub(r"[^\w.\- :/]", ":", name): value for name, value in metrics.items()}  # MLflow allows no others
+        new = [Metric(k, v, now, step) for k, v in named.items() if (k, step) not in self._logged]
+        for start in range(0, len(new), 1000):  # MLflow takes no more at once
+            self._client.log_batch(self._run, metrics=new[start : start + 1000])
+        self._logged |= {(m.key, step) for m in new}
+
+    def close(self) -> None:
+        if self._run is not None:
+            done = committed(self._folder)
+            self._client.set_terminated(self._run, "FINISHED" if done is not None and done.finished else "KILLED")
+
+    @staticmethod
+    def _experiment(client: Any) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        found = client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(client.create_experiment(name))
+            except Exception:  # another process may have created it meanwhile
+                found = client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
+
+
+class WandB:
+    """One run of W&B under wandb/: offline and rewritten at each start, unless WANDB_MODE says otherwise."""
+
+    def __init__(self, run: Run):
+        if "WANDB_MODE" not in os.environ:  # else offline runs send statistics of their own
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        with explained():
+            import wandb
+        self._wandb: Any = wandb
+        self._folder, self._identity = run.path, identity(run)
+        self._run: Any = None
+        files.refuse_link(run.path / "wandb")
+
+    @property
+    def last_step(self) -> int:
+        return int(self._run.step) - 1  # a resumed run of a server begins after its last step, a new one at 0
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        mode, place = os.environ.get("WANDB_MODE", "offline"), self._folder / "wandb"
+        existed = place.exists()
+        if mode == "offline":
+            for old in place.glob(f"offline-run-*-{self._identity}"):
+                shutil.rmtree(old)
+        try:
+            self._run = self._wandb.init(
+                mode=mode,
+                dir=str(self._folder),
+                project=os.environ.get("WANDB_PROJECT", PROJECT),
+                id=self._identity,
+                name=self._folder.name,
+                resume="allow" if mode == "online" else None,
+                config=dict(params),
+                reinit="create_new",  # beside a run of the caller's
+                settings=self._wandb.Settings(silent=mode != "online", console="off"),
+            )
+        except BaseException:
+            if not existed:
+                shutil.rmtree(place, ignore_errors=True)
+            raise
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step > self.last_step:
+            self._run.log(dict(metrics), step=step, commit=True)
+
+    def close(self) -> None:
+        if self._run is not None:
+            done = committed(self._folder)
+            self._run.finish(exit_code=0 if done is not None and done.finished else 1)
+
+
+LOGGERS: Mapping[str, Callable[[Run], Logger]] = {
+    "wandb": WandB,
+    "mlflow": MLflow,
+    "csv": CSV,
+    "tensorboard": TensorBoard,
+}
+"""By name. They start in this order, after users' own: first those whose start can fail."""
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return names of loggers, each once, in the order in which they start."""
+    order = list(LOGGERS)
+    return sorted(dict.fromkeys(names), key=lambda name: order.index(name) if name in order else -1)
+
+
+def build_logger(name: str, run: Run) -> Logger:
+    """Build one of LOGGERS, or call the user's `package.module:factory` with the folder."""
+    if name in LOGGERS:
+        return LOGGERS[name](run)
+    if not is_factory(name):
+        raise ValueError(unknown("logger", name, LOGGERS) + " Your own is `package.module:factory`.")
+    factory = imported(name, "logger")
+    try:
+        made: Logger = factory(run.path)
+    except Exception as error:
+        raise RuntimeError(f"the logger {name} raised {type(error).__name__} when it was built: {error}") from error
+    for method in ("log_params", "log_metrics", "close"):
+        if not callable(getattr(made, method, None)):
+            raise ValueError(
+                f"{name} returned {type(made).__name__}, which has no method {method}: a logger has log_params, "
+                "log_metrics and close"
+            )
+    return made
+
+
+def start(logger: Logger, run: Run, params: Mapping[str, Any]) -> None:
+    """Start a logger, and hand over the records that it does not have."""
+    logger.log_params(params)
+    last = getattr(logger, "last_step", None)
+    for record in run.records if last is not None else []:
+        if record["step"] > last:
+            logger.log_metrics(record["step"], numbers(record))
+
+
+def identity(run: Run) -> str:
+    """Return a name for the run that no other has and that no later start changes: a digest of its first start."""
+    return digest([json.dumps(run.about["starts"][0], sort_keys=True)])
