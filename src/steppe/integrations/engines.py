@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from torch import nn
 
 from ..core.rows import whole
 from ..optim.engine import SharpnessAware
+from ..optim.scaling import enabled
 
 EXAMPLE = "steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), steppe.SAM(rho=0.05))"
+
+_FROM_LIBRARIES: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers that `bind` gave to engines
 
 
 def engine_of(optimizer: Any) -> SharpnessAware:
@@ -25,7 +29,13 @@ def engine_of(optimizer: Any) -> SharpnessAware:
 def bind(engine: SharpnessAware, model: nn.Module | None, scaler: Any) -> None:
     """Gives an engine the model as it is trained, with its wrapper, and the library's GradScaler."""
     model = engine.model if model is None else model
-    scaler = engine.scaler if scaler is None else scaler
+    if engine.scaler is not scaler and enabled(engine.scaler) is not None and engine.scaler not in _FROM_LIBRARIES:
+        raise ValueError(
+            "the SharpnessAware has a scaler of its own, which does not scale the losses of this training library: "
+            "leave out scaler=, and set the precision of the library"
+        )
+    if scaler is not None:
+        _FROM_LIBRARIES.add(scaler)
     if engine.model is not model or engine.scaler is not scaler:
         engine.__setstate__({**engine.__getstate__(), "model": model, "scaler": scaler})
 
