@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
+
+from .scaling import enabled
 
 NO_FIRST_STEP = (
     "SharpnessAware has no first_step() and second_step(): a step may have any number of passes. Write\n"
@@ -56,6 +59,40 @@ def refuse_method(method: Any) -> None:
         )
 
 
+def refuse_wrapper(engine: Any) -> None:
+    """Raises for a wrapper of Lightning, which inherits the engine's methods and has other attributes."""
+    if "base" not in vars(engine):
+        raise TypeError(
+            f"passes() was called on {type(engine).__name__}, a wrapper around the SharpnessAware: write `for turn in "
+            "steppe.integrations.lightning.passes(opt)`"
+        )
+
+
+def refuse_closure(engine: Any, closure: Any, waiting: bool) -> None:
+    """Raises for a closure that would lose a gradient, or that another library runs in its own way."""
+    refuse_lightning(closure, waiting)
+    if waiting:
+        raise RuntimeError(PLAN_PENDING)
+    refuse_accelerate(engine)
+
+
+def refuse_lightning(closure: Any, waiting: bool) -> None:
+    """Raises if Lightning's optimizer passes a closure that clips and logs in every pass, or one that does nothing."""
+    if not isinstance(closure, partial) or getattr(closure.func, "__name__", "") != "_wrap_closure":
+        return
+    if closure.args[0].automatic_optimization:
+        raise RuntimeError(
+            "Lightning clips gradients, logs and runs hooks in every call of the closure, and a sharpness-aware step "
+            "calls it once per pass: write class Net(steppe.integrations.lightning.SharpnessAwareSteps, "
+            "LightningModule)"
+        )
+    if waiting:
+        raise RuntimeError(
+            "opt.step() of Lightning passes a closure that does nothing, and the gradient of passes() waits in p.grad: "
+            "apply it by steppe.integrations.lightning.step(opt)"
+        )
+
+
 def refuse_accelerate(engine: Any) -> None:
     """Raises if Accelerate's optimizer passes a closure that would not see all micro-batches, or scales its losses."""
     if "accelerate.optimizer" not in sys.modules:
@@ -74,10 +111,10 @@ def refuse_accelerate(engine: Any) -> None:
             f"Accelerator(gradient_accumulation_steps={wrapper.gradient_state.num_steps}) calls the closure for the "
             f"last micro-batch of a step only: leave it at 1 and {way_out}"
         )
-    if wrapper.scaler is not None and wrapper.scaler is not engine.scaler:
+    if enabled(wrapper.scaler) is not enabled(engine.scaler):
         raise RuntimeError(
-            "Accelerate scales the losses of the closure, and the optimizer has no scaler: make it by "
-            f"SharpnessAware(..., scaler=accelerator.scaler), or {way_out}"
+            "Accelerate scales the losses of the closure by its own scaler or none, and the optimizer has another or "
+            f"none: make it by SharpnessAware(..., scaler=accelerator.scaler), or {way_out}"
         )
 
 
