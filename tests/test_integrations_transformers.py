@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers_loops import BATCH, LR, MOMENTUM, RHO, Rows, arguments, bert, by_hand, distance, token_loss
+from transformers_loops import (
+    BATCH,
+    LR,
+    MOMENTUM,
+    RHO,
+    Rows,
+    arguments,
+    bert,
+    by_hand,
+    distance,
+    gpt2,
+    lora,
+    token_loss,
+    vit,
+)
 
 import steppe
 
@@ -40,6 +56,34 @@ def test_it_equals_a_loop_written_by_hand(accumulate: int, clip: float, tmp_path
     assert logged == pytest.approx(losses, abs=1e-4)  # Trainer rounds
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "vit", "lora", "checkpointing", "compiled"])
+def test_models_equal_a_loop_written_by_hand(kind: str, tmp_path: Path) -> None:
+    """With two micro-batches of three, a remainder, clipping and a schedule."""
+    options: dict[str, Any] = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5}
+    if kind == "lora":
+        pytest.importorskip("peft")
+    if kind == "checkpointing":
+        options |= {"gradient_checkpointing": True}
+    if kind == "compiled":
+        options |= {"torch_compile": True, "torch_compile_backend": "eager"}  # inductor takes minutes
+    made = {"gpt2": gpt2, "vit": vit, "lora": lora}.get(kind, bert)()
+    data, causal, start = Rows(3 * BATCH, images=kind == "vit"), kind == "gpt2", deepcopy(made)
+    expected = deepcopy(made)
+    by_hand(expected, data, 2, 0.5, causal=causal)
+    sharp = SharpnessAwareTrainer(
+        made, arguments(tmp_path, **options), train_dataset=data, method=steppe.SAM(rho=RHO),
+        compute_loss_func=partial(token_loss, causal=causal),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the compiler
+        sharp.train()
+    assert distance(start, made) > 1e-3
+    assert distance(expected, made) < 1e-12
+    if kind == "lora":
+        frozen = zip(start.named_parameters(), made.parameters(), strict=True)
+        assert all(torch.equal(a, b) for (name, a), b in frozen if "lora" not in name and a.requires_grad is False)
+
+
 def test_a_resumed_run_is_bitwise_the_same(tmp_path: Path) -> None:
     data, options = Rows(4 * BATCH), {"save_strategy": "steps", "save_steps": 3, "gradient_accumulation_steps": 1}
     whole = bert(dropout=0.2)
@@ -50,14 +94,33 @@ def test_a_resumed_run_is_bitwise_the_same(tmp_path: Path) -> None:
 
 
 def test_a_scaler_changes_nothing(tmp_path: Path) -> None:
-    """A GradScaler of the accelerator scales the losses of all passes."""
-    plain, scaled, data = bert(), bert(), Rows(2 * BATCH)
-    trainer(plain, data, tmp_path, gradient_accumulation_steps=2).train()
-    made = trainer(scaled, data, tmp_path, gradient_accumulation_steps=2)
+    """A GradScaler of the accelerator scales the losses of all passes, and clipping sees unscaled gradients."""
+    expected, scaled, data = bert(), bert(), Rows(2 * BATCH)
+    by_hand(expected, data, 2, 0.05)
+    made = trainer(scaled, data, tmp_path, gradient_accumulation_steps=2, max_grad_norm=0.05)
     made.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
     made.train()
-    assert distance(plain, bert()) > 0.01
-    assert distance(plain, scaled) < 1e-12
+    assert distance(expected, bert()) > 1e-3
+    assert distance(expected, scaled) < 1e-12
+
+
+def test_a_schedule_free_base_is_evaluated_at_its_average(tmp_path: Path) -> None:
+    """`Trainer` switches modes of the optimizer: passes run in training mode, evaluation at the averaged weights."""
+    schedule_free = pytest.importorskip("pytorch_optimizer").ScheduleFreeSGD
+    expected, model, data = bert(), bert(), Rows(3 * BATCH)
+    base = schedule_free(expected.parameters(), lr=LR)
+    base.train()
+    by_hand(expected, data, 1, 0.0, epochs=1, base=base)
+    base.eval()
+    arg = arguments(tmp_path, num_train_epochs=1, eval_strategy="steps", eval_steps=2)
+    engine = steppe.sam(schedule_free(model.parameters(), lr=LR), rho=RHO)
+    made = SharpnessAwareTrainer(
+        model, arg, train_dataset=data, eval_dataset=data, optimizers=(engine, None), compute_loss_func=token_loss
+    )
+    made.train()
+    made.evaluate()
+    assert distance(expected, bert()) > 0.01
+    assert distance(expected, model) < 1e-12
 
 
 def test_optimizers_may_hold_the_engine(tmp_path: Path) -> None:
@@ -75,8 +138,16 @@ def test_what_does_not_fit_is_one_error(tmp_path: Path) -> None:
         SharpnessAwareTrainer(bert(), arguments(tmp_path), train_dataset=data).train()
     with pytest.raises(ValueError, match="steps during the backward pass"):
         trainer(bert(), data, tmp_path, optim="galore_adamw_layerwise", optim_target_modules="all-linear").train()
+    engine = steppe.sam(torch.optim.SGD(bert().parameters(), lr=LR))
+    with pytest.raises(ValueError, match="give one of the two"):
+        SharpnessAwareTrainer(bert(), arguments(tmp_path), method=steppe.SAM(), optimizers=(engine, None))
+    with pytest.raises(ValueError, match="the SharpnessAware of method=, which is not given"):
+        SharpnessAwareTrainer(bert(), arguments(tmp_path), options={"seed": 1}, optimizers=(engine, None))
     model = bert()
     before = deepcopy(model)
+    own = steppe.sam(torch.optim.SGD(model.parameters(), lr=LR), scaler=torch.amp.GradScaler("cpu"))
+    with pytest.raises(ValueError, match="has a scaler of its own"):
+        SharpnessAwareTrainer(model, arguments(tmp_path), train_dataset=data, optimizers=(own, None)).train()
     parts = SharpnessAwareTrainer(model, arguments(tmp_path), train_dataset=data, method=steppe.AgnosticSAM())
     with pytest.raises(RuntimeError, match="AgnosticSAM uses parts of the batch, and Trainer computes"):
         parts.train()

@@ -45,9 +45,13 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
         self, *args: Any, method: Method | None = None, options: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         self.method, self.options = method, options or {}
+        if options and method is None:
+            raise ValueError(f"options={options} are those of the SharpnessAware of method=, which is not given")
         self._batches: list[Any] = []  # the micro-batches of the step
         self._seen = 0  # how many of them `Trainer` has passed to `training_step`
         super().__init__(*args, **kwargs)
+        if method is not None and isinstance(self.optimizer, SharpnessAware):
+            raise ValueError("method= makes a SharpnessAware, and optimizers= has one already: give one of the two")
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """The optimizer of `Trainer`, inside a `SharpnessAware`."""
