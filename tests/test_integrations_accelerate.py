@@ -308,3 +308,20 @@ def test_bf16_autocast_sees_the_perturbed_weights() -> None:
         opt.step()
     assert distance(expected, plain) > 1e-4
     assert distance(expected, net) < 1e-6
+
+
+def test_an_overflow_in_the_second_pass_skips_the_step() -> None:
+    expected = network()
+    base = torch.optim.SGD(expected.parameters(), lr=LR, momentum=MOMENTUM)
+    accelerator, model, opt, _ = prepared(scaler())
+    for number, batches in enumerate(data(1)):
+        [(x, y)] = batches
+        if number != 1:
+            sam_gradient(expected, batches, 1)
+            base.step()
+        for i, turn in enumerate(passes(opt, model=model)):
+            turn.backward(cross_entropy(model(x), y) * (float("inf") if (number, i) == (1, 1) else 1.0))
+        opt.step()
+        assert opt.step_was_skipped == (number == 1)
+    assert distance(expected, accelerator.unwrap_model(model)) < 1e-12
+    assert opt.scaler.get_scale() == 2.0**7

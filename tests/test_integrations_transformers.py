@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers_loops import (
     BATCH,
     LR,
@@ -102,6 +102,28 @@ def test_a_scaler_changes_nothing(tmp_path: Path) -> None:
     made.train()
     assert distance(expected, bert()) > 1e-3
     assert distance(expected, scaled) < 1e-12
+
+
+def test_bf16_autocast_sees_the_perturbed_weights(tmp_path: Path) -> None:
+    class Cast(nn.Module):
+        """Autocast around the forward pass, with outputs in float32, as Accelerate has it."""
+
+        def __init__(self, net: nn.Module) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, **inputs: Tensor) -> Any:
+            with torch.autocast("cpu", torch.bfloat16):
+                output = self.net(**inputs)
+            output.logits = output.logits.float()
+            return output
+
+    data, (expected, plain, model) = Rows(3 * BATCH), [bert().float() for _ in range(3)]
+    by_hand(Cast(expected), data, 2, 0.5)
+    by_hand(plain, data, 2, 0.5)
+    trainer(model, data, tmp_path, gradient_accumulation_steps=2, max_grad_norm=0.5, bf16=True).train()
+    assert distance(expected, plain) > 1e-4
+    assert distance(expected, model) < 1e-5
 
 
 def test_a_schedule_free_base_is_evaluated_at_its_average(tmp_path: Path) -> None:

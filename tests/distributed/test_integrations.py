@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,12 @@ def assert_close(state: State, expected: State) -> None:
     assert max(float((p - expected[name]).abs().max()) for name, p in state.items()) < 1e-12
 
 
+def needs(package: str) -> None:
+    """Skips the test if a package is missing; importing one takes seconds, which the workers spend already."""
+    if find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+
+
 @contextmanager
 def launched(rank: int) -> Iterator[None]:
     """The environment that torchrun sets; the process group is there already."""
@@ -115,6 +122,9 @@ def lightning_nets() -> tuple[type, type]:
             super().__init__()
             self.net, self.method = network(), method
 
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x)  # type: ignore[no-any-return]
+
         def configure_optimizers(self) -> Any:
             opt = engine(self.net, self.method)
             return [opt], [{"scheduler": torch.optim.lr_scheduler.ExponentialLR(opt, GAMMA), "interval": "step"}]
@@ -142,6 +152,8 @@ def lightning(rank: int, folder: Path) -> dict[str, State]:
     import lightning.pytorch as pl
     from lightning.pytorch.strategies import DDPStrategy
 
+    from steppe.integrations.lightning import SharpnessMonitor
+
     automatic, manual = lightning_nets()
 
     def fit(module: Any, resume: str | None = None, ddp: dict[str, Any] | None = None, **options: Any) -> State:
@@ -152,28 +164,38 @@ def lightning(rank: int, folder: Path) -> dict[str, State]:
         )  # fmt: skip
         assert trainer.world_size == WORLD
         trainer.fit(module, torch.utils.data.DataLoader(batches(rank), batch_size=None), ckpt_path=resume)
-        return module.net.state_dict()  # type: ignore[no-any-return]
+        found = trainer.callback_metrics
+        return {**module.net.state_dict(), **({"lambda_max": found["lambda_max"]} if "lambda_max" in found else {})}
 
     with launched(rank):
         together = {"accumulate_grad_batches": MICRO, "gradient_clip_val": CLIP}
         save = pl.callbacks.ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)
+        with pytest.raises(RuntimeError, match="leave out static_graph, or do not accumulate"):
+            fit(automatic(), ddp={"static_graph": True}, **together)
         return {
+            "static": fit(automatic(), ddp={"static_graph": True}, gradient_clip_val=CLIP),
             "automatic": fit(automatic(), **together, enable_checkpointing=True, callbacks=[save]),
             "resumed": fit(automatic(), resume=str(folder / "epoch=0.ckpt"), **together),
             "views": fit(automatic(), ddp={"gradient_as_bucket_view": True}, **together),
             "unused": fit(automatic(), ddp={"find_unused_parameters": True}, **together),
             "own": fit(automatic(steppe.PerWorker(steppe.SAM(rho=RHO)))),
-            "manual": fit(manual()),
+            "manual": fit(manual(), callbacks=[SharpnessMonitor(batches(0)[0], cross_entropy)]),
         }
 
 
 def test_lightning(pair: Pair, tmp_path: Path) -> None:
-    pytest.importorskip("lightning.pytorch")
+    needs("lightning")
     first, _ = pair.run(lightning, tmp_path)
     together = by_hand(MICRO, CLIP)
     for name in ("automatic", "views", "unused"):
         assert_close(first[name], together)
-    assert_close(first["manual"], by_hand(1, CLIP))
+    net = network()
+    measured = float(first["manual"].pop("lambda_max"))  # running statistics of other workers differ
+    net.load_state_dict(first["manual"])
+    alone = steppe.measure(net.eval(), cross_entropy, batches(0)[0], "lambda_max", progress=False)["lambda_max"].value
+    assert measured == pytest.approx(alone, rel=1e-5)
+    for name in ("manual", "static"):
+        assert_close(first[name], by_hand(1, CLIP))
     assert_close(first["own"], by_hand(1, 0.0, own=True))
     assert all(torch.equal(a, b) for a, b in zip(first["automatic"].values(), first["resumed"].values(), strict=True))
 
@@ -260,14 +282,14 @@ def forget() -> None:
 
 
 def test_fabric(pair: Pair) -> None:
-    pytest.importorskip("lightning.fabric")
+    needs("lightning")
     first, _ = pair.run(fabric)
     assert_close(first["together"], by_hand(MICRO, CLIP))
     assert_close(first["own"], by_hand(1, 0.0, own=True))
 
 
 def test_accelerate(pair: Pair) -> None:
-    pytest.importorskip("accelerate")
+    needs("accelerate")
     first, _ = pair.run(accelerate)
     assert_close(first["together"], by_hand(MICRO, CLIP))
     assert_close(first["closures"], by_hand(1, 0.0))
@@ -279,6 +301,7 @@ def test_accelerate(pair: Pair) -> None:
 
 def transformers(rank: int, folder: Path) -> dict[str, State]:
     from transformers_loops import RHO, Rows, arguments, bert, token_loss
+    from transformers_loops import by_hand as tokens_by_hand
 
     from steppe.integrations.transformers import SharpnessAwareTrainer
 
@@ -291,9 +314,12 @@ def transformers(rank: int, folder: Path) -> dict[str, State]:
         ).train(resume_from_checkpoint=resume)
         return model.state_dict()
 
+    expected = bert()
+    tokens_by_hand(expected, Rows(TOKENS), MICRO * WORLD, CLIP)
     with launched(rank):
         try:
             return {
+                "expected": expected.state_dict(),
                 "together": train(save_strategy="steps", save_steps=3),
                 "resumed": train(resume=str(folder / "checkpoint-3")),
             }
@@ -305,13 +331,8 @@ TOKENS = 10 * 4  # ten batches: five micro-batches of each worker
 
 
 def test_transformers(pair: Pair, tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    from transformers_loops import Rows, bert
-    from transformers_loops import by_hand as tokens_by_hand
-
+    needs("transformers")
     first, second = pair.run(transformers, tmp_path)
-    expected = bert()
-    tokens_by_hand(expected, Rows(TOKENS), MICRO * WORLD, CLIP)
     for worker in (first, second):
-        assert_close(worker["together"], expected.state_dict())
+        assert_close(worker["together"], first["expected"])
         assert all(torch.equal(p, worker["together"][name]) for name, p in worker["resumed"].items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -38,6 +39,22 @@ def bind(engine: SharpnessAware, model: nn.Module | None, scaler: Any) -> None:
         _FROM_LIBRARIES.add(scaler)
     if engine.model is not model or engine.scaler is not scaler:
         engine.__setstate__({**engine.__getstate__(), "model": model, "scaler": scaler})
+
+
+def refuse_static_graph(model: Any) -> None:
+    """Raises for a wrapper that cannot leave the gradients of micro-batches before the last to each worker."""
+    if getattr(model, "static_graph", False):
+        raise RuntimeError(
+            "DistributedDataParallel(static_graph=True) has to average the first gradient that it sees, and of several "
+            "micro-batches per step only the last one is averaged: leave out static_graph, or do not accumulate"
+        )
+
+
+def no_sync(model: Any) -> AbstractContextManager[Any]:
+    """The context of a micro-batch before the last of a step, whose gradient DDP does not average."""
+    refuse_static_graph(model)
+    context: AbstractContextManager[Any] = getattr(model, "no_sync", nullcontext)()
+    return context
 
 
 def refuse_parts(probe: Any, method: object, library: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Generator, Mapping
-from contextlib import nullcontext
 from functools import partial, wraps
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..core.rows import whole
 from ..measures.run import measure
 from ..optim.engine import SharpnessAware
 from ..optim.step import Pass
-from .engines import bind, engine_of
+from .engines import bind, engine_of, no_sync
 
 with explained():
     from lightning.fabric import wrappers as fabric_wrappers
@@ -95,12 +94,11 @@ class SharpnessAwareSteps:
 
     def _all_micro_batches(self, trainer: Any, last: Any) -> Tensor:
         strategy, logged, losses = trainer.strategy, trainer._results, []
-        no_sync = getattr(strategy.model, "no_sync", nullcontext)
         batch = logged.batch
         try:
             for args in self._held:
                 logged.batch, logged.batch_size = args[0], None  # means over an epoch are weighted by rows
-                with no_sync():
+                with no_sync(strategy.model):
                     output = _call_strategy_hook(trainer, "training_step", *args)
                     loss = _loss_of(output) / trainer.accumulate_grad_batches
                     strategy.backward(loss, None)

@@ -13,7 +13,7 @@ from .._util.extras import explained
 from ..core.probe import Method
 from ..optim.engine import SharpnessAware
 from ..optim.step import Pass
-from .engines import bind, engine_of, refuse_parts
+from .engines import bind, engine_of, refuse_parts, refuse_static_graph
 
 with explained():
     from transformers import Trainer
@@ -95,6 +95,7 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
         *first, last = self._batches
         losses: list[Tensor] = []
         for batch in first:
+            refuse_static_graph(model)
             with self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, copy(batch), num_items_in_batch))
         losses.append(super().training_step(model, copy(last), num_items_in_batch))
