@@ -43,31 +43,35 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)).double()
 
 
-def by_hand(net: nn.Module, micro: int, clip: float, steps: slice = slice(None)) -> None:
-    """SAM as in Foret et al. 2021."""
+def sam_gradient(net: nn.Module, batches: list[Batch], micro: int) -> None:
+    """Leaves the gradient of SAM, as in Foret et al. 2021, in `p.grad`."""
     params = list(net.parameters())
-    base = torch.optim.SGD(params, lr=LR, momentum=MOMENTUM)
 
-    def gradient(batches: list[Batch]) -> list[Tensor]:
+    def gradient() -> list[Tensor]:
         loss = torch.stack([cross_entropy(net(x), y) / micro for x, y in batches]).sum()
         return list(torch.autograd.grad(loss, params))
 
-    for number, batches in enumerate(data(micro)[steps]):
+    first = gradient()
+    norm = torch.cat([g.flatten() for g in first]).norm()
+    before, buffers = [p.detach().clone() for p in params], [b.clone() for b in net.buffers()]
+    with torch.no_grad():
+        for p, g in zip(params, first, strict=True):
+            p += RHO * g / norm
+    second = gradient()
+    with torch.no_grad():
+        for kept, moved in zip([*before, *buffers], [*params, *net.buffers()], strict=True):
+            moved.copy_(kept)
+    for p, g in zip(params, second, strict=True):
+        p.grad = g
+
+
+def by_hand(net: nn.Module, micro: int, clip: float) -> None:
+    base = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM)
+    for number, batches in enumerate(data(micro)):
         base.param_groups[0]["lr"] = LR * GAMMA**number
-        first = gradient(batches)
-        norm = torch.cat([g.flatten() for g in first]).norm()
-        before, buffers = [p.detach().clone() for p in params], [b.clone() for b in net.buffers()]
-        with torch.no_grad():
-            for p, g in zip(params, first, strict=True):
-                p += RHO * g / norm
-        second = gradient(batches)
-        with torch.no_grad():
-            for kept, moved in zip([*before, *buffers], [*params, *net.buffers()], strict=True):
-                moved.copy_(kept)
-        for p, g in zip(params, second, strict=True):
-            p.grad = g
+        sam_gradient(net, batches, micro)
         if clip:
-            nn.utils.clip_grad_norm_(params, clip)
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
         base.step()
 
 
@@ -184,6 +188,34 @@ def test_modes_reach_a_base_that_has_them() -> None:
     plain.train()
 
 
+@pytest.mark.parametrize("name", ["ScheduleFreeSGD", "ScheduleFreeWrapper"])
+def test_schedule_free_bases_equal_a_loop_written_by_hand(name: str) -> None:
+    """Training weights interpolate, `eval()` shows the average, and `train()` goes back."""
+    library = pytest.importorskip("pytorch_optimizer")
+
+    def base(net: nn.Module) -> Any:
+        if name == "ScheduleFreeSGD":
+            return library.ScheduleFreeSGD(net.parameters(), lr=LR)
+        return library.ScheduleFreeWrapper(torch.optim.SGD(net.parameters(), lr=LR), momentum=MOMENTUM)
+
+    expected, net = network(), network()
+    plain = base(expected)
+    accelerator = accelerate.Accelerator(cpu=True)
+    model, opt = accelerator.prepare(net, steppe.sam(base(net), rho=RHO))
+    for [(x, y)] in data(1):
+        plain.train()
+        opt.train()
+        sam_gradient(expected, [(x, y)], 1)
+        plain.step()
+        for turn in passes(opt, model=model):
+            turn.backward(cross_entropy(model(x), y))
+        opt.step()
+        plain.eval()
+        opt.eval()
+        assert distance(expected, net) < 1e-12
+    assert distance(expected, network()) > 0.01
+
+
 def test_what_does_not_fit_is_one_error() -> None:
     accelerator, model, opt, _ = prepared(gradient_accumulation_steps=2)
     start = network()
@@ -221,6 +253,75 @@ def test_a_scaler_that_the_optimizer_does_not_have_is_an_error() -> None:
 
     closure()
     opt.zero_grad(set_to_none=False)
-    with pytest.raises(RuntimeError, match="the optimizer has no scaler"):
+    with pytest.raises(RuntimeError, match="the optimizer has another or none"):
         opt.step(closure)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_a_scaler_that_the_accelerator_does_not_have_is_an_error() -> None:
+    """The losses are not scaled, and the optimizer would unscale their gradients."""
+    accelerator = accelerate.Accelerator(cpu=True)
+    net = network()
+    engine = steppe.sam(torch.optim.SGD(net.parameters(), lr=LR), scaler=scaler(), model=net)
+    model, opt = accelerator.prepare(net, engine)
+    [(x, y)] = data(1)[0]
+
+    def closure() -> Tensor:
+        loss = cross_entropy(model(x), y)
+        accelerator.backward(loss)
+        return loss
+
+    with pytest.raises(RuntimeError, match="the optimizer has another or none"):
+        opt.step(closure)
+    with pytest.raises(ValueError, match="has a scaler of its own"):
+        passes(opt)
+    other = accelerator.prepare(steppe.sam(torch.optim.SGD(net.parameters(), lr=LR)))
+    with pytest.raises(RuntimeError, match="a pass ended without a loss"):
+        for _ in passes(other, model=model):
+            accelerator.backward(cross_entropy(model(x), y))  # which the pass does not see
+    assert distance(network(), model) == 0
+
+
+def test_bf16_autocast_sees_the_perturbed_weights() -> None:
+    class Cast(nn.Module):
+        """Autocast around the forward pass, with outputs in float32, as Accelerate has it."""
+
+        def __init__(self, net: nn.Module) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.net(x.float()).float()  # type: ignore[no-any-return]
+
+    expected, plain, net = (network().float() for _ in range(3))
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+    base, other = (torch.optim.SGD(n.parameters(), lr=LR) for n in (expected, plain))
+    model, opt = accelerator.prepare(net, steppe.sam(torch.optim.SGD(net.parameters(), lr=LR), rho=RHO))
+    for [(x, y)] in data(1):
+        sam_gradient(Cast(expected), [(x, y)], 1)
+        base.step()
+        sam_gradient(plain, [(x.float(), y)], 1)
+        other.step()
+        for turn in passes(opt, model=model):
+            turn.backward(cross_entropy(model(x.float()), y))
+        opt.step()
+    assert distance(expected, plain) > 1e-4
+    assert distance(expected, net) < 1e-6
+
+
+def test_an_overflow_in_the_second_pass_skips_the_step() -> None:
+    expected = network()
+    base = torch.optim.SGD(expected.parameters(), lr=LR, momentum=MOMENTUM)
+    accelerator, model, opt, _ = prepared(scaler())
+    for number, batches in enumerate(data(1)):
+        [(x, y)] = batches
+        if number != 1:
+            sam_gradient(expected, batches, 1)
+            base.step()
+        for i, turn in enumerate(passes(opt, model=model)):
+            turn.backward(cross_entropy(model(x), y) * (float("inf") if (number, i) == (1, 1) else 1.0))
+        opt.step()
+        assert opt.step_was_skipped == (number == 1)
+    assert distance(expected, accelerator.unwrap_model(model)) < 1e-12
+    assert opt.scaler.get_scale() == 2.0**7

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers_loops import (
+    BATCH,
+    LR,
+    MOMENTUM,
+    RHO,
+    Rows,
+    arguments,
+    bert,
+    by_hand,
+    distance,
+    gpt2,
+    lora,
+    token_loss,
+    vit,
+)
 
 import steppe
 
@@ -17,92 +33,6 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from steppe.integrations.transformers import SharpnessAwareTrainer  # noqa: E402
-
-RHO, LR, MOMENTUM, BATCH = 0.3, 0.2, 0.9, 4
-
-
-class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """Sequences of tokens, some of whose labels are ignored."""
-
-    def __init__(self, n: int) -> None:
-        g = torch.Generator().manual_seed(0)
-        self.ids = torch.randint(3, 30, (n, 6), generator=g)
-        self.labels = torch.where(torch.rand(self.ids.shape, generator=g) < 0.3, -100, self.ids)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, i: int) -> dict[str, Tensor]:
-        return {"input_ids": self.ids[i], "labels": self.labels[i]}
-
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for i in range(0, len(self), BATCH):
-            yield self.ids[i : i + BATCH], self.labels[i : i + BATCH]
-
-
-def bert(dropout: float = 0.0) -> nn.Module:
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, num_labels=30,
-        max_position_embeddings=8, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
-    )  # fmt: skip
-    return transformers.BertForTokenClassification(config).double()  # type: ignore[no-any-return]
-
-
-def token_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    """In float64: the losses of Transformers are computed in float32."""
-    return (
-        nn.functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), reduction="sum")
-        / num_items_in_batch
-    )
-
-
-def arguments(folder: Path, **options: Any) -> Any:
-    fixed: dict[str, Any] = {
-        "output_dir": str(folder), "per_device_train_batch_size": BATCH, "learning_rate": LR, "use_cpu": True,
-        "num_train_epochs": 2, "lr_scheduler_type": "linear", "max_grad_norm": 0.0, "optim": "sgd",
-        "optim_args": f"momentum={MOMENTUM}", "report_to": [], "disable_tqdm": True, "save_strategy": "no",
-        "logging_steps": 1, "dataloader_pin_memory": False, "train_sampling_strategy": "sequential",
-    }  # fmt: skip
-    return transformers.TrainingArguments(**(fixed | options))
-
-
-def gradient(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> tuple[float, list[Tensor]]:
-    """Of the mean over all tokens of the micro-batches that count."""
-    outputs = torch.cat([model(input_ids=ids).logits for ids, _ in batches])
-    loss = nn.functional.cross_entropy(outputs.flatten(0, 1), torch.cat([y for _, y in batches]).flatten())
-    return loss.item(), list(torch.autograd.grad(loss, list(model.parameters())))
-
-
-def by_hand(model: nn.Module, data: Rows, accumulate: int, clip: float, epochs: int = 2) -> list[float]:
-    """SAM as in Foret et al. 2021, on micro-batches, with the linear schedule; returns the unperturbed losses."""
-    params = list(model.parameters())
-    base = torch.optim.SGD(params, lr=LR, momentum=MOMENTUM)
-    micro = list(data.batches())
-    steps = [micro[i : i + accumulate] for i in range(0, len(micro), accumulate)] * epochs
-    seen = []
-    for number, batches in enumerate(steps):
-        base.param_groups[0]["lr"] = LR * (1 - number / len(steps))
-        loss, grads = gradient(model, batches)
-        seen.append(loss)
-        norm = torch.cat([g.flatten() for g in grads]).norm()
-        before = [p.detach().clone() for p in params]
-        with torch.no_grad():
-            for p, g in zip(params, grads, strict=True):
-                p += RHO * g / norm
-        _, grads = gradient(model, batches)
-        with torch.no_grad():
-            for p, w, g in zip(params, before, grads, strict=True):
-                p.copy_(w)
-                p.grad = g
-        if clip:
-            nn.utils.clip_grad_norm_(params, clip)
-        base.step()
-    return seen
-
-
-def distance(a: nn.Module, b: nn.Module) -> float:
-    return max(float((p - q).detach().abs().max()) for p, q in zip(a.parameters(), b.parameters(), strict=True))
 
 
 def trainer(model: nn.Module, data: Rows, folder: Path, **options: Any) -> SharpnessAwareTrainer:
@@ -126,6 +56,34 @@ def test_it_equals_a_loop_written_by_hand(accumulate: int, clip: float, tmp_path
     assert logged == pytest.approx(losses, abs=1e-4)  # Trainer rounds
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "vit", "lora", "checkpointing", "compiled"])
+def test_models_equal_a_loop_written_by_hand(kind: str, tmp_path: Path) -> None:
+    """With two micro-batches of three, a remainder, clipping and a schedule."""
+    options: dict[str, Any] = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5}
+    if kind == "lora":
+        pytest.importorskip("peft")
+    if kind == "checkpointing":
+        options |= {"gradient_checkpointing": True}
+    if kind == "compiled":
+        options |= {"torch_compile": True, "torch_compile_backend": "eager"}  # inductor takes minutes
+    made = {"gpt2": gpt2, "vit": vit, "lora": lora}.get(kind, bert)()
+    data, causal, start = Rows(3 * BATCH, images=kind == "vit"), kind == "gpt2", deepcopy(made)
+    expected = deepcopy(made)
+    by_hand(expected, data, 2, 0.5, causal=causal)
+    sharp = SharpnessAwareTrainer(
+        made, arguments(tmp_path, **options), train_dataset=data, method=steppe.SAM(rho=RHO),
+        compute_loss_func=partial(token_loss, causal=causal),
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the compiler
+        sharp.train()
+    assert distance(start, made) > 1e-3
+    assert distance(expected, made) < 1e-12
+    if kind == "lora":
+        frozen = zip(start.named_parameters(), made.parameters(), strict=True)
+        assert all(torch.equal(a, b) for (name, a), b in frozen if "lora" not in name and a.requires_grad is False)
+
+
 def test_a_resumed_run_is_bitwise_the_same(tmp_path: Path) -> None:
     data, options = Rows(4 * BATCH), {"save_strategy": "steps", "save_steps": 3, "gradient_accumulation_steps": 1}
     whole = bert(dropout=0.2)
@@ -136,14 +94,55 @@ def test_a_resumed_run_is_bitwise_the_same(tmp_path: Path) -> None:
 
 
 def test_a_scaler_changes_nothing(tmp_path: Path) -> None:
-    """A GradScaler of the accelerator scales the losses of all passes."""
-    plain, scaled, data = bert(), bert(), Rows(2 * BATCH)
-    trainer(plain, data, tmp_path, gradient_accumulation_steps=2).train()
-    made = trainer(scaled, data, tmp_path, gradient_accumulation_steps=2)
+    """A GradScaler of the accelerator scales the losses of all passes, and clipping sees unscaled gradients."""
+    expected, scaled, data = bert(), bert(), Rows(2 * BATCH)
+    by_hand(expected, data, 2, 0.05)
+    made = trainer(scaled, data, tmp_path, gradient_accumulation_steps=2, max_grad_norm=0.05)
     made.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
     made.train()
-    assert distance(plain, bert()) > 0.01
-    assert distance(plain, scaled) < 1e-12
+    assert distance(expected, bert()) > 1e-3
+    assert distance(expected, scaled) < 1e-12
+
+
+def test_bf16_autocast_sees_the_perturbed_weights(tmp_path: Path) -> None:
+    class Cast(nn.Module):
+        """Autocast around the forward pass, with outputs in float32, as Accelerate has it."""
+
+        def __init__(self, net: nn.Module) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, **inputs: Tensor) -> Any:
+            with torch.autocast("cpu", torch.bfloat16):
+                output = self.net(**inputs)
+            output.logits = output.logits.float()
+            return output
+
+    data, (expected, plain, model) = Rows(3 * BATCH), [bert().float() for _ in range(3)]
+    by_hand(Cast(expected), data, 2, 0.5)
+    by_hand(plain, data, 2, 0.5)
+    trainer(model, data, tmp_path, gradient_accumulation_steps=2, max_grad_norm=0.5, bf16=True).train()
+    assert distance(expected, plain) > 1e-4
+    assert distance(expected, model) < 1e-5
+
+
+def test_a_schedule_free_base_is_evaluated_at_its_average(tmp_path: Path) -> None:
+    """`Trainer` switches modes of the optimizer: passes run in training mode, evaluation at the averaged weights."""
+    schedule_free = pytest.importorskip("pytorch_optimizer").ScheduleFreeSGD
+    expected, model, data = bert(), bert(), Rows(3 * BATCH)
+    base = schedule_free(expected.parameters(), lr=LR)
+    base.train()
+    by_hand(expected, data, 1, 0.0, epochs=1, base=base)
+    base.eval()
+    arg = arguments(tmp_path, num_train_epochs=1, eval_strategy="steps", eval_steps=2)
+    engine = steppe.sam(schedule_free(model.parameters(), lr=LR), rho=RHO)
+    made = SharpnessAwareTrainer(
+        model, arg, train_dataset=data, eval_dataset=data, optimizers=(engine, None), compute_loss_func=token_loss
+    )
+    made.train()
+    made.evaluate()
+    assert distance(expected, bert()) > 0.01
+    assert distance(expected, model) < 1e-12
 
 
 def test_optimizers_may_hold_the_engine(tmp_path: Path) -> None:
@@ -161,8 +160,16 @@ def test_what_does_not_fit_is_one_error(tmp_path: Path) -> None:
         SharpnessAwareTrainer(bert(), arguments(tmp_path), train_dataset=data).train()
     with pytest.raises(ValueError, match="steps during the backward pass"):
         trainer(bert(), data, tmp_path, optim="galore_adamw_layerwise", optim_target_modules="all-linear").train()
+    engine = steppe.sam(torch.optim.SGD(bert().parameters(), lr=LR))
+    with pytest.raises(ValueError, match="give one of the two"):
+        SharpnessAwareTrainer(bert(), arguments(tmp_path), method=steppe.SAM(), optimizers=(engine, None))
+    with pytest.raises(ValueError, match="the SharpnessAware of method=, which is not given"):
+        SharpnessAwareTrainer(bert(), arguments(tmp_path), options={"seed": 1}, optimizers=(engine, None))
     model = bert()
     before = deepcopy(model)
+    own = steppe.sam(torch.optim.SGD(model.parameters(), lr=LR), scaler=torch.amp.GradScaler("cpu"))
+    with pytest.raises(ValueError, match="has a scaler of its own"):
+        SharpnessAwareTrainer(model, arguments(tmp_path), train_dataset=data, optimizers=(own, None)).train()
     parts = SharpnessAwareTrainer(model, arguments(tmp_path), train_dataset=data, method=steppe.AgnosticSAM())
     with pytest.raises(RuntimeError, match="AgnosticSAM uses parts of the batch, and Trainer computes"):
         parts.train()

@@ -284,10 +284,26 @@ def test_models_of_transformers() -> None:
     small = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.BertConfig(**small, intermediate_size=8, max_position_embeddings=8)
     batch = padded()
-    for model in (transformers.BertForMaskedLM(config), transformers.BertLMHeadModel(config)):
+    causal = transformers.GPT2Config(
+        vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=1
+    )
+    for model in (
+        transformers.BertForMaskedLM(config), transformers.BertLMHeadModel(config), transformers.GPT2LMHeadModel(causal)
+    ):  # fmt: skip
         model = model.double().eval()
         one, four = (
             steppe.measure(model, None, data, ["lambda_max"], weight="tokens", progress=False)["lambda_max"].value
             for data in (batch, cut(batch))
         )
         assert one == pytest.approx(four, rel=1e-6)
+
+
+def test_datasets_of_the_package_go_through_a_loader() -> None:
+    """`datasets.Dataset` is refused with the way out, which gives what the same tensors give."""
+    datasets, model, batch = pytest.importorskip("datasets"), LanguageModel(False), padded()
+    rows = datasets.Dataset.from_dict({k: v.tolist() for k, v in batch.items()})
+    with pytest.raises(TypeError, match="DataLoader"):
+        objective(model, rows, weight="tokens")
+    loader = torch.utils.data.DataLoader(rows.with_format("torch"), batch_size=2)
+    found = steppe.measure(model, None, loader, ["lambda_max"], weight="tokens", progress=False)
+    assert found["lambda_max"].value == pytest.approx(dense_top(model, batch), rel=1e-5)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from .._util.extras import explained
 from ..optim.step import Pass
-from .engines import bind, engine_of
+from .engines import bind, engine_of, no_sync
 
 with explained():
     from accelerate.optimizer import AcceleratedOptimizer
@@ -66,8 +65,7 @@ def micro_batches(batches: Iterable[B], model: nn.Module) -> Generator[B]:
 
     """
     *first, last = batches
-    no_sync: Any = getattr(model, "no_sync", nullcontext)
     for batch in first:
-        with no_sync():
+        with no_sync(model):
             yield batch
     yield last

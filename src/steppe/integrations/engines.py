@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
 
 from ..core.rows import whole
 from ..optim.engine import SharpnessAware
+from ..optim.scaling import enabled
 
 EXAMPLE = "steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), steppe.SAM(rho=0.05))"
+
+_FROM_LIBRARIES: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers that `bind` gave to engines
 
 
 def engine_of(optimizer: Any) -> SharpnessAware:
@@ -25,9 +30,31 @@ def engine_of(optimizer: Any) -> SharpnessAware:
 def bind(engine: SharpnessAware, model: nn.Module | None, scaler: Any) -> None:
     """Gives an engine the model as it is trained, with its wrapper, and the library's GradScaler."""
     model = engine.model if model is None else model
-    scaler = engine.scaler if scaler is None else scaler
+    if engine.scaler is not scaler and enabled(engine.scaler) is not None and engine.scaler not in _FROM_LIBRARIES:
+        raise ValueError(
+            "the SharpnessAware has a scaler of its own, which does not scale the losses of this training library: "
+            "leave out scaler=, and set the precision of the library"
+        )
+    if scaler is not None:
+        _FROM_LIBRARIES.add(scaler)
     if engine.model is not model or engine.scaler is not scaler:
         engine.__setstate__({**engine.__getstate__(), "model": model, "scaler": scaler})
+
+
+def refuse_static_graph(model: Any) -> None:
+    """Raises for a wrapper that cannot leave the gradients of micro-batches before the last to each worker."""
+    if getattr(model, "static_graph", False):
+        raise RuntimeError(
+            "DistributedDataParallel(static_graph=True) has to average the first gradient that it sees, and of several "
+            "micro-batches per step only the last one is averaged: leave out static_graph, or do not accumulate"
+        )
+
+
+def no_sync(model: Any) -> AbstractContextManager[Any]:
+    """The context of a micro-batch before the last of a step, whose gradient DDP does not average."""
+    refuse_static_graph(model)
+    context: AbstractContextManager[Any] = getattr(model, "no_sync", nullcontext)()
+    return context
 
 
 def refuse_parts(probe: Any, method: object, library: str) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Generator, Mapping
-from contextlib import nullcontext
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -16,10 +15,14 @@ from ..core.rows import whole
 from ..measures.run import measure
 from ..optim.engine import SharpnessAware
 from ..optim.step import Pass
-from .engines import bind, engine_of
+from .engines import bind, engine_of, no_sync
 
 with explained():
+    from lightning.fabric import wrappers as fabric_wrappers
     from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.plugins.precision import MixedPrecision, Precision
+    from lightning.pytorch.strategies import DDPStrategy, Strategy
+    from lightning.pytorch.trainer.call import _call_strategy_hook
 
 WRAPPED = "_runs_in_passes"  # on a training_step
 
@@ -66,11 +69,7 @@ class SharpnessAwareSteps:
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
         """Runs all passes, the hooks around the step once, and the step."""
         trainer: Any = self.trainer  # type: ignore[attr-defined]
-        if trainer.strategy.handles_gradient_accumulation:
-            raise RuntimeError(
-                f"{type(trainer.strategy).__name__} runs backward passes and accumulates by itself: use another "
-                "strategy, such as ddp"
-            )
+        _refuse_own_steps(trainer.strategy)
         if trainer.fit_loop._skip_backward:  # StochasticWeightAveraging computes running statistics, without steps
             optimizer_closure()
             return
@@ -94,13 +93,18 @@ class SharpnessAwareSteps:
             scaler.update()
 
     def _all_micro_batches(self, trainer: Any, last: Any) -> Tensor:
-        strategy, losses = trainer.strategy, []
-        no_sync = getattr(strategy.model, "no_sync", nullcontext)
-        for args in self._held:
-            with no_sync():
-                loss = _loss_of(strategy.training_step(*args)) / trainer.accumulate_grad_batches
-                strategy.backward(loss, None)
-            losses.append(loss.detach())
+        strategy, logged, losses = trainer.strategy, trainer._results, []
+        batch = logged.batch
+        try:
+            for args in self._held:
+                logged.batch, logged.batch_size = args[0], None  # means over an epoch are weighted by rows
+                with no_sync(strategy.model):
+                    output = _call_strategy_hook(trainer, "training_step", *args)
+                    loss = _loss_of(output) / trainer.accumulate_grad_batches
+                    strategy.backward(loss, None)
+                losses.append(loss.detach())
+        finally:
+            logged.batch, logged.batch_size = batch, None
         losses.append(_loss_of(last()))
         return torch.stack(losses).sum()
 
@@ -167,6 +171,18 @@ def _refuse_iterators(name: str, training_step: Any) -> None:
         )
 
 
+def _refuse_own_steps(strategy: Any) -> None:
+    """Raises for strategies and precisions that do more than call `optimizer.step`, which would be left out."""
+    parts = (strategy, (Strategy, DDPStrategy)), (strategy.precision_plugin, (Precision, MixedPrecision))
+    for part, known in parts:
+        own = type(part).optimizer_step not in [kind.optimizer_step for kind in known]
+        if own or getattr(part, "handles_gradient_accumulation", False) or getattr(part, "_model_averager", None):
+            raise RuntimeError(
+                f"{type(part).__name__} accumulates, steps or averages weights by itself, which is one pass per step: "
+                "use a strategy such as ddp, without averaging of models, and a precision such as bf16-mixed"
+            )
+
+
 def _bound_scaler(engine: SharpnessAware, trainer: Any) -> Any:
     """The GradScaler of the trainer; the engine receives it and the model with its wrapper."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
@@ -174,29 +190,60 @@ def _bound_scaler(engine: SharpnessAware, trainer: Any) -> Any:
     return scaler
 
 
-def _strategy_of(optimizer: Any) -> Any:
-    """The strategy of a LightningOptimizer; None for other optimizers, Fabric's too."""
-    strategy: Any = getattr(optimizer, "_strategy", None)
-    return strategy if getattr(strategy, "lightning_module", None) is not None else None
+def _module_of(optimizer: Any) -> Any:
+    """The LightningModule of a LightningOptimizer; None for other optimizers, Fabric's too."""
+    return getattr(getattr(optimizer, "_strategy", None), "lightning_module", None)
 
 
-def passes(optimizer: Any, *, accumulate: bool = False, mask: Tensor | None = None) -> Generator[Pass]:
+def passes(
+    optimizer: Any, *, model: Any = None, accumulate: bool = False, mask: Tensor | None = None
+) -> Generator[Pass]:
     """`SharpnessAware.passes` for the optimizer of `self.optimizers()`, or of `Fabric.setup`.
 
-    In manual optimization apply the gradient by `step(opt)` of this module: it counts in `global_step`.
+    `turn.backward(loss)` is the backward pass of the library, which synchronizes workers and scales losses. In manual
+    optimization apply the gradient by `step(opt)` of this module: it counts in `global_step`.
 
     Parameters
     ----------
     optimizer
         A `LightningOptimizer`, an optimizer of Fabric, or a `SharpnessAware`.
+    model
+        With Fabric the model of `Fabric.setup`: its running statistics change once per step, and methods reach its DDP
+        wrapper. Not needed with a `LightningOptimizer`.
     accumulate, mask
         As in `SharpnessAware.passes`.
 
     """
-    engine, strategy = engine_of(optimizer), _strategy_of(optimizer)
-    if strategy is not None:
-        _bound_scaler(engine, strategy.lightning_module.trainer)
-    return engine.passes(accumulate=accumulate, mask=mask)
+    engine, module, strategy = engine_of(optimizer), _module_of(optimizer), getattr(optimizer, "_strategy", None)
+    run_backward: Any = None
+    if module is not None:
+        _refuse_own_steps(module.trainer.strategy)
+        _bound_scaler(engine, module.trainer)
+        run_backward = module.manual_backward
+    elif strategy is not None:
+        bind(engine, getattr(model, "_forward_module", model), getattr(strategy.precision, "scaler", None))
+        run_backward = partial(_fabric_backward, strategy)
+    elif model is not None:
+        bind(engine, model, engine.scaler)
+    return _with_backward(engine.passes(accumulate=accumulate, mask=mask), run_backward)
+
+
+def _with_backward(turns: Generator[Pass], run_backward: Any) -> Generator[Pass]:
+    try:
+        for turn in turns:
+            turn.run_backward = run_backward
+            yield turn
+    finally:
+        turns.close()
+
+
+def _fabric_backward(strategy: Any, loss: Tensor) -> None:
+    """`Fabric.backward` without the Fabric, which its optimizers do not know."""
+    fabric_wrappers._in_fabric_backward = True
+    try:
+        strategy.backward(loss, None)
+    finally:
+        fabric_wrappers._in_fabric_backward = False
 
 
 def step(optimizer: Any) -> None:
@@ -208,18 +255,18 @@ def step(optimizer: Any) -> None:
         The optimizer of `self.optimizers()`.
 
     """
-    engine, strategy = engine_of(optimizer), _strategy_of(optimizer)
-    if strategy is None:
+    engine, module = engine_of(optimizer), _module_of(optimizer)
+    if module is None:
         raise TypeError(
             f"step takes an optimizer of self.optimizers(), not {type(optimizer).__name__}: call opt.step()"
         )
-    precision = strategy.precision_plugin
+    precision = module.trainer.precision_plugin
     if getattr(precision, "scaler", None) is not None:
         optimizer.step()  # steps the scaler, without a closure
         return
     # LightningOptimizer.step passes a closure that does nothing, and the gradient is there already
     optimizer._on_before_step()
-    precision._after_closure(strategy.lightning_module, engine)
+    precision._after_closure(module, engine)
     engine.step()
     optimizer._on_after_step()
 

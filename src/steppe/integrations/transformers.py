@@ -13,7 +13,7 @@ from .._util.extras import explained
 from ..core.probe import Method
 from ..optim.engine import SharpnessAware
 from ..optim.step import Pass
-from .engines import bind, engine_of, refuse_parts
+from .engines import bind, engine_of, refuse_parts, refuse_static_graph
 
 with explained():
     from transformers import Trainer
@@ -45,9 +45,13 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
         self, *args: Any, method: Method | None = None, options: dict[str, Any] | None = None, **kwargs: Any
     ) -> None:
         self.method, self.options = method, options or {}
+        if options and method is None:
+            raise ValueError(f"options={options} are those of the SharpnessAware of method=, which is not given")
         self._batches: list[Any] = []  # the micro-batches of the step
         self._seen = 0  # how many of them `Trainer` has passed to `training_step`
         super().__init__(*args, **kwargs)
+        if method is not None and isinstance(self.optimizer, SharpnessAware):
+            raise ValueError("method= makes a SharpnessAware, and optimizers= has one already: give one of the two")
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Optimizer:
         """The optimizer of `Trainer`, inside a `SharpnessAware`."""
@@ -91,6 +95,7 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
         *first, last = self._batches
         losses: list[Tensor] = []
         for batch in first:
+            refuse_static_graph(model)
             with self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, copy(batch), num_items_in_batch))
         losses.append(super().training_step(model, copy(last), num_items_in_batch))

@@ -18,7 +18,7 @@ from .base import STEP, OptimizerSite, forget_defaults, of_base
 from .finite import DeviceGuard, FiniteCheck, HostCheck, Planned, unplanned
 from .forward_state import ForwardState, Noise, RunningStatistics, SameNoise, warn_of_unreachable_statistics
 from .interrupts import interrupts_deferred
-from .misuse import NO_FIRST_STEP, PLAN_PENDING, refuse_accelerate, refuse_base, refuse_name
+from .misuse import NO_FIRST_STEP, refuse_base, refuse_closure, refuse_name, refuse_options, refuse_wrapper
 from .report import Report
 from .scaling import ask_optimizers, enabled, report_overflow
 from .step import Gradients, Pass, PlanRunner, mark_left_gradients, refuse_accumulated
@@ -82,6 +82,7 @@ class SharpnessAware(Optimizer):
         refuse_base(base)
         refuse_name(method)
         refuse_method(method)
+        refuse_options(base, method.options())
         refuse_complex([p for g in base.param_groups for p in g["params"]])
         options = {"model": model, "seed": seed, "on_nonfinite": on_nonfinite, "same_noise": same_noise}
         checked(SharpnessAware.__init__, "SharpnessAware", {**options, "record": record})
@@ -185,9 +186,7 @@ class SharpnessAware(Optimizer):
         self._close_unfinished()
         if closure is None:
             return self._apply()
-        if self._planned is not None:
-            raise RuntimeError(PLAN_PENDING)
-        refuse_accelerate(self)
+        refuse_closure(self, closure, waiting=self._planned is not None)
         refuse_accumulated(self.param_groups)  # a closure clears gradients
         try:
             losses = self.run_passes(partial(Pass.run, closure=closure, held=held_out), mask=mask)
@@ -220,6 +219,7 @@ class SharpnessAware(Optimizer):
             A bool tensor over the rows of the batch, for methods that treat some rows in another way.
 
         """
+        refuse_wrapper(self)
         self._close_unfinished()
         running = self._passes(accumulate, mask)
         self._running = weakref.ref(running)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.optim import LBFGS, Optimizer
 from .._util.names import unknown
 from ..core.arguments import described
 from ..methods.registry import METHODS
+from .scaling import enabled
 
 NO_FIRST_STEP = (
     "SharpnessAware has no first_step() and second_step(): a step may have any number of passes. Write\n"
@@ -55,6 +57,49 @@ def refuse_name(method: Any) -> None:
         )
 
 
+def refuse_options(base: Optimizer, options: Mapping[str, Any]) -> None:
+    """Raises for a base that has an option of the method's name: both would read the same number in `param_groups`."""
+    if shared := sorted(options.keys() & base.defaults.keys()):
+        raise ValueError(
+            f"{type(base).__name__} has an option {shared[0]} of its own, and the method has one of the same name: both "
+            "are in param_groups, and one would replace the other. Take another base"
+        )
+
+
+def refuse_wrapper(engine: Any) -> None:
+    """Raises for a wrapper of Lightning, which inherits the engine's methods and has other attributes."""
+    if "base" not in vars(engine):
+        raise TypeError(
+            f"passes() was called on {type(engine).__name__}, a wrapper around the SharpnessAware: write `for turn in "
+            "steppe.integrations.lightning.passes(opt)`"
+        )
+
+
+def refuse_closure(engine: Any, closure: Any, waiting: bool) -> None:
+    """Raises for a closure that would lose a gradient, or that another library runs in its own way."""
+    refuse_lightning(closure, waiting)
+    if waiting:
+        raise RuntimeError(PLAN_PENDING)
+    refuse_accelerate(engine)
+
+
+def refuse_lightning(closure: Any, waiting: bool) -> None:
+    """Raises if Lightning's optimizer passes a closure that clips and logs in every pass, or one that does nothing."""
+    if not isinstance(closure, partial) or getattr(closure.func, "__name__", "") != "_wrap_closure":
+        return
+    module = closure.args[0]
+    if module.automatic_optimization and module.trainer.gradient_clip_val:
+        raise RuntimeError(
+            "gradient_clip_val clips in every call of the closure, and a sharpness-aware step calls it once per pass: "
+            "write class Net(steppe.integrations.lightning.SharpnessAwareSteps, LightningModule), which clips once"
+        )
+    if waiting:
+        raise RuntimeError(
+            "opt.step() of Lightning passes a closure that does nothing, and the gradient of passes() waits in p.grad: "
+            "apply it by steppe.integrations.lightning.step(opt)"
+        )
+
+
 def refuse_accelerate(engine: Any) -> None:
     """Raises if Accelerate's optimizer passes a closure that would not see all micro-batches, or scales its losses."""
     if "accelerate.optimizer" not in sys.modules:
@@ -73,8 +118,8 @@ def refuse_accelerate(engine: Any) -> None:
             f"Accelerator(gradient_accumulation_steps={wrapper.gradient_state.num_steps}) calls the closure for the "
             f"last micro-batch of a step only: leave it at 1 and {way_out}"
         )
-    if wrapper.scaler is not None and wrapper.scaler is not engine.scaler:
+    if enabled(wrapper.scaler) is not enabled(engine.scaler):
         raise RuntimeError(
-            "Accelerate scales the losses of the closure, and the optimizer has no scaler: make it by "
-            f"SharpnessAware(..., scaler=accelerator.scaler), or {way_out}"
+            "Accelerate scales the losses of the closure by its own scaler or none, and the optimizer has another or "
+            f"none: make it by SharpnessAware(..., scaler=accelerator.scaler), or {way_out}"
         )

@@ -34,6 +34,7 @@ class Pass:
         self.batch: int | None = None  # rows of the whole batch, if `rows` was called
         self.ran = False
         self.ran_backward = False  # by `backward`; a plain closure may have run one too
+        self.run_backward: Callable[[Tensor], Any] | None = None  # of a training library, which scales losses itself
         self._partial = probe.rows is not whole and probe.rows is not held_out
 
     @property
@@ -53,7 +54,10 @@ class Pass:
         each, loss = (loss.detach().flatten(), loss.mean()) if loss.ndim else (None, loss)
         self._note(loss, each)
         if self.probe.grad:
-            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+            if self.run_backward is not None:
+                self.run_backward(loss)
+            else:
+                (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             self.ran_backward = True
 
     def run(self, closure: Callable[..., Any], held: Callable[..., Any] | None) -> Any:
