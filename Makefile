@@ -12,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 
 help:
 	@echo "make demo    a study of 80 small networks on digits with wrong labels: two tables, and a page in studies/digits"
-	@echo "make pictures   the pictures of the README, from the page of the demo (needs chromium)"
+	@echo "make pictures   the pictures of README and docs, and the runs that they show (needs chromium; ten minutes)"
 	@echo "make docs    the docs site in docs/_build/html, without warnings"
 	@echo "make test    lint, types and all tests         (ARGS='-k sam' for some of them)"
 	@echo "make test-oldest   all tests on the oldest torch that steppe supports (gigabytes: PyPI's torch comes with CUDA)"

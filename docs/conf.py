@@ -46,6 +46,8 @@ html_theme = "furo"
 html_title = f"steppe {release}"
 html_theme_options = {"navigation_with_keys": True}
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_sphinx = False
 
 FOLDER = re.compile(r"(\]\((?:\.\./)*benchmarks/results)(?=\))")

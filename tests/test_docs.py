@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import interval_sam
+import one_pass_scaler
 import pytest
 import torch
 import two_call_sam
@@ -186,6 +188,10 @@ def test_every_block_runs(
         if page.name == "coming_from.md":
             pytest.importorskip("pytorch_optimizer", reason="an earlier .venv: `make test` installs it")
             monkeypatch.setitem(sys.modules, "sam", two_call_sam)
+            for name in ("composer", "composer.algorithms", "composer.algorithms.sam"):
+                monkeypatch.setitem(sys.modules, name, interval_sam)
+            for name in ("timm", "timm.utils"):
+                monkeypatch.setitem(sys.modules, name, one_pass_scaler)
             warnings.simplefilter("ignore")  # of the other libraries
         warnings.filterwarnings("ignore", message="cifar10 under data has")  # far fewer rows than published
         for block in found:

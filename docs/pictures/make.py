@@ -1,47 +1,126 @@
-"""Takes the pictures of the README from a study's page: python docs/pictures/make.py [studies/digits/report.html]."""
+"""Makes the pictures of the docs: python docs/pictures/make.py [--folder FOLDER] [NAME ...], or `make pictures`.
+
+Pages are read from the folder, by default the working one; those that are missing are made by their commands first.
+"""
 
 from __future__ import annotations
 
+import argparse
+import shlex
+import subprocess
 import sys
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from shutil import which
+from typing import Any
 
-from playwright.sync_api import Page, sync_playwright
+from PIL import Image
 
 OUT = Path(__file__).parent
 SIZE = {"width": 1240, "height": 1200}
-PICTURES = {"#scatter .chart-and-key": "study-scatter.png", "#landscapes figure": "study-landscapes.png"}
 EDGE = 16  # pixels around a picture
+COLOURS = 256
+SMALL = "--data digits --model mlp --model-options.width 32 --model-options.depth 2"
 
 
-def main(report: Path) -> None:
-    if not report.is_file():
-        sys.exit(f"there is no {report}: run `make demo` first, or name the page of another study")
-    browser_path = next(filter(None, map(which, ("chromium", "chromium-browser", "google-chrome"))), None)
+@dataclass(frozen=True)
+class Picture:
+    """A part of a page: a selector, and the commands that write the page."""
+
+    name: str
+    page: str
+    selector: str
+    commands: tuple[str, ...]
+    width: int = 1240
+
+
+STUDY = ("steppe study run",)
+PICTURES = (
+    Picture("study-scatter", "studies/digits/report.html", "#scatter .chart-and-key", STUDY),
+    Picture("study-landscapes", "studies/digits/report.html", "#landscapes figure", STUDY),
+    Picture("study-spectra", "studies/digits/report.html", "#spectra figure", STUDY),
+    Picture("study-verdicts", "studies/digits/report.html", "#forest", STUDY),
+    Picture(
+        "landscape-between",
+        "between.html",
+        "main",
+        (
+            f"steppe train {SMALL} --method sam --rho 0.1 --epochs 20 --seed 0 --out runs/sam",
+            f"steppe train {SMALL} --method none --epochs 20 --seed 0 --out runs/none",
+            "steppe landscape runs/sam runs/none --points 41 --out between.html",
+        ),
+        width=900,
+    ),
+    Picture(
+        "theory-figure-2",
+        "theory/sharpbalance-figure-2.html",
+        "main",
+        ("steppe theory sharpbalance-figure-2 --out theory",),
+    ),
+    Picture(
+        "ensemble-tradeoff",
+        "runs/tradeoff/tradeoff.html",
+        "main",
+        (
+            "steppe ensemble --strategy deep+sam,sharpbalance --model-options.width 32 --model-options.depth 2"
+            " --radii 0.01,0.02,0.05,0.1 --epochs 15 --batch-size 50"
+            " --sharpness 'adaptive_worst_l2@0.5[count=100,m=5]' --out runs/tradeoff",
+        ),
+    ),
+)
+
+
+def main(folder: Path, names: list[str]) -> None:
+    from playwright.sync_api import sync_playwright  # only to take them: the tests read the list above
+
+    unknown = set(names) - {p.name for p in PICTURES}
+    if unknown:
+        sys.exit(f"there is no picture {', '.join(sorted(unknown))}: {', '.join(p.name for p in PICTURES)}")
+    chosen = [p for p in PICTURES if not names or p.name in names]
+    for picture in chosen:
+        if not (folder / picture.page).is_file():
+            for command in picture.commands:
+                print(command, flush=True)
+                words = [sys.executable, "-m", *shlex.split(command)]
+                subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    path = next(filter(None, map(which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        page = browser.new_page(viewport=SIZE, color_scheme="light")
-        page.goto(report.resolve().as_uri())
-        page.wait_for_selector("html[data-ready=yes]")
-        page.add_style_tag(content=".top, .modebar { display: none !important }")
-        for selector, name in PICTURES.items():
-            take(page, selector, OUT / name)
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        for picture in chosen:
+            size = {**SIZE, "width": picture.width}
+            page = browser.new_page(viewport=size, color_scheme="light")  # type: ignore[arg-type]
+            page.goto((folder / picture.page).resolve().as_uri())
+            take(page, picture)
+            page.close()
         browser.close()
 
 
-def take(page: Page, selector: str, out: Path) -> None:
+def take(page: Any, picture: Picture) -> None:
     """A chart with its caption, without the controls above it."""
-    shown = page.locator(selector)
+    if picture.page.endswith("report.html"):
+        page.wait_for_selector("html[data-ready=yes]")
+    else:
+        page.wait_for_selector(".js-plotly-plot .main-svg")
+    page.add_style_tag(content=".top, .modebar { display: none !important }")
+    shown = page.locator(picture.selector)
     shown.scroll_into_view_if_needed()
     page.wait_for_timeout(500)
     box = shown.bounding_box()
     if box is None:
-        sys.exit(f"the page has no {selector}: the study's `show` has to ask for it")
+        sys.exit(f"{picture.page} has no {picture.selector}: the study's `show` has to ask for it")
     left, top, width, height = (box[side] for side in ("x", "y", "width", "height"))
-    clip = {"x": left - EDGE, "y": top - EDGE, "width": width + 2 * EDGE, "height": height + 2 * EDGE}
-    page.screenshot(path=out, clip=clip)  # type: ignore[arg-type]
-    print(out)
+    clip = {"x": max(left - EDGE, 0), "y": max(top - EDGE, 0), "width": width + 2 * EDGE, "height": height + 2 * EDGE}
+    clip["width"] = min(clip["width"], picture.width - clip["x"])
+    with Image.open(BytesIO(page.screenshot(clip=clip))) as shot:
+        few_colours = shot.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)  # a third of the size
+    few_colours.save(OUT / f"{picture.name}.png", optimize=True)
+    print(OUT / f"{picture.name}.png")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "studies/digits/report.html"))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="pictures; all of them by default")
+    parser.add_argument("--folder", type=Path, default=Path(), help="where the pages are, or are made")
+    given = parser.parse_args()
+    main(given.folder, given.names)
