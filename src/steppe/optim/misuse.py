@@ -61,8 +61,8 @@ def refuse_options(base: Optimizer, options: Mapping[str, Any]) -> None:
     """Raises for a base that has an option of the method's name: both would read the same number in `param_groups`."""
     if shared := sorted(options.keys() & base.defaults.keys()):
         raise ValueError(
-            f"{type(base).__name__} has an option {shared[0]} of its own, and the method has one of the same name: both are "
-            "in param_groups, and one would replace the other. Take another base"
+            f"{type(base).__name__} has an option {shared[0]} of its own, and the method has one of the same name: one "
+            "would replace the other in param_groups. Take another base"
         )
 
 
