@@ -20,7 +20,7 @@ from .traces import BLOCK, Probes
 
 End = Literal["top", "bottom"]
 RANDOM = 0.1  # length of the random part of the start vector, beside a gradient of length 1
-PER_PROBE = 2  # steps of the Krylov space per probe: at equal products more accurate than 1 or 3 (benchmarks/traces.py)
+PER_PROBE = 2  # steps of the Krylov space per probe; 1 is much less accurate where the spectrum decays fast
 LEAST_PROBES = 10  # for a standard error that a search may stop at
 DEFLATION_BYTES = 1 << 31  # for vectors of the Krylov space ...
 LEAST_DEFLATION = 15  # ... of which traces take at least so many
