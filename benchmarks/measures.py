@@ -217,7 +217,9 @@ def with_truth(c: Case, probes: int = 60, deflate: int = 60, tries: int = 3, mos
     """The same case with its true values and the work of the peers."""
     model = copy.deepcopy(c.model).double()
     x, y = c.rows
-    sweep = Sweep(Curvature(Objective(model, functional.cross_entropy, (x.double(), y))), deflate=deflate)
+    sweep = Sweep(Curvature(Objective(model, functional.cross_entropy, (x.double(), y))))
+    while sweep.lanczos.steps < deflate:
+        sweep.lanczos.step()
     truth = {
         "lambda_max": [*sweep.eigenvalues(rtol=1e-6)][-1].value,
         "trace": exact_trace(model, x.double()),

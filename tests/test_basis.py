@@ -76,18 +76,16 @@ def test_a_basis_is_a_matrix(count: int) -> None:
     c = random_vector(count, seed=2)
     close(flat(basis.combined(c)), c @ q)
     for first in {0, count // 2, count}:
-        close(basis.coefficients(unflat(where, v), first), (q @ v)[:first])
+        close(basis.coefficients(unflat(where, v), first), (q @ v)[first:])
         close(flat(basis.combined(c[:first])), c[:first] @ q[:first])
 
 
-@pytest.mark.parametrize("first", [None, 0, 3])
-def test_removing_takes_off_the_projection(first: int | None) -> None:
-    where, q, v = space(), rotation(SIZE)[:7], random_vector(SIZE, seed=1)
+@pytest.mark.parametrize("count", [0, 7])
+def test_removing_takes_off_the_projection(count: int) -> None:
+    where, q, v = space(), rotation(SIZE)[:count], random_vector(SIZE, seed=1)
     basis, left = filled(where, q), vector(where, v)
-    taken = basis.remove_(left, first)
-    used = q[:first]
-    close(taken, used @ v)
-    close(flat(left), v - (used @ v) @ used)
+    close(basis.remove_(left), q @ v)
+    close(flat(left), v - (q @ v) @ q)
 
 
 def test_what_is_appended_is_copied() -> None:

@@ -76,6 +76,41 @@ def test_exact_trace_is_that_of_the_dense_hessian(peers, classifier):
     assert peers.exact_trace(model, x) == pytest.approx(trace(dense), rel=1e-10)
 
 
+@pytest.fixture
+def traces(monkeypatch):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("curvlinops")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return import_module("traces")
+
+
+def test_the_variance_of_signs_is_that_over_all_of_them(traces):
+    generator = torch.Generator().manual_seed(0)
+    h, q = (torch.randn(10, n, generator=generator, dtype=torch.float64) for n in (10, 3))
+    h, q = h + h.T, torch.linalg.qr(q).Q
+    z = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 10)
+    for space in (None, q):
+        rest = torch.eye(10, dtype=torch.float64) - (0 if space is None else space @ space.T)
+        draws = ((z @ rest @ h @ rest) * z).sum(1)
+        assert traces.variance_of_signs(h, space) == pytest.approx(float(draws.var(correction=0)))
+
+
+def test_xtrace_leaves_every_vector_out_once(traces):
+    """Against the definition: a space from the images of the others, and the vector's own part on its complement."""
+    random = torch.Generator().manual_seed(1)
+    h = torch.randn(30, 30, generator=random, dtype=torch.float64)
+    h, n = h + h.T, 4
+    w = torch.randn(30, n, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    values = []
+    for i in range(n):
+        q = torch.linalg.qr((h @ w)[:, [j for j in range(n) if j != i]]).Q
+        z = w[:, i] - q @ (q.T @ w[:, i])
+        z = z * ((30 - n + 1) ** 0.5 / z.norm())
+        values.append(float((q.T @ h @ q).trace() + z @ h @ z))
+    found = traces.xtrace(h, 2 * n, torch.Generator().manual_seed(2))
+    assert found == pytest.approx(sum(values) / n)
+
+
 @pytest.mark.skipif(not all(map(find_spec, PEERS)), reason="the peers are not installed")
 def test_benchmark_of_measures_runs(tmp_path):
     out = tmp_path / "table.md"

@@ -111,7 +111,9 @@ def test_one_sweep_answers_everything(form: Form, adaptive: bool) -> None:
             assert found.stderr <= 1e-3 * abs(found.value), name
             assert found.value == pytest.approx(exact(h), rel=1e-3), name
         else:
-            assert 0 < abs(found.value - exact(h)) < 4 * found.stderr, name
+            low, high = found.interval(0.9999)
+            assert low < exact(h) < high, name
+            assert found.value != exact(h), name
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -176,7 +178,7 @@ def test_refusals_are_raised_to_the_caller() -> None:
 def test_costs_are_counted() -> None:
     o = objective()
     found = Trace().estimate(o)
-    assert found.cost.products == pytest.approx(15 + found.n)
+    assert found.cost.products == pytest.approx(3 * found.n)  # two vectors of the Krylov space per probe
     assert found.cost.gradients == pytest.approx(1)  # every batch's graph, once
     assert found.cost.seconds > 0
     assert dense(Trace()).estimate(o).cost.products == pytest.approx(o.dimension)
@@ -411,8 +413,8 @@ def test_numbers_of_a_rescaled_hessian(seed: int) -> None:
     spectrum = Dense(Curvature(o, metric=metric))
     assert values(spectrum.trace()) == pytest.approx(float((d**2) @ h.diagonal()), rel=1e-9, abs=1e-12)
     assert values(spectrum.frobenius_squared()) == pytest.approx(float((d**2) @ h**2 @ (d**2)), rel=1e-9)
-    swept = Sweep(Curvature(o, metric=metric), seed, deflate=60)  # more than there are: nothing is left to chance
-    assert last(swept.trace()).kind == "exact"
+    swept = Sweep(Curvature(o, metric=metric), seed)
+    assert last(swept.trace(rtol=0.0)).kind == "exact"  # the space grows until nothing is left to chance
     assert values(swept.trace()) == pytest.approx(float((d**2) @ h.diagonal()), rel=1e-8, abs=1e-10)
 
 

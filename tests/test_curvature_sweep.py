@@ -20,8 +20,9 @@ from torch import Tensor
 from steppe import Vector
 from steppe.core.basis import flat, unflat
 from steppe.core.draw import Draw
+from steppe.core.vector import Space
 from steppe.measures.curvature.lanczos import Lanczos, Operator
-from steppe.measures.curvature.spectrum import BLOCK, Sweep
+from steppe.measures.curvature.spectrum import LEAST_PROBES, PER_PROBE, Sweep, _deflation
 from steppe.measures.estimate import Estimate, NotFinite, last
 
 
@@ -269,7 +270,7 @@ def test_no_more_products_than_allowed() -> None:
         for most in (20, 33, 60):
             operator = network()
             last(question(Sweep(operator), rtol=0.0, most=most))
-            assert most - BLOCK < operator.made <= most
+            assert most - PER_PROBE <= operator.made <= most
 
 
 # -- trace and Frobenius norm -------------------------------------------------------------------------------
@@ -289,24 +290,55 @@ def test_without_deflation_the_trace_is_hutchinsons() -> None:
     assert squares.value == pytest.approx(float((z @ h).square().sum(1).mean()), rel=1e-12)
 
 
-@pytest.mark.parametrize("deflate", [1, 6, 15])
-def test_what_is_left_to_chance_is_the_complement_of_the_krylov_space(deflate: int) -> None:
-    """Against the same numbers from matrices: known part plus the mean over probes of z'P H P z and ||H P z||^2."""
+def signs(space: Space, seed: int, n: int) -> Tensor:
+    return torch.stack([flat(Draw(space, (seed, 1, i), space.weights(), space.zeros()).signs()) for i in range(n)])
+
+
+@pytest.mark.parametrize(("deflate", "steps"), [(1, 0), (6, 0), (30, 0), (30, 25), (30, 40)])
+def test_what_is_left_to_chance_is_the_complement_of_the_krylov_space(deflate: int, steps: int) -> None:
+    """Against matrices: known part plus the mean over all probes of z'PHPz and ||PHPz||^2, also if the space grew."""
     operator = network()
-    h, space = operator.matrix, operator.space
+    h = operator.matrix
     sweep = Sweep(operator, seed=1, deflate=deflate)
-    found, squares = last(sweep.trace(0.0, most=deflate + 20)), last(sweep.frobenius_squared(0.0, most=deflate + 20))
-    q = basis_of(sweep.lanczos)
-    assert len(q) == deflate
-    inside = q.T @ q
-    z = torch.stack([flat(Draw(space, (1, 1, i), space.weights(), space.zeros()).signs()) for i in range(20)])
-    outside = z - z @ inside
-    traces = (outside @ h * outside).sum(1)
-    assert found.value == pytest.approx(float((inside @ h).trace() + traces.mean()), rel=1e-10)
-    assert found.stderr == pytest.approx(float(traces.std()) / sqrt(20), rel=1e-8)
-    images = (outside @ h).square().sum(1)
-    assert squares.value == pytest.approx(float((h @ inside).square().sum() + images.mean()), rel=1e-10)
-    assert squares.stderr == pytest.approx(float(images.std()) / sqrt(20), rel=1e-8)
+    for _ in sweep.trace(0.0, most=30):  # several rounds
+        pass
+    while sweep.lanczos.steps < steps:  # as a search for eigenvalues would
+        sweep.lanczos.step()
+    made = operator.made
+    found, squares = next(sweep.trace()), next(sweep.frobenius_squared())
+    assert operator.made == made
+    z = signs(operator.space, 1, found.n)
+    for estimate, smaller in ((found, 0), (squares, 1)):
+        q = basis_of(sweep.lanczos)[: sweep.lanczos.steps - smaller]
+        outside = torch.eye(67, dtype=F64) - q.T @ q
+        rest = outside @ h @ outside
+        draws = (z @ rest).square().sum(1) if smaller else (z @ rest * z).sum(1)
+        known = h.square().sum() - rest.square().sum() if smaller else h.trace() - rest.trace()
+        assert estimate.value == pytest.approx(float(known + draws.mean()), rel=1e-10)
+        assert estimate.stderr == pytest.approx(float(draws.std()) / sqrt(len(z)), rel=1e-8)
+
+
+@pytest.mark.parametrize("most", [30, 60, 99, 150])
+def test_the_space_grows_with_the_budget(most: int) -> None:
+    operator = Matrix(with_spectrum(random_vector(400)), random_vector(400, 1))
+    sweep = Sweep(operator)
+    found = last(sweep.trace(0.0, most=most))
+    assert (found.n, sweep.lanczos.steps, operator.made) == (most // 3, 2 * (most // 3), most)
+
+
+def test_a_bound_of_the_space_leaves_the_rest_to_probes() -> None:
+    operator = Matrix(with_spectrum(random_vector(400)), random_vector(400, 1))
+    sweep = Sweep(operator, deflate=12)
+    found = last(sweep.trace(0.0, most=70))
+    assert (found.n, sweep.lanczos.steps, operator.made) == (58, 12, 70)
+
+
+@pytest.mark.parametrize(("dimension", "vectors"), [(10**6, 536), (10**7, 53), (10**9, 15)])
+def test_the_bound_is_a_function_of_the_size_alone(dimension: int, vectors: int) -> None:
+    """2 GiB of float32, and at least 15 vectors."""
+    operator = Matrix(torch.zeros(2, 2))
+    sized = type("Sized", (), {"dimension": dimension, "space": operator.space})()
+    assert _deflation(sized) == vectors
 
 
 def test_a_space_that_is_exhausted_leaves_nothing_to_chance() -> None:
@@ -343,7 +375,7 @@ def test_low_rank_leaves_nothing_to_chance_either() -> None:
 
 def test_running_traces_improve() -> None:
     running = list(Sweep(network(), deflate=2).trace(rtol=0.0, most=180))
-    assert [found.n for found in running] == list(range(BLOCK, len(running) * BLOCK + 1, BLOCK))
+    assert [found.n for found in running] == [5, 10, 15, 20, 25, 30, 35, 40, 50, 60, 75, 90, 110, 135, 165, 178]
     assert running[-1].stderr < running[2].stderr / 2
     assert all(found.kind == "unbiased" for found in running)
 
@@ -351,7 +383,7 @@ def test_running_traces_improve() -> None:
 def test_probing_stops_at_the_relative_error_asked_for() -> None:
     for rtol in (0.1, 0.02, 0.01):
         running = list(Sweep(network()).trace(rtol))
-        reached = [found.stderr <= rtol * abs(found.value) and found.n >= 2 * BLOCK for found in running]
+        reached = [found.stderr <= rtol * abs(found.value) and found.n >= LEAST_PROBES for found in running]
         assert reached == [False] * (len(running) - 1) + [True]
 
 
@@ -408,17 +440,18 @@ def last_cost(question: SpectralMeasure, seed: int) -> int:
     return operator.made
 
 
-def test_eigenvalues_asked_later_do_not_change_what_probes_left_out() -> None:
+def test_eigenvalues_asked_later_make_a_trace_more_accurate() -> None:
     sweep = Sweep(network(), deflate=4)
-    before = last(sweep.trace(0.05, most=30))
+    before = last(sweep.trace(0.0, most=30))
     last(sweep.eigenvalues(3, rtol=1e-8))
-    assert sweep.lanczos.steps > 4
-    assert next(sweep.trace()) == before
-    unasked = Sweep(network(), deflate=4)
-    assert last(sweep.trace(0.015, most=500)) == last(
-        unasked.trace(0.015, most=500)
-    )  # further probes leave out the same vectors
-    assert next(sweep.frobenius_squared()) == next(unasked.frobenius_squared())
+    assert sweep.lanczos.steps > 15
+    after, made = next(sweep.trace()), sweep.products
+    assert after.n == before.n
+    assert after.stderr < 0.5 * before.stderr
+    assert sweep.products == made
+    exact = oracle.trace(trained()[0])
+    assert valid(before, exact)
+    assert valid(after, exact)
 
 
 def test_a_density_does_not_use_up_what_a_trace_may_cost() -> None:

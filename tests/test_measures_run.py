@@ -196,7 +196,7 @@ def test_measures_of_one_spectrum_share_their_products(order: tuple[int, ...]) -
     assert list(together) == names
     assert sum(e.cost.products for e in together.values()) == together.cost.products
     assert sum(e.cost.gradients for e in together.values()) == together.cost.gradients == 1
-    assert 20 <= together.cost.products <= 40
+    assert 20 <= together.cost.products <= 45
     alone = sum(measure(model, cross_entropy, data, [name]).cost.products for name in names)
     assert together.cost.products < 0.6 * alone
     hessian = curvature.hessian(curvature.mean_loss(model, cross_entropy, [data]), flat_weights(model))
@@ -215,7 +215,7 @@ OTHERS: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_measures_of_different_spectra_share_none(other: str) -> None:
-    model, data = classifier(2)
+    model, data = digits_like()  # large enough that the trace is not exact
     asked = Trace(**OTHERS[other](model))
     found = measure(model, cross_entropy, data, {"one": Trace(), "other": asked})
     assert not found.failures

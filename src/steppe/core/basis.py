@@ -31,13 +31,13 @@ class Basis:
             blocks[block][row] = entries
         self._size += 1
 
-    def coefficients(self, v: Vector, first: int | None = None) -> Tensor:
-        """The inner products of `v` with the vectors, or with the first few, on the host."""
-        n = self._size if first is None else first
-        totals = torch.zeros(n, dtype=torch.float64)
+    def coefficients(self, v: Vector, start: int = 0) -> Tensor:
+        """The inner products of `v` with the vectors from one on, on the host."""
+        totals = torch.zeros(self._size - start, dtype=torch.float64)
         for blocks, entries in zip(self._blocks, self._entries(v), strict=True):
-            if n:
-                totals += torch.cat([rows @ entries for rows in _first(blocks, n)]).double().cpu()
+            if len(totals):
+                rows = _rows(blocks, start, self._size)
+                totals += torch.cat([some @ entries for some in rows]).double().cpu()
         return totals
 
     def combined(self, coefficients: Tensor) -> Vector:
@@ -49,19 +49,19 @@ class Basis:
         for members, blocks in zip(self._members, self._blocks, strict=True):
             there = coefficients.to(blocks[0])
             total = blocks[0].new_zeros(blocks[0].shape[1])
-            for start, rows in zip(range(0, n, GROWTH), _first(blocks, n), strict=True):
+            for start, rows in zip(range(0, n, GROWTH), _rows(blocks, 0, n), strict=True):
                 total.addmv_(rows.mT, there[start : start + GROWTH])
             parts = total.split_with_sizes([like[k].numel() for k in members])
             for k, part in zip(members, parts, strict=True):
                 chunks[k] = part.view(like[k].shape).to(like[k].dtype)
         return Vector(self.space, chunks)
 
-    def remove_(self, v: Vector, first: int | None = None) -> Tensor:
+    def remove_(self, v: Vector) -> Tensor:
         """Makes `v` orthogonal to the vectors, twice because of rounding, and returns what it removes."""
-        removed = self.coefficients(v, first)
+        removed = self.coefficients(v)
         if len(removed):
             v.add_(self.combined(removed), -1.0)
-            rest = self.coefficients(v, first)
+            rest = self.coefficients(v)
             v.add_(self.combined(rest), -1.0)
             removed = removed + rest
         return removed
@@ -72,9 +72,11 @@ class Basis:
         return [torch.cat([chunks[k].reshape(-1).to(precision) for k in members]) for members in self._members]
 
 
-def _first(blocks: list[Tensor], n: int) -> list[Tensor]:
-    """The first n rows of some blocks."""
-    return [rows[: n - start] for start, rows in zip(range(0, n, GROWTH), blocks, strict=False)]
+def _rows(blocks: list[Tensor], start: int, stop: int) -> list[Tensor]:
+    """The rows from `start` to `stop` of some blocks."""
+    firsts = range(0, stop, GROWTH)
+    parts = [rows[max(start - f, 0) : stop - f] for f, rows in zip(firsts, blocks, strict=False)]
+    return [part for part in parts if len(part)]
 
 
 def flat(v: Vector) -> Tensor:

@@ -112,6 +112,18 @@ class Lanczos:
         self.basis.remove_(q)
         return q.mul_(1 / q.norm())
 
+    @property
+    def known(self) -> int:
+        """The number of vectors that are known: one more than the steps, unless the space is invariant."""
+        return self.steps + (self._next is not None)
+
+    def components(self, v: Vector, start: int = 0) -> Tensor:
+        """The inner products of a vector with all known vectors from one on."""
+        inside = self.basis.coefficients(v, min(start, self.steps))
+        if self._next is None:
+            return inside
+        return torch.cat([inside, torch.tensor([float(v.dot(self._next))], dtype=torch.float64)])
+
     def ritz(self, steps: int | None = None) -> Ritz:
         """The Ritz values after the first steps, or after all of them."""
         from scipy.linalg import eigh_tridiagonal

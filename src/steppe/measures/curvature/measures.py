@@ -15,7 +15,8 @@ from ..estimate import Estimate, Measure, summarise
 from ..objective import Objective
 from .forms import Form, hessian
 from .operator import Curvature
-from .spectrum import BLOCK, End, Spectrum, Sweep
+from .spectrum import End, Spectrum, Sweep
+from .traces import BLOCK
 
 
 @runtime_checkable

@@ -16,10 +16,14 @@ from ...core.basis import flat, unflat
 from ...core.vector import Vector, inverse
 from ..estimate import Estimate, Kind, NotFinite, exact, summarise
 from .lanczos import Density, Lanczos, Operator, Ritz, quadrature_rule, random_source
+from .traces import BLOCK, Probes
 
 End = Literal["top", "bottom"]
 RANDOM = 0.1  # length of the random part of the start vector, beside a gradient of length 1
-BLOCK = 5  # probes between two estimates
+PER_PROBE = 2  # steps of the Krylov space per probe; 1 is much less accurate where the spectrum decays fast
+LEAST_PROBES = 10  # for a standard error that a search may stop at
+DEFLATION_BYTES = 1 << 31  # for vectors of the Krylov space ...
+LEAST_DEFLATION = 15  # ... of which traces take at least so many
 DENSE_MOST = 20_000  # parameters: the matrix takes 3.2 GB then
 COLUMNS = 32  # of a dense matrix per call for products
 
@@ -37,8 +41,9 @@ class Sweep:
     """Spectral estimates of an operator that share their products; each one adds only the products that it needs.
 
     Eigenvalues come from a Lanczos process. Trace and Frobenius norm are exact on its Krylov space, at no extra cost,
-    and estimated by random probes on the complement, where little variance is left. A multiple eigenvalue counts once
-    unless the Krylov space becomes invariant, as in any Lanczos process.
+    and estimated by random probes on the complement, where little variance is left. The space grows with the probes,
+    two vectors for each, as in Hutch++ (Meyer et al. 2021), which takes two products per vector where Lanczos takes
+    one. A multiple eigenvalue counts once unless the Krylov space becomes invariant, as in any Lanczos process.
 
     Parameters
     ----------
@@ -47,16 +52,16 @@ class Sweep:
     seed
         Of the start vector and the probes.
     deflate
-        The least dimension of the Krylov space before the first probe; 0 is Hutchinson's estimator.
+        The largest dimension to which traces let the Krylov space grow, which bounds their memory; 0 is Hutchinson's
+        estimator. None takes as many vectors as fit into 2 GiB, but at least 15.
 
     """
 
-    def __init__(self, operator: Operator, seed: int = 0, deflate: int = 15):
-        self.operator, self.seed, self.deflate = operator, seed, deflate
+    def __init__(self, operator: Operator, seed: int = 0, deflate: int | None = None):
+        self.operator, self.seed = operator, seed
+        self.deflate = min(_deflation(operator) if deflate is None else deflate, operator.dimension)
         self.lanczos = Lanczos(operator, self._start)
-        self._deflated: int | None = None  # basis vectors that the probes are orthogonal to, fixed by the first probe
-        self._traces: list[float] = []
-        self._squares: list[float] = []
+        self.probes = Probes(operator, self.lanczos, seed)
         self._invariant_at: dict[tuple[int, End], float] = {}  # k-th eigenvalues of the last invariant space
         self._rules: dict[int, list[Ritz]] = {}  # quadrature rules by their number of steps
 
@@ -64,7 +69,7 @@ class Sweep:
     def products(self) -> int:
         """The number of products so far."""
         rules = sum(len(rule.values) for same_length in self._rules.values() for rule in same_length)
-        return self.lanczos.steps + len(self._traces) + rules
+        return self.lanczos.steps + len(self.probes) + rules
 
     def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 1e-3, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the k-th eigenvalue from one end until its residual is below rtol times it."""
@@ -94,15 +99,22 @@ class Sweep:
 
     def trace(self, rtol: float = 0.02, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the trace until the standard error is below rtol times it."""
-        return self._deflated_estimates(self._traces, lambda k: sum(self.lanczos.diagonal[:k]), rtol, most)
+        for k in self._deflations(most):
+            estimate = self._with_known_part(sum(self.lanczos.diagonal[:k]), self.probes.traces, k)
+            yield estimate
+            if self._accurate(estimate, rtol):
+                return
 
     def frobenius_squared(self, rtol: float = 0.02, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the sum of squared eigenvalues until the standard error is below rtol times it."""
-
-        def krylov_part(k: int) -> float:
-            return float(self.lanczos.matrix(k).square().sum()) + self.lanczos.off[k - 1] ** 2 if k else 0.0
-
-        return self._deflated_estimates(self._squares, krylov_part, rtol, most)
+        for k in self._deflations(most):
+            if k and not self.lanczos.invariant:
+                k -= 1  # squares need the product with the vector after the k-th
+            known = float(self.lanczos.matrix(k).square().sum()) + 2 * self.lanczos.off[k - 1] ** 2 if k else 0.0
+            estimate = self._with_known_part(known, self.probes.squares, k)
+            yield estimate
+            if self._accurate(estimate, rtol):
+                return
 
     def log_determinant(self, cut: float = 1e-2, runs: int = 10, steps: int = 100) -> Iterator[Estimate]:
         """The sum of log(eigenvalue) over those above `cut` times the largest."""
@@ -135,43 +147,46 @@ class Sweep:
                 return
             self.lanczos.step()
 
-    def _deflated_estimates(
-        self, draws: list[float], krylov_part: Callable[[int], float], rtol: float, most: int
-    ) -> Iterator[Estimate]:
-        """Yield the exact part on the Krylov space plus the mean of the probes' draws on its complement."""
-        for probes in self._probing():
-            part = krylov_part(self._deflated or 0)
-            if not draws:  # the Krylov space is the whole space
-                yield exact(part)
-                return
-            mean = summarise(torch.tensor(draws, dtype=torch.float64), "unbiased")
-            estimate = replace(mean, value=part + mean.value)
-            yield estimate
-            if self.lanczos.steps + len(draws) + BLOCK > most:
-                return
-            if probes >= 2 * BLOCK and estimate.stderr <= rtol * abs(estimate.value):
-                return
+    def _deflations(self, most: int) -> Iterator[int]:
+        """Yield the dimension of the space that probes leave out: now, and after every further round of products."""
+        if len(self.probes) or self.lanczos.steps == self.operator.dimension:
+            yield self.lanczos.steps if self.deflate else 0
+        while self.lanczos.steps < self.operator.dimension and self._round(most):
+            yield self.lanczos.steps if self.deflate else 0
 
-    def _probing(self) -> Iterator[int]:
-        """Yield the number of probes now, and after every further block."""
-        if self._deflated is None:
-            while self.lanczos.steps < min(self.deflate, self.operator.dimension):
-                self.lanczos.step()
-            self._deflated = self.lanczos.steps if self.deflate else 0
-        if self._traces or self._deflated == self.operator.dimension:
-            yield len(self._traces)
-        while self._deflated < self.operator.dimension:
-            self._probe(BLOCK)
-            yield len(self._traces)
+    def _round(self, most: int) -> bool:
+        """Let the space and the number of probes grow; False if that takes more than `most` products in all."""
+        n, steps = len(self.probes), self.lanczos.steps
 
-    def _probe(self, n: int) -> None:
-        first = len(self._traces)
-        probes = [random_source(self.operator, self.seed, 1, i).signs() for i in range(first, first + n)]
-        for z in probes:
-            self.lanczos.basis.remove_(z, self._deflated)
-        images = self.operator.products(probes)
-        self._traces += [float(z.dot(image)) for z, image in zip(probes, images, strict=True)]
-        self._squares += [float(image.norm()) ** 2 for image in images]
+        def dimension(probes: int) -> int:
+            return max(steps, min(PER_PROBE * probes, self.deflate))
+
+        more = 0
+        while more <= n:  # by a quarter, because a round draws all probes again to project them
+            more += max(BLOCK, more // 4 // BLOCK * BLOCK)
+        while more > max(n, 2) and dimension(more) + more > most:
+            more -= 1
+        if more <= n:
+            return False
+        goal = dimension(more)
+        if self.deflate == self.operator.dimension and self.deflate <= goal + more - n:
+            goal, more = self.deflate, n  # the same products leave nothing to chance
+        while self.lanczos.steps < goal:
+            self.lanczos.step()
+        self.probes.add(more - n)
+        return True
+
+    def _with_known_part(self, known: float, draws: Callable[[int], Tensor], k: int) -> Estimate:
+        """The part on the Krylov space plus the mean of the probes' draws on its complement."""
+        if k == self.operator.dimension:
+            return exact(known)
+        mean = summarise(draws(k), "unbiased")
+        return replace(mean, value=known + mean.value)
+
+    def _accurate(self, estimate: Estimate, rtol: float) -> bool:
+        return estimate.kind == "exact" or (
+            estimate.n >= LEAST_PROBES and estimate.stderr <= rtol * abs(estimate.value)
+        )
 
     def _eigenvalue(self, ritz: Ritz, i: int, end: End) -> Estimate:
         if self.lanczos.steps == self.operator.dimension:
@@ -187,6 +202,11 @@ class Sweep:
             slope = self.operator.gradient()
             start.mul_(RANDOM).add_(slope, inverse(slope.norm()))
         return start
+
+
+def _deflation(operator: Operator) -> int:
+    """A dimension of the Krylov space that fits into memory; no function of the memory that happens to be free."""
+    return max(LEAST_DEFLATION, DEFLATION_BYTES // (operator.dimension * operator.space.precision.itemsize))
 
 
 def hutchinson(operator: Operator, seed: int = 0) -> Sweep:

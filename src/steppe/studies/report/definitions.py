@@ -9,7 +9,7 @@ _MEASURES = {
     "grad_norm": ("gradient norm", "the norm of the gradient"),
     "lambda_max": ("largest Hessian eigenvalue", "the largest eigenvalue of the Hessian, by Lanczos"),
     "lambda_min": ("smallest Hessian eigenvalue", "the smallest eigenvalue of the Hessian, by Lanczos"),
-    "trace": ("Hessian trace", "the trace of the Hessian, by Hutchinson's estimator"),
+    "trace": ("Hessian trace", "the sum of the eigenvalues of the Hessian"),
     "frobenius_squared": ("squared Frobenius norm of the Hessian", "the sum of the squared eigenvalues of the Hessian"),
     "log_determinant": (
         "log-determinant of the Hessian",
