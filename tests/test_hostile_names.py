@@ -21,7 +21,7 @@ from steppe.measures import Estimate, Results
 from steppe.studies.export import export_table
 from steppe.studies.progress import show_progress
 from steppe.studies.table import Measured, Run, Table
-from steppe.training.records import CSV
+from steppe.training.loggers import CSV
 
 # ESC ] 0 sets the title, ESC [ 2 J clears the screen, 9b does so in one character, 202e turns text around
 EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b2J\r\x08\x7f\u202eb\u2028c"

@@ -161,7 +161,7 @@ def test_an_average_of_nothing_is_refused(n):
 
 
 def test_a_negative_radius_is_refused():
-    with pytest.raises(ValueError, match=r"rho >= 0, not -0\.1"):
+    with pytest.raises(ValueError, match=r"0 or more, not -0\.1"):
         AverageCase(-0.1)
 
 
