@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._util.colours import BLUE, GREY, ORANGE, VERMILLION
+from .._util.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION
 from .._util.extras import explained
 from .._util.offline import write_figure_page
 from .captions import caption, slices_of
@@ -20,9 +20,8 @@ from .landscape import Array, Slice
 from .paths import Path
 
 View = Literal["contour", "surface"]
-# Okabe and Ito's colours and cividis: distinguishable with any colour vision, and in grey
-LINES = (BLUE, VERMILLION, "#009E73", "#CC79A7")
-SCALE = "Cividis"
+LINES = (BLUE, VERMILLION, GREEN, PURPLE)
+SCALE = "Cividis"  # distinguishable with any colour vision, and in grey
 WIDE = 20.0  # ratio of losses from which level lines are at powers of ten: equal steps would crowd the steepest corner
 DECADES = 4  # of a logarithmic scale, below the largest rise; the rise at the weights themselves is 0
 MOST = 12  # level lines: labels of more would overlap

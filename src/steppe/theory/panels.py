@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import log10
 from typing import Any
 
-# the palette of Okabe and Ito, safe for all kinds of colour vision and distinct in grey
 from .._util.colours import GREY
 
 
