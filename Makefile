@@ -8,13 +8,14 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs pictures test test-oldest test-newest lint bench bench-measures bench-gpu clean
+.PHONY: help demo docs pictures test test-all test-oldest test-newest lint bench bench-measures bench-gpu clean
 
 help:
 	@echo "make demo    a study of 80 small networks on digits with wrong labels: two tables, and a page in studies/digits"
 	@echo "make pictures   the pictures of README and docs, and the runs that they show (needs chromium; ten minutes)"
 	@echo "make docs    the docs site in docs/_build/html, without warnings"
-	@echo "make test    lint, types and all tests         (ARGS='-k sam' for some of them)"
+	@echo "make test    lint, types and tests             (ARGS='-k sam' for some of them)"
+	@echo "make test-all   the same with the slow tests, which repeat claims in more cases; before a release"
 	@echo "make test-oldest   all tests on the oldest torch that steppe supports (gigabytes: PyPI's torch comes with CUDA)"
 	@echo "make test-newest   the same on the newest torch that pip finds"
 	@echo "make lint    ruff and mypy only"
@@ -35,10 +36,13 @@ docs: .venv/ready-for-docs
 	@echo docs/_build/html/index.html
 
 # two test processes on two cores: one thread each is fastest; worksteal keeps most files, and their fixtures, in one process
-test: export OMP_NUM_THREADS ?= 1
+test test-all: export OMP_NUM_THREADS ?= 1
 # pytest keeps its rewritten test modules, also where the environment says otherwise: 9 s per process at the next run
-test: export PYTHONDONTWRITEBYTECODE :=
+test test-all: export PYTHONDONTWRITEBYTECODE :=
 test: lint
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+
+test-all: lint
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 # other versions of torch, each in an environment of its own: make test-newest PYTHON=python3.13

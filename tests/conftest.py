@@ -1,4 +1,4 @@
-"""What holds for all tests: no deadlines, temporary folders in memory, and one browser per module."""
+"""What holds for all tests: no deadlines, temporary folders in memory, and one browser for all pages."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tiers import mark_unsampled
 
 # about answers, not about how long a busy machine takes; every run draws other examples
 settings.register_profile("steppe", deadline=None, max_examples=50)
@@ -23,7 +24,12 @@ def pytest_configure() -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
-@pytest.fixture(scope="module")
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_unsampled(items)
+
+
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     from pages import browser  # most tests need no page
 
@@ -31,38 +37,48 @@ def chromium() -> Iterator[Any]:
         yield launched
 
 
+@pytest.fixture(scope="session")
+def window(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Where all pages are opened that need no process of their own."""
+    from pages import Window
+
+    opened = Window(chromium, tmp_path_factory.mktemp("window"))
+    yield opened
+    opened.close()
+
+
 @pytest.fixture(scope="module")
-def shared_page(chromium: Any, report: Path) -> Iterator[Any]:
+def shared_page(window: Any, report: Path) -> Iterator[Any]:
     """The module's `report` in the browser."""
     from pages import Watched
 
-    watched = Watched(chromium)
-    watched.visit(report.as_uri())
+    watched = Watched(window)
+    watched.visit(report)
     yield watched
-    watched.context.close()
+    watched.page.close()
 
 
 @pytest.fixture(scope="module")
-def visitor(chromium: Any) -> Iterator[Any]:
+def visitor(window: Any) -> Iterator[Any]:
     """Loads the pages that only one test needs, one after the other."""
     from pages import Watched
 
-    watched = Watched(chromium)
+    watched = Watched(window)
     yield watched
-    watched.context.close()
+    watched.page.close()
 
 
 @pytest.fixture
 def open_page(visitor: Any) -> Iterator[Any]:
-    """Opens a file or an address; at the end no page has sent a request or written to its console."""
+    """Opens a file; at the end no page has sent a request or written to its console."""
     opened = False
 
-    def opening(place: Path | str, **how: Any) -> Any:
+    def opening(file: Path, **how: Any) -> Any:
         nonlocal opened
         if opened:
             visitor.check_quiet()
         opened = True
-        return visitor.visit(place.as_uri() if isinstance(place, Path) else place, **how)
+        return visitor.visit(file, **how)
 
     yield opening
     visitor.check_quiet()

@@ -185,6 +185,15 @@ def wait_until(page: Any, expression: str, seconds: float = 20.0) -> None:
         page.wait_for_timeout(50)
 
 
+def chart(page: Any, name: str, expression: str) -> Any:
+    """Scroll to a chart, because those far away are not drawn; then evaluate an expression of its `place`."""
+    place = f"document.getElementById('{name}-chart')"
+    page.bring_to_front()  # a tab behind another is not told what comes near
+    page.evaluate(f"{place}.scrollIntoView({{ block: 'center', behavior: 'instant' }})")
+    wait_until(page, f"Boolean({place}.data) && !{place}.dataset.stale")
+    return page.evaluate(f"(place => {expression})({place})")
+
+
 def written(folder: Path, store: Path) -> Path:
     """The report of a store, with fewer permutations than usual."""
     with Store.reading(store) as opened:
@@ -193,13 +202,41 @@ def written(folder: Path, store: Path) -> Path:
     return folder / "report.html"
 
 
+class Window:
+    """Tabs of one process that all open one address: it compiles plotly once, which takes longer than all the rest.
+
+    A script that is in a page is compiled again for every process, and again for every address.
+    """
+
+    def __init__(self, launched: Any, folder: Path) -> None:
+        self.file = folder / "report.html"
+        self.file.write_text("<!doctype html><title>the first tab</title>", encoding="utf-8")
+        self.context = launched.new_context(offline=True, reduced_motion="reduce")
+        self.first = self.context.new_page()
+        self.first.goto(self.file.as_uri())
+
+    def tab(self) -> Any:
+        """Open a tab; one that another tab opens is in the same process."""
+        with self.context.expect_page() as opened:
+            self.first.evaluate("() => { window.open('about:blank'); }")
+        return opened.value
+
+    def address(self, file: Path) -> str:
+        """Put a page in place of the one before, and return the address that all have."""
+        shutil.copyfile(file, self.file)
+        return self.file.as_uri()
+
+    def close(self) -> None:
+        self.context.close()
+
+
 class Watched:
     """A page that records its requests, its console and its errors."""
 
-    def __init__(self, launched: Any) -> None:
+    def __init__(self, window: Window) -> None:
         self.how: dict[str, Any] = {}
-        self.context = launched.new_context(offline=True, reduced_motion="reduce")
-        self.page = self.context.new_page()
+        self.window = window
+        self.page = window.tab()
         self.page.set_default_timeout(20_000)
         self.requests: list[str] = []
         self.messages: list[str] = []
@@ -207,8 +244,8 @@ class Watched:
         self.page.on("console", lambda message: self.messages.append(message.text))
         self.page.on("pageerror", lambda error: self.messages.append(str(error)))
 
-    def visit(self, address: str, **how: Any) -> Any:
-        """Load an address; a second one takes half as long, because the process has compiled the page's scripts."""
+    def visit(self, file: Path, link: str = "", **how: Any) -> Any:
+        """Load a file, with the part of the address that a link has behind it."""
         self.how = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"} | how
         if self.requests:
             self.page.evaluate("localStorage.clear()")
@@ -217,7 +254,7 @@ class Watched:
         self.page.set_viewport_size(self.how["viewport"])
         self.requests.clear()
         self.messages.clear()
-        self.page.goto(address)
+        self.page.goto(self.window.address(file) + link)
         self.page.wait_for_selector("html[data-ready=yes]")
         self.values = self.page.evaluate(VALUES)
         return self.page

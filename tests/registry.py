@@ -107,20 +107,21 @@ ENTRIES = [
 ]  # fmt: skip
 
 
-# The passes and the memory of another entry, with other numbers: nothing that a scaler or an optimizer could tell apart
-LIKE_ANOTHER = {"sam-l1", "sam-l3", "sam-unnormalised", "asam-filterwise", "trace-sam", "det-sam"}
-
-
-def unlike_another(entry: Entry) -> bool:
-    """Select methods for laws that are tested in several ways each."""
-    return entry.name not in LIKE_ANOTHER
+# The passes and the memory of another entry, with other numbers: nothing that a loop or an optimizer could tell apart
+LIKE_ANOTHER = {
+    "sam-l1", "sam-l3", "sam-linf", "sam-unnormalised", "sam-on", "asam-filterwise", "sa-sgd", "universal-sam",
+    "trace-sam", "det-sam", "agnostic-sam-simple", "esam-all-rows", "per-worker",
+}  # fmt: skip
 
 
 def obeying(law: str = "", only: Callable[[Entry], bool] = lambda e: True) -> pytest.MarkDecorator:
-    """Parametrizes a test over all methods, or `only` some, but those that are excused from this law."""
-    return pytest.mark.parametrize(
-        "entry", [pytest.param(e, id=e.name) for e in ENTRIES if law not in e.excused and only(e)]
-    )
+    """Parametrizes a test over all methods, or `only` some, but those that are excused from this law.
+
+    Methods like another are slow cases.
+    """
+    entries = [e for e in ENTRIES if law not in e.excused and only(e)]
+    marks = {e.name: pytest.mark.slow if e.name in LIKE_ANOTHER else () for e in entries}
+    return pytest.mark.parametrize("entry", [pytest.param(e, id=e.name, marks=marks[e.name]) for e in entries])
 
 
 class Net(nn.Module):

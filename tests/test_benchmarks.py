@@ -111,6 +111,7 @@ def test_xtrace_leaves_every_vector_out_once(traces):
     assert found == pytest.approx(sum(values) / n)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not all(map(find_spec, PEERS)), reason="the peers are not installed")
 def test_benchmark_of_measures_runs(tmp_path):
     out = tmp_path / "table.md"

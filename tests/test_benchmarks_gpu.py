@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles.curvature import hessian, mean_loss, trace
 from problems import flat_weights
+from tiers import slow_unless
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -92,7 +93,7 @@ def passes_are_those_that_methods_take(text):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is shown is what a CPU gives")
-@pytest.mark.parametrize("theme", SHOWN)
+@pytest.mark.parametrize("theme", slow_unless("steps".__eq__, SHOWN))
 def test_every_theme_runs_and_writes_its_page(part, theme, tmp_path, capsys):
     assert part("gpu").main([theme, "--quick", "--out", str(tmp_path)]) == 0
     (page,) = tmp_path.iterdir()

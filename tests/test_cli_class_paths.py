@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from steppe.cli.entry import COMMANDS, command
 
 SCRIPT = """
@@ -73,6 +75,7 @@ def test_commands_that_take_files_and_mappings_are_these() -> None:
     assert TAKING_VALUES == ["train", "measure", "landscape", "ensemble", "theory"]
 
 
+@pytest.mark.slow
 def test_nothing_that_a_value_names_is_imported(tmp_path: Path) -> None:
     """Options that two commands share are tried with one of them, and mappings with both."""
     (tmp_path / "evil.py").write_text("raise SystemExit('evil was imported')\n")

@@ -47,6 +47,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("dry", [["--dry-run"], []])
 @pytest.mark.parametrize("name", ["train", "ensemble"])
 @pytest.mark.parametrize(("flags", "said"), WRONG)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from registry import ENTRIES, Entry, Run, batch, copied, obeying, same, unlike_another
+from registry import ENTRIES, Entry, Run, batch, copied, obeying, same
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,7 +38,7 @@ def cast_run(entry: Entry, by: str, outer: AbstractContextManager[Any], inner: b
 
 @pytest.mark.parametrize("by", ["closure", "passes"])
 @pytest.mark.parametrize("outside", [True, False])
-@obeying(only=unlike_another)
+@obeying()
 def test_an_outer_autocast_is_an_inner_one(entry: Entry, outside: bool, by: str) -> None:
     """torch keeps the cast weights until the outermost autocast ends, and a pass must not see those of another."""
     expected = cast_run(entry, by, nullcontext(), inner=True)

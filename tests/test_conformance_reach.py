@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from registry import STATEFUL, Entry, Run, obeying, same, unlike_another
+from registry import STATEFUL, Entry, Run, obeying, same
 
 
 @obeying()
@@ -32,7 +32,7 @@ def test_zero_gradients_in_one_pass_are_harmless(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("base", STATEFUL)
-@obeying(only=unlike_another)
+@obeying()
 def test_an_unreached_parameter_is_not_touched(entry: Entry, base: str) -> None:
     """It has no gradient in any pass: as with the base optimizer alone, weight decay must not touch it."""
     run = Run(entry, base, spare=True)
@@ -46,7 +46,7 @@ def test_an_unreached_parameter_is_not_touched(entry: Entry, base: str) -> None:
 
 
 @pytest.mark.parametrize("base", STATEFUL)
-@obeying(only=unlike_another)
+@obeying()
 def test_a_branch_that_only_some_passes_reach_is_restored(entry: Entry, base: str) -> None:
     """Whichever pass reaches it, alone or all but that one; and it learns from then on."""
     run = Run(entry, base, spare=True)
@@ -66,7 +66,7 @@ def test_a_branch_that_only_some_passes_reach_is_restored(entry: Entry, base: st
 
 
 @pytest.mark.parametrize("base", STATEFUL)
-@obeying(only=unlike_another)
+@obeying()
 def test_a_branch_that_is_reached_late_learns(entry: Entry, base: str) -> None:
     """A method's memory for it may not hide from the base optimizer that its own state is still to be made."""
     run = Run(entry, base, spare=True)

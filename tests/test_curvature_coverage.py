@@ -10,6 +10,7 @@ import pytest
 import torch
 from matrices import Matrix, digits, trained
 from oracles import curvature as oracle
+from tiers import slow_unless
 from torch import Tensor
 
 from steppe.core.basis import flat
@@ -69,23 +70,30 @@ SWEPT: dict[str, Exact] = {
 }
 
 
+def on_tiny(asked: tuple[str, str]) -> bool:
+    return asked[0] == "tiny"
+
+
 ASKED = [(network, name) for network in NETWORKS for name in SWEPT if network == "digits" or "Hutch" not in name]
 
 
-@pytest.mark.parametrize(("network", "name"), ASKED)
+@pytest.mark.slow
+@pytest.mark.parametrize(("network", "name"), slow_unless(on_tiny, ASKED))
 def test_sweeps_cover(network: str, name: str) -> None:
     found, exact = swept(network)[name], SWEPT[name](NETWORKS[network]()[0])
     assert 0.88 <= share_covered(found, exact) <= 0.99
 
 
-@pytest.mark.parametrize(("network", "name"), [asked for asked in ASKED if "sequential" not in asked[1]])
+@pytest.mark.parametrize(
+    ("network", "name"), slow_unless(on_tiny, [asked for asked in ASKED if "sequential" not in asked[1]])
+)
 def test_sweeps_are_unbiased(network: str, name: str) -> None:
     found, exact = swept(network)[name], SWEPT[name](NETWORKS[network]()[0])
     assert {(estimate.n, estimate.kind) for estimate in found} == {(15 if "Hutch" in name else 10, "unbiased")}
     assert abs(off_centre(found, exact)) < 4
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", slow_unless("tiny".__eq__, NETWORKS))
 def test_stopping_at_an_error_hardly_bends_the_estimate(network: str) -> None:
     """A sample that happens to have a small error is a little low; that must stay small beside the error."""
     found, exact = swept(network)["sequential trace"], oracle.trace(NETWORKS[network]()[0])
@@ -95,6 +103,7 @@ def test_stopping_at_an_error_hardly_bends_the_estimate(network: str) -> None:
     assert abs(mean_error) < 0.3 * sum(estimate.stderr for estimate in found) / len(found)
 
 
+@pytest.mark.slow
 def test_deflation_pays() -> None:
     """At 30 products against 15 without it, which would be worth a factor of 0.71."""
     found = swept("digits")
@@ -118,6 +127,7 @@ INTEGRALS: dict[str, tuple[Callable[[Density], Estimate], Exact]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INTEGRALS)
 def test_densities_cover(name: str) -> None:
     asked, exact = INTEGRALS[name]

@@ -61,6 +61,7 @@ def test_products_are_the_change_of_the_gradient(maker: Callable[[], Case]) -> N
     assert float(together[0].norm()) > 1e-3  # there was something to be wrong about
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda f: f.__name__)
 def test_however_they_are_computed_products_are_the_same(maker: Callable[[], Case], form: Form) -> None:

@@ -26,6 +26,7 @@ import torch
 import two_call_sam
 from data_files import write_cifar_binary
 from safetensors.torch import save_file
+from tiers import slow_unless
 
 from steppe.cli import main
 from steppe.cli.landscape import Look
@@ -42,6 +43,7 @@ from steppe.training.config import Config
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 MARK = re.compile(r"# not run in the tests: \S.+")
+LONG = {"commands.md", "ensembles.md"}  # their commands are tested one by one too
 NOT_RUN = {
     "README.md": 1,
     "CONTRIBUTING.md": 2,
@@ -168,7 +170,7 @@ def run_shell(text: str, place: str, capsys: pytest.CaptureFixture[str]) -> None
             assert code == 0, f"{place}: {line}\n{capsys.readouterr().err}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", slow_unless(lambda p: p.name not in LONG, PAGES), ids=lambda p: p.name)
 def test_every_block_runs(
     page: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

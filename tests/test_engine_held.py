@@ -91,6 +91,7 @@ def test_a_refused_step_leaves_no_trace(entry: Entry) -> None:
         same(run.everything(), before)
 
 
+@pytest.mark.sampled(16)
 @alone_and_stacked
 @fixture_alone
 @every_method
@@ -394,6 +395,7 @@ def loss_of(model: nn.Module, number: int) -> Tensor:
     return (model(rows(number)) - 1).square().mean()
 
 
+@pytest.mark.sampled(16)
 @methods
 @layers
 def test_buffers_move_as_in_one_plain_pass(layer: Callable[[int], nn.Module], method: Callable[[], Any]) -> None:
@@ -408,6 +410,7 @@ def test_buffers_move_as_in_one_plain_pass(layer: Callable[[int], nn.Module], me
         assert tracking(model) == flags
 
 
+@pytest.mark.sampled(16)
 @methods
 @layers
 def test_passes_are_those_of_layers_that_track(layer: Callable[[int], nn.Module], method: Callable[[], Any]) -> None:

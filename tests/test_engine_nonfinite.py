@@ -30,6 +30,7 @@ def passes_to_spoil(run: Run, kind: str) -> list[int]:
     return [i for i in range(run.method.cost(2)) if i not in forward_only]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("what", "kind"), list(zip(("raise", "skip", "raise"), KINDS, strict=True)))
 @obeying()
 def test_any_pass_that_is_not_finite_leaves_no_trace(entry: Entry, what: Any, kind: str) -> None:

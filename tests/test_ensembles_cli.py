@@ -128,6 +128,7 @@ def adaptive_rise(model: nn.Module, x: torch.Tensor, y: torch.Tensor, radius: fl
     return max(losses) - losses[0]
 
 
+@pytest.mark.slow
 def test_the_default_sharpness_is_the_mean_over_batches_of_five_rows(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +160,7 @@ def test_tables_are_printed(place: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert all(len(x.partition(".")[2]) == len(error.partition(".")[2]) for x, error in values)  # the same decimals
 
 
+@pytest.mark.slow
 def test_radii_make_a_plot_with_a_slope(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--strategy", "deep+sam", "--radii", "0.01,0.1,0.5", "--out", "runs/radii"]
     words += ["--corruptions", "contrast", "--severities", "4"]
@@ -183,6 +185,7 @@ def test_radii_make_a_plot_with_a_slope(place: Path, capsys: pytest.CaptureFixtu
     assert "slope" in page
 
 
+@pytest.mark.slow
 def test_repeated_ensembles_are_averaged(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Means and standard errors over ensembles, against numpy over the ensembles one by one."""
     words = ["--strategy", "deep,deep+sam", "--members", "2", "--validation", "0.2", "--corruptions", "fog,contrast"]

@@ -272,6 +272,7 @@ def test_averages_predict_in_an_ensemble_of_averages(folder: Path) -> None:
     assert trained(folder / "b", settings={"strategy": "eoa"}, epochs=2, ema=0.9).weights == "ema"
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("method", sorted(set(steppe.METHODS) - {"none"}))
 def test_any_method_takes_the_place_of_sam(method: str, folder: Path) -> None:
     changes: dict[str, Any] = {"method": method, "model": PLAIN, "epochs": 2, "lr": 0.05, "batch_size": 50}

@@ -78,6 +78,7 @@ def straight() -> Iterator[Trained]:
         yield train_ensemble(settings(Path(found)), Ensemble(**SETTINGS))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_costs_only_its_members_unfinished_part(straight: Trained, folder: Path) -> None:
     """Bitwise as in sequence: threads are one here and there."""
     killer = once_training(folder / "member-1", lambda pid: os.kill(pid, signal.SIGKILL))
@@ -159,6 +160,7 @@ def test_a_signal_stops_all_and_the_same_call_goes_on(straight: Trained, folder:
     assert_same_members(train_ensemble(settings(folder), Ensemble(**SETTINGS)), straight)
 
 
+@pytest.mark.slow
 def test_processes_end_with_the_one_that_started_them(straight: Trained, folder: Path) -> None:
     code = (
         "from steppe.ensembles import Ensemble, train_ensemble; from steppe.training import Config\n"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steppe.ensembles import sharp_sets
-from steppe.training.config import Exchange
+from steppe.training.exchange import Exchange
 
 NAMED = ("sharpest", "flattest")
 RESTS = ("normal", "own-share", "other-shares")

@@ -11,9 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tiers import slow_unless
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 NEEDS = {"optuna_rho": "optuna", "ray_rho": "ray"}  # package of an example, beside torch
+SLOW = {"ray_rho", "torchrun_two_workers"}  # other tests show these in less
 LIMIT = 120  # seconds: an example takes less than 30 on an idle CPU, and this one may be busy
 
 # importing torch takes seconds, so one process imports it and forks a child per example
@@ -55,7 +57,7 @@ def server() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.timeout(LIMIT)
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", slow_unless(lambda p: p.stem not in SLOW, EXAMPLES), ids=lambda p: p.stem)
 def test_its_claim_holds(path: Path, server: subprocess.Popen[str]) -> None:
     if path.stem in NEEDS and find_spec(NEEDS[path.stem]) is None:
         pytest.skip(f"needs {NEEDS[path.stem]}")

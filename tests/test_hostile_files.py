@@ -42,6 +42,7 @@ def checkpoint(path: Path, *, rewrite: Callable[[zipfile.ZipFile, str, bytes], N
     return path
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_inflates_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "bomb.pt"
     torch.save({"weight": torch.zeros(1 << 26)}, path)

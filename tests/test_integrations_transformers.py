@@ -56,6 +56,7 @@ def test_it_equals_a_loop_written_by_hand(accumulate: int, clip: float, tmp_path
     assert logged == pytest.approx(losses, abs=1e-4)  # Trainer rounds
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["gpt2", "vit", "lora", "checkpointing", "compiled"])
 def test_models_equal_a_loop_written_by_hand(kind: str, tmp_path: Path) -> None:
     """With two micro-batches of three, a remainder, clipping and a schedule."""
@@ -65,6 +66,8 @@ def test_models_equal_a_loop_written_by_hand(kind: str, tmp_path: Path) -> None:
     if kind == "checkpointing":
         options |= {"gradient_checkpointing": True}
     if kind == "compiled":
+        if not hasattr(torch.compiler, "is_exporting"):
+            pytest.skip("transformers needs a newer torch to be compiled")
         options |= {"torch_compile": True, "torch_compile_backend": "eager"}  # inductor takes minutes
     made = {"gpt2": gpt2, "vit": vit, "lora": lora}.get(kind, bert)()
     data, causal, start = Rows(3 * BATCH, images=kind == "vit"), kind == "gpt2", deepcopy(made)

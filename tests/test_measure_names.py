@@ -187,6 +187,7 @@ def of_output(output: Tensor, target: Tensor) -> Tensor:
     return output
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("climb", ["power", "auto-pgd", "pgd"])
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_ascents_from_uniform_starts_reach_the_highest_corner(climb: str, adaptive: bool) -> None:
@@ -213,6 +214,7 @@ def first_points(p: float, adaptive: bool) -> Tensor:
     return torch.stack(points)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("p", "adaptive"), [(2.0, False), (2.0, True), (inf, False), (inf, True)])
 def test_uniform_starts_are_uniform_in_the_ball(p: float, adaptive: bool) -> None:
     from scipy.stats import kstest

@@ -98,6 +98,7 @@ SHAPES: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("m", [None, 1, 3, 4, 11, 50])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_same_rows_are_the_same_function(shape: str, m: int | None) -> None:

@@ -135,6 +135,7 @@ def seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("way", WAYS, ids=named)
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_layer_is_exact_by_every_way(name, way):

@@ -73,6 +73,7 @@ def test_the_mean_over_draws_is_the_definition(kind: str, layer: str) -> None:
     assert (found.kind, found.n, found.note) == ("unbiased", 150, f"of {layer}")
 
 
+@pytest.mark.slow
 def test_intervals_cover_and_the_mean_over_seeds_is_the_definition() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(4)

@@ -53,6 +53,7 @@ def dense(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own, in jvp
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("kind", ["mlp", "convolutions"])
@@ -82,6 +83,7 @@ def test_one_draw_is_exact_where_the_hessian_is_diagonal() -> None:
     assert input_curvatures(Objective(Call(lambda x: x.sum(1)), itself, (x, x)), 1, 1) == pytest.approx(0)  # linear
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("power", "mean"), [(1, 0.25), (2, 3 / 16)])
 def test_intervals_cover_the_mean_over_all_inputs(power: Any, mean: float) -> None:
     """l = (a'x)^4 / 12 has H = (a'x)^2 aa'; with x Gaussian, tr H has mean |a|^4 and tr H^2 has mean 3 |a|^8."""

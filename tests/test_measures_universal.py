@@ -177,6 +177,7 @@ def over_seeds(name: str) -> list[Estimate]:
     return [one(seed) for seed in range(SEEDS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLOSED)
 def test_intervals_cover_the_closed_form(name: str) -> None:
     expected = CLOSED[name].value
@@ -541,6 +542,7 @@ class Numbers(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "triple"), [("zeroth", FROBENIUS), ("second", exponential(0.1))])
 def test_four_times_the_draws_take_four_times_the_work(form: str, triple: Triple) -> None:
     """The running estimates, of which every one leaves out each of its draws, included."""

@@ -71,6 +71,7 @@ def test_values_of_another_type_are_refused(name: str, option: str) -> None:
         refused(name, option, value)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(("name", "option"), [(n, o) for n, o in OPTIONS if o in BOUNDS])
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())

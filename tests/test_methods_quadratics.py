@@ -114,6 +114,7 @@ def test_agnostic_sam_between_two_bowls(simple):
     torch.testing.assert_close(W - followed.weights[0], gradient, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_frob_sam_on_average_adds_four_times_the_hessian_times_the_gradient():
     """4 / rho^2 cov(rho g'v + rho^2 v'Av / 2, rho A v) = 4 A g for Gaussian v, with the unbiased covariance of two."""
     problem = bowl_problem(A, W)

@@ -45,6 +45,7 @@ def test_trace_is_the_trace_over_twice_the_dimension():
     assert not within(values, hessian.trace().item() / 6), "the error bar must be able to tell a factor of 2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 5])
 def test_frobenius_is_the_square_of_the_norm_without_bias(n):
     hessian = random_hessian(6)
@@ -61,6 +62,7 @@ def test_frobenius_of_a_batch_is_four_times_half_the_unbiased_variance():
     assert FROBENIUS.value(u[:, None]).item() == pytest.approx(2 * u.var(correction=1).item(), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("triple", "power"), [(DETERMINANT, 1.0), (DETERMINANT_RELEASED, 2.0)], ids=["paper", "released"]
 )

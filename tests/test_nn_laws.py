@@ -86,6 +86,7 @@ def test_every_parameter_has_a_say(name: str) -> None:
     assert not [n for n, p in model.named_parameters() if p.grad is None or not p.grad.abs().max() > 1e-12]
 
 
+@pytest.mark.sampled(6)
 @every
 def test_a_few_steps_of_training_lower_the_loss(name: str) -> None:
     torch.manual_seed(0)

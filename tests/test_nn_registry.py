@@ -38,12 +38,14 @@ def test_every_model_is_one_line_in_a_table_and_says_where_it_comes_from(name: s
     assert re.search(r"(et al\.|& \w+) 20\d\d", source)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_is_built_for_cifar_by_its_name(name: str) -> None:
     with torch.device("meta"):
         assert build(name, (3, 32, 32), 10).eval()(torch.empty(2, 3, 32, 32)).shape == (2, 10)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", sorted(NAMES - {"vgg19", "pyramidnet272"}))
 def test_digits_fit_the_models(name: str) -> None:
     with torch.device("meta"):

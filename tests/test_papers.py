@@ -24,6 +24,7 @@ from data_files import (
 from pool_files import write_pool
 from recipe_table import recipe_table, written_table
 from studies_cells import BASE
+from tiers import slow_unless
 
 from steppe.cli import main
 from steppe.papers.recipe import BUDGETS, Recipe, names, recipe
@@ -45,6 +46,10 @@ WRITERS = {  # data sets by name, with a few rows each
     "tiny-imagenet": lambda root: write_tiny_imagenet(root / "tiny-imagenet-200", each=6),
 }
 COMMITTED = Path(__file__).parent.parent / "studies"  # results that are kept with the code
+QUICK = {  # recipes of every kind: a sweep with selected runs, a pool, curves, ensembles, times
+    "universal/table2", "universal/fig1", "modern-look/table3", "agnostic/table4", "agnostic/table6", "sa-sam/fig2",
+    "sharpbalance/fig7",
+}  # fmt: skip
 SMALL = pytest.mark.filterwarnings("ignore:.*published set has")
 
 
@@ -66,7 +71,7 @@ def answered(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 
 @SMALL
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", slow_unless(QUICK.__contains__, names()))
 def test_every_recipe_fills_every_cell_at_smoke(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -361,3 +366,14 @@ def test_wrong_numbers_of_the_paper(own: Recipe, line: str, said: str) -> None:
     (own.folder / "paper.csv").write_text(f"row,column,value,error,place\n{line}\n")
     with pytest.raises(ValueError, match=said):
         _ = recipe("paper/mine").printed
+
+
+def test_a_folder_with_the_name_of_a_recipe_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "universal/table2"
+    shutil.copytree(recipe(name).folder, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"universal/table2 is a recipe of steppe and a folder here: write \./universal"
+    ):
+        recipe(name)
+    assert recipe(f"./{name}").folder == Path(name)

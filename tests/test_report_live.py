@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from pages import browser, cells, finish, study
+from pages import cells, finish, study
 
 from steppe.studies.report import live
 from steppe.studies.report.page import html
@@ -190,11 +190,11 @@ def test_the_address_cannot_be_guessed(path) -> None:
             assert one.token not in text
 
 
-def test_an_open_page_follows(path, monkeypatch) -> None:
+def test_an_open_page_follows(chromium, path, monkeypatch) -> None:
     """A run that ends while somebody looks appears, with the filters and the focus as they were."""
     monkeypatch.setattr(live, "MAX_AGE", 0.0)
-    with browser() as launched, served(path) as running:
-        context = launched.new_context(viewport={"width": 1280, "height": 900})
+    with served(path) as running:
+        context = chromium.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
         said, asked = [], []
         page.on("console", lambda message: said.append(message.text))

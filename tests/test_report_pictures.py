@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pages import MEASURES, study, wait_until, written
+from pages import MEASURES, chart, study, wait_until, written
 from scipy.stats import linregress
 from scipy.stats import t as t_distribution
 
@@ -26,15 +26,6 @@ from steppe.theory.panels import Panel, line, picture
 
 WIDE = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 800}
-
-
-def opened(launched: Any, file: Path, **how: Any) -> Any:
-    page = launched.new_context(offline=True, **({"viewport": WIDE} | how)).new_page()
-    page.set_default_timeout(20_000)
-    page.on("pageerror", lambda error: pytest.fail(str(error)))
-    page.goto(file.as_uri())
-    page.wait_for_selector("html[data-ready=yes]")
-    return page
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +56,8 @@ def extremes(table: Table) -> tuple[str, str]:
     return min(sharpness, key=lambda key: sharpness[key]), max(sharpness, key=lambda key: sharpness[key])
 
 
-@pytest.fixture(scope="module")
-def page(chromium: Any, report: Path) -> Any:
-    return opened(chromium, report)
-
-
 def fills(page: Any) -> list[Any]:
-    return [t for t in page.evaluate("document.getElementById('landscapes-chart').data") if t["type"] == "contour"]
+    return [t for t in chart(page, "landscapes", "place.data") if t["type"] == "contour"]
 
 
 def test_compared_landscapes_state_their_radius_and_begin_with_flattest_and_sharpest(page: Any, report: Path) -> None:
@@ -85,7 +71,7 @@ def test_compared_landscapes_state_their_radius_and_begin_with_flattest_and_shar
     left, right = fills(page)
     assert max(map(max, right["z"])) == pytest.approx(28 * max(map(max, left["z"])), rel=1e-3)
     assert (left["zmin"], left["zmax"]) == (right["zmin"], right["zmax"]) == pytest.approx((0, 2))
-    curves = [t for t in page.evaluate("document.getElementById('landscapes-chart').data") if t.get("mode") == "lines"]
+    curves = [t for t in chart(page, "landscapes", "place.data") if t.get("mode") == "lines"]
     assert [max(t["y"]) for t in curves] == pytest.approx([1 / 28, 1], rel=1e-3)  # along the first direction
     page.locator("#landscape-directions").select_option("random")
     assert fills(page)[0]["x"][-1] == 0.8
@@ -94,7 +80,7 @@ def test_compared_landscapes_state_their_radius_and_begin_with_flattest_and_shar
 
 
 def test_spectra_have_bands_and_their_largest_eigenvalues(page: Any) -> None:
-    drawn = page.evaluate("document.getElementById('spectra-chart').data")
+    drawn = chart(page, "spectra", "place.data")
     assert [t["x"][0] for t in drawn if t["mode"] == "lines+markers"] == [10.0, 0.5]
     bands = [t for t in drawn if t.get("fill") == "tonexty"]
     lines = [t for t in drawn if t["mode"] == "lines" and t.get("name")]
@@ -172,12 +158,13 @@ def drawn_figure(kind: str, file: Path) -> tuple[str, str]:
     return "a-study: Two panels", "Seed 3."
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["landscape", "theory", "ensembles"])
-def test_figures_fit_a_phone_and_follow_the_dark_scheme(chromium: Any, tmp_path: Path, kind: str) -> None:
+def test_figures_fit_a_phone_and_follow_the_dark_scheme(open_page: Any, tmp_path: Path, kind: str) -> None:
     """Opened on a phone, then on a wide screen: panels are stacked, then side by side."""
     file = tmp_path / "figure.html"
     heading, words = drawn_figure(kind, file)
-    page = opened(chromium, file, viewport=PHONE, color_scheme="dark")
+    page = open_page(file, viewport=PHONE, color_scheme="dark")
     (x1, y1), (x2, y2) = panels(page)
     assert x1 == x2
     assert y1 < y2  # stacked
@@ -198,11 +185,11 @@ def test_figures_fit_a_phone_and_follow_the_dark_scheme(chromium: Any, tmp_path:
     assert words in page.locator("figcaption").inner_text()
 
 
-def test_ensembles_of_several_widths_have_points_and_slopes_with_intervals(chromium: Any, tmp_path: Path) -> None:
+def test_ensembles_of_several_widths_have_points_and_slopes_with_intervals(open_page: Any, tmp_path: Path) -> None:
     """What is drawn is what the reports have; slopes and intervals are those of scipy, on both kinds of rows."""
     series = widths()
     write_page(series, tmp_path / "figure.html", "two widths")
-    page = opened(chromium, tmp_path / "figure.html")
+    page = open_page(tmp_path / "figure.html")
     drawn = page.evaluate("document.getElementById('figure').data")
     layout = page.evaluate("document.getElementById('figure')._fullLayout.annotations.map(note => note.text)")
     assert layout == ["Diversity on test rows", "Diversity on corrupted test rows", "Slopes"]

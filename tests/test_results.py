@@ -135,6 +135,7 @@ def test_slices_paths_and_densities_draw_themselves() -> None:
     way = path(place, {k: v + 1 for k, v in place.model.state_dict().items()}, points=3)
     assert way.plot().to_json() == figure(way).to_json()
     density = spectral_density(Curvature(place), runs=3, steps=6)
+    assert density.plot().to_json() == figure(density).to_json()
     *_, curve = figure(density).data
     widths = np.diff(curve.x)
     assert float(np.sum((curve.y[1:] + curve.y[:-1]) / 2 * widths)) == pytest.approx(1, abs=1e-3)

@@ -279,6 +279,7 @@ def test_power_ascent_without_an_end_takes_all_its_steps():
     assert len(hill.climb(PowerAscent(rtol=-1.0), 33)) == 33
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=12)
 @given(seeds, st.sampled_from([1.0, 2.0, inf]))
 def test_power_ascent_comes_back_when_it_overshoots(seed, p):

@@ -127,6 +127,7 @@ def test_odd_losses_are_flat_on_average(law):
 # -- error and cost --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", ["gaussian", "box"])
 def test_intervals_cover(law):
     noise, second, _ = LAWS[law]

@@ -157,6 +157,7 @@ def test_the_same_seed_gives_the_same_bits():
     assert measure.estimate(objective(), 1).value != measure.estimate(objective(), 2).value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(24,) * 5, (12, 36, 20, 28, 24)])
 def test_intervals_cover_the_population_that_batches_are_drawn_from(sizes):
     """Linear regression on standard normal inputs: E of the batch's average-case sharpness is rho^2 d.

@@ -98,6 +98,7 @@ def test_every_result_is_in_the_table_of_benchmarks() -> None:
     assert links == {page.name for page in folder.glob("*.md")} - {"README.md"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("sphinx") is None or find_spec("furo") is None, reason="`make docs` installs sphinx")
 @pytest.mark.timeout(900)
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def test_a_wish_to_stop_is_heard_and_the_same_call_goes_on(folder: Path, by_seri
     assert contents(study) == by_serial
 
 
+@pytest.mark.slow
 def test_stopped_workers_end_at_once(folder: Path) -> None:
     long = tiny(folder / "long", base={**BASE, "epochs": 100_000, "evaluate_every": 1000}, grid={"seed": [0, 1, 2]})
     timer = Timer(4.0, os.kill, (os.getpid(), signal.SIGTERM))

@@ -104,6 +104,7 @@ def test_drivers_that_are_killed(server: ForkServer, folder: Path, undisturbed: 
     assert partly  # not all kills were before the first record
 
 
+@pytest.mark.slow
 def test_workers_and_drivers_that_are_killed(folder: Path, undisturbed: tuple[dict[str, Any], float]) -> None:
     whole, _ = undisturbed
     moments, out, end = random.Random(2), folder / "workers", time.monotonic() + PATIENCE
@@ -139,6 +140,7 @@ def test_workers_and_drivers_that_are_killed(folder: Path, undisturbed: tuple[di
     assert workers + drivers == WORKERS + DRIVERS
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_driver(folder: Path) -> None:
     """Also in the middle of a cell that would take for ever; its run has a checkpoint, and its folder is free."""
     driver, end = started("endless", str(folder / "endless")), time.monotonic() + PATIENCE

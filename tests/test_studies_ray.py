@@ -46,6 +46,7 @@ def two_cores() -> Iterator[Any]:
             yield ray
 
 
+@pytest.mark.slow
 @needs_ray
 def test_ray(tmp_path: Path, capfd: Any) -> None:
     """One test of all that needs a cluster: it takes seconds to start, and each test process would start its own."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tiers import slow_unless
 
 from steppe._util.export import json_safe
 from steppe.studies import Measured, Run, Table, export_findings
@@ -136,12 +137,14 @@ def test_verdicts_never_contradict_what_is_shown(n, seeds, strength, seed, group
 # --- simulations (benchmarks/verdicts.py has the full ones)
 
 
+@pytest.mark.slow
 def test_studies_without_any_relation_show_no_verdict(simulated):
     """At most 5 % may. Of 40 studies, 5 or more do with a chance of 5 % at that rate, and of 0.1 % at 2 %."""
     shows = [simulated.false_verdicts(simulated.Shape(), seed) for seed in range(40)]
     assert sum(map(any, shows)) <= 4
 
 
+@pytest.mark.slow
 def test_what_is_stated_as_detectable_is_detected(simulated):
     """80 % is the aim; of 30 studies 18 to 30 detect it with a chance of 99.5 %."""
     shape = simulated.Shape(measures=2, targets=1)
@@ -152,7 +155,7 @@ def test_what_is_stated_as_detectable_is_detected(simulated):
     assert sum(simulated.detects(replace(shape, tau=tau / 2), seed) for seed in range(10)) <= 5
 
 
-@pytest.mark.parametrize("k", [8, 18, 60])
+@pytest.mark.parametrize("k", slow_unless(lambda k: k < 60, [8, 18, 60]))
 @pytest.mark.parametrize("tau", [0.0, 0.5])
 def test_intervals_cover(simulated, k, tau):
     """93 to 97 % is the aim; the bounds are those of 300 pools with a chance of 99.9 %."""
@@ -171,6 +174,7 @@ def test_intervals_of_differences_cover(simulated, rates, seeds, varies):
     assert stats.binom.ppf(0.0005, 300, 0.93) <= hits <= stats.binom.ppf(0.9995, 300, 0.97)
 
 
+@pytest.mark.slow
 def test_verdicts_do_not_depend_on_the_seed_of_the_permutations(simulated):
     table = simulated.Shape(tau=0.8, measures=3, targets=2).table(np.random.default_rng(1))
     found = [findings(table, seed=s, draws=2000) for s in range(5)]

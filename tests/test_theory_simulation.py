@@ -78,6 +78,7 @@ def test_wrong_protocols_are_refused() -> None:
         draw(TINY).sharpbalance(ETA, RHO, STEPS)
 
 
+@pytest.mark.slow
 def test_the_papers_protocol_in_under_a_minute() -> None:
     """50 matrices of 3000 x 150, 50 starts: closed forms hold to the standard errors, which are told below."""
     began, p = process_time(), Protocol()

@@ -236,6 +236,7 @@ def test_the_valleys_gradient_is_autograds(place: tuple[float, float, float]) ->
 STEPS = {"trace": 200, "frobenius": 200, "determinant": 120, "determinant, small cube": 200}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("start", [-1.5, 1.5])
 @pytest.mark.parametrize("name", manifold.METHODS)
 def test_each_method_ends_near_the_minimum_of_its_own_measure(name: str, start: float) -> None:
@@ -333,6 +334,7 @@ def at_small_radius(loss: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
     return torch.linalg.solve(powers, torch.stack(values))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("d", "seed"), [(1, 0), (1, 1), (2, 2)])
 def test_frob_sams_gradient_at_a_critical_point_has_a_second_term(d: int, seed: int) -> None:
     loss, hessian, third = quartic(d, seed)
@@ -347,6 +349,7 @@ def test_frob_sams_gradient_at_a_critical_point_has_a_second_term(d: int, seed: 
         torch.testing.assert_close(norm, extra)  # so the gradient is twice that of the squared norm
 
 
+@pytest.mark.slow
 def test_along_a_manifold_of_minima_the_second_term_vanishes() -> None:
     """L = h(s) y^2 / 2 + y^3 / 2 with minima at y = 0: along s the gradient is that of ||H||^2 = h^2, across it not."""
 

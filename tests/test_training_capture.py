@@ -80,3 +80,31 @@ def test_refused_steps_are_counted_and_leave_no_trace_in_the_records(tmp_path, m
         ends.append(run.records)
     for a, b in zip(*ends, strict=True):
         assert {k: a[k] for k in WATCHED if k in a} == pytest.approx({k: b[k] for k in WATCHED if k in b}, rel=1e-5)
+
+
+def test_a_compiled_run_has_the_weights_of_a_plain_one(tmp_path, monkeypatch):
+    """Every pass of a step calls the compiled code; evaluation and measures do not."""
+    calls, compiled = [], torch.compile
+
+    def backend(graph, _):
+        def counted(*inputs):
+            calls.append(graph)
+            return graph(*inputs)
+
+        return counted
+
+    monkeypatch.setattr(torch, "compile", lambda model, **options: compiled(model, backend=backend, **options))
+    settings = {"model": "training_runs:normalised", "epochs": 2, "measures": ["lambda_max"], "measure_rows": 16}
+    plain = train(config(tmp_path / "plain", **settings))
+    assert not calls
+    run = train(config(tmp_path / "compiled", **settings, compile=True))
+    assert len(calls) == sum(record["passes"] for record in run.records)
+    assert [record["test_loss"] for record in run.records] == [record["test_loss"] for record in plain.records]
+    assert run.records[-1]["measures"] == plain.records[-1]["measures"]
+    for name, tensor in plain.model().state_dict().items():
+        assert torch.equal(run.model().state_dict()[name], tensor), name
+
+
+def test_a_sharded_model_is_not_compiled(tmp_path):
+    with pytest.raises(ValueError, match="compile works in one process, and fsdp is for several"):
+        config(tmp_path, compile=True, fsdp=True)

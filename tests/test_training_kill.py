@@ -72,6 +72,7 @@ RUNS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments(server: ForkServer, folder: Path) -> None:
     moments = random.Random(0)
     kills = in_the_middle = 0
@@ -114,6 +115,7 @@ def test_a_kill_at_every_system_call_that_writes(server: ForkServer, folder: Pat
     assert len(list((folder / "killed").glob("state-*"))) == 2
 
 
+@pytest.mark.slow
 def test_a_kill_at_every_system_call_of_a_run_with_few_checkpoints(server: ForkServer, folder: Path) -> None:
     """Its epochs are short: records are written in between, and are replaced when they are repeated."""
     settings = config(folder / "whole", epochs=6, method="looksam", method_options={"k": 3})
@@ -133,6 +135,7 @@ def test_a_kill_at_every_system_call_of_a_run_with_few_checkpoints(server: ForkS
     assert len(records.read_bytes().splitlines()) == 6
 
 
+@pytest.mark.slow
 def test_a_kill_at_every_system_call_of_a_run_that_is_made_longer(server: ForkServer, folder: Path) -> None:
     """The finished run goes back to the checkpoint before its end first: killed there, it is shorter, but whole."""
     changes = {"schedule": "constant", "measures": ["loss"], "ema": 0.9}

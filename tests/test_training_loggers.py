@@ -161,6 +161,7 @@ train(config(sys.argv[1], epochs=4, loggers=["mlflow", "wandb"]))
 """
 
 
+@pytest.mark.slow
 def test_a_kill_between_a_checkpoint_and_its_records(tmp_path: Path) -> None:
     pytest.importorskip("mlflow", reason="needs the extra mlflow")
     pytest.importorskip("wandb", reason="needs the extra wandb")
@@ -254,6 +255,7 @@ run.finish()
 """  # sends statistics
 
 
+@pytest.mark.slow
 def test_wandb_sends_nothing(tmp_path: Path) -> None:
     """Every address that W&B could use is a socket that counts; W&B by itself uses it, offline too."""
     pytest.importorskip("wandb", reason="needs the extra wandb")

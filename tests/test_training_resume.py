@@ -30,6 +30,7 @@ STEPS = 10  # two epochs of five
 
 
 # at step 3 of 10, in the middle of the first epoch; by step 7 LookSAM and SSAM-D have been both on and off
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("method", sorted(steppe.METHODS))
 def test_every_method_goes_on(method: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"looksam": {"k": 2}, "ssam-d": {"every": 3}, "ssam-f": {"every": 3, "samples": 4}}

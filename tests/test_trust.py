@@ -150,6 +150,7 @@ def test_no_command_imports_what_a_received_folder_names(folders: Path) -> None:
         assert "--trust" in said
 
 
+@pytest.mark.slow
 def test_what_the_command_line_names_or_trusts_is_imported(folders: Path) -> None:
     """Also shows that the watch above sees such imports."""
     measured = ["--measures", "loss", "--device", "cpu"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed.checkpoint as dcp
+from tiers import slow_unless
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
@@ -73,7 +74,12 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "wrapper", "base", "flat"), CASES)
+def quick(case: tuple[str, str, str, bool]) -> bool:
+    """One method in either wrapper, and flat files."""
+    return case[:2] in (("sam", "ddp"), ("sa-sam", "fsdp-layers")) or case[3]
+
+
+@pytest.mark.parametrize(("name", "wrapper", "base", "flat"), slow_unless(quick, CASES))
 def test_a_loaded_run_goes_on_bit_for_bit(
     pair: Pair, tmp_path: Path, name: str, wrapper: str, base: str, flat: bool
 ) -> None:

@@ -77,6 +77,7 @@ def together(rank: int, count: int, form: str, wrapper: str = "alone", memory: f
         return measured(objective, form, memory)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("count", "form", "wrapper", "memory"),
     [

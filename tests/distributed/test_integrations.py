@@ -330,6 +330,7 @@ def transformers(rank: int, folder: Path) -> dict[str, State]:
 TOKENS = 10 * 4  # ten batches: five micro-batches of each worker
 
 
+@pytest.mark.slow
 def test_transformers(pair: Pair, tmp_path: Path) -> None:
     needs("transformers")
     first, second = pair.run(transformers, tmp_path)

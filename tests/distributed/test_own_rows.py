@@ -44,6 +44,7 @@ def on_worker(rank: int, name: str, wrapper: str) -> dict[str, Tensor]:
     return weights_of(model)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("name", "wrapper"),
     [

@@ -88,6 +88,7 @@ def test_two_processes_train_as_one(pair: Pair, tmp_path: Path, changes: dict[st
             torch.testing.assert_close(run.weights(which)[name], w, rtol=1e-4, atol=1e-6)  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("fsdp", [False, True], ids=["ddp", "fsdp"])
 def test_a_pair_that_was_stopped_goes_on_bit_for_bit(pair: Pair, tmp_path: Path, fsdp: bool) -> None:
     """With BatchNorm and dropout too, and the sums of the epoch under way."""

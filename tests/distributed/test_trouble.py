@@ -71,6 +71,7 @@ CULPRITS = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 @pytest.mark.parametrize(("name", "wrapper", "bad_pass", "culprit"), CULPRITS)
 def test_a_nonfinite_loss_on_one_worker_stops_both(

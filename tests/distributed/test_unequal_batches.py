@@ -77,6 +77,7 @@ def trained(rank: int, name: str, wrapper: str) -> list[dict[str, Any]]:
     return [Worker(name, wrapper, rank, sizes).trained() for sizes in SIZES]
 
 
+@pytest.mark.sampled(6)
 @obeying()
 def test_replicas_stay_bitwise_equal(pair: Pair, entry: Entry) -> None:
     same(*pair.run(trained, entry.name, "ddp"))

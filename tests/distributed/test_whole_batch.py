@@ -4,6 +4,7 @@ from functools import cache
 
 import pytest
 import torch
+from tiers import slow_unless
 from torch import Tensor
 
 from . import problems
@@ -31,7 +32,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "wrapper", "model"), CASES)
+def quick(case: tuple[str, str, str]) -> bool:
+    """All methods in the usual wrappers, and two methods in the others."""
+    return case[1] in ("ddp", "fsdp-layers") or case[0] in ("sam", "sa-sam")
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize(("method", "wrapper", "model"), slow_unless(quick, CASES))
 def test_two_workers_equal_one(pair: Pair, method: str, wrapper: str, model: str) -> None:
     first, second = pair.run(on_worker, method, wrapper, model)
     assert_bitwise(first, second)

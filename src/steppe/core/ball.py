@@ -56,7 +56,8 @@ class Ball:
 
     def __post_init__(self) -> None:
         refuse_negative(self.rho)
-        _refuse_metric(self.metric)
+        if self.metric is not None:
+            _refuse_metric(self.metric)
         if not (isinstance(self.p, Real) and self.p >= 1):
             raise ValueError(f"the p-norm is a norm for p in [1, inf], not p = {self.p!r}")
 
@@ -129,7 +130,8 @@ class Slope:
 
     def __post_init__(self) -> None:
         refuse_negative(self.rho)
-        _refuse_metric(self.metric)
+        if self.metric is not None:
+            _refuse_metric(self.metric)
 
     def within(self, site: Surroundings, times: float = 1.0) -> Slope:
         """The same slope with the current radius of the parameter groups, times a factor."""
@@ -150,7 +152,7 @@ def ball(radius: Any) -> Ascent:
 
 def _refuse_metric(metric: Any) -> None:
     refuse_class("the metric", metric)
-    if metric is not None and not callable(metric):
+    if not callable(metric):
         raise TypeError(f"the metric is a value such as Elementwise(), or None, not {described(metric)}")
 
 

@@ -76,12 +76,14 @@ def capture(
             raise TypeError(f"a batch to capture is made of tensors, not {type(t).__name__}: give (inputs, targets)")
     if compile in ("reduce-overhead", "max-autotune"):
         raise ValueError(f"compile={compile!r} makes graphs of its own: give True or 'max-autotune-no-cudagraphs'")
-    called: Any = model
-    if compile:
-        called = torch.compile(model, dynamic=False, mode=compile if isinstance(compile, str) else None)
-        _, statistics = opt.step_memory()
-        statistics.track_always()
+    called = compiled(opt, model, compile if isinstance(compile, str) else None) if compile else model
     return CapturedStep(opt, step_function(opt, loss_fn, called), model)
+
+
+def compiled(opt: SharpnessAware, model: nn.Module, mode: str | None = None) -> Any:
+    """The model, compiled for the passes of `opt`."""
+    opt.step_memory()[1].track_always()
+    return torch.compile(model, dynamic=False, mode=mode)
 
 
 def step_function(opt: SharpnessAware, loss_fn: Callable[..., Tensor], model: Any) -> StepFunction:

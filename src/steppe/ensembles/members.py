@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from .._util.digests import read_array, read_yaml, save_array, save_yaml
 from .._util.names import unknown
 from ..measures.fisher import fisher_traces
-from ..training.config import Config, Exchange, rows_file, scores_file
+from ..training.config import Config
 from ..training.distributed import device_of
 from ..training.evaluate import objective_of
+from ..training.exchange import Exchange, rows_file, scores_file
 from ..training.folder import FREE, changes, folder_of, plain
 from ..training.problem import data_of
 from ..training.runs import Run, open_run

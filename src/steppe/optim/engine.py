@@ -18,7 +18,7 @@ from .base import STEP, OptimizerSite, forget_defaults, of_base
 from .finite import DeviceGuard, FiniteCheck, HostCheck, Planned, unplanned
 from .forward_state import ForwardState, Noise, RunningStatistics, SameNoise, warn_of_unreachable_statistics
 from .interrupts import interrupts_deferred
-from .misuse import NO_FIRST_STEP, refuse_base, refuse_closure, refuse_name, refuse_options, refuse_wrapper
+from .misuse import NO_FIRST_STEP, refuse_base, refuse_closure, refuse_name, refuse_options, wrapped_error
 from .report import Report
 from .scaling import ask_optimizers, enabled, report_overflow
 from .step import Gradients, Pass, PlanRunner, mark_left_gradients, refuse_accumulated
@@ -219,10 +219,10 @@ class SharpnessAware(Optimizer):
             A bool tensor over the rows of the batch, for methods that treat some rows in another way.
 
         """
-        refuse_wrapper(self)
+        if "base" not in vars(self):
+            raise wrapped_error(self)
         self._close_unfinished()
-        running = self._passes(accumulate, mask)
-        self._running = weakref.ref(running)
+        self._running = weakref.ref(running := self._passes(accumulate, mask))
         return running
 
     def _close_unfinished(self) -> None:

@@ -66,13 +66,12 @@ def refuse_options(base: Optimizer, options: Mapping[str, Any]) -> None:
         )
 
 
-def refuse_wrapper(engine: Any) -> None:
-    """Raises for a wrapper of Lightning, which inherits the engine's methods and has other attributes."""
-    if "base" not in vars(engine):
-        raise TypeError(
-            f"passes() was called on {type(engine).__name__}, a wrapper around the SharpnessAware: write `for turn in "
-            "steppe.integrations.lightning.passes(opt)`"
-        )
+def wrapped_error(engine: Any) -> TypeError:
+    """The error for a wrapper of Lightning, which inherits the engine's methods and has other attributes."""
+    return TypeError(
+        f"passes() was called on {type(engine).__name__}, a wrapper around the SharpnessAware: write `for turn in "
+        "steppe.integrations.lightning.passes(opt)`"
+    )
 
 
 def refuse_closure(engine: Any, closure: Any, waiting: bool) -> None:

@@ -98,9 +98,13 @@ def names() -> list[str]:
 
 def recipe(name: str) -> Recipe:
     """The recipe of a name, or in a folder of your own."""
-    if name in names():
-        return Recipe(name, ROOT / name)
     folder = Path(name)
+    if name in names():
+        if (folder / STUDY).is_file() and folder.resolve() != (ROOT / name).resolve():
+            raise ValueError(
+                f"{name} is a recipe of steppe and a folder here: write ./{name} for the folder, or rename it"
+            )
+        return Recipe(name, ROOT / name)
     if (folder / STUDY).is_file():
         return Recipe("/".join(folder.resolve().parts[-2:]), folder)
     raise ValueError(unknown("recipe", name, names()))

@@ -15,7 +15,8 @@ from ..core.process_group import Workers
 from ..data.augment import augmentation
 from ..data.dataset import Dataset, Splits
 from ..data.feed import Feed
-from .config import Config, Exchange, rows_file
+from .config import Config
+from .exchange import Exchange, rows_file
 from .problem import HELD_OUT, SHARP, Task
 
 HALF = 0.5  # default fraction of sharp rows: the ratio of SharpBalance's released scripts

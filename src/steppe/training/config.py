@@ -6,13 +6,11 @@ machine.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from .._util.names import unknown
@@ -147,6 +145,8 @@ class Config:
     """CPU threads of torch; bit-identical results need the same number, and a run resumes with the one it began with"""
     capture: bool = True
     """on a GPU, capture and replay steps as CUDA graphs where possible"""
+    compile: bool = False
+    """compile the model of the steps with torch.compile: pays on a GPU in runs of tens of epochs; one process only"""
     channels_last: bool | None = None
     """memory format of convolutions; defaults to channels-last on a GPU for steppe's models on images"""
     fsdp: bool = False
@@ -174,12 +174,11 @@ class Config:
             raise ValueError(unknown("method", self.method, ABOUT))
         if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
             raise ValueError("nesterov needs SGD with momentum: set optimizer to sgd and momentum above 0")
-        if self.prune and self.fsdp:
-            raise ValueError("prune does not work with a sharded model: set fsdp to false, or prune to 0")
         if self.lr_factors and self.method in OWN_STEP_SIZE:
             raise ValueError(f"{self.method} has one step size for all parameters: leave out lr_factors")
-        if self.channels_last and self.fsdp:
-            raise ValueError("FSDP2 shards contiguous parameters only: leave out channels_last")
+        for name, why in _NOT_SHARDED.items():
+            if self.fsdp and getattr(self, name):
+                raise ValueError(why)
 
 
 @cache
@@ -208,48 +207,11 @@ _RANGES: list[tuple[str, Callable[[Any], bool], tuple[str, ...]]] = [
 ]
 
 
-FORM = re.compile(r"exchanged@(\d+)(?:\+(\d+))?")
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """Exchange scores after epoch `first` and, if `every` is given, after every so many epochs from there."""
-
-    first: int
-    every: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.first < 1 or (self.every is not None and self.every < 1):
-            raise ValueError(f"scores are exchanged after 1 epoch or more, and every 1 or more, not {self}")
-
-    @classmethod
-    def of(cls, text: str | None) -> Exchange | None:
-        """Parse `exchanged@10` or `exchanged@10+5`; return None for any other text."""
-        parts = FORM.fullmatch(text or "")
-        return None if parts is None else cls(int(parts[1]), int(parts[2]) if parts[2] else None)
-
-    def __str__(self) -> str:
-        return f"exchanged@{self.first}" + (f"+{self.every}" if self.every is not None else "")
-
-    def holding(self, epoch: int) -> int | None:
-        """Return the epoch of the last exchange before an epoch; None before the first."""
-        if epoch < self.first:
-            return None
-        return self.first if self.every is None else epoch - (epoch - self.first) % self.every
-
-    def epochs(self, of: int) -> list[int]:
-        """Return all exchanges of a run of `of` epochs."""
-        return list(range(self.first, of, self.every or of))
-
-
-def scores_file(folder: Path, epoch: int) -> Path:
-    """Return the file with a member's score for every training row after an epoch."""
-    return folder / f"scores-{epoch}.npy"
-
-
-def rows_file(folder: Path, epoch: int) -> Path:
-    """Return the file with the numbers of a member's sharp rows from an epoch on."""
-    return folder / f"sharp-{epoch}.npy"
+_NOT_SHARDED = {
+    "prune": "prune does not work with a sharded model: set fsdp to false, or prune to 0",
+    "compile": "compile works in one process, and fsdp is for several: leave out one of them",
+    "channels_last": "FSDP2 shards contiguous parameters only: leave out channels_last",
+}
 
 
 def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Method:

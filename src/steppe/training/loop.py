@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from ..core.draw import seed_of, seed_torch
 from ..core.process_group import Workers
-from ..cuda.capture import CapturedStep
+from ..cuda.capture import CapturedStep, compiled
 from ..data.dataset import Splits
 from ..optim.base import STEP
 from ..optim.step import Pass
@@ -75,6 +75,10 @@ class Training:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
         model = wrapped(model.to(device), workers, device, config.fsdp)
         self.state = TrainState(model, optimizer_of(config, model, self.course, task), averages_of(config), workers)
+        if config.compile and workers.count > 1:
+            raise ValueError("compile works in one process, and there are several: leave it out")
+        # in steps only: evaluation has other shapes
+        self._called = compiled(self.state.opt, model) if config.compile else model
         self.own_lr = sets_lr(self.state.opt)
         self.position, self._records = Position(), Kept()
         self._unlogged: list[Record] = []  # of epochs after the last checkpoint
@@ -159,7 +163,7 @@ class Training:
             nonlocal counted
             x, y = turn.rows(*self._rows(batch, turn.held_out))
             with autocast(config, self.device):
-                output = self.task.call(state.model, x)
+                output = self.task.call(self._called, x)
             losses = self.loss(output, y)
             # count every row once: at the unperturbed weights if the method evaluates there
             if not turn.held_out and (turn.probe.at is None or not counted) and counted < len(batch.rows[1]):

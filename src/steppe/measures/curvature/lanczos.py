@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10, sqrt
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -188,6 +188,12 @@ class Density:
         each = np.stack(peaks) / (width * sqrt(2 * np.pi))
         error = each.std(0, ddof=1) / sqrt(len(each)) if len(each) > 1 else np.full_like(x, np.nan)
         return each.mean(0), error
+
+    def plot(self) -> Any:
+        """A plotly figure of the density with its standard error, as `figure` draws it."""
+        from ..plotting import figure
+
+        return figure(self)
 
     @property
     def resolution(self) -> float:

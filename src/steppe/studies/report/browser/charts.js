@@ -14,17 +14,24 @@ async function unpackPlotly() {
   byId("plotly").textContent = "";
 }
 
+// A chart more than a screen away keeps its place, is marked as stale, and is drawn when it comes near. Paper has all of them.
+const near = (place) => { const { top, bottom } = place.getBoundingClientRect(); return paper || (bottom > -innerHeight && top < 2 * innerHeight); };
+const approaching = new IntersectionObserver((seen) => { for (const { isIntersecting, target } of seen) if (isIntersecting) redraw(target.id); }, { rootMargin: "90%" });
+
 // Registers a chart: make() returns { data, layout }, or null if there is nothing to draw.
 function chart(id, make, after = null) {
   charts.set(id, () => {
     const place = byId(id);
     if (!plotly || !place.offsetParent) return;
     const made = make();
+    delete place.dataset.stale;
+    approaching.unobserve(place);
     if (!made) { plotly.purge(place); place.style.height = ""; return; }
     const config = { displaylogo: false, responsive: true, showTips: false,
       modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]], toImageButtonOptions: { format: "svg", filename: id } };
     const layout = dressed(made.layout);
     place.style.height = `${layout.height}px`;
+    if (!near(place)) { place.dataset.stale = "yes"; approaching.observe(place); return; } // tells at once where it is
     plotly.react(place, made.data, layout, config);
     if (after && !place.dataset.listening) { place.dataset.listening = "yes"; after(place); }
   });

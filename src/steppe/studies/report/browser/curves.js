@@ -29,17 +29,18 @@ function meanCurve(rows) {
   const byEpoch = new Map();
   for (const i of rows) {
     const run = state.data.curves.runs[i];
+    const settings = configuration(i);
     run.epoch.forEach((epoch, k) => {
       const value = run[curves.metric][k];
       if (!isNumber(value)) return;
       if (!byEpoch.has(epoch)) byEpoch.set(epoch, []);
-      byEpoch.get(epoch).push({ value, configuration: configuration(i) });
+      byEpoch.get(epoch).push({ value, settings });
     });
   }
   const epochs = [...byEpoch.keys()].sort((a, b) => a - b);
   return epochs.map((epoch) => {
     const points = byEpoch.get(epoch);
-    const seeds = [...grouped(points, (p) => p.configuration).values()].map((those) => those.map((p) => p.value));
+    const seeds = [...grouped(points, (p) => p.settings).values()].map((those) => those.map((p) => p.value));
     const squares = seeds.flatMap((values) => values.map((v) => (v - mean(values)) ** 2)).reduce((a, b) => a + b, 0);
     const freedom = points.length - seeds.length;
     return { epoch, mean: mean(points.map((p) => p.value)), n: points.length, spread: freedom ? Math.sqrt(squares / freedom) : NaN };

@@ -176,6 +176,7 @@ function startScatter() {
     const step = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
     if (step && scatter.points.length && plotly) {
       event.preventDefault();
+      if (place.dataset.stale) redraw(place.id);
       const n = scatter.points.length;
       scatter.at = scatter.at < 0 ? (step > 0 ? 0 : n - 1) : (scatter.at + step + n) % n;
       const run = scatter.points[scatter.at];
