@@ -87,6 +87,7 @@ def open_page(visitor: Any) -> Iterator[Any]:
 @pytest.fixture
 def page(shared_page: Any) -> Iterator[Any]:
     """One page for many tests, because loading it takes seconds; it is reset after each."""
+    shared_page.page.bring_to_front()  # others may be open, and the mouse reaches only the front one
     yield shared_page.page
     shared_page.reset()
     shared_page.check_quiet()

@@ -188,7 +188,6 @@ def wait_until(page: Any, expression: str, seconds: float = 20.0) -> None:
 def chart(page: Any, name: str, expression: str) -> Any:
     """Scroll to a chart, because those far away are not drawn; then evaluate an expression of its `place`."""
     place = f"document.getElementById('{name}-chart')"
-    page.bring_to_front()  # a tab behind another is not told what comes near
     page.evaluate(f"{place}.scrollIntoView({{ block: 'center', behavior: 'instant' }})")
     wait_until(page, f"Boolean({place}.data) && !{place}.dataset.stale")
     return page.evaluate(f"(place => {expression})({place})")
@@ -216,9 +215,9 @@ class Window:
         self.first.goto(self.file.as_uri())
 
     def tab(self) -> Any:
-        """Open a tab; one that another tab opens is in the same process."""
+        """Open a page in the process of the first, as a window: of several tabs in one window only one is drawn."""
         with self.context.expect_page() as opened:
-            self.first.evaluate("() => { window.open('about:blank'); }")
+            self.first.evaluate("() => { window.open('about:blank', '', 'popup'); }")
         return opened.value
 
     def address(self, file: Path) -> str:
@@ -252,6 +251,7 @@ class Watched:
             self.page.goto("about:blank")  # or an address that differs in its fragment alone would not be loaded
         self.page.emulate_media(media="screen", color_scheme=self.how["color_scheme"])
         self.page.set_viewport_size(self.how["viewport"])
+        self.page.bring_to_front()
         self.requests.clear()
         self.messages.clear()
         self.page.goto(self.window.address(file) + link)
