@@ -242,7 +242,7 @@ def test_axes_colours_and_shapes_are_chosen(page, table) -> None:
 
 def test_pointing_at_a_run_names_it(page, table) -> None:
     place = page.locator("#scatter-chart")
-    place.scroll_into_view_if_needed()
+    chart(page, "scatter", "true")  # wait until it is drawn with the current settings
     box = place.locator(".points path").first.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.locator("#scatter-readout:not(:empty)").wait_for()
