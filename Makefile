@@ -42,7 +42,7 @@ test test-all: export PYTHONDONTWRITEBYTECODE :=
 # no AMX: some virtual machines announce it without granting it, and torch's bf16 products die there of SIGILL
 test test-all: export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 test: lint
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" --hypothesis-profile quick $(ARGS)
 
 test-all: lint
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)

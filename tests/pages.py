@@ -193,6 +193,12 @@ def chart(page: Any, name: str, expression: str) -> Any:
     return page.evaluate(f"(place => {expression})({place})")
 
 
+def close_run(page: Any) -> None:
+    """Close the dialog of a run by Escape; its close event, which moves the focus back, comes after the key."""
+    page.keyboard.press("Escape")
+    wait_until(page, "!document.querySelector('dialog[open]') && !/[#&]run=/.test(location.hash)")
+
+
 def written(folder: Path, store: Path) -> Path:
     """The report of a store, with fewer permutations than usual."""
     with Store.reading(store) as opened:

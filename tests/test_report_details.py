@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
-from pages import Cell, chart, study, wait_until, written
+from pages import Cell, chart, close_run, study, wait_until, written
 
 from steppe.studies.report.definitions import label
 from steppe.studies.store import Store
@@ -167,8 +167,7 @@ def test_links_restore_the_view_and_the_section(open_page, small_report, table) 
     assert 0 < len(chosen) < 24
     assert other.locator("#run-name").inner_text() == run
     assert other.locator("#run").is_visible()
-    other.keyboard.press("Escape")
-    wait_until(other, "!/[#&]run=/.test(location.hash)")  # the dialog's close event comes after the key
+    close_run(other)
     assert other.locator("#search").input_value() == "lr > 0.05 and test_error <= 4%"
     for name, value in {
         "scatter-x": "measures:trace", "scatter-y": "targets:gap", "heat-value": "measures:lambda_max",
@@ -310,7 +309,7 @@ def test_parallel_coordinates_by_pointer_and_keyboard(page, table) -> None:
     assert page.locator("#parallel-chart .line.on").get_attribute("data-run") == "1"
     page.keyboard.press("Enter")
     assert page.locator("#run-name").inner_text() == table.runs[1].name
-    page.keyboard.press("Escape")
+    close_run(page)
     page.locator('.pick[data-condition="method = gsam"]').click()
     assert page.locator("#search").input_value() == "method = gsam"
     axis = page.locator('.brush[data-key="measures:trace"]').bounding_box()

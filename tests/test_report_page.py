@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pages import HOSTILE, MEASURES, Cell, Watched, Window, chart, pdf_text, study, written
+from pages import HOSTILE, MEASURES, Cell, Watched, Window, chart, close_run, pdf_text, study, written
 
 from steppe._util.numbers import number, with_error
 from steppe.studies.report.definitions import label
@@ -300,8 +300,7 @@ def test_the_whole_page_by_keyboard(page) -> None:
     assert outline == "solidTR"  # focus can be seen
     page.keyboard.press("Enter")
     assert page.locator("dialog h2").inner_text() == best
-    page.keyboard.press("Escape")
-    assert not page.locator("dialog").is_visible()
+    close_run(page)
     assert page.evaluate("document.activeElement.querySelector('th').textContent") == best
     page.keyboard.press("ArrowUp")
     page.keyboard.press("ArrowUp")
@@ -317,7 +316,7 @@ def test_the_chart_by_keyboard(page) -> None:
     assert len(set(told)) == 3
     page.keyboard.press("Enter")
     assert page.locator("dialog h2").inner_text() == told[-1].split(" · ")[0]
-    page.keyboard.press("Escape")
+    close_run(page)
     assert page.evaluate("document.activeElement.id") == "scatter-chart"
 
 
@@ -484,7 +483,7 @@ def test_hostile_names_are_text(open_page, tmp_path) -> None:
     for k, name in enumerate(HOSTILE):  # place by place, because charts are drawn again when they come near
         page.locator(f'tr[data-run="{k}"] th').click()
         assert page.locator("#run-name").text_content() == name
-        page.keyboard.press("Escape")
+        close_run(page)
     for k, name in enumerate(HOSTILE):
         page.locator("#compare-a").select_option(keys[k])
         assert page.locator("#compared thead th").nth(1).text_content() == f"A {name}"

@@ -22,14 +22,16 @@ def _param(case: Any, marks: tuple[Any, ...]) -> Any:
     return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks)
 
 
+CASES = 8  # of a parametrized test in the quick tier, unless its mark `sampled` has another number
+
+
 def mark_unsampled(items: Sequence[pytest.Item]) -> None:
-    """Mark cases as slow that are beyond the number of a test's mark `sampled`; their names decide which."""
+    """Mark all but some cases of each parametrized test as slow; their names decide which."""
     for _, group in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
         cases = [item for item in group if item.get_closest_marker("slow") is None]
         mark = cases[0].get_closest_marker("sampled") if cases else None
-        if mark is not None:
-            for case in sorted(cases, key=_digest)[mark.args[0] :]:
-                case.add_marker("slow")
+        for case in sorted(cases, key=_digest)[mark.args[0] if mark else CASES :]:
+            case.add_marker("slow")
 
 
 def _digest(item: pytest.Item) -> bytes:
