@@ -57,17 +57,19 @@ def run(which: Which, engine: Engine, listing: Listing) -> Output:
     if (in_theory := _name_in_theory(which.name)) is not None:
         return _theory(which, in_theory)
     with usage_errors():
-        found = recipe(which.name)
-        if which.budget not in found.content.get("budgets", {}):
-            raise UsageError(f"{found.name} has no budget {which.budget}: it has {', '.join(found.content['budgets'])}")
-        study = with_flags(found.study(which.budget, which.out), engine)
+        chosen = recipe(which.name)
+        if which.budget not in chosen.content.get("budgets", {}):
+            raise UsageError(
+                f"{chosen.name} has no budget {which.budget}: it has {', '.join(chosen.content['budgets'])}"
+            )
+        study = with_flags(chosen.study(which.budget, which.out), engine)
     if which.data_root is not None:
         study = replace(study, base={**study.base, "data_root": which.data_root})
-    taken = _import(study, which.records)
+    imported = _import(study, which.records)
     if which.dry_run:
         return _dry(study)
     result = _stored(study) if which.report else _run(study, engine)
-    return _output(found, study, result, taken)
+    return _output(chosen, study, result, imported)
 
 
 def _run(study: Study, engine: Engine) -> StudyResult:
@@ -101,32 +103,32 @@ def _import(study: Study, files: Sequence[str]) -> list[str]:
     return words + ([f"{other} records are of other runs than this budget's."] if other else [])
 
 
-def _output(found: Recipe, study: Study, result: StudyResult, taken: Sequence[str]) -> Output:
+def _output(chosen: Recipe, study: Study, result: StudyResult, imported: Sequence[str]) -> Output:
     from ..papers.records import stored_cells, write_records
     from ..papers.render import compare, write_files
     from ..studies.report import write
     from ..studies.store import Store
 
-    title = f"{study.title or found.name} ({found.name}, {study.budget})"
-    tables = compare(result.tables, found.printed)
+    title = f"{study.title or chosen.name} ({chosen.name}, {study.budget})"
+    tables = compare(result.tables, chosen.printed)
     with Store.reading(study.store) as store:
         files = [write_records(study, stored_cells(study, store.table()), store)]
         words = [*result.words, *_machines(store.origins().values())]
-    files += write_files(study.folder, title, tables, words, found.notes)
+    files += write_files(study.folder, title, tables, words, chosen.notes)
     if result.done:
         files.append(write(study.store, study.folder / "report.html", result.findings))
-    shown: list[Any] = [title, "", *shown_tables(tables), *taken, *words, "", *map(str, files)]
+    shown: list[Any] = [title, "", *shown_tables(tables), *imported, *words, "", *map(str, files)]
     errors = [f"steppe reproduce: {name} failed: {error}" for name, error in result.failures.items()]
     if result.stopped:
         errors.append(f"steppe reproduce: stopped ({result.stopped}); rerun the command to resume in {study.folder}")
-    return Output(_data(found, study, result, tables, files), shown, errors, exit_code(result))
+    return Output(_data(chosen, study, result, tables, files), shown, errors, exit_code(result))
 
 
 def _data(
-    found: Recipe, study: Study, result: StudyResult, tables: Sequence[Compared], files: Sequence[Path]
+    chosen: Recipe, study: Study, result: StudyResult, tables: Sequence[Compared], files: Sequence[Path]
 ) -> dict[str, Any]:
     return {
-        "name": found.name, "budget": study.budget, "folder": study.folder, "planned": result.planned,
+        "name": chosen.name, "budget": study.budget, "folder": study.folder, "planned": result.planned,
         "done": result.done, "failures": result.failures, "words": result.words, "stopped": result.stopped,
         "tables": {t.ours.spec.name: t.records() for t in tables}, "files": files,
     }  # fmt: skip

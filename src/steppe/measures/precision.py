@@ -34,12 +34,12 @@ def computing_in(precision: Precision, devices: Iterable[str] = ()) -> Iterator[
         _open(precision)
         stack.callback(_close, precision)
         for device in sorted({"cpu", "cuda", *devices}):
-            wanted = precision == "bf16" and device in devices
+            enabled = precision == "bf16" and device in devices
             on = torch.is_autocast_enabled(device)
-            if wanted and not (on and torch.get_autocast_dtype(device) is torch.bfloat16):
+            if enabled and not (on and torch.get_autocast_dtype(device) is torch.bfloat16):
                 # no cache: it would keep all displaced weights until the outermost block ends
                 stack.enter_context(torch.autocast(device, torch.bfloat16, cache_enabled=False))
-            elif on and not wanted:
+            elif on and not enabled:
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield
 

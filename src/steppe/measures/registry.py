@@ -195,12 +195,12 @@ def _resolved(name: MeasureName) -> Iterator[tuple[MeasureName, Measure]]:
     if name.base not in (ALL, *grid):
         raise ValueError(unknown(f"definition in the grid {name.radius}", name.base, (ALL, *grid)))
     bases = list(grid) if name.base == ALL else [name.base]
-    taken = {base: {*DATA_OPTIONS, *_options(MEASURES[base])} for base in bases}
+    accepted = {base: {*DATA_OPTIONS, *_options(MEASURES[base])} for base in bases}
     for key in name.options:
-        if not any(key in options for options in taken.values()):
-            raise ValueError(unknown(f"option of {name.base}", key, set().union(*taken.values())))
+        if not any(key in options for options in accepted.values()):
+            raise ValueError(unknown(f"option of {name.base}", key, set().union(*accepted.values())))
     for base in bases:  # each of all definitions takes the options that it has
-        options = {k: v for k, v in name.options.items() if k in taken[base]}
+        options = {k: v for k, v in name.options.items() if k in accepted[base]}
         for radius in grid[base]:
             yield _single(MeasureName(base, str(radius), options))
 

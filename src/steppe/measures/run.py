@@ -57,10 +57,10 @@ class Results(Mapping[str, Estimate]):
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
 
-    >>> found = steppe.measure(model, nn.functional.mse_loss, data, "loss, grad_norm")
-    >>> list(found)
+    >>> results = steppe.measure(model, nn.functional.mse_loss, data, "loss, grad_norm")
+    >>> list(results)
     ['loss', 'grad_norm']
-    >>> found.to_dict()["estimates"]["loss"]["value"]
+    >>> results.to_dict()["estimates"]["loss"]["value"]
     1.0
 
     """
@@ -195,10 +195,10 @@ def measure(
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
 
-    >>> found = steppe.measure(model, nn.functional.mse_loss, data, "loss, lambda_max")
-    >>> print(found["loss"])
+    >>> results = steppe.measure(model, nn.functional.mse_loss, data, "loss, lambda_max")
+    >>> print(results["loss"])
     1 (exact)
-    >>> round(float(found["lambda_max"]), 4)  # the Hessian is the identity
+    >>> round(float(results["lambda_max"]), 4)  # the Hessian is the identity
     1.0
 
     """

@@ -65,9 +65,9 @@ def checked(factory: Callable[..., Any], name: str, options: Mapping[str, Any]) 
 
 def check_fields(method: Any) -> None:
     """The `__post_init__` of methods: checks every field as `checked` does."""
-    given = {f.name: getattr(method, f.name) for f in fields(method)}
-    for name, value in checked(type(method), type(method).__name__, given).items():
-        if value is not given[name]:  # converted
+    values = {f.name: getattr(method, f.name) for f in fields(method)}
+    for name, value in checked(type(method), type(method).__name__, values).items():
+        if value is not values[name]:  # converted
             object.__setattr__(method, name, value)
 
 

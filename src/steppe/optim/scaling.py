@@ -38,8 +38,8 @@ def ask_optimizers(scaler: Any, device: torch.device) -> None:
 
 def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
     if hasattr(optimizer, "found_inf_") and optimizer.scaler is self:
-        found: Tensor = optimizer.found_inf_()
-        return {found.device: found}
+        overflow: Tensor = optimizer.found_inf_()
+        return {overflow.device: overflow}
     return type(self)._unscale_grads_(self, optimizer, *args)  # type: ignore[no-any-return]
 
 

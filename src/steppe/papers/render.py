@@ -84,15 +84,15 @@ def remarks(table: Compared) -> list[str]:
     inside = [table.inside(e) for e in entries]
     if not entries:
         return ["No runs yet.", *table.ours.notes]
-    told = [f"n = {_span([e.n for e in entries])} runs per cell, ± one standard error."]
+    sentences = [f"n = {_span([e.n for e in entries])} runs per cell, ± one standard error."]
     if any(v is not None for v in inside):
-        told.append(
+        sentences.append(
             f"{inside.count(True)} of {len(inside) - inside.count(None)} numbers of the paper are in the 95 % interval "
             "of ours; * marks the others."
         )
     without = [key for key in table.paper if table.ours.entry(*key) is None]
-    told += [f"{len(without)} of {len(table.paper)} numbers of the paper have no run here."] if without else []
-    return [*told, *table.ours.notes]
+    sentences += [f"{len(without)} of {len(table.paper)} numbers of the paper have no run here."] if without else []
+    return [*sentences, *table.ours.notes]
 
 
 def markdown(title: str, tables: Sequence[Compared], words: Sequence[str]) -> str:

@@ -228,13 +228,13 @@ def _axis(name: str, values: Any, place: str) -> list[tuple[str, dict[str, Any]]
 
 def _entry(name: str, entry: Mapping[str, Any], place: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The combinations of an entry whose settings have one value or a list of them, with the entry's label."""
-    given = {str(k): v for k, v in entry.items() if k != LABEL}
+    values = {str(k): v for k, v in entry.items() if k != LABEL}
     label = str(entry.get(LABEL, ""))
     if not label and name not in types():  # an axis with a name of its own needs names for its values
-        label = " ".join(f"{k}={_yaml(v)}" for k, v in given.items())
-    lists = {k: isinstance(v, list) and ("." in k or (k in types() and not _takes(k, list))) for k, v in given.items()}
-    for choice in product(*(v if lists[k] else [v] for k, v in given.items())):
-        yield label, settings(dict(zip(given, choice, strict=True)), place)
+        label = " ".join(f"{k}={_yaml(v)}" for k, v in values.items())
+    lists = {k: isinstance(v, list) and ("." in k or (k in types() and not _takes(k, list))) for k, v in values.items()}
+    for choice in product(*(v if lists[k] else [v] for k, v in values.items())):
+        yield label, settings(dict(zip(values, choice, strict=True)), place)
 
 
 @dataclass(frozen=True)
@@ -259,8 +259,8 @@ class Range:
             if not isinstance(values, list) or not values:
                 raise ValueError(f"{place}: choice takes a list of values, not {values!r}")
             return cls(kind, values)
-        wanted = int if kind == "integers" else (int, float)
-        good = isinstance(values, list) and len(values) == 2 and all(isinstance(v, wanted) for v in values)
+        numbers = int if kind == "integers" else (int, float)
+        good = isinstance(values, list) and len(values) == 2 and all(isinstance(v, numbers) for v in values)
         if not good or values[0] > values[1] or (kind == "log_uniform" and values[0] <= 0):
             above = " above 0" if kind == "log_uniform" else ""
             raise ValueError(f"{place}: {kind} takes two numbers{above}, the lower first, not {values!r}")

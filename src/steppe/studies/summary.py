@@ -112,18 +112,18 @@ def label_of(spec: TableSpec, cell: Cell, names: Sequence[str], value: str = "")
 
 
 def _summary(
-    spec: TableSpec, study: Study, planned: Sequence[Cell], table: Table, curves: Curves, found: Findings | None
+    spec: TableSpec, study: Study, planned: Sequence[Cell], table: Table, curves: Curves, findings: Findings | None
 ) -> Summary:
     entering = [cell for cell in planned if _enters(spec, cell)]
     counted = admitted(study, of_plan(study, entering, table))
     if spec.is_tau:
         targets = study.targets
         if spec.target:
-            targets, found = [spec.target], None
+            targets, findings = [spec.target], None
             counted = Table([replace(r, targets={spec.target: number_of(r, spec.target)}) for r in counted.runs])
-        if found is None or spec.where or spec.runs != "final":
-            found = findings_of(counted, study.measures, targets, tuned=tuned_settings(study))
-        return _taus(spec, study.measures, targets, found)
+        if findings is None or spec.where or spec.runs != "final":
+            findings = findings_of(counted, study.measures, targets, tuned=tuned_settings(study))
+        return _taus(spec, study.measures, targets, findings)
     runs = {run.key: run for run in counted.runs}
     full = {name: full_name(name, study.measures) for name in (*spec.value, spec.x)}
     numbers: dict[tuple[str, str], list[tuple[Cell, float]]] = {}

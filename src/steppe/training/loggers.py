@@ -136,15 +136,15 @@ class MLflow:
     @staticmethod
     def _experiment(client: Any) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        found = client.get_experiment_by_name(name)
-        if found is None:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
             try:
                 return str(client.create_experiment(name))
             except Exception:  # another process may have created it meanwhile
-                found = client.get_experiment_by_name(name)
-                if found is None:
+                experiment = client.get_experiment_by_name(name)
+                if experiment is None:
                     raise
-        return str(found.experiment_id)
+        return str(experiment.experiment_id)
 
 
 class WandB:
