@@ -464,6 +464,8 @@ ALONE = {
 
 @pytest.mark.parametrize("case", ALONE)
 def test_what_it_does_not_know_is_left_to_torch(case: str) -> None:
+    if case == "a step in a tensor" and torch.__version__ < (2, 7):
+        pytest.skip("torch before 2.7 takes no stride in a tensor")
     ours, theirs = inside(ALONE[case]), ALONE[case]()
     assert not taken(ours)
     assert torch.equal(ours, theirs)

@@ -174,6 +174,8 @@ def run_shell(text: str, place: str, capsys: pytest.CaptureFixture[str]) -> None
 def test_every_block_runs(
     page: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if page.name == "guides.md" and torch.__version__ < (2, 7):
+        pytest.skip("it has a model in FSDP2, which does not work on a CPU before torch 2.7")
     torch.manual_seed(0)
     names: dict[str, Any] = {"__name__": "__main__"}
     found = [b for b in blocks(page) if b.language not in SHOWN]

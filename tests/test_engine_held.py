@@ -353,7 +353,7 @@ LAYERS: dict[str, Callable[[int], nn.Module]] = {
     "BatchNorm1d": nn.BatchNorm1d,
     "BatchNorm2d": folded(nn.BatchNorm2d, 2),
     "BatchNorm3d": folded(nn.BatchNorm3d, 3),
-    "SyncBatchNorm": nn.SyncBatchNorm,
+    **({"SyncBatchNorm": nn.SyncBatchNorm} if torch.__version__ >= (2, 7) else {}),  # before, it ran on GPUs only
     "momentum=None": lambda width: nn.BatchNorm1d(width, momentum=None),
     "affine=False": lambda width: nn.BatchNorm1d(width, affine=False),
     "never tracks": lambda width: nn.BatchNorm1d(width, track_running_stats=False),

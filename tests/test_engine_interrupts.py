@@ -6,6 +6,7 @@ A real SIGINT is raised before one line after the other, each in a step of its o
 from __future__ import annotations
 
 import contextlib
+import dis
 import signal
 import subprocess
 import sys
@@ -52,6 +53,11 @@ def ctrl_c() -> Iterator[None]:
     assert grad_enabled
 
 
+# From CPython 3.12 on, an exception that a trace function raises where a loop jumps back skips all handlers of the
+# traced function; one of a real signal does not.
+JUMP_BACK = {dis.opmap[name] for name in ("FOR_ITER", "JUMP_BACKWARD")} if sys.version_info >= (3, 12) else set()
+
+
 class Lines:
     """Sees the lines of the engine, its context managers and the caller's passes; raises SIGINT before one of them."""
 
@@ -89,7 +95,8 @@ class Lines:
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         place = frame.f_code.co_filename, frame.f_lineno
         # a loop in one line counts once: how often it turns may depend on where the memory lies
-        if event == "line" and self.armed and not (self.seen and self.seen[-1] == place):
+        again = (self.seen and self.seen[-1] == place) or frame.f_code.co_code[frame.f_lasti] in JUMP_BACK
+        if event == "line" and self.armed and not again:
             self.seen.append(place)
             if len(self.seen) - 1 == self.at:
                 signal.raise_signal(signal.SIGINT)

@@ -136,6 +136,9 @@ def test_batches_are_counted_once_a_step() -> None:
 
 @pytest.mark.parametrize("kind", ["subclass", "sync", "another class"])
 def test_batch_normalisation_of_any_class_is_found(kind: str) -> None:
+    if kind == "sync" and torch.__version__ < (2, 7):
+        pytest.skip("SyncBatchNorm of torch before 2.7 does not run on a CPU")
+
     class Mine(nn.BatchNorm1d):
         pass
 

@@ -6,7 +6,7 @@ import torch
 
 from .pair import Pair
 
-SHARDED = ("fsdp", "hsdp", "shard")  # in names of tests and cases
+SHARDED = ("fsdp", "hsdp", "shard", "torchrun_started", "filters_cut")  # in names of tests and cases
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
