@@ -208,19 +208,19 @@ def written(folder: Path, store: Path) -> Path:
 
 
 class Window:
-    """Tabs of one process that all open one address: it compiles plotly once, which takes longer than all the rest.
+    """Pages of one process that all open one address: it compiles plotly once, which takes longer than all the rest.
 
     A script that is in a page is compiled again for every process, and again for every address.
     """
 
     def __init__(self, launched: Any, folder: Path) -> None:
         self.file = folder / "report.html"
-        self.file.write_text("<!doctype html><title>the first tab</title>", encoding="utf-8")
+        self.file.write_text("<!doctype html><title>the first page</title>", encoding="utf-8")
         self.context = launched.new_context(offline=True, reduced_motion="reduce")
         self.first = self.context.new_page()
         self.first.goto(self.file.as_uri())
 
-    def tab(self) -> Any:
+    def open(self) -> Any:
         """Open a page in the process of the first, as a window: of several tabs in one window only one is drawn."""
         with self.context.expect_page() as opened:
             self.first.evaluate("() => { window.open('about:blank', '', 'popup'); }")
@@ -241,7 +241,7 @@ class Watched:
     def __init__(self, window: Window) -> None:
         self.how: dict[str, Any] = {}
         self.window = window
-        self.page = window.tab()
+        self.page = window.open()
         self.page.set_default_timeout(20_000)
         self.requests: list[str] = []
         self.messages: list[str] = []
