@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from recipe_table import recipe_table, written_table
 from studies_cells import BASE
 from tiers import slow_unless
 
+from steppe._util.offline import plotly_source
 from steppe.cli import main
 from steppe.papers.recipe import BUDGETS, Recipe, names, recipe
 from steppe.papers.records import read_records
@@ -216,6 +218,19 @@ def test_tables_are_made_again_from_the_records_alone(own: Recipe, capsys: pytes
     told(capsys, "paper/mine", "--budget", "short", "--out", "there", "--records", "here/short", "--report")
     assert files_of(Path("there/short")) == made
     assert not Path("there/short/runs").exists()  # nothing was trained
+
+
+def test_tables_are_written_without_plotly_too(
+    own: Recipe, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as blocked:
+        blocked.setitem(sys.modules, "plotly.offline", None)
+        plotly_source.cache_clear()  # earlier tests have loaded it
+        assert main(["reproduce", "paper/mine", "--engine", "serial", "--out", "here"]) == 1
+    assert "plotly, which is not installed: pip install 'steppe[study]'" in capsys.readouterr().err
+    without = files_of(Path("here/smoke"))
+    told(capsys, "paper/mine", "--report", "--out", "here")
+    assert files_of(Path("here/smoke")) == without
 
 
 def test_committed_tables_are_those_of_their_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from math import isfinite, nan
@@ -109,11 +109,15 @@ def write_files(folder: Path, title: str, tables: Sequence[Compared], words: Seq
     """Write table.csv, table.md and the page into a folder."""
     records = [row for table in tables for row in table.records()]
     columns = list(dict.fromkeys(name for row in records for name in row))
-    contents = {TABLE: csv_text(columns, records), MARKDOWN: markdown(title, tables, words)}
-    contents[PAGE] = page(title, tables, words, notes)
+    contents: dict[str, Callable[[], str]] = {
+        TABLE: lambda: csv_text(columns, records),
+        MARKDOWN: lambda: markdown(title, tables, words),
+        PAGE: lambda: page(title, tables, words, notes),  # last: it needs plotly, and the tables do not
+    }
     for name, text in contents.items():
+        content = text().encode()
         with atomic_write(folder / name) as file:
-            file.write(text.encode())
+            file.write(content)
     return [folder / name for name in contents]
 
 
