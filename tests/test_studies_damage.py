@@ -97,6 +97,17 @@ def test_a_changed_row_is_refused_with_its_table(table, change, named, how, whol
         getattr(Store, how)(path)
 
 
+def test_a_damaged_store_is_closed(tmp_path, monkeypatch):
+    path, opened, connect = tmp_path / "study.sqlite", [], sqlite3.connect
+    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 4096)
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: opened.append(connect(*a, **k)) or opened[-1])
+    for way in (Store.reading, Store.join):
+        with pytest.raises(ValueError, match="is damaged"):
+            way(path)
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            opened[-1].execute("SELECT 1")
+
+
 def old(path):
     """A store as the first version made it."""
     from steppe.studies import schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from math import log, sqrt
+from math import isnan, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -245,6 +245,17 @@ def test_differences_are_paired_by_seed() -> None:
     reference = table.entry("none", "0.1")
     assert reference is not None
     assert reference.pairs == 0
+
+
+def test_tables_of_the_same_numbers_are_equal() -> None:
+    """Also where an error is nan, because a cell has one run, whichever nan it is."""
+    (entry,) = tabled(NUMBERS, where={"method": "sam", "lr": 0.1, "seed": 0}).entries
+    assert isnan(entry.error)
+    again = replace(entry, error=float("inf") - float("inf"))
+    assert entry == again
+    assert hash(entry) == hash(again)
+    assert entry != replace(entry, value=entry.value + 1)
+    assert entry != replace(entry, error=0.0)
 
 
 def test_scales_ratios_values_labels_and_conditions() -> None:

@@ -101,6 +101,13 @@ def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
+def test_the_content_of_a_failed_write_can_be_closed(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="cannot write") as failure, files.atomic_write(tmp_path) as content:  # a folder
+        content.write(b"a page")
+    content.close()  # the traceback holds no view of it
+    assert failure.tb is not None
+
+
 def test_contents_reach_the_disk_before_names_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut must not find a new name with old bytes."""
     calls: list[str] = []

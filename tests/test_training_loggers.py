@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,7 +53,7 @@ def in_mlflow(run: Run, uri: str | None = None) -> Rows:
     """All values in the store, doubles included: its tables, not its interface, which may hide some."""
     import sqlite3
 
-    with sqlite3.connect(uri or run.path / "mlflow.db") as store:
+    with closing(sqlite3.connect(uri or run.path / "mlflow.db")) as store:
         rows = store.execute("select key, step, value from metrics").fetchall()
         assert store.execute("select count(*) from runs").fetchone() == (1,)
     assert len({(key, step) for key, step, _ in rows}) == len(rows)  # no doubles

@@ -18,6 +18,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from steppe.core.process_group import keep_gloo
+
 WORLD = 2
 LIMIT = 120.0  # seconds for one function on both workers, their start included
 GRACE = 10.0  # seconds that a worker may go on after the other one has failed
@@ -109,10 +111,14 @@ def _serve(rank: int, parent: Connection) -> None:
         parent.send_bytes(pickle.dumps(answer))
 
 
+def join(file: str, rank: int, world: int) -> None:
+    """Initialise the default process group of the workers that name this file."""
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world, timeout=COLLECTIVE_LIMIT)
+    keep_gloo(dist.group.WORLD)
+
+
 def _joined(rank: int, meeting: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}/store", rank=rank, world_size=WORLD, timeout=COLLECTIVE_LIMIT
-    )
+    join(f"{meeting}/store", rank, WORLD)
     try:
         value = function(rank, *arguments)
         dist.barrier()  # gloo may abort if a worker leaves while the other still talks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import steppe
 from steppe import SAM, Method, PerWorker, SharpnessAware
 
-from .pair import WORLD, Pair
+from .pair import WORLD, Pair, join
 from .problems import (
     BASES,
     STEPS,
@@ -212,13 +211,12 @@ def one_worker_groups(rank: int, directory: str, name: str, told: bool) -> dict[
     """DDP as it runs when a launcher starts a single process."""
     dist.barrier()
     dist.destroy_process_group()
-    limit = timedelta(seconds=30)
-    dist.init_process_group("gloo", init_method=f"file://{directory}/{rank}", rank=0, world_size=1, timeout=limit)
+    join(f"{directory}/{rank}", 0, 1)
     try:
         return train(name, "ddp-bucket-view", told=told)
     finally:
         dist.destroy_process_group()
-        dist.init_process_group("gloo", init_method=f"file://{directory}/b", rank=rank, world_size=WORLD, timeout=limit)
+        join(f"{directory}/b", rank, WORLD)
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -13,7 +13,7 @@ TEMPORARY = ".tmp"  # suffix of a file that is being written
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # not on Windows
 
 
-def replace(path: Path, content: bytes | memoryview) -> None:
+def replace(path: Path, content: bytes) -> None:
     """Write a file atomically: after a crash the old content or the new content is there, complete."""
     draft = _draft(path)
     with _error_context(path):
@@ -33,7 +33,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BytesIO]:
     """Collect content in memory and write the file atomically when the block ends without an error."""
     content = BytesIO()
     yield content
-    replace(Path(path), content.getbuffer())
+    # shares its memory, but unlike a view it does not keep the content of a failed write from being closed
+    replace(Path(path), content.getvalue())
 
 
 def link(path: Path, name: Path) -> None:
@@ -97,7 +98,7 @@ def _draft(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
 
 
-def _write(path: Path, content: bytes | memoryview, mode: int) -> None:
+def _write(path: Path, content: bytes, mode: int) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | NO_LINKS | mode, 0o666)
     try:
         left = memoryview(content)

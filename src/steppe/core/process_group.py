@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import finalize
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,15 @@ from torch import Tensor
 from .vector import Vector
 
 Rows = list[tuple[int, list[float]]]  # numbered rows of numbers
+
+
+def keep_gloo(group: Any) -> None:
+    """Let the gloo backend of a process group outlive the group.
+
+    torch 2.6 holds the GIL while it destroys a group and waits for the backend's threads, which hang if they need the
+    GIL to free a tensor. It releases the GIL for a backend that is destroyed after its group.
+    """
+    finalize(group, lambda backend: None, group._get_backend(torch.device("cpu")))
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from html import escape
-from math import isfinite, isnan, nan, sqrt
+from math import isfinite, nan, sqrt
 from operator import add, sub
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from .._util.equality import compared
 from .._util.export import json_safe
 from .._util.numbers import with_error
 from .functional import measurement_mode
@@ -134,14 +135,10 @@ class Estimate:
         return f"<code>{escape(str(self))}</code>"
 
     def __eq__(self, other: object) -> bool:
-        return self._compared() == other._compared() if isinstance(other, Estimate) else NotImplemented
+        return compared(self) == compared(other) if isinstance(other, Estimate) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._compared())
-
-    def _compared(self) -> tuple[Any, ...]:
-        values = (getattr(self, f.name) for f in fields(self) if f.compare)
-        return tuple("nan" if isinstance(x, float) and isnan(x) else x for x in values)
+        return hash(compared(self))
 
     def __str__(self) -> str:
         digits = with_error(self.value, self.stderr) if self.stderr > 0 else f"{self.value:.6g}"

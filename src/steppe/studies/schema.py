@@ -130,6 +130,9 @@ def _opened(path: Path, reading: bool) -> sqlite3.Connection:
         if path.with_name(path.name + "-wal").exists():
             raise
         db = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
+    except BaseException:  # such as damage
+        db.close()
+        raise
     return db
 
 

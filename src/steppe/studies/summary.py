@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .._util.equality import compared
 from .._util.measure_names import MeasureName
 from .cell import Cell
 from .plan import Study
@@ -27,7 +28,7 @@ Curves = Callable[[str], Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell of a table.
+    """One cell of a table. Two cells are equal if all fields are equal; nan equals nan.
 
     Attributes
     ----------
@@ -55,6 +56,12 @@ class Entry:
     difference_low: float = nan
     difference_high: float = nan
     pairs: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return compared(self) == compared(other) if isinstance(other, Entry) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(compared(self))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..core.process_group import Workers
+from ..core.process_group import Workers, keep_gloo
 from ..core.shards import distributed
 
 R = TypeVar("R")
@@ -53,6 +53,8 @@ def joined(device: torch.device, fsdp: bool) -> Iterator[Workers]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if device.type != "cuda":
+        keep_gloo(dist.group.WORLD)
     try:
         yield Workers(dist.group.WORLD)
         dist.barrier()  # gloo may abort if a worker leaves while another still communicates
