@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from .._util.extras import installed
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.types import alternatives, choices, words
@@ -107,6 +108,8 @@ class Command:
         The function that runs the command. It takes one value of each of the settings.
     examples
         Command lines for the help page.
+    in_core
+        Whether the command also runs without the packages that parse options; it then has switches and texts only.
 
     """
 
@@ -115,14 +118,15 @@ class Command:
     settings: tuple[type, ...]
     run: Callable[..., Output]
     examples: Sequence[str] = ()
+    in_core: bool = False
 
-    def options(self) -> dict[str, Option]:
-        """Return the options by name."""
+    def options(self, with_help: bool = True) -> dict[str, Option]:
+        """Return the options by name; their help texts need a package of an extra."""
         options = {}
         for settings in (*self.settings, Common):
             if settings is Sources:
                 continue
-            types, helps = _annotations(settings)
+            types, helps = get_type_hints(settings), _help_texts(settings) if with_help else {}
             for f in fields(settings):
                 default = f.default if f.default_factory is MISSING else f.default_factory()
                 options[f.name] = Option(f.name, types[f.name], default, helps.get(f.name, ""), f.metadata)
@@ -130,12 +134,11 @@ class Command:
 
 
 @cache  # docstrings of fields are read from the source
-def _annotations(settings: type) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """Return the types and the help texts of the fields of a dataclass."""
+def _help_texts(settings: type) -> Mapping[str, str]:
+    """Return the help texts of the fields of a dataclass."""
     from docstring_parser import parse_from_object
 
-    helps = {p.arg_name: " ".join((p.description or "").split()) for p in parse_from_object(settings).params}
-    return get_type_hints(settings), helps
+    return {p.arg_name: " ".join((p.description or "").split()) for p in parse_from_object(settings).params}
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,8 @@ def flag_of(name: str) -> str:
 
 def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     """Return the options set by the command line and by the file in `--config`, or the help page with `--help`."""
+    if command.in_core and not installed("train"):
+        return _parse_in_core(command, argv)
     options = command.options()
     arguments = list(_arguments(options, argv))
     file = next((word.partition("=")[2] for name, word in reversed(arguments) if name == "config"), None)
@@ -179,6 +184,21 @@ def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     values = _checked(lambda: parser.parse_args([*flags, *(["--", *positional] if positional else [])]), options, None)
     sources = dict.fromkeys(options, DEFAULT) | dict.fromkeys(in_file, str(file))
     return Parsed(values, Sources(sources | {name: FLAG for name, _ in arguments if name}))
+
+
+def _parse_in_core(command: Command, argv: Sequence[str]) -> Parsed | str:
+    """The same for switches and texts, without the packages that parse options and read their help texts."""
+    options = command.options(with_help=False)
+    values, sources = {o.name: o.default for o in options.values()}, dict.fromkeys(options, DEFAULT)
+    for name, word in _arguments(options, argv):
+        if name == "help":
+            flags = [f"{o.flag}" if o.is_a(bool) else f"{o.flag} {o.metavar}" for o in options.values()]
+            return f"usage: steppe {command.name} [options]\n\n{command.summary}\n\noptions: {', '.join(flags)}\n"
+        if not name:
+            raise UsageError(f"steppe {command.name} takes options only, not {word!r}")
+        values[name] = not word.startswith("--no-") if options[name].is_a(bool) else word.partition("=")[2]
+        sources[name] = FLAG
+    return Parsed(values, Sources(sources))
 
 
 def _arguments(options: Mapping[str, Option], argv: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Any, Literal, get_args
@@ -145,9 +145,42 @@ class PerBatch(Measure):
         if objective.group is not None:
             yield _mean_of(objective.workers.all_gather(rows))
 
-    def parts(self, objective: Objective, seed: int = 0) -> list[tuple[int, Estimate]]:
-        """The estimate of every batch that this worker holds, with the batch's number."""
-        return [(number, self.measure.estimate(batch, seed)) for number, batch in objective.each()]
+    def parts(self, objective: Objective, seed: int = 0) -> BatchEstimates:
+        """The estimate of every batch that this worker holds, with the batch's number; `plot()` draws them."""
+        found = BatchEstimates()
+        for number, batch in objective.each():
+            found.append((number, self.measure.estimate(batch, seed)))
+            found.weights.append(batch.batch_weights[0])
+        return found
+
+
+class BatchEstimates(list[tuple[int, Estimate]]):
+    """Pairs of a batch's number and its estimate.
+
+    Attributes
+    ----------
+    weights
+        The weight of each batch in the mean.
+
+    """
+
+    def __init__(self, pairs: Iterable[tuple[int, Estimate]] = (), weights: Iterable[float] = ()) -> None:
+        super().__init__(pairs)
+        self.weights = list(weights)
+
+    def mean(self) -> Estimate:
+        """m-sharpness: the weighted mean over these batches, as `PerBatch.estimate` computes it."""
+        if not self:
+            raise ValueError("no batches: this worker holds none, and their mean is that of nothing")
+        kinds = [float(KINDS.index(e.kind)) for _, e in self]
+        rows = [(i, [e.value, w, k]) for (i, e), w, k in zip(self, self.weights, kinds, strict=True)]
+        return _mean_of(rows)
+
+    def plot(self) -> Any:
+        """A plotly figure of the value of each batch, and their mean with its 95 % interval."""
+        from .charts import over_batches
+
+        return over_batches(self, self.mean())
 
 
 def _mean_of(rows: Sequence[tuple[int, list[float]]]) -> Estimate:
