@@ -1,4 +1,4 @@
-# Every target except bench-gpu creates .venv; later calls reuse it. Needs Python 3.11 or newer as `python3`, or pass
+# Most targets create .venv; later calls reuse it. Needs Python 3.11 or newer as `python3`, or pass
 # another one: make test PYTHON=python3.12
 
 PYTHON ?= python3

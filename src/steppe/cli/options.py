@@ -12,15 +12,14 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from .._util.extras import installed
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.types import alternatives, choices, words
-from .._util.untrusted import from_yaml, loader, refuse_yaml_within
 from .errors import UsageError
+from .option_files import read_mapping
 from .output import Output
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
 NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust")  # options about how a command runs, not about what
 RENAMED = {"standardise": "normalise"}  # earlier names of options, which still work
-MAX_BYTES = 1 << 20  # of an options file
 # The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
 # and imports it.
 MAPPING = dict[str, dict | list | bool | int | float | str | None]  # type: ignore[type-arg]
@@ -319,37 +317,3 @@ def read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
         if str(key).replace("-", "_") not in names:
             raise UsageError(f"{file}: " + unknown("option", str(key), names))
     return {str(key).replace("-", "_"): value for key, value in mapping.items()}
-
-
-def read_mapping(file: str) -> dict[Any, Any]:
-    """Return the mapping in a YAML file: small, without aliases, each key once."""
-    import yaml
-    from jsonargparse import get_loader
-
-    path = Path(file)
-    if path.is_dir():
-        inside = path / "run.yaml"
-        hint = f" Did you mean {str(inside)!r}?" if inside.exists() else ""
-        raise UsageError(f"{file!r} is a folder, and a YAML file is needed.{hint}")
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {file!r} to read options from (the working folder is {Path.cwd()})")
-    if path.stat().st_size > MAX_BYTES:
-        raise UsageError(f"{file} has {path.stat().st_size} bytes, and an options file has at most {MAX_BYTES}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not UTF-8 text: options are written in YAML") from error
-    try:
-        mapping = from_yaml(text, file, get_loader("yaml"))  # reads 1e-3 as a number, which YAML 1.1 does not
-        refuse_yaml_within(mapping, file)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    if mapping is None:
-        return {}
-    if not isinstance(mapping, dict):
-        raise UsageError(f"{file}: an options file has lines such as `lr: 0.1`, and this is a {type(mapping).__name__}")
-    keys = [key.value for key, _ in yaml.compose(text, Loader=loader()).value]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise UsageError(f"{file}: {key!r} appears {keys.count(key)} times: keep one")
-    return mapping
