@@ -57,7 +57,7 @@ def short(wanted: str) -> str:
 def check(words: Sequence[str | Path], name: str, cwd: Path | None = None, code: int = 0) -> str:
     """Run a command, print how long it took, and end if its exit code is another one; return its output."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    env = {k: v for k, v in os.environ.items() if k not in hidden}
+    env = {"OMP_NUM_THREADS": "1"} | {k: v for k, v in os.environ.items() if k not in hidden}
     start = time.monotonic()
     done = subprocess.run(
         list(map(str, words)), cwd=cwd, env=env, capture_output=True, text=True, timeout=LIMIT, check=False
@@ -129,7 +129,7 @@ def with_study(env: Environment) -> None:
     for words in ("data list", "methods", "measures", "models", "reproduce --list", "theory wishart-moments --quick"):
         env.steppe(words)
     env.steppe("train --data digits --model mlp --method sam --epochs 2 --seed 0 --out runs/sam")
-    env.steppe("measure runs/sam --measures lambda_max,trace")
+    env.steppe("measure runs/sam --measures loss,lambda_max")
     env.steppe("landscape runs/sam --points 5 --out landscape.html")
     env.steppe("ensemble --data digits --model mlp --members 2 --epochs 2 --strategy deep --out runs/two")
     expect("80 runs count" in env.steppe("study run"), "the built-in study did not count 80 runs")
