@@ -1,4 +1,4 @@
-# Every target except bench-gpu creates .venv; later calls reuse it. Needs Python 3.11 or newer as `python3`, or pass
+# Most targets create .venv; later calls reuse it. Needs Python 3.11 or newer as `python3`, or pass
 # another one: make test PYTHON=python3.12
 
 PYTHON ?= python3
@@ -8,7 +8,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs pictures test test-all test-oldest test-newest lint bench bench-measures bench-gpu clean
+.PHONY: help demo docs pictures test test-all test-oldest test-newest test-wheel lint bench bench-measures bench-gpu clean
 
 help:
 	@echo "make demo    a study of 80 small networks on digits with wrong labels: two tables, and a page in studies/digits"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-all   the same with the slow tests, which repeat claims in more cases; before a release"
 	@echo "make test-oldest   all tests on the oldest torch that steppe supports (gigabytes: PyPI's torch comes with CUDA)"
 	@echo "make test-newest   the same on the newest torch that pip finds"
+	@echo "make test-wheel   the wheel alone in an empty environment: every command, the built-in study, the examples"
 	@echo "make lint    ruff and mypy only"
 	@echo "make bench   time a step against the ideal and against pytorch_optimizer"
 	@echo "make bench-measures   time measures against PyHessian, curvlinops and the papers' procedure (ten minutes)"
@@ -58,6 +59,10 @@ test-oldest test-newest:
 	.venv-$@/bin/python -m pip install -qq -c .venv-$@/constraints.txt $(TORCH) -e '.[dev]'
 	.venv-$@/bin/python -m pip install -qq --no-deps -r requirements-oracles.txt
 	.venv-$@/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+# a clean environment outside the source; ten idle minutes, most of them pip and the built-in study
+test-wheel:
+	$(PYTHON) tests/check_wheel.py --folder .venv-$@ $(ARGS)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

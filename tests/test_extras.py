@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import steppe
-from steppe._util.extras import EXTRAS, explained
+from steppe._util.extras import EXTRAS, INCLUDED, explained
 from steppe.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -77,6 +78,39 @@ def test_a_command_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert capsys.readouterr().err == (
         "steppe methods: the commands need jsonargparse, which is not installed: pip install 'steppe[train]'\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"), [("study run", "study"), ("landscape runs/a", "study"), ("data list", "train")]
+)
+def test_a_command_names_one_extra_that_is_enough(
+    words: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jsonargparse", None)  # of `train`, which `study` includes
+    assert main(words.split()) == 1
+    assert capsys.readouterr().err.endswith(f"which is not installed: pip install 'steppe[{extra}]'\n")
+    assert INCLUDED["study"] == ("train",)
+    assert "steppe[train]" in PROJECT["optional-dependencies"]["study"]
+
+
+def test_the_doctor_runs_without_any_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "CIFAR-10-C").mkdir()
+    words = ["doctor", "--data_root", str(tmp_path), "--json"]
+    assert main(words) == 0
+    expected = json.loads(capsys.readouterr().out)
+    for one in EXTRAS.values():
+        if one.extra == "train":
+            monkeypatch.setitem(sys.modules, one.module, None)
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out) == expected
+    assert [found["name"] for found in expected["data"]] == ["cifar10-c"]
+    assert main(["doctor", "--help"]) == 0
+    assert capsys.readouterr().out.endswith("options: --data-root TEXT, --json, --debug\n")
+    for wrong, said in {"--date-root": "Did you mean '--data-root'", "here": "takes options only"}.items():
+        assert main(["doctor", wrong]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_parts_of_the_package_are_attributes() -> None:

@@ -11,6 +11,7 @@ FILES = {
     "Lightning, Fabric": ["test_integrations_lightning.py", "test_integrations_lightning_more.py"],
     "Accelerate": ["test_integrations_accelerate.py"],
 }
+ON_TWO_WORKERS = ("distributed/test_integrations.py", "distributed/test_integrations_fsdp.py")
 
 
 def names_in(*files: str) -> set[str]:
@@ -29,9 +30,9 @@ def test_every_test_of_the_table_exists_and_none_is_left_out() -> None:
     named: dict[str, set[str]] = {}
     for column, library in enumerate(FILES, start=1):
         named[library] = {name for row in rows for name in re.findall(r"`(test_\w+)`", row[column])}
-        there = names_in(*FILES[library], "distributed/test_integrations.py")
+        there = names_in(*FILES[library], *ON_TWO_WORKERS)
         assert named[library] <= there, named[library] - there
     everywhere = set.union(*named.values())
     files = [file for one in FILES.values() for file in one if file != "test_tokens.py"]
-    unnamed = names_in(*files, "distributed/test_integrations.py") - everywhere
+    unnamed = names_in(*files, *ON_TWO_WORKERS) - everywhere
     assert unnamed == {"test_a_training_step_of_a_parent_class_is_enough"}, unnamed  # about classes of Python

@@ -82,6 +82,15 @@ def test_a_docstring_describes_all_parameters_and_has_an_example(name: str) -> N
     assert ">>> " in sections(DESCRIBED[name])["Examples"]
 
 
+ENSEMBLES = [n for n in dir(steppe.ensembles) if inspect.isfunction(getattr(steppe.ensembles, n))]
+
+
+@pytest.mark.parametrize("name", ENSEMBLES)
+def test_a_docstring_of_ensembles_describes_all_parameters(name: str) -> None:
+    described = getattr(steppe.ensembles, name)
+    assert documented(described) == parameters(described)
+
+
 @pytest.mark.parametrize(("name", "method"), list(methods()))
 def test_a_method_of_the_main_classes_names_all_its_parameters(name: str, method: Any) -> None:
     assert method.__doc__, name  # its own, not one of torch

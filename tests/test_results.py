@@ -16,7 +16,9 @@ from torch import nn
 import steppe
 from steppe import Estimate, Objective
 from steppe.measures import Cost, Curvature, Results, path, random_direction, slice_1d, spectral_density
+from steppe.measures.per_batch import BatchEstimates
 from steppe.measures.plotting import figure
+from steppe.measures.sharpness import AverageCase, PerBatch
 
 FOUND = Results(
     {
@@ -119,6 +121,28 @@ def test_definitions_are_drawn_over_their_radii() -> None:
     assert set(lines) == {"avg_l2", "worst_l2"}
     assert list(lines["avg_l2"].x) == [0.1, 0.2]
     assert list(lines["avg_l2"].y) == [float(found["avg_l2@0.1"]), float(found["avg_l2@0.2"])]
+
+
+def test_batches_are_drawn_with_their_mean() -> None:
+    pytest.importorskip("plotly")
+    torch.manual_seed(0)
+    rows = torch.randn(10, 3), torch.randn(10, 2)
+    place = Objective(nn.Linear(3, 2), nn.functional.mse_loss, rows, m=4)  # batches of 4, 4 and 2 rows
+    measure = PerBatch(AverageCase(0.1, n=5))
+    parts = measure.parts(place)
+    mean = measure.estimate(place)
+    assert parts.mean() == mean
+    values, line = parts.plot().data
+    assert list(values.x) == [0, 1, 2]
+    assert list(values.y) == [e.value for _, e in parts]
+    assert list(values.error_y.array) == [e.interval()[1] - e.value for _, e in parts]
+    assert list(line.y) == [mean.value] * 2
+    [band] = parts.plot().layout.shapes
+    assert (band.y0, band.y1) == mean.interval()
+    alone = PerBatch(AverageCase(0.1, n=5)).parts(objective())  # one batch has no interval
+    assert not alone.plot().layout.shapes
+    with pytest.raises(ValueError, match="no batches"):
+        BatchEstimates().plot()
 
 
 def test_single_numbers_have_no_picture() -> None:

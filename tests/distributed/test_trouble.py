@@ -185,10 +185,10 @@ def test_shards_without_their_model_are_stepped_right_or_refused(pair: Pair, nam
             assert_same(outcome, train(name, told=False))
 
 
-def older_sharding(rank: int, whole_tensors: bool) -> str | list[Tensor]:
+def older_sharding(rank: int, whole_tensors: bool, told: bool) -> str | list[Tensor]:
     model = FullyShardedDataParallel(make(network), use_orig_params=whole_tensors, device_id=torch.device("cpu"))
     try:
-        opt = SharpnessAware(BASES["sgd"](model), SAM(0.1), model=model)
+        opt = SharpnessAware(BASES["sgd"](model), SAM(0.1), model=model if told else None)
         advance(opt, model, range(STEPS), rank, WORLD)
     except (RuntimeError, TypeError, ValueError) as refusal:
         return str(refusal)
@@ -196,10 +196,11 @@ def older_sharding(rank: int, whole_tensors: bool) -> str | list[Tensor]:
         return [p.detach().clone().flatten() for p in model.parameters()]
 
 
+@pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("whole_tensors", [True, False])
-def test_the_older_fsdp_is_right_or_refused(pair: Pair, whole_tensors: bool) -> None:
+def test_the_older_fsdp_is_right_or_refused(pair: Pair, whole_tensors: bool, told: bool) -> None:
     """Its shards are plain tensors, so a norm over them is this worker's alone unless somebody adds them up."""
-    for outcome in pair.run(older_sharding, whole_tensors):
+    for outcome in pair.run(older_sharding, whole_tensors, told):
         if isinstance(outcome, str):
             assert "fully_shard" in outcome
         else:

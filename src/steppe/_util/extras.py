@@ -40,6 +40,8 @@ EXTRAS: Mapping[str, Extra] = {
     "wandb": Extra("wandb", "wandb", "records in W&B"),
 }
 """By distribution; pyproject.toml states the versions."""
+INCLUDED: Mapping[str, tuple[str, ...]] = {"study": ("train",)}
+"""Extras that another one installs too."""
 
 
 def install_line(extra: str) -> str:
@@ -47,26 +49,44 @@ def install_line(extra: str) -> str:
     return f"pip install 'steppe[{extra}]'"
 
 
-def _missing(one: Extra) -> str:
-    return f"{one.purpose} need {one.module}, which is not installed: {install_line(one.extra)}"
+def _missing(one: Extra, within: str = "") -> str:
+    extra = within if one.extra in INCLUDED.get(within, ()) else one.extra
+    return f"{one.purpose} need {one.module}, which is not installed: {install_line(extra)}"
 
 
 def require(extra: str) -> None:
     """Raise ModuleNotFoundError if a package of an extra is missing, without importing any."""
+    for one in _lacking(extra):
+        raise ModuleNotFoundError(_missing(one), name=one.module)
+
+
+def installed(extra: str) -> bool:
+    """Return whether all packages of an extra are there, without importing any."""
+    return not any(_lacking(extra))
+
+
+def _lacking(extra: str) -> Iterator[Extra]:
     for one in EXTRAS.values():
         blocked = one.module in sys.modules and sys.modules[one.module] is None
         if one.extra == extra and (blocked or find_spec(one.module) is None):
-            raise ModuleNotFoundError(_missing(one), name=one.module)
+            yield one
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Name the extra in the error of an import that needs one."""
+def explained(within: str = "") -> Iterator[None]:
+    """Name the extra in the error of an import that needs one.
+
+    Parameters
+    ----------
+    within
+        The extra that the caller needs as a whole: it is named in the place of those that it includes.
+
+    """
     try:
         yield
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         for one in EXTRAS.values():
             if one.module == name:
-                raise ModuleNotFoundError(_missing(one), name=error.name) from error
+                raise ModuleNotFoundError(_missing(one, within), name=error.name) from error
         raise

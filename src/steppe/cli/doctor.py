@@ -105,5 +105,6 @@ COMMANDS = {
         (Where,),
         run,
         ["steppe doctor"],
+        in_core=True,  # it tells what else to install
     )
 }

@@ -41,6 +41,7 @@ GROUPS: Mapping[str, str] = {
     "study": "Studies: does sharpness predict generalisation in a pool of runs?",
     "data": "Data sets: download, check and list them.",
 }
+OF_STUDIES = ("landscape", "reproduce", "theory", "study", "report")  # need the extra `study`, others `train`
 ABOUT = "steppe trains models towards flat minima and measures how flat they are."
 
 
@@ -67,14 +68,15 @@ def _main(argv: Sequence[str]) -> int:
             return 0
         name = f"steppe {selected.name}"
         warnings.showwarning = lambda text, *_: complain(f"{name}: warning: {text}")
-        with explained():
+        extra = "study" if selected.name.split()[0] in OF_STUDIES else "train"
+        with explained(extra):
             parsed = parse(selected, argv[len(selected.name.split()) :])
         if isinstance(parsed, str):
             say(parsed, end="")
             return 0
         with usage_errors():
             settings = [parsed.of(group) for group in selected.settings]
-        with explained():
+        with explained(extra):
             output = selected.run(*settings)
         if os.environ.get("RANK", "0") == "0":  # one of several processes prints
             print_output(output, parsed.of(Common).json)

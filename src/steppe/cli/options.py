@@ -12,14 +12,14 @@ from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
+from .._util.extras import installed
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.types import alternatives, choices, words
-from .._util.untrusted import from_yaml, loader, refuse_yaml_within
 from .errors import UsageError
+from .option_files import read_mapping
 from .output import Output
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
 NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust")  # options about how a command runs, not about what
 RENAMED = {"standardise": "normalise"}  # earlier names of options, which still work
-MAX_BYTES = 1 << 20  # of an options file
 # The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
 # and imports it.
 MAPPING = dict[str, dict | list | bool | int | float | str | None]  # type: ignore[type-arg]
@@ -107,6 +106,8 @@ class Command:
         The function that runs the command. It takes one value of each of the settings.
     examples
         Command lines for the help page.
+    in_core
+        Whether the command also runs without the packages that parse options; it then has switches and texts only.
 
     """
 
@@ -115,14 +116,15 @@ class Command:
     settings: tuple[type, ...]
     run: Callable[..., Output]
     examples: Sequence[str] = ()
+    in_core: bool = False
 
-    def options(self) -> dict[str, Option]:
-        """Return the options by name."""
+    def options(self, with_help: bool = True) -> dict[str, Option]:
+        """Return the options by name; their help texts need a package of an extra."""
         options = {}
         for settings in (*self.settings, Common):
             if settings is Sources:
                 continue
-            types, helps = _annotations(settings)
+            types, helps = get_type_hints(settings), _help_texts(settings) if with_help else {}
             for f in fields(settings):
                 default = f.default if f.default_factory is MISSING else f.default_factory()
                 options[f.name] = Option(f.name, types[f.name], default, helps.get(f.name, ""), f.metadata)
@@ -130,12 +132,11 @@ class Command:
 
 
 @cache  # docstrings of fields are read from the source
-def _annotations(settings: type) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-    """Return the types and the help texts of the fields of a dataclass."""
+def _help_texts(settings: type) -> Mapping[str, str]:
+    """Return the help texts of the fields of a dataclass."""
     from docstring_parser import parse_from_object
 
-    helps = {p.arg_name: " ".join((p.description or "").split()) for p in parse_from_object(settings).params}
-    return get_type_hints(settings), helps
+    return {p.arg_name: " ".join((p.description or "").split()) for p in parse_from_object(settings).params}
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,8 @@ def flag_of(name: str) -> str:
 
 def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     """Return the options set by the command line and by the file in `--config`, or the help page with `--help`."""
+    if command.in_core and not installed("train"):
+        return _parse_in_core(command, argv)
     options = command.options()
     arguments = list(_arguments(options, argv))
     file = next((word.partition("=")[2] for name, word in reversed(arguments) if name == "config"), None)
@@ -179,6 +182,21 @@ def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     values = _checked(lambda: parser.parse_args([*flags, *(["--", *positional] if positional else [])]), options, None)
     sources = dict.fromkeys(options, DEFAULT) | dict.fromkeys(in_file, str(file))
     return Parsed(values, Sources(sources | {name: FLAG for name, _ in arguments if name}))
+
+
+def _parse_in_core(command: Command, argv: Sequence[str]) -> Parsed | str:
+    """The same for switches and texts, without the packages that parse options and read their help texts."""
+    options = command.options(with_help=False)
+    values, sources = {o.name: o.default for o in options.values()}, dict.fromkeys(options, DEFAULT)
+    for name, word in _arguments(options, argv):
+        if name == "help":
+            flags = [f"{o.flag}" if o.is_a(bool) else f"{o.flag} {o.metavar}" for o in options.values()]
+            return f"usage: steppe {command.name} [options]\n\n{command.summary}\n\noptions: {', '.join(flags)}\n"
+        if not name:
+            raise UsageError(f"steppe {command.name} takes options only, not {word!r}")
+        values[name] = not word.startswith("--no-") if options[name].is_a(bool) else word.partition("=")[2]
+        sources[name] = FLAG
+    return Parsed(values, Sources(sources))
 
 
 def _arguments(options: Mapping[str, Option], argv: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -299,37 +317,3 @@ def read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
         if str(key).replace("-", "_") not in names:
             raise UsageError(f"{file}: " + unknown("option", str(key), names))
     return {str(key).replace("-", "_"): value for key, value in mapping.items()}
-
-
-def read_mapping(file: str) -> dict[Any, Any]:
-    """Return the mapping in a YAML file: small, without aliases, each key once."""
-    import yaml
-    from jsonargparse import get_loader
-
-    path = Path(file)
-    if path.is_dir():
-        inside = path / "run.yaml"
-        hint = f" Did you mean {str(inside)!r}?" if inside.exists() else ""
-        raise UsageError(f"{file!r} is a folder, and a YAML file is needed.{hint}")
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {file!r} to read options from (the working folder is {Path.cwd()})")
-    if path.stat().st_size > MAX_BYTES:
-        raise UsageError(f"{file} has {path.stat().st_size} bytes, and an options file has at most {MAX_BYTES}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{file} is not UTF-8 text: options are written in YAML") from error
-    try:
-        mapping = from_yaml(text, file, get_loader("yaml"))  # reads 1e-3 as a number, which YAML 1.1 does not
-        refuse_yaml_within(mapping, file)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    if mapping is None:
-        return {}
-    if not isinstance(mapping, dict):
-        raise UsageError(f"{file}: an options file has lines such as `lr: 0.1`, and this is a {type(mapping).__name__}")
-    keys = [key.value for key, _ in yaml.compose(text, Loader=loader()).value]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise UsageError(f"{file}: {key!r} appears {keys.count(key)} times: keep one")
-    return mapping

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import UsageError, usage_errors
-from .options import read_mapping
+from .option_files import read_mapping
 
 if TYPE_CHECKING:
     from ..studies.cell import Cell

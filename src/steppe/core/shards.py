@@ -24,6 +24,17 @@ def local(t: Tensor) -> Tensor:
     return t if whole is None else cast(Tensor, whole.to_local())
 
 
+def local_gradient(g: Tensor, p: Tensor) -> Tensor:
+    """The part of a gradient that belongs to the shard of `p` on this rank.
+
+    With sequence parallelism each rank has the gradient of its own part of the sequence: the sum over ranks is needed.
+    """
+    whole, pattern = distributed(g), distributed(p)
+    if whole is not None and pattern is not None and whole.placements != pattern.placements:
+        return local(whole.redistribute(placements=pattern.placements))
+    return local(g)
+
+
 def shard_like(p: Tensor, x: Tensor) -> Tensor:
     """The DTensor with local shard `x` and the layout of `p`; `x` itself if `p` is not a DTensor."""
     pattern = distributed(p)

@@ -4,8 +4,7 @@ Errors are jackknife errors: leave out each member in turn; the squared error is
 deviations of the results. It estimates how much another draw of as many members would change a number on the same
 rows. For a mean over members it is the standard error of the mean.
 
-`logits` have the shape (members, rows, classes), `targets` the shape (rows,). A diversity is the mean over pairs of
-different members of a matrix (members, members), whose diagonal is zero.
+`logits` have the shape (members, rows, classes), `targets` the shape (rows,).
 """
 
 from __future__ import annotations
@@ -22,64 +21,20 @@ from ..data.feed import batches
 from ..measures.estimate import Estimate, Kind, NotFinite, summarise
 from ..training.evaluate import ROWS
 from ..training.problem import Task
-
-
-def disagreements(logits: Tensor) -> Tensor:
-    """Return the fraction of rows on which two members predict different classes, for every pair."""
-    guesses = logits.argmax(-1)
-    return (guesses[:, None] != guesses[None]).double().mean(-1)
-
-
-def distances(logits: Tensor) -> Tensor:
-    """Return half the mean squared distance of two members' probabilities, for every pair."""
-    return logit_distances(logits.double().softmax(-1))
-
-
-def logit_distances(logits: Tensor) -> Tensor:
-    """Return half the mean squared distance of two members' logits, for every pair."""
-    x = logits.double()
-    return torch.stack([(x - one).square().sum(-1).mean(-1) / 2 for one in x])  # one member at a time, to save memory
-
-
-def divergences(logits: Tensor) -> Tensor:
-    """Return KL(f_i || f_j), averaged over rows (Lu et al. 2024, Eq. 11), for every ordered pair."""
-    log_p = logits.double().log_softmax(-1)
-    return torch.stack([(one.exp() * (one - log_p)).sum(-1).mean(-1) for one in log_p])
-
-
-def over_pairs(matrix: Tensor) -> Tensor:
-    """Return the mean over ordered pairs of different members."""
-    n = len(matrix)
-    if n < 2:
-        raise ValueError("diversity needs two members, and there is one")
-    return (matrix.sum() - matrix.diagonal().sum()) / (n * (n - 1))
-
-
-def disagreement(logits: Tensor) -> Tensor:
-    """Return the mean fraction of rows on which two members predict different classes."""
-    return over_pairs(disagreements(logits))
-
-
-def variance(logits: Tensor) -> Tensor:
-    """Return the variance over members of the predicted probabilities, summed over classes, averaged over rows (Eq. 1).
-
-    Unbiased, with members - 1 in the denominator: the mean of `distances`.
-    """
-    return over_pairs(distances(logits))
-
-
-def logit_variance(logits: Tensor) -> Tensor:
-    """Return the same variance of the logits, as in SharpBalance's released code."""
-    return over_pairs(logit_distances(logits))
-
-
-def divergence(logits: Tensor) -> Tensor:
-    """Return the Kullback-Leibler divergence between two members (Eq. 11)."""
-    return over_pairs(divergences(logits))
+from .diversity import disagreement, divergence, logit_variance, variance
 
 
 def member_error(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the error of a member, averaged over members."""
+    """Return the error of a member, averaged over members.
+
+    Parameters
+    ----------
+    logits
+        The members' logits, (members, rows, classes).
+    targets
+        The classes of the rows.
+
+    """
     return (logits.argmax(-1) != targets).double().mean()
 
 
@@ -87,16 +42,16 @@ def error_ratio(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the disagreement error ratio (Theisen et al. 2023; Lu et al. 2024, Eq. 2): disagreement over mean error.
 
     NaN if no member makes an error.
+
+    Parameters
+    ----------
+    logits
+        The members' logits, (members, rows, classes).
+    targets
+        The classes of the rows.
+
     """
     return disagreement(logits) / member_error(logits, targets)
-
-
-MATRICES: dict[str, Callable[[Tensor], Tensor]] = {
-    "disagreement": disagreements,
-    "variance": distances,
-    "logit_variance": logit_distances,
-    "kl": divergences,
-}
 
 
 By = Literal["logits", "probabilities"]
@@ -147,12 +102,30 @@ def predicted(logits: Tensor, by: By = "logits") -> Tensor:
 
 
 def accuracy(log_probabilities: Tensor, targets: Tensor) -> Tensor:
-    """Return the fraction of rows whose most likely class is correct."""
+    """Return the fraction of rows whose most likely class is correct.
+
+    Parameters
+    ----------
+    log_probabilities
+        Of a predictor, (rows, classes); more dimensions before them are kept.
+    targets
+        The classes of the rows.
+
+    """
     return (log_probabilities.argmax(-1) == targets).double().mean(-1)
 
 
 def negative_log_likelihood(log_probabilities: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean over rows of -log p(target)."""
+    """Return the mean over rows of -log p(target).
+
+    Parameters
+    ----------
+    log_probabilities
+        Of a predictor, (rows, classes); more dimensions before them are kept.
+    targets
+        The classes of the rows.
+
+    """
     index = targets.expand(log_probabilities.shape[:-1]).unsqueeze(-1)
     return -log_probabilities.double().gather(-1, index).squeeze(-1).mean(-1)
 
@@ -161,6 +134,16 @@ def calibration_error(log_probabilities: Tensor, targets: Tensor, bins: int = BI
     """Return the expected calibration error of one predictor: sum over bins of rows / n |accuracy - confidence|.
 
     Bins are of equal width in the largest probability, open below and closed above (Guo et al. 2017, Eq. 3).
+
+    Parameters
+    ----------
+    log_probabilities
+        Of one predictor, (rows, classes).
+    targets
+        The classes of the rows.
+    bins
+        The number of bins.
+
     """
     confidence, guess = log_probabilities.double().exp().max(-1)
     place = ((confidence * bins).ceil() - 1).clamp(0, bins - 1).long()
@@ -172,6 +155,16 @@ def improvement_rate(logits: Tensor, targets: Tensor, by: By = "logits") -> Tens
     """Return the ensemble improvement rate: (mean error of members - error of the ensemble) / mean error of members.
 
     Theisen et al. 2023; Lu et al. 2024, Eq. 4. NaN if no member makes an error.
+
+    Parameters
+    ----------
+    logits
+        The members' logits, (members, rows, classes).
+    targets
+        The classes of the rows.
+    by
+        As in `predicted`.
+
     """
     if len(logits) < 2:
         raise ValueError("the improvement rate needs two members, and there is one")

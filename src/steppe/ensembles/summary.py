@@ -20,8 +20,9 @@ from ..measures.run import STOPPED, Results, measure_objective
 from ..training.distributed import device_of
 from ..training.evaluate import corrupted_test, objective_of, on_data
 from ..training.problem import moved
+from .diversity import MATRICES
 from .members import Trained
-from .scores import MATRICES, By, accuracy, calibration_error, logits, negative_log_likelihood, scored
+from .scores import By, accuracy, calibration_error, logits, negative_log_likelihood, scored
 from .strategies import SHARPNESS
 
 

@@ -1,14 +1,14 @@
-"""Plotly figures of numbers: measures over their radii, and the density of a spectrum."""
+"""Plotly figures of numbers: measures over their radii and over batches, and the density of a spectrum."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from .._util.colours import BLUE, IN_TURN
+from .._util.colours import BLUE, IN_TURN, VERMILLION
 from .._util.extras import explained
 from .._util.measure_names import MeasureName
 from .curvature.lanczos import Density
@@ -40,14 +40,45 @@ def over_radii(estimates: Mapping[str, Estimate]) -> Any:
     fig = _figure("Sharpness over the radius of the ball", "radius", "sharpness")
     for k, (label, points) in enumerate(lines.items()):
         points.sort(key=lambda point: point[0])
-        widths = [estimate.interval()[1] - estimate.value for _, estimate in points]
         fig.add_scatter(
             x=[radius for radius, _ in points], y=[estimate.value for _, estimate in points], name=label,
-            error_y={"type": "data", "array": [w if isfinite(w) else 0.0 for w in widths]},
+            error_y={"type": "data", "array": [_half_width(estimate) for _, estimate in points]},
             mode="lines+markers", line={"color": IN_TURN[k % len(IN_TURN)]}, showlegend=True,
         )  # fmt: skip
     fig.update_xaxes(type="log")
     return fig
+
+
+def over_batches(parts: Sequence[tuple[int, Estimate]], mean: Estimate) -> Any:
+    """A plotly figure of the values of batches, each with its 95 % interval, and of their mean with its own.
+
+    Parameters
+    ----------
+    parts
+        Numbers of batches with their estimates.
+    mean
+        m-sharpness: the mean over batches.
+
+    """
+    fig = _figure("Sharpness of each batch", "batch", "sharpness")
+    low, high = mean.interval()
+    if isfinite(high):
+        fig.add_hrect(y0=low, y1=high, fillcolor=VERMILLION, opacity=0.15, line_width=0)
+    fig.add_scatter(
+        x=[number for number, _ in parts], y=[e.value for _, e in parts], mode="markers", name="batches",
+        error_y={"type": "data", "array": [_half_width(e) for _, e in parts]}, marker={"color": BLUE},
+    )  # fmt: skip
+    ends = [min(number for number, _ in parts), max(number for number, _ in parts)]
+    fig.add_scatter(
+        x=ends, y=[mean.value] * 2, mode="lines", line={"color": VERMILLION}, name=f"mean {mean}", showlegend=True
+    )
+    return fig
+
+
+def _half_width(estimate: Estimate) -> float:
+    """Of the 95 % interval; 0 if there is none."""
+    width = estimate.interval()[1] - estimate.value
+    return width if isfinite(width) else 0.0
 
 
 def spectrum(density: Density) -> Any:

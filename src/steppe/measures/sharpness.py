@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,9 +17,10 @@ from ..core.metric import Metric
 from ..core.triple import Law, gaussian
 from ..core.vector import Vector
 from .curvature.measures import Eigenvalue, Trace
-from .estimate import Estimate, Kind, Measure, NotFinite, check_finite, exact, report_points, summarise, weighted
+from .estimate import Estimate, Measure, NotFinite, check_finite, exact, report_points, summarise
 from .objective import Objective
 from .own_loss import own_loss
+from .per_batch import KINDS, BatchEstimates, mean_of
 from .precision import Precision
 
 
@@ -112,9 +113,6 @@ class OneStep(Measure):
         yield exact(loss - base)
 
 
-KINDS: tuple[Kind, ...] = get_args(Kind)  # from the strongest to the weakest
-
-
 @dataclass(frozen=True)
 class PerBatch(Measure):
     """m-sharpness: the mean of a measure over single batches, weighted as in the objective.
@@ -138,22 +136,20 @@ class PerBatch(Measure):
                 part = self.measure.estimate(batch, seed)
                 rows.append((number, [part.value, batch.batch_weights[0], float(KINDS.index(part.kind))]))
                 if objective.group is None:
-                    yield _mean_of(rows)
+                    yield mean_of(rows)
         except Exception as raised:
             error = raised
         objective.workers.raise_on_all(error)
         if objective.group is not None:
-            yield _mean_of(objective.workers.all_gather(rows))
+            yield mean_of(objective.workers.all_gather(rows))
 
-    def parts(self, objective: Objective, seed: int = 0) -> list[tuple[int, Estimate]]:
-        """The estimate of every batch that this worker holds, with the batch's number."""
-        return [(number, self.measure.estimate(batch, seed)) for number, batch in objective.each()]
-
-
-def _mean_of(rows: Sequence[tuple[int, list[float]]]) -> Estimate:
-    draws = torch.tensor([row for _, row in rows], dtype=torch.float64)
-    kind = KINDS[int(draws[:, 2].max())]  # the weakest kind of its parts
-    return weighted(draws[:, 0], draws[:, 1], kind)
+    def parts(self, objective: Objective, seed: int = 0) -> BatchEstimates:
+        """The estimate of every batch that this worker holds, with the batch's number; `plot()` draws them."""
+        found = BatchEstimates()
+        for number, batch in objective.each():
+            found.append((number, self.measure.estimate(batch, seed)))
+            found.weights.append(batch.batch_weights[0])
+        return found
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.probe import Plan, Probe, Reading
 from ..core.rows import held_out, select, whole
-from ..core.shards import local, shard_like
+from ..core.shards import local_gradient, shard_like
 from ..core.vector import Space, Vector, scale_
 from .finite import FiniteCheck
 from .forward_state import ForwardState
@@ -191,7 +191,7 @@ class Gradients:
                 "turn.backward(loss), on a loss that depends on them, and leave requires_grad on"
             )
         if self.space.sharded:
-            tensors = [local(g) for g in tensors]
+            tensors = [local_gradient(g, p) for g, p in zip(tensors, self.space.params, strict=True)]
         if self._own:
             tensors = [g.clone() for g in tensors]
         if self._unit is not None or self._maximize:

@@ -32,7 +32,8 @@ class Replicas:
 
     def __init__(self, model: nn.Module | None, params: Sequence[Tensor]):
         self._modules: list[Any] = list(model.modules()) if model is not None else []
-        if any(type(m).__name__ == "FullyShardedDataParallel" for m in self._modules):
+        flat = any(getattr(p, "_fsdp_flattened", False) for p in params)  # without model= too
+        if flat or any(type(m).__name__ == "FullyShardedDataParallel" for m in self._modules):
             raise TypeError(
                 "FSDP1's flat shards do not say what they are shards of: use torch.distributed.fsdp.fully_shard"
             )
