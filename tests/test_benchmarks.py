@@ -93,6 +93,21 @@ def test_the_variance_of_signs_is_that_over_all_of_them(traces):
         rest = torch.eye(10, dtype=torch.float64) - (0 if space is None else space @ space.T)
         draws = ((z @ rest @ h @ rest) * z).sum(1)
         assert traces.variance_of_signs(h, space) == pytest.approx(float(draws.var(correction=0)))
+    mean = (rest @ h @ rest).trace() / 7
+    assert mean.abs() > 0.01
+    centred = ((z @ (rest @ h @ rest - mean * rest)) * z).sum(1)
+    assert traces.variance_of_signs(h, q, centred=True) == pytest.approx(float(centred.var(correction=0)))
+
+
+def test_xtrace_gets_more_seeds_while_its_error_is_near_the_bar(traces, monkeypatch):
+    errors = iter(torch.randn(2000, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    drawn = []
+    monkeypatch.setattr(traces, "xtrace", lambda *_: drawn.append(1) or float(next(errors)))
+    for bar, seeds in ((100.0, 50), (1.0, 400), (1.3, 200), (0.001, 50)):
+        drawn.clear()
+        error, doubt = traces.xtrace_error(torch.zeros(2), 30, torch.Generator(), 400, bar)
+        assert abs(error - 1) < 4 * doubt
+        assert len(drawn) == seeds
 
 
 def test_xtrace_leaves_every_vector_out_once(traces):

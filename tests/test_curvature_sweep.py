@@ -23,6 +23,7 @@ from steppe.core.draw import Draw
 from steppe.core.vector import Space
 from steppe.measures.curvature.lanczos import Lanczos, Operator
 from steppe.measures.curvature.spectrum import LEAST_PROBES, PER_PROBE, Sweep, _deflation
+from steppe.measures.curvature.traces import Probes
 from steppe.measures.estimate import Estimate, NotFinite, last
 
 
@@ -284,10 +285,17 @@ def test_without_deflation_the_trace_is_hutchinsons() -> None:
     assert found.n == squares.n == operator.made == 40
     z = torch.stack([flat(Draw(space, (3, 1, i), space.weights(), space.zeros()).signs()) for i in range(40)])
     assert z.abs().eq(1).all()
-    draws = (z @ h * z).sum(1)
+    draws, norms = (z @ h * z).sum(1), (z @ h).square().sum(1)
     assert found.value == pytest.approx(float(draws.mean()), rel=1e-12)
-    assert found.stderr == pytest.approx(float(draws.std()) / sqrt(40), rel=1e-12)
-    assert squares.value == pytest.approx(float((z @ h).square().sum(1).mean()), rel=1e-12)
+    assert found.stderr == pytest.approx(standard_error(draws, norms, 67), rel=1e-12)
+    assert squares.value == pytest.approx(float(norms.mean()), rel=1e-12)
+
+
+def standard_error(draws: Tensor, squares: Tensor, rank: int) -> float:
+    """Of a trace: a quarter of the variance is twice the squared norm of the remainder less its mean eigenvalue."""
+    formula = 2 * (squares.mean() - draws.mean() ** 2 / rank)
+    assert formula > 0
+    return float(((0.75 * draws.var() + 0.25 * formula.clamp(max=4 * draws.var())) / len(draws)).sqrt())
 
 
 def signs(space: Space, seed: int, n: int) -> Tensor:
@@ -296,7 +304,7 @@ def signs(space: Space, seed: int, n: int) -> Tensor:
 
 @pytest.mark.parametrize(("deflate", "steps"), [(1, 0), (6, 0), (30, 0), (30, 25), (30, 40)])
 def test_what_is_left_to_chance_is_the_complement_of_the_krylov_space(deflate: int, steps: int) -> None:
-    """Against matrices: known part plus the mean over all probes of z'PHPz and ||PHPz||^2, also if the space grew."""
+    """Against matrices: known part plus the mean over all probes, also of those from before the space grew."""
     operator = network()
     h = operator.matrix
     sweep = Sweep(operator, seed=1, deflate=deflate)
@@ -307,15 +315,51 @@ def test_what_is_left_to_chance_is_the_complement_of_the_krylov_space(deflate: i
     made = operator.made
     found, squares = next(sweep.trace()), next(sweep.frobenius_squared())
     assert operator.made == made
-    z = signs(operator.space, 1, found.n)
-    for estimate, smaller in ((found, 0), (squares, 1)):
-        q = basis_of(sweep.lanczos)[: sweep.lanczos.steps - smaller]
-        outside = torch.eye(67, dtype=F64) - q.T @ q
-        rest = outside @ h @ outside
-        draws = (z @ rest).square().sum(1) if smaller else (z @ rest * z).sum(1)
-        known = h.square().sum() - rest.square().sum() if smaller else h.trace() - rest.trace()
-        assert estimate.value == pytest.approx(float(known + draws.mean()), rel=1e-10)
-        assert estimate.stderr == pytest.approx(float(draws.std()) / sqrt(len(z)), rel=1e-8)
+    z, q = signs(operator.space, 1, found.n), basis_of(sweep.lanczos)
+    n, rank = len(z), 67 - len(q)
+    outside = torch.eye(67, dtype=F64) - q.T @ q
+    rest = outside @ h @ outside
+    forms, lengths = (z @ rest * z).sum(1), (z @ outside).square().sum(1)
+    others = [torch.arange(n) != i for i in range(n)]
+    means = torch.stack([forms[rows].sum() / lengths[rows].sum() for rows in others])  # of eigenvalues
+    traces = forms - means * (lengths - rank)
+    norms = (z @ h @ outside).square().sum(1) - (z @ q.T @ q @ h @ outside).square().sum(1)
+    assert found.value == pytest.approx(float(h.trace() - rest.trace() + traces.mean()), rel=1e-10)
+    assert found.stderr == pytest.approx(standard_error(traces, norms, rank), rel=1e-8)
+    assert squares.value == pytest.approx(float(h.square().sum() - rest.square().sum() + norms.mean()), rel=1e-10)
+    assert squares.stderr == pytest.approx(float(norms.std()) / sqrt(n), rel=1e-8)
+
+
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_draws_have_the_means_that_they_say(k: int) -> None:
+    """Over all vectors of signs; a trace takes its mean eigenvalue from another one."""
+    h = random_hessian(8) - 2 * torch.eye(8, dtype=F64)
+    every = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=F64)] * 8)
+    lanczos = started(Matrix(h), k)
+    probes = Probes(Matrix(h), lanczos, 0)
+    q = basis_of(lanczos) if k else torch.zeros(0, 8, dtype=F64)
+    outside = torch.eye(8, dtype=F64) - q.T @ q
+    rest = outside @ h @ outside
+    drawn, squares = [], []
+    for z in every:
+        values = []
+        for pair in ((z, every[5]), (z, every[77])):
+            probes._probe = lambda i, pair=pair: unflat(lanczos.operator.space, pair[i])
+            probes._forms, probes._norms, probes._components = [], [], []
+            probes.add(2)
+            values.append(float(probes.traces(k)[0]))
+        drawn.append(values)
+        squares.append(float(probes.squares(k)[0]))
+    close(torch.tensor(drawn, dtype=F64).mean(0), rest.trace().expand(2), 1e-10)
+    assert sum(squares) / len(squares) == pytest.approx(float(rest.square().sum()), rel=1e-10)
+
+
+def test_the_trace_of_a_shifted_low_rank_matrix_is_exact() -> None:
+    """What is left is a multiple of a projection, whose trace a probe of any length gives."""
+    h = with_spectrum(torch.cat([torch.full((60,), 0.5, dtype=F64), spectrum(-1.0, 2.0, 5.0)]))
+    found = last(Sweep(Matrix(h), deflate=4).trace(0.0, most=30))
+    assert found.value == pytest.approx(36, rel=1e-10)
+    assert found.stderr < 1e-10
 
 
 @pytest.mark.parametrize("most", [30, 60, 99, 150])

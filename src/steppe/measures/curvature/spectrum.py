@@ -100,7 +100,7 @@ class Sweep:
     def trace(self, rtol: float = 0.02, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the trace until the standard error is below rtol times it."""
         for k in self._deflations(most):
-            estimate = self._with_known_part(sum(self.lanczos.diagonal[:k]), self.probes.traces, k)
+            estimate = self._with_known_part(sum(self.lanczos.diagonal[:k]), self.probes.trace, k)
             yield estimate
             if self._accurate(estimate, rtol):
                 return
@@ -108,10 +108,8 @@ class Sweep:
     def frobenius_squared(self, rtol: float = 0.02, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the sum of squared eigenvalues until the standard error is below rtol times it."""
         for k in self._deflations(most):
-            if k and not self.lanczos.invariant:
-                k -= 1  # squares need the product with the vector after the k-th
             known = float(self.lanczos.matrix(k).square().sum()) + 2 * self.lanczos.off[k - 1] ** 2 if k else 0.0
-            estimate = self._with_known_part(known, self.probes.squares, k)
+            estimate = self._with_known_part(known, lambda k: summarise(self.probes.squares(k), "unbiased"), k)
             yield estimate
             if self._accurate(estimate, rtol):
                 return
@@ -176,12 +174,12 @@ class Sweep:
         self.probes.add(more - n)
         return True
 
-    def _with_known_part(self, known: float, draws: Callable[[int], Tensor], k: int) -> Estimate:
-        """The part on the Krylov space plus the mean of the probes' draws on its complement."""
+    def _with_known_part(self, known: float, remainder: Callable[[int], Estimate], k: int) -> Estimate:
+        """The part on the Krylov space plus the estimate by probes on its complement."""
         if k == self.operator.dimension:
             return exact(known)
-        mean = summarise(draws(k), "unbiased")
-        return replace(mean, value=known + mean.value)
+        rest = remainder(k)
+        return replace(rest, value=known + rest.value)
 
     def _accurate(self, estimate: Estimate, rtol: float) -> bool:
         return estimate.kind == "exact" or (
