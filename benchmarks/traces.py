@@ -393,6 +393,7 @@ def main(arguments: list[str] | None = None) -> None:
             for title, (matrix, slope) in matrices(name).items():
                 parts.append(report(title, matrix, slope, chosen.seeds, verdicts))
                 print(parts[-1], flush=True)
+        verdicts += [pooled(k) for k in BUDGETS]
         head = (
             "| problem | products | best peer / steppe | accuracy | covered, % | interval |\n|---|---|---|---|---|---|"
         )

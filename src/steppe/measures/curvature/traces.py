@@ -13,7 +13,7 @@ from ..estimate import Estimate, summarise
 from .lanczos import Lanczos, Operator, random_source
 
 BLOCK = 5  # probes per call for products, so that few vectors are in memory at once
-SHARE = 0.25  # of the formula in the variance of a trace: Student's intervals of 5 to 33 probes cover 94 to 97 % then
+SHARE = 0.25  # of the formula in a trace's variance: Student's intervals of 10 to 33 probes cover 93 to 97 % then
 MOST = 4.0  # times the sample variance that the formula may be, because rounding limits a difference of squares
 
 
