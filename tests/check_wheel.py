@@ -81,6 +81,9 @@ def built(folder: Path, python: str) -> Path:
     [wheel] = target.glob("*.whl")
     with zipfile.ZipFile(wheel) as file:
         inside = {name for name in file.namelist() if ".dist-info/" not in name}
+        [about] = [name for name in file.namelist() if name.endswith(".dist-info/METADATA")]
+        relative = re.findall(r"\]\((?!https?:)[^)]*\)", file.read(about).decode())
+        expect(not relative, f"the page on a package index has links that lead nowhere: {relative[:5]}")
     tracked = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "src/steppe"],
         cwd=ROOT, capture_output=True, text=True, check=True,
