@@ -16,8 +16,8 @@ from .._util.offline import write_figure_page
 from .captions import caption, slices_of
 from .charts import spectrum
 from .curvature.lanczos import Density
-from .landscape import Array, Slice
 from .paths import Path
+from .slices import Array, Slice
 
 View = Literal["contour", "surface"]
 LINES = (BLUE, VERMILLION, GREEN, PURPLE)

@@ -1,10 +1,10 @@
-"""Sharpness: growth of the loss in random directions and at SAM's point, its small-radius limits, m-sharpness."""
+"""Sharpness: growth of the loss in random directions and at SAM's point, and measures of other logits and data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import isfinite
 from typing import Any, Literal
 
 import torch
@@ -16,11 +16,9 @@ from ..core.draw import Draw
 from ..core.metric import Metric
 from ..core.triple import Law, gaussian
 from ..core.vector import Vector
-from .curvature.measures import Eigenvalue, Trace
 from .estimate import Estimate, Measure, NotFinite, check_finite, exact, report_points, summarise
 from .objective import Objective
 from .own_loss import own_loss
-from .per_batch import KINDS, BatchEstimates, mean_of
 from .precision import Precision
 
 
@@ -114,45 +112,6 @@ class OneStep(Measure):
 
 
 @dataclass(frozen=True)
-class PerBatch(Measure):
-    """m-sharpness: the mean of a measure over single batches, weighted as in the objective.
-
-    The batches are the draws: the error is that of a sample of batches. Each worker measures its own batches.
-
-    Parameters
-    ----------
-    measure
-        Of one batch.
-
-    """
-
-    measure: Measure
-
-    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        rows: list[tuple[int, list[float]]] = []
-        error: Exception | None = None
-        try:
-            for number, batch in objective.each():
-                part = self.measure.estimate(batch, seed)
-                rows.append((number, [part.value, batch.batch_weights[0], float(KINDS.index(part.kind))]))
-                if objective.group is None:
-                    yield mean_of(rows)
-        except Exception as raised:
-            error = raised
-        objective.workers.raise_on_all(error)
-        if objective.group is not None:
-            yield mean_of(objective.workers.all_gather(rows))
-
-    def parts(self, objective: Objective, seed: int = 0) -> BatchEstimates:
-        """The estimate of every batch that this worker holds, with the batch's number; `plot()` draws them."""
-        found = BatchEstimates()
-        for number, batch in objective.each():
-            found.append((number, self.measure.estimate(batch, seed)))
-            found.weights.append(batch.batch_weights[0])
-        return found
-
-
-@dataclass(frozen=True)
 class NormalisedLogits:
     """A loss of logits that are divided by their standard deviation over the classes (A modern look, eq. 5).
 
@@ -233,90 +192,6 @@ class OnData(Measure):
         if self.m is not None and objective.group is not None:
             raise ValueError("m= regroups the batches of one process: pass share(data, group, m) as data")
         return replace(objective, m=self.m or objective.m, precision=self.precision or objective.precision)
-
-
-@dataclass(frozen=True)
-class SlopeLimit(Measure):
-    """rho ||T grad L||_q: worst-case sharpness of a small ball away from critical points (Proposition 1).
-
-    Parameters
-    ----------
-    ball
-        The radius rho, the metric T and the norm p with 1/p + 1/q = 1.
-
-    """
-
-    ball: Ball = field(default_factory=Ball)
-
-    def __post_init__(self) -> None:
-        refuse_no_ball(self.ball)
-
-    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        loss, slope = objective.gradient()
-        check_finite(loss)
-        slope = stretch_(slope, self.ball.scales(objective))
-        p = self.ball.p
-        q = inf if p == 1 else (1.0 if p == inf else p / (p - 1))
-        yield exact(float(slope.norm(q)))
-
-
-@dataclass(frozen=True)
-class CurvatureLimit(Measure):
-    """rho^2 / 2 lambda_max(T H T): worst-case sharpness of a small l2 ball at a critical point (Proposition 1).
-
-    At a local maximum the loss does not grow, so a negative eigenvalue counts as 0.
-
-    Parameters
-    ----------
-    ball
-        An l2 ball with one radius.
-    rtol
-        The relative residual at which the eigenvalue search stops.
-
-    """
-
-    ball: Ball = field(default_factory=Ball)
-    rtol: float = 1e-3
-
-    def __post_init__(self) -> None:
-        refuse_no_ball(self.ball)
-
-    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        if self.ball.p != 2 or not isinstance(self.ball.rho, (int, float)):
-            raise ValueError(
-                f"the limit at critical points is an eigenvalue in l2 balls of one radius, not {self.ball}"
-            )
-        factor = self.ball.rho**2 / 2
-        for top in Eigenvalue(rtol=self.rtol, metric=self.ball.metric).running(objective, seed):
-            yield replace(top, value=max(factor * top.value, 0.0), stderr=factor * top.stderr)
-
-
-@dataclass(frozen=True)
-class AverageLimit(Measure):
-    """rho^2 / 2 tr(T H T): average-case sharpness of a small radius with Gaussian noise (Proposition 2).
-
-    Parameters
-    ----------
-    rho
-        The radius.
-    metric
-        The scale T; None is the identity.
-    variance
-        Of the entries of the noise: 1 for Gaussian and sign noise, 1/3 for the box.
-    rtol
-        The relative standard error at which the trace estimate stops.
-
-    """
-
-    rho: float = 0.1
-    metric: Metric | None = None
-    variance: float = 1.0
-    rtol: float = 0.02
-
-    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        factor = self.variance * self.rho**2 / 2
-        for trace in Trace(rtol=self.rtol, metric=self.metric).running(objective, seed):
-            yield replace(trace, value=factor * trace.value, stderr=factor * trace.stderr)
 
 
 @dataclass(frozen=True)
