@@ -62,6 +62,17 @@ class PowerAscent:
     rtol
         The ascent ends when a step gains less than this fraction of the rise so far.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> worst = steppe.measures.WorstCase(steppe.Ball(0.5), climb=steppe.measures.PowerAscent()).estimate(objective)
+    >>> f"{worst.value:.3f}"  # 0.5 |g| + 0.5 ** 2 / 2
+    '0.832'
+
     """
 
     averaged: int = 8
@@ -105,6 +116,17 @@ class AutoPGD:
     progress
         The step is halved if a smaller fraction of steps since the last checkpoint increased the loss.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> worst = steppe.measures.WorstCase(steppe.Ball(0.5), climb=steppe.measures.AutoPGD()).estimate(objective)
+    >>> f"{worst.value:.3f}"  # 0.5 |g| + 0.5 ** 2 / 2
+    '0.832'
+
     """
 
     momentum: float = 0.75
@@ -144,6 +166,17 @@ class ProjectedAscent:
     ----------
     step
         In radii.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> worst = steppe.measures.WorstCase(steppe.Ball(0.5), steps=8, climb=steppe.measures.ProjectedAscent())
+    >>> f"{worst.estimate(objective).value:.3f}"  # 0.5 |g| + 0.5 ** 2 / 2
+    '0.832'
 
     """
 

@@ -81,6 +81,17 @@ def slice_2d(
     objective, tick, resume
         As in `slice_1d`.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> a, b = (objective.space.vector([e[None]]) for e in torch.eye(2))
+    >>> steppe.measures.slice_2d(objective, a, b, points=3).losses.tolist()  # ((1 + x) ** 2 + 4 (1 + y) ** 2) / 2
+    [[0.0, 2.0, 8.0], [0.5, 2.5, 8.5], [2.0, 4.0, 10.0]]
+
     """
     spans = span if isinstance(span, tuple) else (span, span)
     counts = points if isinstance(points, tuple) else (points, points)
@@ -104,6 +115,16 @@ def slice_along(
         One or two directions, and the multiples of each.
     objective, tick, resume
         As in `slice_1d`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> steppe.measures.slice_along(objective, [objective.weights], [[-1.0, 0.0, 1.0, 3.0]]).losses.tolist()
+    [0.0, 2.5, 10.0, 40.0]
 
     """
     if len(directions) != len(axes) or not 1 <= len(axes) <= 2:

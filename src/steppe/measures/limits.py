@@ -15,12 +15,24 @@ from .objective import Objective
 
 @dataclass(frozen=True)
 class SlopeLimit(Measure):
-    """rho ||T grad L||_q: worst-case sharpness of a small ball away from critical points (Proposition 1).
+    """rho ||T grad L||_q: worst-case sharpness of a small ball away from critical points.
+
+    A modern look (Andriushchenko et al. 2023), Proposition 1.
 
     Parameters
     ----------
     ball
         The radius rho, the metric T and the norm p with 1/p + 1/q = 1.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> float(steppe.measures.SlopeLimit(steppe.Ball(0.5, p=float("inf"))).estimate(objective))  # 0.5 (1 + 4)
+    2.5
 
     """
 
@@ -40,9 +52,10 @@ class SlopeLimit(Measure):
 
 @dataclass(frozen=True)
 class CurvatureLimit(Measure):
-    """rho^2 / 2 lambda_max(T H T): worst-case sharpness of a small l2 ball at a critical point (Proposition 1).
+    """rho^2 / 2 lambda_max(T H T): worst-case sharpness of a small l2 ball at a critical point.
 
-    At a local maximum the loss does not grow, so a negative eigenvalue counts as 0.
+    A modern look (Andriushchenko et al. 2023), Proposition 1. At a local maximum the loss does not
+    grow, so a negative eigenvalue counts as 0.
 
     Parameters
     ----------
@@ -50,6 +63,16 @@ class CurvatureLimit(Measure):
         An l2 ball with one radius.
     rtol
         The relative residual at which the eigenvalue search stops.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> round(float(steppe.measures.CurvatureLimit(steppe.Ball(0.5)).estimate(objective)), 4)  # 0.5 ** 2 / 2 times 4
+    0.5
 
     """
 
@@ -71,7 +94,9 @@ class CurvatureLimit(Measure):
 
 @dataclass(frozen=True)
 class AverageLimit(Measure):
-    """rho^2 / 2 tr(T H T): average-case sharpness of a small radius with Gaussian noise (Proposition 2).
+    """rho^2 / 2 tr(T H T): average-case sharpness of a small radius with Gaussian noise.
+
+    A modern look (Andriushchenko et al. 2023), Proposition 2.
 
     Parameters
     ----------
@@ -83,6 +108,16 @@ class AverageLimit(Measure):
         Of the entries of the noise: 1 for Gaussian and sign noise, 1/3 for the box.
     rtol
         The relative standard error at which the trace estimate stops.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> round(float(steppe.measures.AverageLimit(rho=0.5).estimate(objective)), 4)  # 0.5 ** 2 / 2 times 1 + 4
+    0.625
 
     """
 

@@ -52,7 +52,7 @@ def mean_of(rows: Sequence[tuple[int, list[float]]]) -> Estimate:
 
 @dataclass(frozen=True)
 class PerBatch(Measure):
-    """m-sharpness: the mean of a measure over single batches, weighted as in the objective.
+    """m-sharpness: the mean of a measure over single batches, weighted as in the objective (Foret et al. 2021).
 
     The batches are the draws: the error is that of a sample of batches. Each worker measures its own batches.
 
@@ -60,6 +60,17 @@ class PerBatch(Measure):
     ----------
     measure
         Of one batch.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data, m=1)
+
+    >>> estimate = steppe.measures.PerBatch(steppe.measures.GradientNorm()).estimate(objective)
+    >>> estimate.value, estimate.n  # the mean of |(2, 0)| and |(0, 8)|
+    (5.0, 2)
 
     """
 

@@ -23,13 +23,28 @@ from .precision import Precision
 
 
 def box(draw: Draw) -> Vector:
-    """Uniform noise in [-1, 1]^d: the law of the average case in the l_inf ball (A modern look, Tables 1 to 4)."""
+    """Uniform noise in [-1, 1]^d: the law of the average case in the l_inf ball (A modern look, 2023, Tables 1 to 4).
+
+    Parameters
+    ----------
+    draw
+        The random numbers, and the space of the direction.
+
+    Examples
+    --------
+    >>> space = steppe.Space([torch.zeros(2)])
+    >>> draw = steppe.Draw(space, key=(0, 0, 0), weights=space.weights(), grad=space.zeros())
+
+    >>> float(steppe.measures.box(draw).norm(float("inf"))) <= 1
+    True
+
+    """
     return draw.uniform(-1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class AverageCase(Measure):
-    """E L(w + rho T v) - L(w) with v from a symmetric law; Gaussian is A modern look, eq. 1.
+    """E L(w + rho T v) - L(w) with v from a symmetric law; Gaussian is A modern look, 2023, eq. 1.
 
     Every draw is paired with its mirror image, which cancels all odd orders of the loss and most of the noise.
 
@@ -96,6 +111,16 @@ class OneStep(Measure):
     ball
         The radius, metric and norm.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.eye_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> print(steppe.measures.OneStep(steppe.Ball(0.5)).estimate(objective))  # d = (0.5, 0): 0.5 + 0.5 ** 2 / 2
+    0.625 (exact)
+
     """
 
     ball: Ball = field(default_factory=Ball)
@@ -113,12 +138,19 @@ class OneStep(Measure):
 
 @dataclass(frozen=True)
 class NormalisedLogits:
-    """A loss of logits that are divided by their standard deviation over the classes (A modern look, eq. 5).
+    """A loss of logits that are divided by their standard deviation over the classes (A modern look, 2023, eq. 5).
 
     Parameters
     ----------
     loss_fn
         The loss of the divided logits and the target.
+
+    Examples
+    --------
+    >>> loss_fn = steppe.measures.NormalisedLogits(nn.functional.cross_entropy)
+    >>> logits, target = torch.tensor([[1.0, 3.0]]), torch.tensor([1])
+    >>> bool(loss_fn(logits, target) == loss_fn(8 * logits, target))
+    True
 
     """
 
@@ -138,6 +170,16 @@ class OnNormalisedLogits(Measure):
     ----------
     measure
         Of the objective with `NormalisedLogits`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 2, bias=False)
+    >>> _ = nn.init.eye_(model.weight)
+    >>> objective = steppe.Objective(model, nn.functional.cross_entropy, (torch.eye(2), torch.arange(2)))
+
+    >>> loss = steppe.measures.OnNormalisedLogits(steppe.measures.Loss())
+    >>> round(float(loss.estimate(objective)), 4)  # log(1 + exp(-2)), because (1, 0) becomes (2, 0)
+    0.1269
 
     """
 
@@ -171,6 +213,18 @@ class OnData(Measure):
     precision
         Of the passes.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> m_sharpness = steppe.measures.PerBatch(steppe.measures.OneStep(steppe.Ball(0.5)))
+    >>> estimate = steppe.measures.OnData(m_sharpness, m=1).estimate(objective)  # batches of one row
+    >>> round(estimate.value, 4), estimate.n  # the mean of 1.5 ** 2 - 1 and 3 ** 2 - 4
+    (3.125, 2)
+
     """
 
     measure: Measure
@@ -203,6 +257,16 @@ class GradientNorm(Measure):
     p
         The norm.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> print(steppe.measures.GradientNorm(p=1).estimate(objective))  # |1| + |4|
+    5 (exact)
+
     """
 
     p: float = 2.0
@@ -215,7 +279,19 @@ class GradientNorm(Measure):
 
 @dataclass(frozen=True)
 class Loss(Measure):
-    """The mean loss."""
+    """The mean loss.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> print(steppe.measures.Loss().estimate(objective))  # the mean of 1 ** 2 and 2 ** 2
+    2.5 (exact)
+
+    """
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         yield exact(objective.loss())

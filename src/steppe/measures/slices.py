@@ -42,6 +42,19 @@ class Slice:
     notes
         Anything else that JSON can hold.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> line = steppe.measures.slice_1d(objective, objective.weights, points=3)
+    >>> line.axes[0].tolist(), line.losses.tolist()
+    ([-1.0, 0.0, 1.0], [0.0, 2.5, 10.0])
+    >>> line.excess.tolist()
+    [-2.5, 0.0, 7.5]
+
     """
 
     axes: tuple[Array, ...]

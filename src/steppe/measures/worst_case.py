@@ -42,6 +42,17 @@ class Summit:
     looks
         The number of points evaluated, the centre included.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.eye_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> summit = steppe.measures.WorstCase(steppe.Ball(0.5)).highest(objective)
+    >>> round(summit.rise, 4), round(float(summit.at.norm()), 4)  # 0.5 + 0.5 ** 2 / 2, on the boundary
+    (0.625, 0.5)
+
     """
 
     rise: float
@@ -70,7 +81,7 @@ class WorstCase(Measure):
     ball
         The radius, metric and norm.
     steps
-        The maximum number of steps per ascent (20: A modern look, section 3.3).
+        The maximum number of steps per ascent (20: A modern look, 2023, section 3.3).
     starts
         The number of ascents.
     climb

@@ -33,6 +33,16 @@ class Dense:
     seed
         Unused: nothing is random.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> steppe.measures.Dense(steppe.measures.Curvature(objective)).spectrum
+    tensor([1., 4.], dtype=torch.float64)
+
     """
 
     def __init__(self, operator: Operator, seed: int = 0):

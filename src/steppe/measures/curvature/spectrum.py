@@ -49,6 +49,20 @@ class Sweep:
         The largest dimension to which traces let the Krylov space grow, which bounds their memory; 0 is Hutchinson's
         estimator. None takes as many vectors as fit into 2 GiB, but at least 15.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> sweep = steppe.measures.Sweep(steppe.measures.Curvature(objective))
+    >>> [round(pair.value, 4) for pair in sweep.pairs(2)]
+    [4.0, 1.0]
+    >>> *_, trace = sweep.trace()
+    >>> print(trace, sweep.products)  # the trace takes no further product
+    5 (exact) 2
+
     """
 
     def __init__(self, operator: Operator, seed: int = 0, deflate: int | None = None):
@@ -202,7 +216,25 @@ def _deflation(operator: Operator) -> int:
 
 
 def hutchinson(operator: Operator, seed: int = 0) -> Sweep:
-    """A `Sweep` whose traces are means over random signs, without deflation (Hutchinson 1990); takes its arguments."""
+    """A `Sweep` whose traces are means over random signs, without deflation (Hutchinson 1990).
+
+    Parameters
+    ----------
+    operator, seed
+        As in `Sweep`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> trace = steppe.measures.Trace(by=steppe.measures.hutchinson).estimate(objective)
+    >>> trace.value, trace.kind  # signs have no variance where the Hessian is diagonal
+    (5.0, 'unbiased')
+
+    """
     return Sweep(operator, seed, deflate=0)
 
 
@@ -217,6 +249,17 @@ def diagonal(operator: Operator, n: int = 100, seed: int = 0) -> tuple[Vector, V
         The number of products.
     seed
         Of the signs.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> entries, errors = steppe.measures.diagonal(steppe.measures.Curvature(objective), n=2)
+    >>> entries.tensors, errors.tensors  # signs have no variance where the Hessian is diagonal
+    ([tensor([[1., 4.]])], [tensor([[0., 0.]])])
 
     """
     if n < 2:
