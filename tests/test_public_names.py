@@ -19,8 +19,14 @@ import steppe
 PACKAGES = {"data", "ensembles", "integrations", "measures", "nn", "studies", "theory", "training"}
 NAMES = {name: getattr(steppe, name) for name in steppe.__all__}
 DESCRIBED = {name: x for name, x in NAMES.items() if inspect.isclass(x) or inspect.isroutine(x)}
-MEASURES = ["AverageCase", "Curvature", "Eigenvalue", "FisherTrace", "Results", "Trace", "WorstCase", "slice_1d"]
-DESCRIBED |= {f"measures.{name}": getattr(steppe.measures, name) for name in MEASURES}
+MEASURES = {name: x for name, x in vars(steppe.measures).items() if not name.startswith("_")}
+EXEMPT = {
+    "measures.NotFinite",  # an exception, which users catch and do not build
+}
+DESCRIBED |= {f"measures.{name}": x for name, x in MEASURES.items() if inspect.isclass(x) or inspect.isroutine(x)}
+# values that users pass on are described by their class
+DESCRIBED |= {f"measures.{name}": type(MEASURES[name]) for name in ("FILTERS", "LAYERS", "UNSCALED")}
+DESCRIBED = {name: x for name, x in DESCRIBED.items() if name not in EXEMPT}
 # of these, every public method too
 CLASSES = [steppe.SharpnessAware, steppe.Objective, steppe.Estimate, steppe.measures.Results]
 ASSUMED = {"torch": torch, "nn": nn, "steppe": steppe}  # that docs/api/index.md tells readers to import

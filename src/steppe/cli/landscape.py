@@ -14,8 +14,8 @@ from .output import Output, to_json
 from .subjects import On, config_of, subject
 
 if TYPE_CHECKING:
-    from ..measures.landscape import Slice
     from ..measures.paths import Path as Way
+    from ..measures.slices import Slice
 
 FORMATS = (".html", ".json", ".npz")
 

@@ -159,6 +159,15 @@ def share(data: Any, group: Any = None, m: int | None = None) -> list[Batch]:
     group
         The process group; None is the default one.
 
+    Examples
+    --------
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> data = torch.zeros(6, 2), torch.zeros(6)
+    >>> [len(inputs) for inputs, _ in steppe.measures.share(data, m=2)]  # a single worker has all batches
+    [2, 2, 2]
+    >>> dist.destroy_process_group()
+
     """
     return list(as_batches(data, m))[dist.get_rank(group) :: dist.get_world_size(group)]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .landscape import Slice
 from .paths import Path
+from .slices import Slice
 
 
 def caption(drawn: Slice | Path | Sequence[Slice], names: Sequence[str] = ()) -> str:

@@ -35,6 +35,17 @@ class Normalised:
     one_dim
         "zero" keeps biases and norm layers, as in the paper; "whole" treats each of them as one filter.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> direction = steppe.measures.random_direction(objective, scaling=steppe.measures.LAYERS)
+    >>> round(float(direction.vector.norm()), 4), round(float(objective.weights.norm()), 4)
+    (1.4142, 1.4142)
+
     """
 
     each: Literal["filter", "layer"] = "filter"
@@ -81,7 +92,19 @@ class Normalised:
 
 @dataclass(frozen=True)
 class Unscaled:
-    """The direction as it is."""
+    """The direction as it is.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> steppe.measures.random_direction(objective, scaling=steppe.measures.UNSCALED).name
+    'random direction 0 of seed 0, not normalised'
+
+    """
 
     name: ClassVar[str] = "not normalised"
 
@@ -106,6 +129,17 @@ class Direction:
     seed
         Of a random direction.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> ray = steppe.measures.Direction(objective.weights, "the weights")
+    >>> steppe.measures.slice_1d(objective, ray, points=3).losses.tolist()  # at 0, w and 2 w
+    [0.0, 2.5, 10.0]
+
     """
 
     vector: Vector
@@ -114,7 +148,7 @@ class Direction:
 
 
 def random_direction(objective: Objective, seed: int = 0, number: int = 0, scaling: Scaling = FILTERS) -> Direction:
-    """A Gaussian direction.
+    """A Gaussian direction, by default filter-normalised (Li et al. 2018).
 
     Parameters
     ----------
@@ -125,13 +159,45 @@ def random_direction(objective: Objective, seed: int = 0, number: int = 0, scali
     scaling
         `FILTERS`, `LAYERS` or `UNSCALED`: its length relative to the weights.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> direction = steppe.measures.random_direction(objective, seed=3)
+    >>> round(float(direction.vector.norm()), 4)  # as long as the weights of the only filter
+    1.4142
+    >>> direction.name
+    'random direction 0 of seed 3, filter-normalised'
+
     """
     drawn = scaling(objective.draw(seed, number).normal(), objective.weights)
     return Direction(drawn, f"random direction {number} of seed {seed}, {scaling.name}", seed)
 
 
 def random_plane(objective: Objective, seed: int = 0, scaling: Scaling = FILTERS) -> tuple[Direction, Direction]:
-    """Two independent directions of `random_direction`: nearly orthogonal in many dimensions."""
+    """Two independent directions of `random_direction`: nearly orthogonal in many dimensions.
+
+    Parameters
+    ----------
+    objective, seed, scaling
+        As in `random_direction`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> a, b = steppe.measures.random_plane(objective)
+    >>> plane = steppe.measures.slice_2d(objective, a, b, points=3)
+    >>> plane.losses.shape, float(plane.losses[1, 1])  # the weights are in the middle
+    ((3, 3), 2.5)
+
+    """
     return random_direction(objective, seed, 0, scaling), random_direction(objective, seed, 1, scaling)
 
 
@@ -146,6 +212,16 @@ def eigenvectors(objective: Objective, k: int = 2, seed: int = 0, rtol: float = 
         How many.
     seed, rtol
         Of the Lanczos process: its start vector, and the relative residual at which it stops.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> [direction.name for direction in steppe.measures.eigenvectors(objective)]
+    ['eigenvector 1 (eigenvalue 4)', 'eigenvector 2 (eigenvalue 1)']
 
     """
     pairs = Sweep(Curvature(objective), seed).pairs(k, "top", rtol)
@@ -167,6 +243,17 @@ def towards(
         A description of the checkpoint for captions.
     scaling
         As in `random_direction`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> origin = steppe.measures.towards(objective, {"weight": torch.zeros(1, 2)}, "the origin")
+    >>> steppe.measures.slice_1d(objective, origin, points=3).losses.tolist()  # at 2 w, w and 0
+    [10.0, 2.5, 0.0]
 
     """
     move = scaling(weights_from_state(objective, state) - objective.weights, objective.weights)

@@ -26,7 +26,21 @@ Kind = Literal["exact", "unbiased", "plug-in", "lower bound", "upper bound"]
 
 @dataclass(frozen=True)
 class Cost:
-    """Work in passes over all rows: losses (forward only), gradients, Hessian products; and wall-clock seconds."""
+    """Work in passes over all rows, and time; costs can be added and subtracted.
+
+    Parameters
+    ----------
+    losses, gradients, products
+        Forward passes, forward-backward passes, and products with the Hessian, each over all rows.
+    seconds
+        Wall-clock time.
+
+    Examples
+    --------
+    >>> print(steppe.measures.Cost(losses=2, gradients=1) + steppe.measures.Cost(products=3))
+    2 losses + 1 gradient + 3 products
+
+    """
 
     losses: float = 0.0
     gradients: float = 0.0

@@ -33,7 +33,7 @@ HELD_ELSEWHERE = 2**28
 
 
 def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | None = None) -> Tensor:
-    """The squared gradient norm of every row.
+    """The squared gradient norm of every row, by which SharpBalance chooses rows (Lu et al. 2024).
 
     Parameters
     ----------
@@ -51,6 +51,16 @@ def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | 
     Tensor
         ||grad l_j||^2 in the order of the batches, on the CPU in float64. Rows that the objective's `weight` counts as
         0 have trace 0. With a process group, every worker gets the rows of its own batches.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> steppe.measures.fisher_traces(objective)  # the gradients are (2, 0) and (0, 8)
+    tensor([ 4., 64.], dtype=torch.float64)
 
     """
     with measurement_mode(objective.model, objective.statistics):

@@ -17,8 +17,9 @@ from ..core.vector import Space, Vector
 from .batches import Batch
 from .directions import FILTERS, Normalised, weights_from_state
 from .estimate import Estimate, NotFinite
-from .landscape import Array, Slice, empty_slice, evaluate_slice
+from .landscape import evaluate_slice
 from .objective import Objective
+from .slices import Array, Slice, empty_slice
 
 Buffers = Literal["interpolated", "own"]  # running statistics: interpolated like the weights, or the model's own
 
@@ -64,6 +65,17 @@ def distance(
     scaling
         What the normalised distance is relative to.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> a, b = {"weight": torch.tensor([[3.0, 4.0]])}, {"weight": torch.zeros(1, 2)}
+    >>> steppe.measures.distance(objective, a, b)
+    Distance(l2=5.0, relative=1.0, normalised=1.0, cosine=None)
+
     """
     start, end = _point(place, a), _point(place, b)
     move = end - start
@@ -87,7 +99,25 @@ def _point(place: Objective | Space, where: State | Vector) -> Vector:
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """Losses on the straight line from the model's weights, at t = 0, to another checkpoint's, at t = 1."""
+    """Losses on the straight line from the model's weights, at t = 0, to another checkpoint's, at t = 1.
+
+    Parameters
+    ----------
+    along
+        The losses over t, with what was interpolated in its notes; `path` makes it.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    >>> _ = [nn.init.ones_(p) for p in model.parameters()]
+    >>> data = torch.ones(1, 1), torch.ones(1, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> other = {name: -weight for name, weight in model.state_dict().items()}
+    >>> print(steppe.measures.path(objective, other).barrier())  # of ((1 - 2 t) ** 2 - 1) ** 2
+    1 (lower bound): at t = 0.5, the highest of 21 points
+
+    """
 
     along: Slice
 
@@ -185,6 +215,17 @@ def path(
         A description of the other checkpoint for captions.
     tick, resume
         As in `slice_1d`.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    >>> _ = [nn.init.ones_(p) for p in model.parameters()]
+    >>> data = torch.ones(1, 1), torch.ones(1, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> other = {name: -weight for name, weight in model.state_dict().items()}
+    >>> steppe.measures.path(objective, other, points=3).losses.tolist()  # ((1 - 2 t) ** 2 - 1) ** 2
+    [0.0, 1.0, 0.0]
 
     """
     if points < 2:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import torch
 
-from .estimate import Estimate, Kind, weighted
+from .estimate import Estimate, Kind, Measure, weighted
+from .objective import Objective
 
 KINDS: tuple[Kind, ...] = get_args(Kind)  # from the strongest to the weakest
 
@@ -46,3 +48,53 @@ def mean_of(rows: Sequence[tuple[int, list[float]]]) -> Estimate:
     draws = torch.tensor([row for _, row in rows], dtype=torch.float64)
     kind = KINDS[int(draws[:, 2].max())]  # the weakest kind of its parts
     return weighted(draws[:, 0], draws[:, 1], kind)
+
+
+@dataclass(frozen=True)
+class PerBatch(Measure):
+    """m-sharpness: the mean of a measure over single batches, weighted as in the objective (Foret et al. 2021).
+
+    The batches are the draws: the error is that of a sample of batches. Each worker measures its own batches.
+
+    Parameters
+    ----------
+    measure
+        Of one batch.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data, m=1)
+
+    >>> estimate = steppe.measures.PerBatch(steppe.measures.GradientNorm()).estimate(objective)
+    >>> estimate.value, estimate.n  # the mean of |(2, 0)| and |(0, 8)|
+    (5.0, 2)
+
+    """
+
+    measure: Measure
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        rows: list[tuple[int, list[float]]] = []
+        error: Exception | None = None
+        try:
+            for number, batch in objective.each():
+                part = self.measure.estimate(batch, seed)
+                rows.append((number, [part.value, batch.batch_weights[0], float(KINDS.index(part.kind))]))
+                if objective.group is None:
+                    yield mean_of(rows)
+        except Exception as raised:
+            error = raised
+        objective.workers.raise_on_all(error)
+        if objective.group is not None:
+            yield mean_of(objective.workers.all_gather(rows))
+
+    def parts(self, objective: Objective, seed: int = 0) -> BatchEstimates:
+        """The estimate of every batch that this worker holds, with the batch's number; `plot()` draws them."""
+        found = BatchEstimates()
+        for number, batch in objective.each():
+            found.append((number, self.measure.estimate(batch, seed)))
+            found.weights.append(batch.batch_weights[0])
+        return found

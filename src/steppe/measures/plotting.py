@@ -16,8 +16,8 @@ from .._util.offline import write_figure_page
 from .captions import caption, slices_of
 from .charts import spectrum
 from .curvature.lanczos import Density
-from .landscape import Array, Slice
 from .paths import Path
+from .slices import Array, Slice
 
 View = Literal["contour", "surface"]
 LINES = (BLUE, VERMILLION, GREEN, PURPLE)
@@ -45,6 +45,13 @@ def figure(drawn: Slice | Path | Sequence[Slice] | Density, view: View = "contou
         Of a plane: "contour" or "surface".
     log
         Draw the rise on a logarithmic scale instead of a linear one.
+
+    Examples
+    --------
+    >>> objective = steppe.Objective(nn.Linear(2, 1), nn.functional.mse_loss, (torch.eye(2), torch.zeros(2, 1)))
+    >>> line = steppe.measures.slice_1d(objective, objective.weights, points=3)
+    >>> steppe.measures.figure(line).layout.title.text
+    'Loss on a line through the weights'
 
     """
     if isinstance(drawn, Density):
@@ -81,6 +88,16 @@ def write_html(
         The file to write.
     names
         The runs, for the title and the panels: one per slice, or the two ends of a path.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> objective = steppe.Objective(nn.Linear(2, 1), nn.functional.mse_loss, (torch.eye(2), torch.zeros(2, 1)))
+    >>> line = steppe.measures.slice_1d(objective, objective.weights, points=3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     steppe.measures.write_html(line, os.path.join(folder, "line.html"))
+    ...     os.listdir(folder)
+    ['line.html']
 
     """
     fig = _drawn(drawn, names, view, log)

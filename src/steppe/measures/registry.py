@@ -13,28 +13,18 @@ from ..core.arguments import described, refuse_class
 from ..core.ball import Ball
 from ..core.metric import Elementwise, Metric
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, gaussian
+from .ascent import AscentRule, AutoPGD, PowerAscent, ProjectedAscent
 from .curvature.forms import gauss_newton
 from .curvature.measures import Eigenvalue, FrobeniusSquared, LogDeterminant, RelativeFlatness, Trace
 from .estimate import Measure
 from .fisher import FisherTrace
 from .input_curvature import FisherInputCorrelation, InputCurvature
+from .limits import AverageLimit, CurvatureLimit, SlopeLimit
+from .per_batch import PerBatch
 from .precision import Precision
-from .sharpness import (
-    AverageCase,
-    AverageLimit,
-    CurvatureLimit,
-    GradientNorm,
-    Loss,
-    OnData,
-    OneStep,
-    OnNormalisedLogits,
-    PerBatch,
-    Rows,
-    SlopeLimit,
-    box,
-)
+from .sharpness import AverageCase, GradientNorm, Loss, OnData, OneStep, OnNormalisedLogits, Rows, box
 from .universal import ZerothOrder
-from .worst_case import AscentRule, AutoPGD, PowerAscent, ProjectedAscent, Start, WorstCase
+from .worst_case import Start, WorstCase
 
 MAGNITUDE = Elementwise(0.0, everywhere=True)  # c = |w| for every weight, as the paper defines adaptive sharpness
 

@@ -1,10 +1,10 @@
-"""Sharpness: growth of the loss in random directions and at SAM's point, its small-radius limits, m-sharpness."""
+"""Sharpness: growth of the loss in random directions and at SAM's point, and measures of other logits and data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import isfinite
 from typing import Any, Literal
 
 import torch
@@ -16,22 +16,35 @@ from ..core.draw import Draw
 from ..core.metric import Metric
 from ..core.triple import Law, gaussian
 from ..core.vector import Vector
-from .curvature.measures import Eigenvalue, Trace
 from .estimate import Estimate, Measure, NotFinite, check_finite, exact, report_points, summarise
 from .objective import Objective
 from .own_loss import own_loss
-from .per_batch import KINDS, BatchEstimates, mean_of
 from .precision import Precision
 
 
 def box(draw: Draw) -> Vector:
-    """Uniform noise in [-1, 1]^d: the law of the average case in the l_inf ball (A modern look, Tables 1 to 4)."""
+    """Uniform noise in [-1, 1]^d: the law of the average case in the l_inf ball (A modern look, 2023, Tables 1 to 4).
+
+    Parameters
+    ----------
+    draw
+        The random numbers, and the space of the direction.
+
+    Examples
+    --------
+    >>> space = steppe.Space([torch.zeros(2)])
+    >>> draw = steppe.Draw(space, key=(0, 0, 0), weights=space.weights(), grad=space.zeros())
+
+    >>> float(steppe.measures.box(draw).norm(float("inf"))) <= 1
+    True
+
+    """
     return draw.uniform(-1.0, 1.0)
 
 
 @dataclass(frozen=True)
 class AverageCase(Measure):
-    """E L(w + rho T v) - L(w) with v from a symmetric law; Gaussian is A modern look, eq. 1.
+    """E L(w + rho T v) - L(w) with v from a symmetric law; Gaussian is A modern look, 2023, eq. 1.
 
     Every draw is paired with its mirror image, which cancels all odd orders of the loss and most of the noise.
 
@@ -98,6 +111,16 @@ class OneStep(Measure):
     ball
         The radius, metric and norm.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.eye_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> print(steppe.measures.OneStep(steppe.Ball(0.5)).estimate(objective))  # d = (0.5, 0): 0.5 + 0.5 ** 2 / 2
+    0.625 (exact)
+
     """
 
     ball: Ball = field(default_factory=Ball)
@@ -114,52 +137,20 @@ class OneStep(Measure):
 
 
 @dataclass(frozen=True)
-class PerBatch(Measure):
-    """m-sharpness: the mean of a measure over single batches, weighted as in the objective.
-
-    The batches are the draws: the error is that of a sample of batches. Each worker measures its own batches.
-
-    Parameters
-    ----------
-    measure
-        Of one batch.
-
-    """
-
-    measure: Measure
-
-    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        rows: list[tuple[int, list[float]]] = []
-        error: Exception | None = None
-        try:
-            for number, batch in objective.each():
-                part = self.measure.estimate(batch, seed)
-                rows.append((number, [part.value, batch.batch_weights[0], float(KINDS.index(part.kind))]))
-                if objective.group is None:
-                    yield mean_of(rows)
-        except Exception as raised:
-            error = raised
-        objective.workers.raise_on_all(error)
-        if objective.group is not None:
-            yield mean_of(objective.workers.all_gather(rows))
-
-    def parts(self, objective: Objective, seed: int = 0) -> BatchEstimates:
-        """The estimate of every batch that this worker holds, with the batch's number; `plot()` draws them."""
-        found = BatchEstimates()
-        for number, batch in objective.each():
-            found.append((number, self.measure.estimate(batch, seed)))
-            found.weights.append(batch.batch_weights[0])
-        return found
-
-
-@dataclass(frozen=True)
 class NormalisedLogits:
-    """A loss of logits that are divided by their standard deviation over the classes (A modern look, eq. 5).
+    """A loss of logits that are divided by their standard deviation over the classes (A modern look, 2023, eq. 5).
 
     Parameters
     ----------
     loss_fn
         The loss of the divided logits and the target.
+
+    Examples
+    --------
+    >>> loss_fn = steppe.measures.NormalisedLogits(nn.functional.cross_entropy)
+    >>> logits, target = torch.tensor([[1.0, 3.0]]), torch.tensor([1])
+    >>> bool(loss_fn(logits, target) == loss_fn(8 * logits, target))
+    True
 
     """
 
@@ -179,6 +170,16 @@ class OnNormalisedLogits(Measure):
     ----------
     measure
         Of the objective with `NormalisedLogits`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 2, bias=False)
+    >>> _ = nn.init.eye_(model.weight)
+    >>> objective = steppe.Objective(model, nn.functional.cross_entropy, (torch.eye(2), torch.arange(2)))
+
+    >>> loss = steppe.measures.OnNormalisedLogits(steppe.measures.Loss())
+    >>> round(float(loss.estimate(objective)), 4)  # log(1 + exp(-2)), because (1, 0) becomes (2, 0)
+    0.1269
 
     """
 
@@ -212,6 +213,18 @@ class OnData(Measure):
     precision
         Of the passes.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> m_sharpness = steppe.measures.PerBatch(steppe.measures.OneStep(steppe.Ball(0.5)))
+    >>> estimate = steppe.measures.OnData(m_sharpness, m=1).estimate(objective)  # batches of one row
+    >>> round(estimate.value, 4), estimate.n  # the mean of 1.5 ** 2 - 1 and 3 ** 2 - 4
+    (3.125, 2)
+
     """
 
     measure: Measure
@@ -236,90 +249,6 @@ class OnData(Measure):
 
 
 @dataclass(frozen=True)
-class SlopeLimit(Measure):
-    """rho ||T grad L||_q: worst-case sharpness of a small ball away from critical points (Proposition 1).
-
-    Parameters
-    ----------
-    ball
-        The radius rho, the metric T and the norm p with 1/p + 1/q = 1.
-
-    """
-
-    ball: Ball = field(default_factory=Ball)
-
-    def __post_init__(self) -> None:
-        refuse_no_ball(self.ball)
-
-    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        loss, slope = objective.gradient()
-        check_finite(loss)
-        slope = stretch_(slope, self.ball.scales(objective))
-        p = self.ball.p
-        q = inf if p == 1 else (1.0 if p == inf else p / (p - 1))
-        yield exact(float(slope.norm(q)))
-
-
-@dataclass(frozen=True)
-class CurvatureLimit(Measure):
-    """rho^2 / 2 lambda_max(T H T): worst-case sharpness of a small l2 ball at a critical point (Proposition 1).
-
-    At a local maximum the loss does not grow, so a negative eigenvalue counts as 0.
-
-    Parameters
-    ----------
-    ball
-        An l2 ball with one radius.
-    rtol
-        The relative residual at which the eigenvalue search stops.
-
-    """
-
-    ball: Ball = field(default_factory=Ball)
-    rtol: float = 1e-3
-
-    def __post_init__(self) -> None:
-        refuse_no_ball(self.ball)
-
-    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        if self.ball.p != 2 or not isinstance(self.ball.rho, (int, float)):
-            raise ValueError(
-                f"the limit at critical points is an eigenvalue in l2 balls of one radius, not {self.ball}"
-            )
-        factor = self.ball.rho**2 / 2
-        for top in Eigenvalue(rtol=self.rtol, metric=self.ball.metric).running(objective, seed):
-            yield replace(top, value=max(factor * top.value, 0.0), stderr=factor * top.stderr)
-
-
-@dataclass(frozen=True)
-class AverageLimit(Measure):
-    """rho^2 / 2 tr(T H T): average-case sharpness of a small radius with Gaussian noise (Proposition 2).
-
-    Parameters
-    ----------
-    rho
-        The radius.
-    metric
-        The scale T; None is the identity.
-    variance
-        Of the entries of the noise: 1 for Gaussian and sign noise, 1/3 for the box.
-    rtol
-        The relative standard error at which the trace estimate stops.
-
-    """
-
-    rho: float = 0.1
-    metric: Metric | None = None
-    variance: float = 1.0
-    rtol: float = 0.02
-
-    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        factor = self.variance * self.rho**2 / 2
-        for trace in Trace(rtol=self.rtol, metric=self.metric).running(objective, seed):
-            yield replace(trace, value=factor * trace.value, stderr=factor * trace.stderr)
-
-
-@dataclass(frozen=True)
 class GradientNorm(Measure):
     """The l_p norm of the gradient of the mean loss.
 
@@ -327,6 +256,16 @@ class GradientNorm(Measure):
     ----------
     p
         The norm.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> print(steppe.measures.GradientNorm(p=1).estimate(objective))  # |1| + |4|
+    5 (exact)
 
     """
 
@@ -340,7 +279,19 @@ class GradientNorm(Measure):
 
 @dataclass(frozen=True)
 class Loss(Measure):
-    """The mean loss."""
+    """The mean loss.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> print(steppe.measures.Loss().estimate(objective))  # the mean of 1 ** 2 and 2 ** 2
+    2.5 (exact)
+
+    """
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         yield exact(objective.loss())

@@ -19,7 +19,7 @@ BLOCK = 10  # draws per call for Hessian products
 
 @dataclass(frozen=True)
 class ZerothOrder(Measure):
-    """R_rho = phi(mean of psi((L(w + rho v) - L(w)) / rho^2)), from losses alone (universal-SAM paper, Definition 8).
+    """R_rho = phi(mean of psi((L(w + rho v) - L(w)) / rho^2)), from losses alone (Tahmasebi et al. 2024, Definition 8).
 
     Parameters
     ----------
@@ -29,6 +29,17 @@ class ZerothOrder(Measure):
         The radius (0.01: appendix O).
     n
         The number of draws.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.zeros_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> trace = steppe.measures.ZerothOrder(steppe.TRACE, rho=0.1, n=10).estimate(objective)
+    >>> round(float(trace), 4)  # tr(H) / 2d, and the Hessian is the identity
+    0.5
 
     """
 
@@ -56,7 +67,7 @@ class ZerothOrder(Measure):
 
 @dataclass(frozen=True)
 class SecondOrder(Measure):
-    """S = phi(mean of psi(v' H v / 2)), from products with the Hessian (universal-SAM paper, Definition 1).
+    """S = phi(mean of psi(v' H v / 2)), from products with the Hessian (Tahmasebi et al. 2024, Definition 1).
 
     Parameters
     ----------
@@ -64,6 +75,17 @@ class SecondOrder(Measure):
         (phi, psi, mu), e.g. `TRACE`.
     n
         The number of draws.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> trace = steppe.measures.SecondOrder(steppe.TRACE, n=10).estimate(objective)
+    >>> round(float(trace), 4)  # tr(H) / 2d, and the Hessian is the identity
+    0.5
 
     """
 
@@ -99,7 +121,9 @@ def _estimate(triple: Triple, psis: list[Tensor]) -> Estimate:
 
 
 def exponential_integrals(eigenvalues: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """E exp(sigma v' H v / 2) over Gaussian v for every sigma: the product of (1 - sigma lambda_i)^(-1/2), eq. 45.
+    """E exp(sigma v' H v / 2) over Gaussian v for every sigma: the product of (1 - sigma lambda_i)^(-1/2).
+
+    Tahmasebi et al. 2024, eq. 45.
 
     Parameters
     ----------
@@ -107,6 +131,11 @@ def exponential_integrals(eigenvalues: Tensor, sigmas: Sequence[float]) -> Tenso
         Of the Hessian H.
     sigmas
         Numbers with sigma lambda < 1 for every eigenvalue.
+
+    Examples
+    --------
+    >>> steppe.measures.exponential_integrals(torch.tensor([1.0, 7.0]), [-1.0])  # (2 * 8) ** -0.5
+    tensor([0.2500], dtype=torch.float64)
 
     """
     factors = 1 - torch.as_tensor(sigmas, dtype=torch.float64)[:, None] * eigenvalues.double()
@@ -119,15 +148,23 @@ def exponential_integrals(eigenvalues: Tensor, sigmas: Sequence[float]) -> Tenso
 
 
 def spectrum_from_exponentials(integrals: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """The d eigenvalues of a Hessian from d `exponential_integrals` at different non-zero sigmas (Theorem 6).
+    """The d eigenvalues of a Hessian from d `exponential_integrals` at different non-zero sigmas.
 
-    integral^-2 is the polynomial (1 - sigma lambda_1) ... (1 - sigma lambda_d) at sigma. Its d values and p(0) = 1
-    determine its coefficients, which are those of the characteristic polynomial; the roots are the eigenvalues.
+    Tahmasebi et al. 2024, Theorem 6: integral^-2 is the polynomial (1 - sigma lambda_1) ... (1 - sigma lambda_d) at
+    sigma. Its d values and p(0) = 1 determine its coefficients, which are those of the characteristic polynomial; the
+    roots are the eigenvalues.
 
     Parameters
     ----------
     integrals, sigmas
         The integrals, and the sigma of each.
+
+    Examples
+    --------
+    >>> sigmas = [-1.0, -2.0]
+    >>> integrals = steppe.measures.exponential_integrals(torch.tensor([1.0, 7.0]), sigmas)
+    >>> steppe.measures.spectrum_from_exponentials(integrals, sigmas).round(decimals=4)
+    tensor([1., 7.], dtype=torch.float64)
 
     """
     import numpy as np
@@ -144,12 +181,20 @@ def spectrum_from_exponentials(integrals: Tensor, sigmas: Sequence[float]) -> Te
 
 
 def hessian_from_point_masses(form: Callable[[Tensor], float], d: int) -> Tensor:
-    """A symmetric matrix from its form v -> v' H v at the d (d + 1) / 2 points e_i and e_i + e_j (Theorem 7).
+    """A symmetric matrix from its form v -> v' H v at the d (d + 1) / 2 points e_i and e_i + e_j.
+
+    Tahmasebi et al. 2024, Theorem 7.
 
     Parameters
     ----------
     form, d
         The quadratic form, and its dimension.
+
+    Examples
+    --------
+    >>> steppe.measures.hessian_from_point_masses(lambda v: float(2 * v[0] ** 2 + 2 * v[0] * v[1] + 3 * v[1] ** 2), 2)
+    tensor([[2., 1.],
+            [1., 3.]], dtype=torch.float64)
 
     """
     units = torch.eye(d, dtype=torch.float64)

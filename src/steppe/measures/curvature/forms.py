@@ -41,7 +41,26 @@ Form = Callable[[Objective, Sequence[Tensor], Batch], BatchForm]
 
 
 def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> BatchForm:
-    """The Hessian of the batch's mean loss, by differentiating its gradient's graph again."""
+    """The Hessian of the batch's mean loss, by differentiating its gradient's graph again.
+
+    Parameters
+    ----------
+    objective, leaves, batch
+        The loss, the weights as tensors that require gradients, and one of the objective's batches.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    >>> _ = [nn.init.ones_(p) for p in model.parameters()]
+    >>> data = torch.ones(1, 1), torch.zeros(1, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> operator = steppe.measures.Curvature(objective, steppe.measures.hessian)
+    >>> steppe.measures.Dense(operator).matrix  # of (a b) ** 2 at a = b = 1
+    tensor([[2., 4.],
+            [4., 2.]], dtype=torch.float64)
+
+    """
 
     def task(model: nn.Module) -> tuple[Tensor, list[Tensor]]:
         losses = objective.loss_fn(*objective.forward(model, batch))
@@ -68,7 +87,26 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Bat
 
 
 def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> BatchForm:
-    """J' C J with the Jacobian J of the outputs and the Hessian C of the loss in the outputs (Schraudolph 2002)."""
+    """J' C J with the Jacobian J of the outputs and the Hessian C of the loss in the outputs (Schraudolph 2002).
+
+    Parameters
+    ----------
+    objective, leaves, batch
+        The loss, the weights as tensors that require gradients, and one of the objective's batches.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    >>> _ = [nn.init.ones_(p) for p in model.parameters()]
+    >>> data = torch.ones(1, 1), torch.zeros(1, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> operator = steppe.measures.Curvature(objective, steppe.measures.gauss_newton)
+    >>> steppe.measures.Dense(operator).matrix  # of (a b) ** 2 at a = b = 1: 2 J' J with J = (b, a)
+    tensor([[2., 2.],
+            [2., 2.]], dtype=torch.float64)
+
+    """
 
     def task(model: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], Tensor]:
         output, target = objective.forward(model, batch)

@@ -153,6 +153,17 @@ class Density:
     dimension
         Of the operator.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> density = steppe.measures.spectral_density(steppe.measures.Curvature(objective), runs=4)
+    >>> round(float(density.count(low=0)), 4)  # both eigenvalues are positive
+    2.0
+
     """
 
     runs: Sequence[Ritz]
@@ -244,7 +255,7 @@ def quadrature_rule(operator: Operator, steps: int, start: Vector) -> Ritz:
 
 
 def spectral_density(operator: Operator, runs: int = 10, steps: int = 100, seed: int = 0) -> Density:
-    """The spectral density of an operator by stochastic Lanczos quadrature.
+    """The spectral density of an operator by stochastic Lanczos quadrature (Ghorbani et al. 2019).
 
     Parameters
     ----------
@@ -254,6 +265,17 @@ def spectral_density(operator: Operator, runs: int = 10, steps: int = 100, seed:
         The number of random starts, and of Lanczos steps from each.
     seed
         Of the start vectors.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> density = steppe.measures.spectral_density(steppe.measures.Curvature(objective))
+    >>> round(density.smallest, 4), round(density.largest, 4)  # the Hessian is diag(1, 4)
+    (1.0, 4.0)
 
     """
     starts = (random_source(operator, seed, 2, i).normal() for i in range(runs))

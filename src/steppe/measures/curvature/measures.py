@@ -13,9 +13,10 @@ from ...core.draw import seed_of
 from ...core.metric import Metric
 from ..estimate import Estimate, Measure, summarise
 from ..objective import Objective
+from .dense import End
 from .forms import Form, hessian
 from .operator import Curvature
-from .spectrum import End, Spectrum, Sweep
+from .spectrum import Spectrum, Sweep
 from .traces import BLOCK
 
 
@@ -121,7 +122,28 @@ class Trace(SpectralMeasure):
 
 @dataclass(frozen=True)
 class FrobeniusSquared(SpectralMeasure):
-    """The sum of the squared eigenvalues; the parameters are those of `Trace`."""
+    """The sum of the squared eigenvalues.
+
+    Parameters
+    ----------
+    rtol
+        The relative standard error at which the estimate stops.
+    most
+        The maximum number of products.
+    form, metric, by
+        As in `Eigenvalue`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> print(steppe.measures.FrobeniusSquared().estimate(objective))  # 1 ** 2 + 4 ** 2
+    17 (exact)
+
+    """
 
     rtol: float = 0.02
     most: int = 200
@@ -143,6 +165,16 @@ class LogDeterminant(SpectralMeasure):
     form, metric, by
         As in `Eigenvalue`.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> print(steppe.measures.LogDeterminant(by=steppe.measures.Dense).estimate(objective))  # log(1) + log(4)
+    1.38629 (exact): 2 eigenvalues above 0.04
+
     """
 
     cut: float = 1e-2
@@ -163,6 +195,17 @@ class ShiftedLogDeterminant(SpectralMeasure):
         The shift; the sum must be positive definite.
     runs, steps, form, metric, by
         As in `LogDeterminant`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> shifted = steppe.measures.ShiftedLogDeterminant(1.0, by=steppe.measures.Dense)
+    >>> print(shifted.estimate(objective))  # log(1 + 1) + log(4 + 1)
+    2.30259 (exact)
 
     """
 
@@ -186,6 +229,16 @@ class RelativeFlatness(Measure):
         The maximum number of draws.
     rtol
         The relative standard error at which the estimate stops.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.eye_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> float(steppe.measures.RelativeFlatness().estimate(objective))  # |w| ** 2 = 1 times the trace, 5
+    5.0
 
     """
 

@@ -1,31 +1,25 @@
-"""The spectrum of an operator: estimated from products that quantities share, or exact for small models."""
+"""The spectrum of an operator, estimated from products that its quantities share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import isfinite, sqrt
-from typing import Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ...core.basis import flat, unflat
 from ...core.vector import Vector, inverse
 from ..estimate import Estimate, Kind, NotFinite, exact, summarise
+from .dense import Dense, End, check_index
 from .lanczos import Density, Lanczos, Operator, Ritz, quadrature_rule, random_source
 from .traces import BLOCK, Probes
 
-End = Literal["top", "bottom"]
 RANDOM = 0.1  # length of the random part of the start vector, beside a gradient of length 1
 PER_PROBE = 2  # steps of the Krylov space per probe; 1 is much less accurate where the spectrum decays fast
 LEAST_PROBES = 10  # for a standard error that a search may stop at
 DEFLATION_BYTES = 1 << 31  # for vectors of the Krylov space ...
 LEAST_DEFLATION = 15  # ... of which traces take at least so many
-DENSE_MOST = 20_000  # parameters: the matrix takes 3.2 GB then
-COLUMNS = 32  # of a dense matrix per call for products
 
 
 @dataclass(frozen=True)
@@ -55,6 +49,20 @@ class Sweep:
         The largest dimension to which traces let the Krylov space grow, which bounds their memory; 0 is Hutchinson's
         estimator. None takes as many vectors as fit into 2 GiB, but at least 15.
 
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> sweep = steppe.measures.Sweep(steppe.measures.Curvature(objective))
+    >>> [round(pair.value, 4) for pair in sweep.pairs(2)]
+    [4.0, 1.0]
+    >>> *_, trace = sweep.trace()
+    >>> print(trace, sweep.products)  # the trace takes no further product
+    5 (exact) 2
+
     """
 
     def __init__(self, operator: Operator, seed: int = 0, deflate: int | None = None):
@@ -73,7 +81,7 @@ class Sweep:
 
     def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 1e-3, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the k-th eigenvalue from one end until its residual is below rtol times it."""
-        _check_index(self.operator, k, end)
+        check_index(self.operator, k, end)
         enough = 1 if k == 1 else 2 * k + 10  # a low-dimensional invariant space shows by then
         for ritz in self._growing(k, most):
             i = _index(ritz, k, end)
@@ -208,7 +216,25 @@ def _deflation(operator: Operator) -> int:
 
 
 def hutchinson(operator: Operator, seed: int = 0) -> Sweep:
-    """A `Sweep` whose traces are means over random signs, without deflation (Hutchinson 1990); takes its arguments."""
+    """A `Sweep` whose traces are means over random signs, without deflation (Hutchinson 1990).
+
+    Parameters
+    ----------
+    operator, seed
+        As in `Sweep`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> trace = steppe.measures.Trace(by=steppe.measures.hutchinson).estimate(objective)
+    >>> trace.value, trace.kind  # signs have no variance where the Hessian is diagonal
+    (5.0, 'unbiased')
+
+    """
     return Sweep(operator, seed, deflate=0)
 
 
@@ -223,6 +249,17 @@ def diagonal(operator: Operator, n: int = 100, seed: int = 0) -> tuple[Vector, V
         The number of products.
     seed
         Of the signs.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> entries, errors = steppe.measures.diagonal(steppe.measures.Curvature(objective), n=2)
+    >>> entries.tensors, errors.tensors  # signs have no variance where the Hessian is diagonal
+    ([tensor([[1., 4.]])], [tensor([[0., 0.]])])
 
     """
     if n < 2:
@@ -241,11 +278,6 @@ def diagonal(operator: Operator, n: int = 100, seed: int = 0) -> tuple[Vector, V
     return mean, variance.map(lambda x: torch.sqrt(x.clamp(min=0)) / sqrt(n - 1))
 
 
-def _check_index(operator: Operator, k: int, end: End) -> None:
-    if not 1 <= k <= operator.dimension:
-        raise ValueError(f"there are {operator.dimension} eigenvalues, and no {k}-th one from the {end}")
-
-
 def _index(ritz: Ritz, k: int, end: End) -> int:
     """The index of the k-th value from one end, or of the last one."""
     n = len(ritz.values)
@@ -254,72 +286,6 @@ def _index(ritz: Ritz, k: int, end: End) -> int:
 
 def _outermost(ritz: Ritz, k: int, end: End) -> slice:
     return slice(max(len(ritz.values) - k, 0), None) if end == "top" else slice(0, k)
-
-
-class Dense:
-    """The same quantities as `Sweep`, exactly, for one product per parameter.
-
-    Parameters
-    ----------
-    operator
-        A `Curvature`, or any symmetric operator, of at most 20 000 parameters.
-    seed
-        Unused: nothing is random.
-
-    """
-
-    def __init__(self, operator: Operator, seed: int = 0):
-        if operator.dimension > DENSE_MOST:
-            raise ValueError(
-                f"a dense matrix for {operator.dimension} parameters is too large (at most {DENSE_MOST}): use "
-                "Sweep, or choose fewer parameters by only="
-            )
-        self.operator = operator
-
-    @cached_property
-    def matrix(self) -> Tensor:
-        """The operator as a matrix in the order of the parameters, on the CPU."""
-        d, space = self.operator.dimension, self.operator.space
-        rows = []
-        for start in range(0, d, COLUMNS):
-            units = torch.zeros(min(COLUMNS, d - start), d, dtype=space.precision, device=space.device)
-            units[range(len(units)), range(start, start + len(units))] = 1.0
-            images = self.operator.products([unflat(space, unit) for unit in units])
-            rows += [flat(image).double().cpu() for image in images]
-        matrix: Tensor = torch.stack(rows)
-        if not bool(torch.isfinite(matrix).all()):
-            raise NotFinite("the Hessian has entries that are infinite or not a number")
-        return (matrix + matrix.mT) / 2
-
-    @cached_property
-    def spectrum(self) -> Tensor:
-        """All eigenvalues in ascending order."""
-        return cast(Tensor, torch.linalg.eigvalsh(self.matrix))
-
-    def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
-        _check_index(self.operator, k, end)
-        yield exact(float(self.spectrum[-k if end == "top" else k - 1]))
-
-    def trace(self, rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
-        yield exact(float(self.matrix.trace()))
-
-    def frobenius_squared(self, rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
-        yield exact(float(self.matrix.square().sum()))
-
-    def log_determinant(self, cut: float = 1e-2, runs: int = 0, steps: int = 0) -> Iterator[Estimate]:
-        threshold = cut * float(self.spectrum[-1])
-        if threshold <= 0:
-            raise ValueError(f"no eigenvalue is positive (the largest is {self.spectrum[-1]:.3g}): no log-determinant")
-        above = self.spectrum[self.spectrum > threshold]
-        yield exact(float(above.log().sum()), note=f"{len(above)} eigenvalues above {threshold:.3g}")
-
-    def log_determinant_shifted(self, mu: float, runs: int = 0, steps: int = 0) -> Iterator[Estimate]:
-        if float(self.spectrum[0]) + mu <= 0:
-            raise ValueError(
-                f"with mu = {mu:g} the operator is not positive definite: its smallest eigenvalue is "
-                f"{float(self.spectrum[0]):.4g}"
-            )
-        yield exact(float((self.spectrum + mu).log().sum()))
 
 
 Spectrum = Sweep | Dense
