@@ -27,7 +27,7 @@ DESCRIBED |= {f"measures.{name}": getattr(steppe.measures, name) for name in MEA
 # of these, every public method too
 CLASSES = [steppe.SharpnessAware, steppe.Objective, steppe.Estimate, steppe.measures.Results]
 ASSUMED = {"torch": torch, "nn": nn, "steppe": steppe}  # that docs/api/index.md tells readers to import
-FINISHED = ["data", "ensembles", "nn", "theory", "training"]  # packages whose classes and functions are all described
+FINISHED = ["data", "ensembles", "nn", "studies", "theory", "training"]  # all their classes and functions
 UNSIGNED = {"data.DataError"}  # without parameters of their own: an exception that takes a message
 DESCRIBED |= {
     f"{package}.{name}": x
