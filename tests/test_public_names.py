@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -30,6 +33,14 @@ DESCRIBED = {name: x for name, x in DESCRIBED.items() if name not in EXEMPT}
 # of these, every public method too
 CLASSES = [steppe.SharpnessAware, steppe.Objective, steppe.Estimate, steppe.measures.Results]
 ASSUMED = {"torch": torch, "nn": nn, "steppe": steppe}  # that docs/api/index.md tells readers to import
+FINISHED = ["data", "ensembles", "nn", "studies", "theory", "training"]  # all their classes and functions
+UNSIGNED = {"data.DataError"}  # without parameters of their own: an exception that takes a message
+DESCRIBED |= {
+    f"{package}.{name}": x
+    for package in FINISHED
+    for name, x in inspect.getmembers(getattr(steppe, package))
+    if name in dir(getattr(steppe, package)) and (inspect.isclass(x) or inspect.isroutine(x))
+}
 
 
 def test_dir_shows_names_and_packages_and_no_internals() -> None:
@@ -68,11 +79,25 @@ def parameters(x: Any) -> set[str]:
     return {stars.get(p.kind, "") + p.name for p in kinds if not p.name.startswith("_") and p.name != "self"}
 
 
+def fields_with_text(x: Any) -> set[str]:
+    """The fields of a dataclass that have a string below them, which is also the help text of a command's option."""
+    if not inspect.isclass(x):
+        return set()
+    (cls,) = ast.parse(textwrap.dedent(inspect.getsource(x))).body
+    assert isinstance(cls, ast.ClassDef)
+    return {
+        field.target.id
+        for field, below in pairwise(cls.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+    }
+
+
 def documented(x: Any) -> set[str]:
     found = sections(x)
     lists = found.get("Parameters", "") + found.get("Attributes", "")
     heads = [line for line in lists.splitlines() if line and not line.startswith(" ")]
-    return {name for head in heads for name in head.partition(" :")[0].split(", ")}
+    return {name for head in heads for name in head.partition(" :")[0].split(", ")} | fields_with_text(x)
 
 
 def methods() -> Iterator[tuple[str, Any]]:
@@ -84,17 +109,8 @@ def methods() -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_a_docstring_describes_all_parameters_and_has_an_example(name: str) -> None:
-    assert documented(DESCRIBED[name]) == parameters(DESCRIBED[name])
+    assert documented(DESCRIBED[name]) == (set() if name in UNSIGNED else parameters(DESCRIBED[name]))
     assert ">>> " in sections(DESCRIBED[name])["Examples"]
-
-
-ENSEMBLES = [n for n in dir(steppe.ensembles) if inspect.isfunction(getattr(steppe.ensembles, n))]
-
-
-@pytest.mark.parametrize("name", ENSEMBLES)
-def test_a_docstring_of_ensembles_describes_all_parameters(name: str) -> None:
-    described = getattr(steppe.ensembles, name)
-    assert documented(described) == parameters(described)
 
 
 @pytest.mark.parametrize(("name", "method"), list(methods()))

@@ -28,6 +28,13 @@ class Dataset:
         The names of stacked inputs, such as input_ids and attention_mask, by which a model takes them; empty for one
         input without a name.
 
+    Examples
+    --------
+    >>> images = torch.zeros(3, 1, 8, 8, dtype=torch.uint8)
+    >>> dataset = steppe.data.Dataset("mine", images, torch.tensor([0, 1, 0]), classes=("cat", "dog"))
+    >>> len(dataset), dataset.is_images, dataset.rows(dataset.targets == 0).targets
+    (3, True, tensor([0, 0]))
+
     """
 
     name: str
@@ -70,6 +77,13 @@ class Splits:
         Rows for choosing settings.
     held_out
         Rows for methods with held-out passes.
+
+    Examples
+    --------
+    >>> rows = steppe.data.Dataset("line", torch.arange(4.0)[:, None], torch.arange(4.0))
+    >>> splits = steppe.data.Splits(train=rows.rows(slice(3)), test=rows.rows(slice(3, None)))
+    >>> len(splits.train), len(splits.test), splits.validation
+    (3, 1, None)
 
     """
 

@@ -48,6 +48,13 @@ def get(name: str, root: Path | str, progress: bool | None = None, mirror: str |
     mirror
         Another address, or a folder, with files of the same names.
 
+    Examples
+    --------
+    >>> round(steppe.data.CATALOGUE["mnist"].size / 1e6, 1)  # megabytes to download
+    11.6
+    >>> root = steppe.data.get("mnist", "data")  # doctest: +SKIP
+    >>> splits = steppe.data.load("mnist", root)  # doctest: +SKIP
+
     """
     from filelock import FileLock, Timeout
 

@@ -18,7 +18,21 @@ SMALL = 64 * 2**20
 
 
 class DataError(ValueError):
-    """A file or folder that cannot be read as data; the message names it and says what is wrong."""
+    """A file or folder that cannot be read as data; the message names it and says what is wrong.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "rows.npz")
+    ...     _ = file.write_bytes(b"")
+    ...     try:
+    ...         steppe.data.load(f"npz:{file}")
+    ...     except steppe.data.DataError as error:
+    ...         print(str(error).replace(folder, "FOLDER"))
+    FOLDER/rows.npz: not readable arrays of numbers: BadZipFile: File is not a zip file
+
+    """
 
 
 def check_size(path: Path | str, declared: int, stored: int, most: int = MOST_BYTES) -> None:

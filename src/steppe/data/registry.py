@@ -115,6 +115,12 @@ def load(name: str, root: Path | str = "data") -> Splits:
     Splits
         Training and test rows, and validation rows where the data set has them.
 
+    Examples
+    --------
+    >>> splits = steppe.data.load("digits")
+    >>> splits.train.inputs.shape, len(splits.test), splits.train.classes[:3]
+    (torch.Size([1200, 1, 8, 8]), 597, ('0', '1', '2'))
+
     """
     if not _memory.blocks:
         return _read(name, root)

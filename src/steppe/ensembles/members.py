@@ -32,7 +32,32 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Trained:
-    """An ensemble on disk: its settings and its members' runs, finished or not."""
+    """An ensemble on disk: its settings and its members' runs, finished or not.
+
+    Attributes
+    ----------
+    path
+        The folder.
+    config
+        The configuration that the members have in common.
+    ensemble
+        The settings of the ensemble.
+    runs
+        The runs of the members.
+
+    Examples
+    --------
+    `train_ensemble` and `open_ensemble` return one:
+
+    >>> import tempfile
+    >>> small = {"data": "spirals", "model_options": {"width": 4, "depth": 2}, "steps": 1}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = steppe.training.Config(**small, out=folder)
+    ...     trained = steppe.ensembles.train_ensemble(config, steppe.ensembles.Ensemble(2, strategy="deep"))
+    >>> trained.ensemble.strategy, trained.weights, [run.config.seed for run in trained.runs]
+    ('deep', 'last', [0, 1])
+
+    """
 
     path: Path
     config: Config
@@ -59,6 +84,13 @@ def members_of(config: Config, ensemble: Ensemble) -> list[Config]:
         The configuration that the members have in common.
     ensemble
         The settings of the ensemble.
+
+    Examples
+    --------
+    >>> config = steppe.training.Config(method="sam", seed=3)
+    >>> members = steppe.ensembles.members_of(config, steppe.ensembles.Ensemble(2, strategy="deep+sam"))
+    >>> [(member.seed, member.data_seed, member.rho) for member in members]
+    [(3000, 3, 0.2), (3001, 3, 0.2)]
 
     """
     chosen, epochs = strategy(ensemble.strategy), _epochs(config)
@@ -110,6 +142,17 @@ def open_ensemble(path: Path | str, model: str | None = None, trust: bool = Fals
         The folder.
     model, trust
         As in `steppe.training.open_run`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> small = {"data": "spirals", "model_options": {"width": 4, "depth": 2}, "steps": 1}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = steppe.training.Config(**small, out=folder)
+    ...     trained = steppe.ensembles.train_ensemble(config, steppe.ensembles.Ensemble(2, strategy="deep"))
+    ...     again = steppe.ensembles.open_ensemble(folder)
+    >>> [run.finished for run in again.runs]
+    [True, True]
 
     """
     path = Path(path)
@@ -210,6 +253,14 @@ def sharp_sets(scores: NDArray[Any], share: float = 0.5, named: End = "sharpest"
         What happens to rows that no member selected. "normal": plain steps, as in the paper. Otherwise the j-th of
         them belongs to member j mod members, as in the released code; a member's set also has its own share
         ("own-share": CIFAR-100, TinyImageNet) or all shares but its own ("other-shares": CIFAR-10).
+
+    Examples
+    --------
+    Each of two members selects one row of four, which becomes a sharpness-aware row of the other:
+
+    >>> scores = torch.tensor([[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]]).numpy()
+    >>> steppe.ensembles.sharp_sets(scores, share=0.25).tolist()
+    [[False, False, False, True], [True, False, False, False]]
 
     """
     for choice, allowed in ((named, get_args(End)), (rest, get_args(Rest))):

@@ -50,6 +50,13 @@ def error_ratio(logits: Tensor, targets: Tensor) -> Tensor:
     targets
         The classes of the rows.
 
+    Examples
+    --------
+    >>> wrong = torch.eye(3)  # each of three members is wrong on one of three rows
+    >>> logits, targets = torch.stack([1 - wrong, wrong], -1), torch.zeros(3, dtype=torch.long)
+    >>> round(float(steppe.ensembles.error_ratio(logits, targets)), 4)  # two members differ on 2/3, and err on 1/3
+    2.0
+
     """
     return disagreement(logits) / member_error(logits, targets)
 
@@ -70,6 +77,14 @@ def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
         The rows.
     task
         The standardisation of the inputs.
+
+    Examples
+    --------
+    >>> from steppe.training.problem import task_of
+    >>> splits = steppe.data.load("spirals")
+    >>> members = [steppe.nn.build("mlp", (2,), 2, width=4, depth=2) for _ in range(3)]
+    >>> steppe.ensembles.logits(members, splits.test, task_of(splits)).shape
+    torch.Size([3, 1000, 2])
 
     """
     device = dataset.inputs.device
@@ -93,6 +108,14 @@ def predicted(logits: Tensor, by: By = "logits") -> Tensor:
         What to average over members: "logits" (Lu et al. 2024, section 2), or "probabilities" (Lakshminarayanan et al.
         2017).
 
+    Examples
+    --------
+    >>> logits = torch.tensor([[[0.5, 0.5]], [[0.8, 0.2]]]).log()  # two members, one row
+    >>> steppe.ensembles.predicted(logits).exp()  # in proportion to sqrt(0.5 * 0.8) and sqrt(0.5 * 0.2)
+    tensor([[0.6667, 0.3333]])
+    >>> steppe.ensembles.predicted(logits, by="probabilities").exp()
+    tensor([[0.6500, 0.3500]])
+
     """
     if by == "logits":
         return logits.mean(0).log_softmax(-1)
@@ -111,6 +134,12 @@ def accuracy(log_probabilities: Tensor, targets: Tensor) -> Tensor:
     targets
         The classes of the rows.
 
+    Examples
+    --------
+    >>> log_probabilities = torch.tensor([[0.8, 0.2], [0.6, 0.4]]).log()
+    >>> float(steppe.ensembles.accuracy(log_probabilities, torch.tensor([0, 1])))
+    0.5
+
     """
     return (log_probabilities.argmax(-1) == targets).double().mean(-1)
 
@@ -124,6 +153,13 @@ def negative_log_likelihood(log_probabilities: Tensor, targets: Tensor) -> Tenso
         Of a predictor, (rows, classes); more dimensions before them are kept.
     targets
         The classes of the rows.
+
+    Examples
+    --------
+    >>> log_probabilities = torch.tensor([[0.8, 0.2], [0.6, 0.4]]).log()
+    >>> targets = torch.tensor([0, 1])
+    >>> round(float(steppe.ensembles.negative_log_likelihood(log_probabilities, targets)), 4)  # -log(0.8 * 0.4) / 2
+    0.5697
 
     """
     index = targets.expand(log_probabilities.shape[:-1]).unsqueeze(-1)
@@ -143,6 +179,13 @@ def calibration_error(log_probabilities: Tensor, targets: Tensor, bins: int = BI
         The classes of the rows.
     bins
         The number of bins.
+
+    Examples
+    --------
+    >>> log_probabilities = torch.tensor([[0.8, 0.2], [0.8, 0.2]]).log()
+    >>> targets = torch.tensor([0, 1])  # a confidence of 0.8, and an accuracy of 0.5
+    >>> round(float(steppe.ensembles.calibration_error(log_probabilities, targets)), 4)
+    0.3
 
     """
     confidence, guess = log_probabilities.double().exp().max(-1)
@@ -165,6 +208,13 @@ def improvement_rate(logits: Tensor, targets: Tensor, by: By = "logits") -> Tens
     by
         As in `predicted`.
 
+    Examples
+    --------
+    >>> wrong = torch.eye(3)  # each of three members is wrong on one of three rows
+    >>> logits, targets = torch.stack([1 - wrong, wrong], -1), torch.zeros(3, dtype=torch.long)
+    >>> float(steppe.ensembles.improvement_rate(logits, targets))  # the ensemble makes no error
+    1.0
+
     """
     if len(logits) < 2:
         raise ValueError("the improvement rate needs two members, and there is one")
@@ -183,6 +233,13 @@ def over_members(logits: Tensor, statistic: Callable[[Tensor], Tensor], kind: Ki
         A function of the logits of some of the members.
     kind
         The kind of the estimate.
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[[1.0, 0.0]], [[2.0, 0.0]], [[3.0, 0.0]]])  # three members, one row
+    >>> mean = steppe.ensembles.over_members(logits, lambda some: some[..., 0].mean(), "unbiased")
+    >>> mean.value, round(mean.stderr, 4)  # 1 / sqrt(3)
+    (2.0, 0.5774)
 
     """
     try:
@@ -209,6 +266,14 @@ def scored(logits: Tensor, targets: Tensor, by: By = "logits") -> Mapping[str, E
         The members' logits and the classes of the same rows.
     by
         As in `predicted`.
+
+    Examples
+    --------
+    >>> wrong = torch.eye(3)  # each of three members is wrong on one of three rows
+    >>> logits, targets = torch.stack([1 - wrong, wrong], -1), torch.zeros(3, dtype=torch.long)
+    >>> scores = steppe.ensembles.scored(logits, targets)
+    >>> {name: round(scores[name].value, 3) for name in ("member_accuracy", "accuracy", "eir", "der")}
+    {'member_accuracy': 0.667, 'accuracy': 1.0, 'eir': 1.0, 'der': 2.0}
 
     """
     own = logits.log_softmax(-1)

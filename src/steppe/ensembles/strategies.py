@@ -20,7 +20,17 @@ How = Literal["sequence", "processes"]
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Settings of an ensemble: its members, how they differ, what they exchange, and how they are trained."""
+    """Settings of an ensemble: its members, how they differ, what they exchange, and how they are trained.
+
+    Each field has its description below it, which `steppe ensemble --help` shows too.
+
+    Examples
+    --------
+    >>> ensemble = steppe.ensembles.Ensemble(members=2, strategy="sam+", member_radii=[0.05, 0.1])
+    >>> [member.rho for member in steppe.ensembles.members_of(steppe.training.Config(), ensemble)]
+    [0.05, 0.1]
+
+    """
 
     members: int = 3  # SharpBalance paper, section 4.4
     """number of runs"""
@@ -129,6 +139,12 @@ class Strategy:
         The settings that only some strategies read, and that this one does.
     averages
         Whether averages of the weights predict, and not the last weights.
+
+    Examples
+    --------
+    >>> strategy = steppe.ensembles.STRATEGIES["eoa"]
+    >>> strategy.about, strategy.source
+    ('averages of the weights of members without a method', 'Arpit et al. 2022')
 
     """
 

@@ -39,6 +39,18 @@ class Predictors:
     splits
         Its rows.
 
+    Examples
+    --------
+    >>> import tempfile
+    >>> small = {"data": "spirals", "model_options": {"width": 4, "depth": 2}, "steps": 1}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = steppe.training.Config(**small, out=folder)
+    ...     trained = steppe.ensembles.train_ensemble(config, steppe.ensembles.Ensemble(2, strategy="deep"))
+    ...     predictors = steppe.ensembles.Predictors.of(trained)
+    >>> logits, targets = predictors.predictions([predictors.splits.test])
+    >>> logits.shape, targets.shape
+    (torch.Size([2, 1000, 2]), torch.Size([1000]))
+
     """
 
     trained: Trained
@@ -137,6 +149,15 @@ class Report:
     validation
         The scores on validation rows, if there are any: to choose settings by.
 
+    Examples
+    --------
+    `report` returns one. By hand, with one score:
+
+    >>> number = steppe.Estimate(0.75, 0.01, 3, "plug-in")
+    >>> made = steppe.ensembles.Report("runs/a", "deep", None, [], {"accuracy": number}, number, {})
+    >>> made.to_dict()["scores"]["accuracy"]["value"]
+    0.75
+
     """
 
     path: Path
@@ -189,6 +210,17 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
     sharpness
         The measure, by name.
 
+    Examples
+    --------
+    >>> import tempfile
+    >>> small = {"data": "spirals", "model_options": {"width": 4, "depth": 2}, "steps": 1}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = steppe.training.Config(**small, out=folder)
+    ...     trained = steppe.ensembles.train_ensemble(config, steppe.ensembles.Ensemble(2, strategy="deep"))
+    ...     made = steppe.ensembles.report(trained, sharpness="grad_norm")
+    >>> 0 <= made.scores["accuracy"].value <= 1, made.sharpness.value > 0
+    (True, True)
+
     """
     predictors = Predictors.of(trained)
     outputs, targets = predictors.predictions([predictors.splits.test])
@@ -237,6 +269,18 @@ def averaged(reports: Sequence[Report]) -> Report:
     ----------
     reports
         One per ensemble.
+
+    Examples
+    --------
+    >>> reports = [
+    ...     steppe.ensembles.Report(
+    ...         path, "deep", None, [], {"accuracy": steppe.Estimate(value, 0.01, 3, "plug-in")},
+    ...         sharpness=steppe.Estimate(1.0, 0.1, 3, "plug-in"), matrices={},
+    ...     )
+    ...     for path, value in [("seed-0", 0.75), ("seed-1", 0.25)]
+    ... ]
+    >>> steppe.ensembles.averaged(reports).scores["accuracy"].value
+    0.5
 
     """
     first = reports[0]

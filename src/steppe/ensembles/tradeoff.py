@@ -44,6 +44,12 @@ def slope(x: Sequence[float], y: Sequence[float]) -> Estimate:
     x, y
         The points. Those without a logarithm are left out; the slope is NaN if fewer than two different x remain.
 
+    Examples
+    --------
+    >>> fitted = steppe.ensembles.slope([1, 2, 4], [3, 12, 48])  # 3 x^2
+    >>> round(fitted.value, 4), fitted.n
+    (2.0, 3)
+
     """
     pairs = [(log(a), log(b)) for a, b in zip(x, y, strict=True) if 0 < a < inf and 0 < b < inf]
     fitted = least_squares(pairs)
@@ -115,6 +121,18 @@ def slopes(series: Series, diversity: str = "der", rows: str = "test") -> dict[s
         Ensembles by label, such as a width or a strategy.
     diversity, rows
         As in `diversity_of`.
+
+    Examples
+    --------
+    >>> reports = [
+    ...     steppe.ensembles.Report(
+    ...         path, "deep", None, [], {"der": steppe.Estimate(3 * sharpness**2, 0.1, 3, "plug-in")},
+    ...         sharpness=steppe.Estimate(sharpness, 0.1, 3, "plug-in"), matrices={},
+    ...     )
+    ...     for path, sharpness in [("a", 1.0), ("b", 2.0), ("c", 4.0)]
+    ... ]
+    >>> {label: round(fitted.value, 4) for label, fitted in steppe.ensembles.slopes({"deep": reports}).items()}
+    {'deep': 2.0}
 
     """
     return {

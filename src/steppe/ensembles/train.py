@@ -44,6 +44,16 @@ def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: b
     progress
         Whether to show progress; by default only on a terminal.
 
+    Examples
+    --------
+    >>> import tempfile
+    >>> small = {"data": "spirals", "model_options": {"width": 4, "depth": 2}, "steps": 1}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config = steppe.training.Config(**small, out=folder)
+    ...     trained = steppe.ensembles.train_ensemble(config, steppe.ensembles.Ensemble(2, strategy="deep"))
+    ...     sorted(path.name for path in trained.path.iterdir() if path.is_dir())
+    ['member-0', 'member-1']
+
     """
     ensemble = ensemble or Ensemble()
     configs = members_of(config, ensemble)

@@ -35,6 +35,13 @@ class Architecture:
     defaults
         Options whose default differs from that of `make`.
 
+    Examples
+    --------
+    >>> steppe.nn.MODELS["resnet20"].about, steppe.nn.MODELS["resnet20"].fixed
+    ('ResNet-20 for CIFAR, thin, padded shortcuts', {'depth': 20})
+    >>> steppe.nn.MODELS["mlp"].options
+    {'width': 128, 'depth': 6}
+
     """
 
     make: Callable[..., nn.Module]
@@ -114,6 +121,14 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn
     ------
     ValueError
         If the name or an option does not exist, or a value is of the wrong type.
+
+    Examples
+    --------
+    >>> model = steppe.nn.build("mlp", shape=(1, 8, 8), outputs=10, width=4, depth=2)
+    >>> model(torch.zeros(3, 1, 8, 8)).shape
+    torch.Size([3, 10])
+    >>> sum(p.numel() for p in model.parameters())  # 65 * 4 + 5 * 4 + 5 * 10
+    330
 
     """
     shape = tuple(shape)

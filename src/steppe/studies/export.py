@@ -41,6 +41,18 @@ def export_table(table: Table, path: str | os.PathLike[str], shape: Shape = "run
     Path
         The file.
 
+    Examples
+    --------
+    >>> runs = [
+    ...     steppe.studies.Run(f"key {i}", f"run {i}", {"lr": i / 10}, {}, "done", {"test_error": i / 100})
+    ...     for i in range(2)
+    ... ]
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = steppe.studies.export_table(steppe.studies.Table(runs), f"{folder}/runs.csv")
+    ...     path.read_text().splitlines()[-1]
+    'key 1,run 1,done,,0.1,0.01,'
+
     """
     if shape not in ROWS:
         raise ValueError(unknown("shape of a table", shape, ROWS))
@@ -61,6 +73,22 @@ def export_findings(findings: Findings, path: str | os.PathLike[str]) -> Path:
     -------
     Path
         The file.
+
+    Examples
+    --------
+    >>> runs = [
+    ...     steppe.studies.Run(
+    ...         f"{method} {seed}", "", {"method": method, "seed": seed}, {}, "done", {"test_error": error + seed / 100}
+    ...     )
+    ...     for method, error in [("none", 0.02), ("sam", 0.01)]
+    ...     for seed in range(4)
+    ... ]
+    >>> found = steppe.studies.correlate.findings(steppe.studies.Table(runs))
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = steppe.studies.export_findings(found, f"{folder}/findings.csv")
+    ...     path.read_text().splitlines()[-1].split(",")[:4]
+    ['comparison', 'sam', 'none', 'test_error']
 
     """
     predictions = [

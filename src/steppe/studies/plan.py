@@ -82,13 +82,22 @@ class Study:
     table : sequence of TableSpec
         Tables of results.
     budgets : mapping
-        Changes of the file by name, such as a smaller grid; `budget` is the name of the one that applies.
+        Changes of the file by name, such as a smaller grid.
+    budget : str
+        The name of the one that applies; empty for none.
     out : str
         The study's folder; defaults to studies/NAME. A budget has a folder of its own in it.
     title, question, notes : str
         Texts for readers of the report: a heading, the question that the study answers, and anything else.
     file : str, optional
         The file that the study was read from.
+
+    Examples
+    --------
+    >>> content = {"base": {"data": "digits", "epochs": 5}, "grid": {"lr": [0.1, 0.2], "seed": [0, 1]}}
+    >>> study = steppe.studies.Study.of(content, "rates")
+    >>> str(study.folder), list(study.grid.axes), study.targets
+    ('studies/rates', ['lr', 'seed'], ('test_error', 'gap'))
 
     """
 

@@ -40,6 +40,15 @@ class StudyResult:
     tables : sequence of Summary
         The tables of the study's file.
 
+    Examples
+    --------
+    `run` of `steppe.studies.run` returns one. By hand:
+
+    >>> import pathlib
+    >>> result = steppe.studies.StudyResult(pathlib.Path("studies/rates"), 6, 5, {"lr=9": "the loss is not finite"})
+    >>> result.planned, result.done, list(result.failures)
+    (6, 5, ['lr=9'])
+
     """
 
     folder: Path

@@ -8,16 +8,14 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime
-from math import isnan, nan
+from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 
-from .._util.export import json_safe
 from .._util.untrusted import from_json
 from . import schema
 from .schema import insert
+from .stored_values import columns_of, text_of, time_now
 from .table import Measured, Run, Table
 
 # a finished cell stays done while a measure is added to it; a failed cell that is computed again is running
@@ -43,7 +41,26 @@ class Planned(Protocol):
 
 
 class Store:
-    """The records of a study: `with Store.open(path) as store: ...`. Use one object per process and thread."""
+    """The records of a study: `with Store.open(path) as store: ...`. Use one object per process and thread.
+
+    Parameters
+    ----------
+    path : Path
+        The SQLite file.
+    db : sqlite3.Connection
+        A connection to it; `open`, `join` and `reading` make one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, steppe.studies.Store.open(f"{folder}/study.sqlite") as store:
+    ...     _ = store.add([steppe.studies.Run("key", "a run", {"lr": 0.1}, {}, "open")])
+    ...     _ = store.record("key", targets={"test_error": 0.25})
+    ...     table = store.table()
+    >>> table.runs[0].state, table.runs[0].targets
+    ('done', {'test_error': 0.25})
+
+    """
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path = path
@@ -109,7 +126,7 @@ class Store:
             The number of new cells.
 
         """
-        rows = [(c.key, c.name, _text(c.config), _text(c.groups), _now()) for c in cells]
+        rows = [(c.key, c.name, text_of(c.config), text_of(c.groups), time_now()) for c in cells]
         with self._writing() as db:
             new = 0
             for row in rows:
@@ -199,12 +216,12 @@ class Store:
             The names that already had a record.
 
         """
-        errors = target_errors or {}
-        rows = [("target", n, _row({"value": v, "stderr": errors.get(n, nan)})) for n, v in (targets or {}).items()]
-        rows += [("meta", n, _row({"value": v})) for n, v in (meta or {}).items()]
-        rows += [("measure", n, _row(e)) for n, e in (measures or {}).items()]
+        targets, errors = targets or {}, target_errors or {}
+        rows = [("target", n, columns_of({"value": v, "stderr": errors.get(n, nan)})) for n, v in targets.items()]
+        rows += [("meta", n, columns_of({"value": v})) for n, v in (meta or {}).items()]
+        rows += [("measure", n, columns_of(e)) for n, e in (measures or {}).items()]
         with self._writing() as db:
-            cell, now, software = self._id(key), _now(), _text(versions or {})
+            cell, now, software = self._id(key), time_now(), text_of(versions or {})
             insert(db, "origins", (software,), unless_there=True)
             origin = int(db.execute("SELECT id FROM origins WHERE versions = ?", (software,)).fetchone()[0])
             new = [
@@ -214,7 +231,7 @@ class Store:
             for name, error in (failures or {}).items():
                 insert(db, "failures", (cell, name, error, now))
             for i, record in enumerate(curves):
-                insert(db, "curves", (cell, int(record.get("epoch", i)), _text(record)), unless_there=True)
+                insert(db, "curves", (cell, int(record.get("epoch", i)), text_of(record)), unless_there=True)
             if done:
                 insert(db, "finished", (cell, now), unless_there=True)
                 db.execute("DELETE FROM claims WHERE cell = ?", (cell,))
@@ -224,13 +241,13 @@ class Store:
         """Record that a cell failed, and end its claim; it may be computed again."""
         with self._writing() as db:
             cell = self._id(key)
-            insert(db, "failures", (cell, "", error, _now()))
+            insert(db, "failures", (cell, "", error, time_now()))
             db.execute("DELETE FROM claims WHERE cell = ?", (cell,))
 
     def note(self, name: str, value: Any) -> None:
         """Store a fact about the study, such as its file; the last one of a name counts."""
         with self._writing() as db:
-            insert(db, "notes", (name, _text(value), _now()))
+            insert(db, "notes", (name, text_of(value), time_now()))
 
     def notes(self) -> dict[str, Any]:
         """The facts about the study by name."""
@@ -321,28 +338,3 @@ class Store:
         if not rows:
             raise ValueError(f"there is no cell {key!r} in {self.path}: plan it with add() first")
         return int(rows[0][0])
-
-
-def _row(estimate: Any) -> tuple[Any, ...]:
-    """An estimate, or a mapping like one, as the columns from value to complete."""
-    e = asdict(estimate) if is_dataclass(estimate) and not isinstance(estimate, type) else estimate
-    if not isinstance(e, Mapping) or "value" not in e:
-        raise TypeError(f"a record has a value, and perhaps stderr, n, kind and cost; {estimate!r} has not")
-    cost = dict(e.get("cost") or {})
-    seconds = cost.pop("seconds", e.get("seconds"))  # in a column of its own: the rest is equal in many runs
-    value, stderr, seconds = (_number(v) for v in (e["value"], e.get("stderr"), seconds))
-    head = (value, stderr, int(e.get("n", 1)), str(e.get("kind", "")), _text(cost), seconds)
-    return (*head, str(e.get("note", "")), int(e.get("complete", True)))
-
-
-def _text(value: Any) -> str:
-    """JSON that is equal for equal values; numbers that are not finite are null."""
-    return json.dumps(json_safe(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None or isnan(value) else float(value) + 0.0  # SQLite has no -0.0

@@ -41,6 +41,12 @@ class Measured:
     complete : bool
         Whether all draws were made.
 
+    Examples
+    --------
+    >>> trace = steppe.studies.Measured(2.5, stderr=0.1, n=16, kind="unbiased")
+    >>> trace.value, trace.complete
+    (2.5, True)
+
     """
 
     value: float
@@ -74,6 +80,13 @@ class Run:
     error : str
         Why the cell failed.
 
+    Examples
+    --------
+    >>> config = {"method": "sam", "method_options": {"n": 2}}
+    >>> run = steppe.studies.Run("key", "sam n=2", config, {}, "done", targets={"test_error": 0.25})
+    >>> run.targets["test_error"], run.setting("method_options.n"), run.setting("lr")
+    (0.25, 2, None)
+
     """
 
     key: str
@@ -95,7 +108,27 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One quantity over all runs of a table: values and standard errors, nan if missing."""
+    """One quantity over all runs of a table: values and standard errors, nan if missing.
+
+    Attributes
+    ----------
+    name : str
+        The measure or the target.
+    values, errors : array of float
+        One number per run, and their standard errors.
+
+    Examples
+    --------
+    A `Table` makes them:
+
+    >>> runs = [
+    ...     steppe.studies.Run(f"key {i}", f"run {i}", {"lr": i / 10}, {}, "done", {"test_error": i / 100})
+    ...     for i in range(2)
+    ... ]
+    >>> steppe.studies.Table(runs).target("test_error")
+    Column(name='test_error', values=array([0.  , 0.01]), errors=array([nan, nan]))
+
+    """
 
     name: str
     values: Floats
@@ -104,7 +137,24 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """The runs of a study in the order of its plan."""
+    """The runs of a study in the order of its plan.
+
+    Parameters
+    ----------
+    runs : list of Run
+        The runs.
+
+    Examples
+    --------
+    >>> runs = [
+    ...     steppe.studies.Run(f"key {i}", f"run {i}", {"lr": i / 10}, {}, "done", {"test_error": i / 100})
+    ...     for i in range(2)
+    ... ]
+    >>> table = steppe.studies.Table(runs)
+    >>> len(table), table.targets, table.settings(), len(table.where(lambda run: run.setting("lr") > 0))
+    (2, ['test_error'], ['lr'], 1)
+
+    """
 
     runs: list[Run]
 

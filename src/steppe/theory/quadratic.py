@@ -33,6 +33,12 @@ def unrolled(curvature: Array, start: Array, teacher: Array, eta: float, rho: fl
     steps
         The number of steps k.
 
+    Examples
+    --------
+    >>> one = torch.ones(1).double().numpy()
+    >>> steppe.theory.unrolled(one, start=one, teacher=0 * one, eta=0.25, rho=1.0, steps=2)  # B = 1 - 0.25 - 0.25
+    array([0.25])
+
     """
     weights: Array = teacher + contraction(curvature, eta, rho) ** steps * (start - teacher)
     return weights
@@ -48,7 +54,27 @@ def unrolled_sum(curvature: Array, start: Array, teacher: Array, eta: float, rho
 
 @dataclass(frozen=True)
 class BallMaximum:
-    """The maximum of a quadratic in a ball: its value relative to the centre, its point and its Lagrange multiplier."""
+    """The maximum of a quadratic in a ball: its value relative to the centre, its point and its Lagrange multiplier.
+
+    Attributes
+    ----------
+    value
+        The maximum, relative to the value at the centre.
+    point
+        Where it is, relative to the centre.
+    multiplier
+        The Lagrange multiplier mu.
+
+    Examples
+    --------
+    `ball_maximum` returns one:
+
+    >>> curvature, gradient = torch.tensor([[1.0, 3.0], [0.0, 0.0]]).double().numpy()
+    >>> top = steppe.theory.ball_maximum(curvature, gradient, radius=2.0)  # along the top eigenvector
+    >>> float(top.value), top.point, float(top.multiplier)
+    (6.0, array([0., 2.]), 3.0)
+
+    """
 
     value: Array
     point: Array
@@ -72,6 +98,13 @@ def ball_maximum(curvature: Array, gradient: Array, radius: float, iterations: i
         The radius of the ball.
     iterations
         The largest number of Newton steps.
+
+    Examples
+    --------
+    >>> curvature, gradient = torch.tensor([[1.0, 1.0], [3.0, 4.0]]).double().numpy()
+    >>> top = steppe.theory.ball_maximum(curvature, gradient, radius=0.5)
+    >>> float(top.value), top.point  # 0.5 * 5 + 0.5^2 / 2
+    (2.625, array([0.3, 0.4]))
 
     """
     curvature, gradient = np.broadcast_arrays(curvature, gradient)
@@ -112,6 +145,12 @@ def ascent(curvature: Array, gradient: Array, radius: float, step: float = 0.01,
         The radius of the ball.
     step, steps
         The step size and the number of steps. Defaults: appendix C.3.
+
+    Examples
+    --------
+    >>> curvature, gradient = torch.tensor([[0.0], [1.0]]).double().numpy()
+    >>> steppe.theory.ascent(curvature, gradient, radius=1.0, step=0.5, steps=3)
+    array([0.5, 1. , 1. ])
 
     """
     curvature, gradient = np.broadcast_arrays(curvature, gradient)

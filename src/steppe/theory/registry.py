@@ -27,6 +27,12 @@ class Entry:
     recipe
         Its other name in `steppe reproduce`, if it is a figure of one of the papers.
 
+    Examples
+    --------
+    >>> entry = steppe.theory.NAMED["small-radius"]
+    >>> entry.paper, entry.about
+    ('Andriushchenko et al. 2023', 'sharpness over its limit, against the radius')
+
     """
 
     module: str
@@ -91,6 +97,11 @@ def find(name: str) -> Entry:
     name
         A name in `NAMED`; for another one, the error suggests the nearest.
 
+    Examples
+    --------
+    >>> steppe.theory.find("edge-of-stability").paper
+    'Naganuma et al. 2024'
+
     """
     if name not in NAMED:
         raise ValueError(unknown("study", name, NAMED))
@@ -106,6 +117,13 @@ def run(name: str, settings: Settings | None = None) -> Result:
         A name in `NAMED`.
     settings
         Seed, sizes and progress; the defaults by default.
+
+    Examples
+    --------
+    >>> settings = steppe.theory.Settings(sizes={"columns": (2, 4), "power": 1})
+    >>> result = steppe.theory.run("wishart-moments", settings)
+    >>> [round(row["exact_0"], 4) for row in result.data["by_columns"]]  # phi(1, 0) of 40 x 2 and of 80 x 4
+    [0.04, 0.05]
 
     """
     return find(name).load()(settings or Settings())

@@ -36,6 +36,13 @@ class Settings:
     tick
         Called with the number of points done and their total.
 
+    Examples
+    --------
+    >>> settings = steppe.theory.Settings(quick=True, sizes={"columns": 10})
+    >>> sizes = settings.of(steppe.theory.Protocol(), matrices=5)  # 5 matrices in quick studies
+    >>> sizes.matrices, sizes.columns, sizes.rows
+    (5, 10, 3000)
+
     """
 
     seed: int = 0
@@ -67,6 +74,12 @@ class Result:
     words
         The findings, as sentences.
 
+    Examples
+    --------
+    >>> result = steppe.theory.Result({"ratio": torch.tensor([1.0, float("inf")]).numpy()}, {}, ["It diverges."])
+    >>> result.plain()
+    {'ratio': [1.0, None]}
+
     """
 
     data: Mapping[str, Any]
@@ -90,6 +103,14 @@ def save(result: Result, name: str, out: str | os.PathLike[str], settings: Setti
         A folder, or a file that ends in .html or .json; the other file then has the same stem.
     settings
         The settings of the result, recorded with the day.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> result = steppe.theory.Result({"ratio": 1.0}, {}, ["The ratio is 1."])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path.name for path in steppe.theory.save(result, "mine", folder)]
+    ['mine.html', 'mine.json']
 
     """
     path = check_path(out)

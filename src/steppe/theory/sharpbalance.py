@@ -36,6 +36,13 @@ class Training:
     teacher
         The norm of w*.
 
+    Examples
+    --------
+    >>> law = steppe.theory.Wishart(rows=40, columns=10)
+    >>> training = steppe.theory.Training(law, eta=0.1, rho=0.0, steps=1, radius=0.1, sigma=1.0, teacher=1.0)
+    >>> training.part(2).law.ratio, round(training.phi.limit(1, 0), 6)  # 1 - 0.1 * 4
+    (2.0, 0.6)
+
     """
 
     law: Wishart

@@ -45,6 +45,13 @@ class Protocol:
     teacher
         The root mean square of the teacher's weights: ||w*|| = teacher sqrt(columns).
 
+    Examples
+    --------
+    >>> protocol = steppe.theory.Protocol(rows=600, columns=30, parts=3)
+    >>> training = protocol.training(eta=0.01, rho=0.1, steps=10)
+    >>> training.law.ratio, training.part(protocol.parts).law
+    (20.0, Wishart(rows=200, columns=30))
+
     """
 
     matrices: int = 50
@@ -75,27 +82,81 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Measured:
-    """Diversity and sharpness of simulated ensembles, one value per matrix."""
+    """Diversity and sharpness of simulated ensembles, one value per matrix.
 
-    diversity: Array  # sample variance of the members' predictions, averaged over test rows
-    sharpness: Array  # of the expected member
-    climbed: Array  # the same by projected ascent, a lower bound
-    sampled: Array  # of the mean of the drawn members instead of the expected member
-    alone: Array  # of the expected member of each part, averaged over parts
+    Attributes
+    ----------
+    diversity
+        The sample variance of the members' predictions, averaged over test rows.
+    sharpness
+        Of the expected member.
+    climbed
+        The same by projected ascent, a lower bound.
+    sampled
+        Of the mean of the drawn members instead of the expected member.
+    alone
+        Of the expected member of each part, averaged over parts.
+
+    Examples
+    --------
+    The methods of `Draws` return one:
+
+    >>> protocol = steppe.theory.Protocol(matrices=2, starts=3, rows=8, columns=2, test_rows=5, parts=2)
+    >>> measured = steppe.theory.draw(protocol).sam(eta=0.05, rho=0.1, steps=5)
+    >>> measured.diversity.shape, bool((measured.climbed <= measured.sharpness).all())
+    ((2,), True)
+
+    """
+
+    diversity: Array
+    sharpness: Array
+    climbed: Array
+    sampled: Array
+    alone: Array
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Data matrices, starts and test rows, each in the eigenbasis of its matrix."""
+    """Data matrices, starts and test rows, each in the eigenbasis of its matrix.
+
+    Attributes
+    ----------
+    protocol
+        The sizes.
+    curvature
+        The eigenvalues of A^T A, (matrices, columns).
+    teacher
+        The minimum w*, (matrices, columns).
+    starts
+        The initial weights, (matrices, starts, columns).
+    test
+        T^T T / test rows, (matrices, columns, columns).
+    part_curvature
+        The eigenvalues of the parts, (matrices, parts, columns).
+    part_basis
+        Their eigenvectors in the basis of the whole, (matrices, parts, columns, columns).
+    part_of
+        The part on which SharpBalance trains each member, (matrices, starts).
+
+    Examples
+    --------
+    `draw` returns them:
+
+    >>> protocol = steppe.theory.Protocol(matrices=2, starts=3, rows=8, columns=2, test_rows=5, parts=2)
+    >>> draws = steppe.theory.draw(protocol, parts=True)
+    >>> draws.curvature.shape, draws.starts.shape, draws.sharpbalance(eta=0.05, rho=0.1, steps=5).diversity.shape
+    ((2, 2), (2, 3, 2), (2,))
+
+    """
 
     protocol: Protocol
-    curvature: Array  # (matrices, columns): eigenvalues of A^T A
-    teacher: Array  # (matrices, columns)
-    starts: Array  # (matrices, starts, columns)
-    test: Array  # (matrices, columns, columns): T^T T / test rows
-    part_curvature: Array | None  # (matrices, parts, columns)
-    part_basis: Array | None  # (matrices, parts, columns, columns): eigenvectors of the parts in the basis of the whole
-    part_of: NDArray[np.int64]  # (matrices, starts): the part on which SharpBalance trains each member
+    curvature: Array
+    teacher: Array
+    starts: Array
+    test: Array
+    part_curvature: Array | None
+    part_basis: Array | None
+    part_of: NDArray[np.int64]
 
     def sam(self, eta: float, rho: float, steps: int) -> Measured:
         """Members trained on all rows."""
@@ -141,6 +202,13 @@ def draw(protocol: Protocol, seed: int = 0, parts: bool = False, tick: Tick = la
         Whether to diagonalise the parts too, as `Draws.sharpbalance` needs.
     tick
         Called with the number of matrices done and their total.
+
+    Examples
+    --------
+    >>> protocol = steppe.theory.Protocol(matrices=2, starts=3, rows=8, columns=2, test_rows=5, parts=2)
+    >>> draws = steppe.theory.draw(protocol, seed=1)
+    >>> bool((draws.sam(eta=0.0, rho=0.1, steps=5).sharpness > 0).all())  # no step: the initial weights
+    True
 
     """
     matrices = []

@@ -34,6 +34,12 @@ class Wishart:
     rows, columns
         The shape of A.
 
+    Examples
+    --------
+    >>> law = steppe.theory.Wishart(rows=2, columns=1)  # chi-squared with two degrees of freedom
+    >>> law.moment(2), law.limit_moment(2)  # 2 * (2 + 2), and 2 + 2^2
+    (Fraction(8, 1), Fraction(6, 1))
+
     """
 
     rows: int
@@ -159,6 +165,14 @@ class Phi:
         The distribution of A^T A.
     eta, rho
         SAM's step size and radius.
+
+    Examples
+    --------
+    >>> phi = steppe.theory.Phi(steppe.theory.Wishart(rows=20, columns=10), eta=0.1, rho=0.5)
+    >>> phi.printed_sum(1, 0)  # 1 - 0.1 * 2 - 0.1 * 0.5 * (2 + 2^2)
+    Fraction(1, 2)
+    >>> round(phi.limit(1, 0), 6)
+    0.5
 
     """
 

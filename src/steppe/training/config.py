@@ -31,7 +31,20 @@ OWN_STEP_SIZE = {  # SA-SAM paper: Algorithm 1 has no momentum, Remark 1 a small
 
 @dataclass(frozen=True)
 class Config:
-    """One training run: data, model, method, base optimizer, schedule, evaluation and output."""
+    """One training run: data, model, method, base optimizer, schedule, evaluation and output.
+
+    Each field has its description below it, which `steppe train --help` shows too.
+
+    Examples
+    --------
+    >>> config = steppe.training.Config(data="digits", model="mlp", method="sam", rho=0.1, epochs=2)
+    >>> config.lr, config.schedule, config.batch_size  # defaults
+    (0.1, 'cosine', 128)
+    >>> steppe.training.Config(epochs=0)
+    Traceback (most recent call last):
+    ValueError: epochs is 0, and has to be 1 or more
+
+    """
 
     data: str = "digits"
     """data set by name, `folder:PATH`, or `npz:PATH`; `flowers102@64` for pictures of 64 x 64"""

@@ -60,6 +60,15 @@ def train(config: Config, progress: bool | None = None, until: int | None = None
     ValueError
         If the configuration names something unknown, or the folder holds a run with another configuration.
 
+    Examples
+    --------
+    >>> import tempfile
+    >>> small = {"data": "spirals", "model_options": {"width": 4, "depth": 2}, "steps": 1}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = steppe.training.train(steppe.training.Config(**small, out=folder))
+    >>> run.finished, run.result["step"], run.result["passes"]  # SAM takes two passes
+    (True, 1, 2)
+
     """
     with ExitStack() as stack:
         stop_request = stack.enter_context(stop_signals())

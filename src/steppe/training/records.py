@@ -57,6 +57,18 @@ class Logger(Protocol):
     epoch twice. A logger may also have an attribute `last_step`, read after `log_params`: the step of the last record
     that it has, 0 for none. Each start of the run then hands over the records after it, for example those that a killed
     process could not log.
+
+    Examples
+    --------
+    >>> class Printer:
+    ...     def __init__(self, folder): ...
+    ...     def log_params(self, params): ...
+    ...     def log_metrics(self, step, metrics): print(step, metrics["test_accuracy"])
+    ...     def close(self): ...
+    >>> logger = Printer("runs/a")  # `train` builds it from loggers=["package.module:Printer"]
+    >>> logger.log_metrics(10, {"test_accuracy": 0.75})
+    10 0.75
+
     """
 
     def log_params(self, params: Mapping[str, Any]) -> None:

@@ -48,6 +48,18 @@ class Run:
     trust
         Whether run.yaml may name any code as its model.
 
+    Examples
+    --------
+    `train` and `open_run` return one:
+
+    >>> import tempfile
+    >>> small = {"data": "spirals", "model_options": {"width": 4, "depth": 2}, "steps": 1}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = steppe.training.train(steppe.training.Config(**small, out=folder))
+    ...     weights = run.weights()
+    >>> run.config.method, len(run.records), weights["head.weight"].shape
+    ('sam', 1, torch.Size([2, 4]))
+
     """
 
     path: Path
@@ -142,6 +154,16 @@ def open_run(path: Path | str, model: str | None = None, trust: bool = False) ->
         models of steppe are built: `Run.model` and `Run.objective` raise for others, and no code is imported.
     trust
         Build the model whatever `run.yaml` names. That runs code of whoever made the folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> small = {"data": "spirals", "model_options": {"width": 4, "depth": 2}, "steps": 1}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = steppe.training.train(steppe.training.Config(**small, out=folder))
+    ...     loss = steppe.training.open_run(folder).objective(part="test", rows=1000).loss()
+    >>> abs(loss - run.result["test_loss"]) < 1e-5
+    True
 
     """
     path = Path(path)

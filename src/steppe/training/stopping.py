@@ -16,7 +16,30 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(RuntimeError):
-    """A signal stopped the run after it wrote a checkpoint; rerun the command to resume."""
+    """A signal stopped the run after it wrote a checkpoint; rerun the command to resume.
+
+    Parameters
+    ----------
+    path
+        The folder of the run.
+    position
+        How far it is.
+    why
+        The name of the signal.
+
+    Examples
+    --------
+    A script that a scheduler starts again after the exit code 75:
+
+    >>> def main(config):
+    ...     try:
+    ...         steppe.training.train(config)
+    ...     except steppe.training.Stopped as stopped:
+    ...         raise SystemExit(stopped.exit_code)
+    >>> steppe.training.Stopped.exit_code
+    75
+
+    """
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again later
 

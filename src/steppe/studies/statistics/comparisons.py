@@ -51,9 +51,13 @@ class Comparison:
     contender, reference, target : str
         Names; a contender with its options, such as "sam rho=0.1".
     verdict : {"better", "worse", "no difference seen", "cannot tell"}
-        The conclusion, and `why` in a few words.
+        The conclusion.
+    why, sentence : str
+        The reason in a few words, and the comparison in a sentence.
     difference, low, high : float
         Mean of contender minus reference over pairs, with its 95 % interval. Negative is better.
+    error, freedom : float, int
+        The standard error of the difference, and its degrees of freedom.
     mean, reference_mean : float
         Means of the target over the pairs.
     p, p_corrected : float
@@ -68,6 +72,19 @@ class Comparison:
         Mean training cost per run; nan if it is not stored.
     warning : str
         Why the difference may be one of training length; empty if there is no sign of that.
+
+    Examples
+    --------
+    >>> runs = [
+    ...     steppe.studies.Run(
+    ...         f"{method} {seed}", "", {"method": method, "seed": seed}, {}, "done", {"test_error": error + seed / 100}
+    ...     )
+    ...     for method, error in [("none", 0.02), ("sam", 0.01)]
+    ...     for seed in range(4)
+    ... ]
+    >>> (comparison,) = steppe.studies.correlate.findings(steppe.studies.Table(runs)).comparisons
+    >>> comparison.contender, round(comparison.difference, 4), comparison.wins, comparison.verdict
+    ('sam', -0.01, 4, 'better')
 
     """
 

@@ -47,6 +47,21 @@ class Findings:
     measure_sentences : mapping of str to str
         One sentence per measure.
 
+    Examples
+    --------
+    >>> runs = [
+    ...     steppe.studies.Run(
+    ...         f"key {i}", f"run {i}", {"lr": i / 10}, {}, "done", {"test_error": i / 100},
+    ...         {"trace": steppe.studies.Measured(2.0 * i)},
+    ...     )
+    ...     for i in range(6)
+    ... ]
+    >>> found = steppe.studies.correlate.findings(steppe.studies.Table(runs))
+    >>> found.sentence
+    'trace predicts test_error (6 runs of 6 configurations).'
+    >>> found.of("trace", "test_error").verdict
+    'predicts'
+
     """
 
     runs: int

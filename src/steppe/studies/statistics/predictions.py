@@ -63,7 +63,9 @@ class Finding:
     hypothesis : {"strong", "within groups", "weak"}
         Which pairs of runs are compared.
     verdict : {"predicts", "predicts the opposite", "no sign of it", "cannot tell"}
-        The conclusion, and `why` in a few words.
+        The conclusion.
+    why, sentence : str
+        The reason in a few words, and the finding in a sentence.
     tau, low, high : float
         The mean sign over these pairs and its 95 % interval; nan without one.
     p, p_corrected : float
@@ -73,9 +75,25 @@ class Finding:
     n, missing, configurations, pairs : int
         Runs with both values, runs without, configurations, and pairs that are compared.
     flattest : int
-        Number of the flattest runs, for the weak hypothesis; `mean_flattest` and `mean_rest` are means of the target.
+        Number of the flattest runs, for the weak hypothesis.
+    mean_flattest, mean_rest : float
+        Means of the target over them and over the others.
     by_group : tuple of GroupTau
         Each group by itself, for pairs within groups.
+
+    Examples
+    --------
+    >>> runs = [
+    ...     steppe.studies.Run(
+    ...         f"key {i}", f"run {i}", {"lr": i / 10}, {}, "done", {"test_error": i / 100},
+    ...         {"trace": steppe.studies.Measured(2.0 * i)},
+    ...     )
+    ...     for i in range(6)
+    ... ]
+    >>> found = steppe.studies.correlate.findings(steppe.studies.Table(runs))
+    >>> finding = found.of("trace", "test_error")
+    >>> finding.tau, finding.pairs, round(finding.p, 5), finding.verdict  # p is 2 / 6!
+    (1.0, 15, 0.00278, 'predicts')
 
     """
 
