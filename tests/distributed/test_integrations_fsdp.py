@@ -7,21 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 
 import steppe
 
-from .pair import WORLD, Pair
-from .problems import shard, weights
-from .test_integrations import (
+from .integration_loops import (
     CLIP,
     EPOCHS,
     GAMMA,
     MICRO,
     RHO,
     State,
+    accelerate_step,
     assert_close,
     batches,
     by_hand,
@@ -33,6 +31,8 @@ from .test_integrations import (
     network,
     steps_of,
 )
+from .pair import WORLD, Pair
+from .problems import shard, weights
 
 PER_WORKER = "the method needs each worker's own gradient, and FSDP2 keeps none"
 
@@ -68,7 +68,6 @@ def shards(accelerator: Any, plugin: Any) -> None:
 
 
 def accelerate(rank: int, folder: Path) -> dict[str, State]:
-    from steppe.integrations.accelerate import micro_batches, passes
 
     def train(
         micro: int, clip: float, closures: bool = False, method: Any = None, save: int = 0, resume: int = 0
@@ -84,22 +83,7 @@ def accelerate(rank: int, folder: Path) -> dict[str, State]:
             if number < resume:
                 continue
 
-            def closure() -> Tensor:
-                opt.zero_grad()
-                [(x, y)] = rows
-                loss = cross_entropy(model(x), y)
-                made.backward(loss)
-                return loss
-
-            if closures:
-                opt.step(closure)
-            else:
-                for turn in passes(opt, model=model):
-                    for x, y in micro_batches(rows, model):
-                        turn.backward(cross_entropy(model(x), y) / micro)
-                if clip:
-                    made.clip_grad_norm_(model.parameters(), clip)
-                opt.step()
+            accelerate_step(made, opt, model, rows, micro, clip, closures)
             schedule.step()
             if number + 1 == save:
                 made.save_state(str(folder))

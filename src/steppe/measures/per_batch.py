@@ -93,8 +93,6 @@ class PerBatch(Measure):
 
     def parts(self, objective: Objective, seed: int = 0) -> BatchEstimates:
         """The estimate of every batch that this worker holds, with the batch's number; `plot()` draws them."""
-        found = BatchEstimates()
-        for number, batch in objective.each():
-            found.append((number, self.measure.estimate(batch, seed)))
-            found.weights.append(batch.batch_weights[0])
-        return found
+        batches = list(objective.each())
+        estimates = [(number, self.measure.estimate(batch, seed)) for number, batch in batches]
+        return BatchEstimates(estimates, [batch.batch_weights[0] for _, batch in batches])
