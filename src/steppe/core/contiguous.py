@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from .modules import roles_of
-from .pairs import STACK_BELOW
 from .shards import distributed
+from .vector import STACK_BELOW
 
 
 @torch.no_grad()

@@ -17,8 +17,7 @@ from ..optim.engine import SharpnessAware
 from ..optim.finite import DeviceGuard
 from ..optim.forward_state import SameNoise
 from ..optim.interrupts import interrupts_deferred
-from ..optim.report import Report
-from ..optim.step import Pass, mark_left_gradients
+from ..optim.step import Pass, Report, mark_left_gradients
 from ..optim.weights import ParamLayout
 from .capturable import prepare
 from .device_options import DeviceOptions, fixed_options

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..core.rows import whole
 from ..optim.engine import SharpnessAware
-from ..optim.scaling import enabled
+from ..optim.finite import enabled
 
 EXAMPLE = "steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), steppe.SAM(rho=0.05))"
 

@@ -16,17 +16,6 @@ from ..core.shards import local, shard_like
 from ..core.vector import Vector, copy_
 from .weights import ParamLayout
 
-
-def of_base(name: str) -> Any:
-    """A property of the engine that reads and writes an attribute of its base optimizer."""
-
-    def set_(engine: Any, value: Any) -> None:
-        setattr(engine.base, name, value)
-        engine._layout = None  # of the old groups; the next step gives new ones their options
-
-    return property(lambda engine: getattr(engine.base, name), set_)
-
-
 # the defaults that an engine wrote into its base's groups
 _DEFAULTS: WeakKeyDictionary[Optimizer, dict[str, Any]] = WeakKeyDictionary()
 

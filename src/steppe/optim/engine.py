@@ -14,14 +14,21 @@ from torch.optim import Optimizer
 
 from ..core.probe import Method
 from ..methods.options import checked, refuse_method
-from .base import STEP, OptimizerSite, forget_defaults, of_base
-from .finite import DeviceGuard, FiniteCheck, HostCheck, Planned, unplanned
+from .base import STEP, OptimizerSite, forget_defaults
+from .finite import (
+    DeviceGuard,
+    FiniteCheck,
+    HostCheck,
+    Planned,
+    ask_optimizers,
+    enabled,
+    report_overflow,
+    unplanned,
+)
 from .forward_state import ForwardState, Noise, RunningStatistics, SameNoise, warn_of_unreachable_statistics
 from .interrupts import interrupts_deferred
 from .misuse import NO_FIRST_STEP, refuse_base, refuse_closure, refuse_name, refuse_options, wrapped_error
-from .report import Report
-from .scaling import ask_optimizers, enabled, report_overflow
-from .step import Gradients, Pass, PlanRunner, mark_left_gradients, refuse_accumulated
+from .step import Gradients, Pass, PlanRunner, Report, mark_left_gradients, refuse_accumulated
 from .weights import ParamLayout, maximizes, refuse_complex
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
@@ -29,6 +36,16 @@ KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise
 _ENGINES: weakref.WeakSet[SharpnessAware] = weakref.WeakSet()
 
 R = TypeVar("R")
+
+
+def _of_base(name: str) -> Any:
+    """A property that reads and writes an attribute of the base optimizer."""
+
+    def set_(engine: Any, value: Any) -> None:
+        setattr(engine.base, name, value)
+        engine._layout = None  # of the old groups; the next step gives new ones their options
+
+    return property(lambda engine: getattr(engine.base, name), set_)
 
 
 class SharpnessAware(Optimizer):
@@ -91,9 +108,9 @@ class SharpnessAware(Optimizer):
         forget_defaults(base, method.options())
         self._prepare()
 
-    param_groups: list[dict[str, Any]] = of_base("param_groups")
-    state: Any = of_base("state")
-    defaults: dict[str, Any] = of_base("defaults")
+    param_groups: list[dict[str, Any]] = _of_base("param_groups")
+    state: Any = _of_base("state")
+    defaults: dict[str, Any] = _of_base("defaults")
 
     def train(self) -> None:
         """Switches a base with modes, such as a schedule-free one, to training; call it outside of `passes()`."""
@@ -124,7 +141,7 @@ class SharpnessAware(Optimizer):
         self._running: weakref.ref[Generator[Pass]] | None = None
         self.report: Report | None = None  # what `last` returns
         self._statistics_checked = self.model is not None
-        self._overflow = torch.zeros((), dtype=torch.float32)  # read by the scaler, see scaling.py
+        self._overflow = torch.zeros((), dtype=torch.float32)  # read by the scaler
         if self.scaler is not None:
             ask_optimizers(self.scaler, next(p.device for g in self.param_groups for p in g["params"]))
         self.device_guard: DeviceGuard | None = None  # while a step is captured: applies it on the device
@@ -318,13 +335,12 @@ class SharpnessAware(Optimizer):
         if planned is None:
             return self._apply_unplanned()
         apply = self.device_guard or HostCheck("skip" if planned.overflow else self.on_nonfinite)
-        params, scaler = planned.site.space.params, enabled(self.scaler)
+        params = planned.site.space.params
         before = [p._version for p in params]
         with interrupts_deferred():
             try:
-                if scaler is not None:
-                    self.found_inf_()
-                    report_overflow(scaler, self)
+                if self.scaler is not None:
+                    report_overflow(self.scaler, self)
                 apply(self.base, planned, self._statistics)
             except BaseException:
                 if [p._version for p in params] == before:  # the base did not step

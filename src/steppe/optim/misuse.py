@@ -13,7 +13,7 @@ from torch.optim import LBFGS, Optimizer
 from .._util.names import unknown
 from ..core.arguments import described
 from ..methods.registry import METHODS
-from .scaling import enabled
+from .finite import enabled
 
 NO_FIRST_STEP = (
     "SharpnessAware has no first_step() and second_step(): a step may have any number of passes. Write\n"
