@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import steppe
-from steppe.core.contiguous import stack_of
+from steppe.optim.weights import stack_of
 
 
 def network():

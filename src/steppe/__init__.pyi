@@ -7,7 +7,6 @@ from . import studies as studies
 from . import theory as theory
 from . import training as training
 from .core.ball import Ball as Ball
-from .core.contiguous import contiguous_ as contiguous_
 from .core.draw import Draw as Draw
 from .core.metric import Elementwise as Elementwise
 from .core.metric import Filterwise as Filterwise
@@ -62,5 +61,6 @@ from .methods.universal import trace_sam as trace_sam
 from .optim.build import build as build
 from .optim.build import sam as sam
 from .optim.engine import SharpnessAware as SharpnessAware
+from .optim.weights import contiguous_ as contiguous_
 
 __version__: str

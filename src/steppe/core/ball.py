@@ -55,7 +55,8 @@ class Ball:
     p: float = 2.0
 
     def __post_init__(self) -> None:
-        refuse_negative(self.rho)
+        if not (type(self.rho) is float and self.rho >= 0):  # nearly always it is, and every step makes a ball
+            refuse_negative(self.rho)
         if self.metric is not None:
             _refuse_metric(self.metric)
         if not (isinstance(self.p, Real) and self.p >= 1):
@@ -63,7 +64,8 @@ class Ball:
 
     def within(self, site: Surroundings, times: float = 1.0) -> Ball:
         """The same ball with the current radius of the parameter groups, times a factor."""
-        return replace(self, rho=_scaled(site.option("rho"), times))
+        rho = site.option("rho")
+        return self if rho is self.rho and times == 1 else replace(self, rho=_scaled(rho, times))
 
     def steepest(self, grad: Vector, site: Surroundings) -> Vector:
         """The d in this ball with the largest <grad, d>, by the dual-norm formula."""

@@ -19,8 +19,7 @@ from ..optim.forward_state import SameNoise
 from ..optim.interrupts import interrupts_deferred
 from ..optim.step import Pass, Report, mark_left_gradients
 from ..optim.weights import ParamLayout
-from .capturable import prepare
-from .device_options import DeviceOptions, fixed_options
+from .capturable import DeviceOptions, fixed_options, prepare
 from .graphs import CudaRecorder, Graph, GraphCache, Recorder, layout_key
 
 EAGER = 1  # steps per key before the warm-up: optimizer state exists before the device may skip a step

@@ -16,8 +16,7 @@ from .._util.types import WORDS, alternatives
 from ..core.arguments import described, refuse_class
 from ..core.ball import Ascent
 from ..core.probe import Method
-from ..core.triple import TRIPLES, Triple
-from ..core.triple_names import triple_of
+from ..core.triple import TRIPLES, Triple, triple_of
 
 Range = tuple[str, Callable[[Any], bool]]  # in words, and as a test
 

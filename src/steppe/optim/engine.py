@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import weakref
 from collections.abc import Callable, Generator
 from functools import partial
@@ -203,7 +204,9 @@ class SharpnessAware(Optimizer):
         self._close_unfinished()
         if closure is None:
             return self._apply()
-        refuse_closure(self, closure, waiting=self._planned is not None)
+        waiting = self._planned is not None
+        if waiting or isinstance(closure, partial) or "accelerate.optimizer" in sys.modules:
+            refuse_closure(self, closure, waiting)
         refuse_accumulated(self.param_groups)  # a closure clears gradients
         try:
             losses = self.run_passes(partial(Pass.run, closure=closure, held=held_out), mask=mask)
@@ -259,7 +262,8 @@ class SharpnessAware(Optimizer):
             self._discard()
         earlier = self._planned
         was_current = earlier is not None and earlier.current
-        scaler, layout, maximize = enabled(self.scaler), self._param_layout(), maximizes(self.base.param_groups)
+        scaler = self.scaler and enabled(self.scaler)
+        layout, maximize = self._param_layout(), maximizes(self.base.param_groups)
         layout.keeper.begin()
         space, replicas = layout.space, layout.replicas
         site = OptimizerSite(self.base, layout, self.seed, mask)
@@ -339,7 +343,8 @@ class SharpnessAware(Optimizer):
         before = [p._version for p in params]
         with interrupts_deferred():
             try:
-                if self.scaler is not None:
+                if self.scaler is not None and enabled(self.scaler):
+                    self.found_inf_()
                     report_overflow(self.scaler, self)
                 apply(self.base, planned, self._statistics)
             except BaseException:

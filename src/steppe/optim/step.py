@@ -313,7 +313,8 @@ class PlanRunner:
                     return self._checked(done.value)
                 self._move(probe)
             turn = Pass(probe, self.scaler, keep_graph=self.keep_graph and not self.count)
-            with self.replicas.run_pass(probe.sync, probe.grad):
+            plain = self.replicas.alone and probe.sync and probe.grad
+            with nullcontext() if plain else self.replicas.run_pass(probe.sync, probe.grad):
                 yield turn
             turn.finish()
             self.state.after_pass()
