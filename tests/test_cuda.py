@@ -186,7 +186,7 @@ def test_later_passes_are_those_of_layers_that_track():
         model, x, y = convolutional()
         opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.05), model=model)
         if always:
-            opt._statistics.track_always()
+            opt.statistics.track_always()
         for _ in range(3):
             opt.step(closure_for(model, x, y))
         seen.append(model.state_dict())

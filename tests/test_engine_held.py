@@ -419,7 +419,7 @@ def test_passes_are_those_of_layers_that_track(layer: Callable[[int], nn.Module]
     for always in (False, True):
         model, opt = problem(layer, method())
         if always:
-            opt._statistics.track_always()
+            opt.statistics.track_always()
         noted: list[Tensor] = []
         for i in range(3):
             for turn in opt.passes():

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 
 import steppe
-from steppe.optim.step import _takes_the_pass
+from steppe.optim.engine import _takes_the_pass
 
 
 def setting(method: Any, lr: float = 0.1, dtype: torch.dtype = torch.float64, **engine: Any) -> tuple[Net, Any]:

@@ -15,7 +15,7 @@ class Chance:
     """What an optimizer draws at (step, sample), as flat vectors in the order of the model."""
 
     def __init__(self, opt: SharpnessAware, model: nn.Module):
-        self.space, self.seed = opt._param_layout().space, opt.seed
+        self.space, self.seed = opt.param_layout().space, opt.seed
         self.order = [id(p) for p in model.parameters()]
 
     def draw(self, step: int, sample: int) -> Draw:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from ..core.probe import pattern_of
 from ..optim.base import STEP
-from ..optim.engine import SharpnessAware
+from ..optim.engine import SharpnessAware, mark_left_gradients
 from ..optim.finite import DeviceGuard
 from ..optim.forward_state import SameNoise
 from ..optim.interrupts import interrupts_deferred
-from ..optim.step import Pass, Report, mark_left_gradients
+from ..optim.step import Pass, Report
 from ..optim.weights import ParamLayout
 from .capturable import DeviceOptions, fixed_options, prepare
 from .graphs import CudaRecorder, Graph, GraphCache, Recorder, layout_key
@@ -80,7 +80,7 @@ def capture(
 
 def compiled(opt: SharpnessAware, model: nn.Module, mode: str | None = None) -> Any:
     """The model, compiled for the passes of `opt`."""
-    opt.step_memory()[1].track_always()
+    opt.statistics.track_always()
     return torch.compile(model, dynamic=False, mode=mode)
 
 
@@ -117,8 +117,8 @@ class _Memory:
 
     @classmethod
     def of(cls, opt: SharpnessAware) -> _Memory:
-        layout, statistics = opt.step_memory()
-        return cls(layout, opt.base.state, [t.data_ptr() for t in (*layout.space.params, *statistics.tensors())])
+        layout = opt.param_layout()
+        return cls(layout, opt.base.state, [t.data_ptr() for t in (*layout.space.params, *opt.statistics.tensors())])
 
     def same(self, other: _Memory) -> bool:
         return self.layout is other.layout and self.state is other.state and self.addresses == other.addresses
@@ -135,8 +135,7 @@ class _StepOutputs:
 
     @classmethod
     def of(cls, opt: SharpnessAware, loss: Tensor) -> _StepOutputs:
-        layout, statistics = opt.step_memory()
-        return cls(loss, opt.report, _gradients(opt), (layout, statistics.memory()))
+        return cls(loss, opt.report, _gradients(opt), (opt.param_layout(), opt.statistics.memory()))
 
 
 @final

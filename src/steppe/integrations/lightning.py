@@ -13,7 +13,7 @@ from torch import Tensor
 from .._util.extras import explained
 from ..core.rows import whole
 from ..measures.run import measure
-from ..optim.engine import SharpnessAware
+from ..optim.engine import SharpnessAware, run_closure
 from ..optim.step import Pass
 from .engines import bind, engine_of, no_sync
 
@@ -79,7 +79,7 @@ class SharpnessAwareSteps:
         try:
             for number, turn in enumerate(turns := engine.passes()):
                 self._turn, self._first_pass = turn, number == 0
-                turn.run(lambda turn: self._all_micro_batches(trainer, optimizer_closure), None)
+                run_closure(turn, lambda turn: self._all_micro_batches(trainer, optimizer_closure))
                 result = result or optimizer_closure._result
         finally:
             turns.close()

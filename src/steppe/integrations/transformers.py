@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from .._util.extras import explained
 from ..core.probe import Method
-from ..optim.engine import SharpnessAware
+from ..optim.engine import SharpnessAware, run_closure
 from ..optim.step import Pass
 from .engines import bind, engine_of, refuse_parts, refuse_static_graph
 
@@ -85,7 +85,7 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
 
         def run(turn: Pass) -> Any:
             refuse_parts(turn.probe, engine.method, "Trainer")
-            return turn.run(lambda: self._all_micro_batches(model, num_items_in_batch), None)
+            return run_closure(turn, lambda: self._all_micro_batches(model, num_items_in_batch))
 
         self._batches = self._batches or [inputs]
         losses: list[Tensor] = engine.run_passes(run)

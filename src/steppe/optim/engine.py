@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import sys
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
+from operator import attrgetter
+from types import FunctionType
 from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
@@ -18,7 +22,6 @@ from ..methods.options import checked, refuse_method
 from .base import STEP, OptimizerSite, forget_defaults
 from .finite import (
     DeviceGuard,
-    FiniteCheck,
     HostCheck,
     Planned,
     ask_optimizers,
@@ -26,11 +29,11 @@ from .finite import (
     report_overflow,
     unplanned,
 )
-from .forward_state import ForwardState, Noise, RunningStatistics, SameNoise, warn_of_unreachable_statistics
+from .forward_state import Noise, RunningStatistics, SameNoise
 from .interrupts import interrupts_deferred
 from .misuse import NO_FIRST_STEP, refuse_base, refuse_closure, refuse_name, refuse_options, wrapped_error
-from .step import Gradients, Pass, PlanRunner, Report, mark_left_gradients, refuse_accumulated
-from .weights import ParamLayout, maximizes, refuse_complex
+from .step import Pass, Report, run_step
+from .weights import ParamLayout, refuse_complex
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 
@@ -83,7 +86,7 @@ class SharpnessAware(Optimizer):
 
     """
 
-    _planned: Planned | None
+    planned: Planned | None
 
     def __init__(
         self,
@@ -130,18 +133,18 @@ class SharpnessAware(Optimizer):
             self.__dict__.update(state)
             self._prepare()
         else:  # torch's load_state_dict passes groups and state, which are the base's
-            self._planned = None  # computed from another state
+            self.planned = None  # computed from another state
             self.base.__setstate__(state)
             self._set_default_options()
 
     def _prepare(self) -> None:
         self._layout: ParamLayout | None = None
-        self._statistics = RunningStatistics(self.model)
-        self._planned = None
+        self.statistics = RunningStatistics(self.model)
+        self.planned = None
         _ENGINES.add(self)
         self._running: weakref.ref[Generator[Pass]] | None = None
         self.report: Report | None = None  # what `last` returns
-        self._statistics_checked = self.model is not None
+        self.statistics_checked = self.model is not None
         self._overflow = torch.zeros((), dtype=torch.float32)  # read by the scaler
         if self.scaler is not None:
             ask_optimizers(self.scaler, next(p.device for g in self.param_groups for p in g["params"]))
@@ -178,10 +181,6 @@ class SharpnessAware(Optimizer):
             raise RuntimeError("nothing was recorded: build with SharpnessAware(..., record=True) and take a step")
         return self.report
 
-    def step_memory(self) -> tuple[ParamLayout, RunningStatistics]:
-        """The memory that steps read and write in place: a captured step holds it, and is valid while it stays."""
-        return self._param_layout(), self._statistics
-
     def step(
         self,
         closure: Callable[..., Any] | None = None,
@@ -204,15 +203,15 @@ class SharpnessAware(Optimizer):
         self._close_unfinished()
         if closure is None:
             return self._apply()
-        waiting = self._planned is not None
+        waiting = self.planned is not None
         if waiting or isinstance(closure, partial) or "accelerate.optimizer" in sys.modules:
             refuse_closure(self, closure, waiting)
-        refuse_accumulated(self.param_groups)  # a closure clears gradients
+        _refuse_accumulated(self.param_groups)  # a closure clears gradients
         try:
-            losses = self.run_passes(partial(Pass.run, closure=closure, held=held_out), mask=mask)
+            losses = self.run_passes(lambda turn: run_closure(turn, closure, held_out), mask=mask)
             self._apply()
         except BaseException:
-            if self._planned is not None:  # it will not be applied
+            if self.planned is not None:  # it will not be applied
                 self.zero_grad()
             raise
         return losses[0] if losses else None
@@ -242,7 +241,7 @@ class SharpnessAware(Optimizer):
         if "base" not in vars(self):
             raise wrapped_error(self)
         self._close_unfinished()
-        self._running = weakref.ref(running := self._passes(accumulate, mask))
+        self._running = weakref.ref(running := run_step(self, accumulate, mask))
         return running
 
     def _close_unfinished(self) -> None:
@@ -257,77 +256,24 @@ class SharpnessAware(Optimizer):
         self._close_unfinished()
         return super().state_dict()
 
-    def _passes(self, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
-        if not accumulate:
-            self._discard()
-        earlier = self._planned
-        was_current = earlier is not None and earlier.current
-        scaler = self.scaler and enabled(self.scaler)
-        layout, maximize = self._param_layout(), maximizes(self.base.param_groups)
-        layout.keeper.begin()
-        space, replicas = layout.space, layout.replicas
-        site = OptimizerSite(self.base, layout, self.seed, mask)
-        report = Report() if self.record else None
-        check = FiniteCheck(space) if self.on_nonfinite is not None or scaler is not None else None
-        noise = (self.pass_noise or Noise(space.devices)) if self.same_noise else None
-        state = ForwardState(self._statistics, noise)
-        unit = scaler.scale(torch.ones((), device=space.device)) if scaler is not None else None
-        gradients = Gradients(space, keep=accumulate, own=replicas.recycles_gradients, unit=unit, maximize=maximize)
-        plan, keep_graph = self.method.plan(site), not self._statistics_checked
-        runner = PlanRunner(plan, layout, gradients, state, scaler, maximize, report, check, keep_graph)
-        try:
-            try:
-                self._planned = None
-                direction = yield from runner.passes()
-                runner.end()
-                if runner.graph is not None and runner.count > 1:
-                    self._statistics_checked = True
-                    warn_of_unreachable_statistics(runner.graph)
-                if report is not None:
-                    settings = {**self.param_groups[0], **site.settings}
-                    report.lr, report.rho = settings.get("lr"), settings.get("rho")
-                with torch.no_grad():
-                    total = check.total(site.settings.values(), replicas) if check is not None else None
-                    gradients.deliver(direction)
-                planned = Planned(site, state.saved, gradients, total)
-                if scaler is not None:  # checked here, because a scaler that skips a step does not call step()
-                    planned.overflow, planned.total = not planned.finite, None
-                planned = planned if earlier is None else planned.after(earlier)
-                if planned.overflow:
-                    self._statistics.restore(planned.statistics)
-                planned.versions = planned.statistics.buffers.versions()
-                self._planned, self.report = planned, report or self.report
-            except BaseException as error:
-                self._abandon(runner, error, earlier, was_current)
-                raise
-        except BaseException as error:  # again: an interrupt may have hit the lines above
-            self._abandon(runner, error, earlier, was_current)
-            raise
-
-    def _abandon(self, runner: PlanRunner, error: BaseException, earlier: Planned | None, was_current: bool) -> None:
-        runner.abandon(error)
-        if earlier is not None and was_current:
-            earlier.versions = earlier.statistics.buffers.versions()
-        self._planned = earlier
-
     def found_inf_(self) -> Tensor:
         """1.0 if the planned step has an overflow, for which the scaler skips it, else 0.0."""
-        return self._overflow.fill_(float(self._planned is not None and self._planned.overflow))
+        return self._overflow.fill_(float(self.planned is not None and self.planned.overflow))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients, by `set_to_none` or to zero, and discards a plan that was not applied."""
-        self._discard()
+        self.discard()
         self.base.zero_grad(set_to_none)
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
         """Discards a plan that was not applied: running statistics return to before its passes."""
-        if (planned := self._planned) is not None:
+        if (planned := self.planned) is not None:
             with interrupts_deferred():
                 if planned.current:
-                    self._statistics.restore(planned.statistics)
-                self._planned = None
+                    self.statistics.restore(planned.statistics)
+                self.planned = None
 
-    def _param_layout(self) -> ParamLayout:
+    def param_layout(self) -> ParamLayout:
         if self._layout is None or not self._layout.matches(self.param_groups):
             self._set_default_options()  # groups may have been added to the base
             self._layout = ParamLayout.of(self.model, self.param_groups)
@@ -335,7 +281,7 @@ class SharpnessAware(Optimizer):
 
     def _apply(self) -> None:
         """Steps the base optimizer on the planned gradient; a step that is skipped or raises changes nothing."""
-        planned = self._planned
+        planned = self.planned
         if planned is None:
             return self._apply_unplanned()
         apply = self.device_guard or HostCheck("skip" if planned.overflow else self.on_nonfinite)
@@ -346,13 +292,13 @@ class SharpnessAware(Optimizer):
                 if self.scaler is not None and enabled(self.scaler):
                     self.found_inf_()
                     report_overflow(self.scaler, self)
-                apply(self.base, planned, self._statistics)
+                apply(self.base, planned, self.statistics)
             except BaseException:
                 if [p._version for p in params] == before:  # the base did not step
-                    self._statistics.restore(planned.statistics)
+                    self.statistics.restore(planned.statistics)
                 raise
             finally:
-                self._planned = None
+                self.planned = None
                 mark_left_gradients(params)
                 torch.clear_autocast_cache()  # an outer autocast keeps the cast weights from before the step
 
@@ -361,7 +307,69 @@ class SharpnessAware(Optimizer):
             raise unplanned(type(self.method).__name__)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
-        OptimizerSite(self.base, self._param_layout(), self.seed, None).create_slots(self.method.slots)
+        OptimizerSite(self.base, self.param_layout(), self.seed, None).create_slots(self.method.slots)
+
+
+def run_closure(turn: Pass, closure: Callable[..., Any], held_out: Callable[..., Any] | None = None) -> Any:
+    """Runs a closure in a pass: a plain torch one, or one that takes the pass as its argument."""
+    if turn.held_out:
+        if held_out is None:
+            raise RuntimeError("the method uses held-out data too: opt.step(closure, held_out=closure_for_it)")
+        closure = held_out
+    takes_turn = _takes_the_pass(closure)
+    if not takes_turn and (turn.partial or not turn.probe.grad):
+        raise TypeError(
+            "the method uses parts of the batch, so its closure takes the pass as argument:\n"
+            "    def closure(turn):\n        a, b = turn.rows(x, y)\n"
+            "        loss = loss_fn(model(a), b)\n        turn.backward(loss)\n        return loss"
+        )
+    with torch.enable_grad() if turn.probe.grad else nullcontext():
+        loss = closure(turn) if takes_turn else closure()
+    if not turn.ran and loss is not None:
+        turn.add_loss(torch.as_tensor(loss).mean())
+    turn.ran = True
+    # detached: its graph would live through the next pass
+    return loss.detach() if isinstance(loss, Tensor) else loss
+
+
+def _takes_the_pass(f: Callable[..., Any]) -> bool:
+    """Whether a closure takes the pass: its first parameter has no default, or is called turn."""
+    if isinstance(f, FunctionType) and not vars(f):  # nearly always; inspect.signature takes ten times as long
+        code, optional = f.__code__, len(f.__defaults__ or ())
+        return code.co_argcount > optional or code.co_varnames[: code.co_argcount][:1] == ("turn",)
+    try:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return bool(positional) and (positional[0].default is inspect.Parameter.empty or positional[0].name == "turn")
+
+
+_grad = attrgetter("grad")
+_version = attrgetter("_version")
+MARK = "_left_at_version"  # on a gradient: its version when a step ended
+
+
+def mark_left_gradients(params: Sequence[Tensor]) -> None:
+    """Marks the gradients in `p.grad` as those of a finished step: a closure may overwrite them."""
+    for grad in [g for g in map(_grad, params) if g is not None]:
+        setattr(grad, MARK, grad._version)
+
+
+def _refuse_accumulated(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raises if `p.grad` holds gradients that no finished step left there."""
+    params = [p for g in groups for p in g["params"] if p.requires_grad]
+    grads: list[Tensor] = [g for g in map(_grad, params) if g is not None]
+    if [getattr(g, MARK, None) for g in grads] == list(map(_version, grads)):
+        return
+    if any(bool(torch.count_nonzero(g.coalesce().values() if g.is_sparse else g)) for g in grads):
+        raise RuntimeError(
+            "p.grad holds gradients that the last step did not leave there, and step(closure) would lose them: a "
+            "sharpness-aware step runs every micro-batch in every pass. To accumulate, write\n"
+            "    for turn in opt.passes():\n        for x, y in micro_batches:\n"
+            "            turn.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
+            "or call opt.zero_grad() first, if they are not wanted."
+        )
 
 
 @atexit.register

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
-from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..core.probe import Plan, Probe, Reading
+from ..core.probe import Probe, Reading
 from ..core.rows import held_out, select, whole
 from ..core.shards import local_gradient, shard_like
 from ..core.vector import Space, Vector, scale_
-from .finite import FiniteCheck
-from .forward_state import ForwardState
-from .weights import ParamLayout
+from .base import OptimizerSite
+from .finite import FiniteCheck, Planned, enabled
+from .forward_state import ForwardState, Noise, warn_of_unreachable_statistics
+from .weights import maximizes
+
+if TYPE_CHECKING:
+    from .engine import SharpnessAware
 
 
 class Pass:
-    """What `passes()` yields: compute the loss on `rows(...)` of the batch, then call `backward` on it."""
+    """What `passes()` yields: compute the loss on `rows(...)` of the batch, then call `backward` on it.
+
+    Attributes
+    ----------
+    held_out
+        Whether this pass is on the held-out data instead of the batch.
+
+    """
 
     def __init__(self, probe: Probe, scaler: Any = None, keep_graph: bool = False):
         self.probe, self._scaler, self._keep_graph = probe, scaler, keep_graph
@@ -34,12 +43,8 @@ class Pass:
         self.ran = False
         self.ran_backward = False  # by `backward`; a plain closure may have run one too
         self.run_backward: Callable[[Tensor], Any] | None = None  # of a training library, which scales losses itself
-        self._partial = probe.rows is not whole and probe.rows is not held_out
-
-    @property
-    def held_out(self) -> bool:
-        """Whether this pass is on the held-out data instead of the batch."""
-        return self.probe.rows is held_out
+        self.held_out = probe.rows is held_out
+        self.partial = probe.rows is not whole and not self.held_out
 
     def rows(self, *tensors: Any) -> Any:
         """The rows of the batch that this pass is on: `x, y = turn.rows(x, y)`."""
@@ -51,7 +56,7 @@ class Pass:
     def backward(self, loss: Tensor) -> None:
         """Adds the gradient of a loss, or of its mean if it has one number per row."""
         each, loss = (loss.detach().flatten(), loss.mean()) if loss.ndim else (None, loss)
-        self._note(loss, each)
+        self.add_loss(loss, each)
         if self.probe.grad:
             if self.run_backward is not None:
                 self.run_backward(loss)
@@ -59,38 +64,17 @@ class Pass:
                 (loss if self._scaler is None else self._scaler.scale(loss)).backward()
             self.ran_backward = True
 
-    def run(self, closure: Callable[..., Any], held: Callable[..., Any] | None) -> Any:
-        """Runs a closure: a plain torch one, or one that takes this pass as its argument."""
-        if self.held_out:
-            if held is None:
-                raise RuntimeError("the method uses held-out data too: opt.step(closure, held_out=closure_for_it)")
-            closure = held
-        takes_turn = _takes_the_pass(closure)
-        if not takes_turn and (self._partial or not self.probe.grad):
-            raise TypeError(
-                "the method uses parts of the batch, so its closure takes the pass as argument:\n"
-                "    def closure(turn):\n        a, b = turn.rows(x, y)\n"
-                "        loss = loss_fn(model(a), b)\n        turn.backward(loss)\n        return loss"
-            )
-        with torch.enable_grad() if self.probe.grad else nullcontext():
-            loss = closure(self) if takes_turn else closure()
-        if not self.ran and loss is not None:
-            loss_of_all = torch.as_tensor(loss)
-            self._note(loss_of_all.mean() if loss_of_all.ndim else loss_of_all, None)
-        self.ran = True
-        # detached: its graph would live through the next pass
-        return loss.detach() if isinstance(loss, Tensor) else loss
-
     def finish(self) -> None:
         """Raises if the pass did not run, or ran on other rows than the probe's."""
         if not self.ran:
             raise RuntimeError(
                 "a pass ended without a loss: call turn.backward(loss) in every `for turn in opt.passes()`"
             )
-        if self._partial and self.batch is None:
+        if self.partial and self.batch is None:
             raise RuntimeError("this pass is on some rows of the batch only: take them with x, y = turn.rows(x, y)")
 
-    def _note(self, loss: Tensor, each: Tensor | None) -> None:
+    def add_loss(self, loss: Tensor, each: Tensor | None = None) -> None:
+        """Adds a loss, and its value on every row if they are known, to those of this pass."""
         self.graph, loss = loss if self._keep_graph else None, loss.detach()
         self.loss = loss if self.loss is None else self.loss + loss
         if each is not None:
@@ -98,44 +82,7 @@ class Pass:
         self.ran = True
 
 
-def _takes_the_pass(f: Callable[..., Any]) -> bool:
-    """Whether a closure takes the pass: its first parameter has no default, or is called turn."""
-    if isinstance(f, FunctionType) and not vars(f):  # nearly always; inspect.signature takes ten times as long
-        code, optional = f.__code__, len(f.__defaults__ or ())
-        return code.co_argcount > optional or code.co_varnames[: code.co_argcount][:1] == ("turn",)
-    try:
-        parameters = list(inspect.signature(f).parameters.values())
-    except (TypeError, ValueError):  # a builtin without a signature
-        return False
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return bool(positional) and (positional[0].default is inspect.Parameter.empty or positional[0].name == "turn")
-
-
 _grad = attrgetter("grad")
-_version = attrgetter("_version")
-MARK = "_left_at_version"  # on a gradient: its version when a step ended
-
-
-def mark_left_gradients(params: Sequence[Tensor]) -> None:
-    """Marks the gradients in `p.grad` as those of a finished step: a closure may overwrite them."""
-    for grad in [g for g in map(_grad, params) if g is not None]:
-        setattr(grad, MARK, grad._version)
-
-
-def refuse_accumulated(groups: Sequence[Mapping[str, Any]]) -> None:
-    """Raises if `p.grad` holds gradients that no finished step left there."""
-    params = [p for g in groups for p in g["params"] if p.requires_grad]
-    grads: list[Tensor] = [g for g in map(_grad, params) if g is not None]
-    if [getattr(g, MARK, None) for g in grads] == list(map(_version, grads)):
-        return
-    if any(bool(torch.count_nonzero(g.coalesce().values() if g.is_sparse else g)) for g in grads):
-        raise RuntimeError(
-            "p.grad holds gradients that the last step did not leave there, and step(closure) would lose them: a "
-            "sharpness-aware step runs every micro-batch in every pass. To accumulate, write\n"
-            "    for turn in opt.passes():\n        for x, y in micro_batches:\n"
-            "            turn.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
-            "or call opt.zero_grad() first, if they are not wanted."
-        )
 
 
 class Gradients:
@@ -280,71 +227,79 @@ class Report:
         return {k: float(v) for k, v in numbers.items() if v is not None}
 
 
-@dataclass
-class PlanRunner:
-    """Runs the plan of one step; whatever happens, `end` or `abandon` restores the weights bitwise."""
+class Step:
+    """One step of an engine: a pass for every probe of the plan, and a planned gradient or everything as before.
 
-    plan: Plan
-    layout: ParamLayout
-    gradients: Gradients
-    state: ForwardState
-    scaler: Any  # an enabled GradScaler, or None
-    maximize: bool  # the plan receives minus the loss
-    report: Report | None
-    check: FiniteCheck | None
-    keep_graph: bool  # of the first loss, in `graph`
+    Parameters
+    ----------
+    engine
+        The optimizer.
+    accumulate
+        Whether the planned gradient is added to the one that is there.
+    mask
+        A bool tensor over the rows of the batch, or None.
 
-    def __post_init__(self) -> None:
-        self.keeper, self.replicas = self.layout.keeper, self.layout.replicas
-        self.graph: Tensor | None = None
-        self.count = 0  # passes that have run
+    """
+
+    def __init__(self, engine: SharpnessAware, accumulate: bool, mask: Tensor | None):
+        if not accumulate:
+            engine.discard()
+        layout = engine.param_layout()
+        layout.keeper.begin()
+        self.engine, self.space, self.keeper, self.replicas = engine, layout.space, layout.keeper, layout.replicas
+        self.earlier = engine.planned  # on which this step accumulates
+        self._was_current = self.earlier is not None and self.earlier.current
+        self.scaler = engine.scaler and enabled(engine.scaler)
+        self.maximize = maximizes(engine.base.param_groups)
+        self.site = OptimizerSite(engine.base, layout, engine.seed, mask)
+        self.report = Report() if engine.record else None
+        checked = engine.on_nonfinite is not None or self.scaler is not None
+        self.check = FiniteCheck(self.space) if checked else None
+        noise = (engine.pass_noise or Noise(self.space.devices)) if engine.same_noise else None
+        self.state = ForwardState(engine.statistics, noise)
+        unit = self.scaler.scale(torch.ones((), device=self.space.device)) if self.scaler is not None else None
+        own = self.replicas.recycles_gradients
+        self.gradients = Gradients(self.space, keep=accumulate, own=own, unit=unit, maximize=self.maximize)
+        self._graph: Tensor | None = None  # of the first loss, until its layers are checked
+        self._count = 0  # passes that have run
+        self._last: Vector | None = None  # the gradient of the last pass
         self._grad_enabled = torch.is_grad_enabled()
         self._abandoned = False
-        self._last: Vector | None = None  # the last pass's gradient
 
-    def passes(self) -> Generator[Pass, None, Vector]:
-        """Yields a pass for every probe of the plan and returns its direction; `end` or `abandon` must follow."""
-        turn: Pass | None = None
+    def passes(self) -> Generator[Pass]:
+        """Yields every pass, then sets the engine's planned gradient; an exception restores everything."""
+        try:
+            try:
+                self.engine.planned = None
+                direction = yield from self._run_plan()
+                self._end()
+                self._finish(direction)
+            except BaseException as error:
+                self._abandon(error)
+                raise
+        except BaseException as error:  # again: an interrupt may have hit the lines above
+            self._abandon(error)
+            raise
+
+    def _run_plan(self) -> Generator[Pass, None, Vector]:
+        """Yields a pass for every probe of the plan and returns its direction."""
+        plan, turn = self.engine.method.plan(self.site), None
         while True:
             with torch.no_grad():
                 try:
-                    probe = self.plan.send(None if turn is None else self._read(turn))  # type: ignore[arg-type]
+                    probe = plan.send(None if turn is None else self._read(turn))  # type: ignore[arg-type]
                 except StopIteration as done:
                     return self._checked(done.value)
                 self._move(probe)
-            turn = Pass(probe, self.scaler, keep_graph=self.keep_graph and not self.count)
+            turn = Pass(probe, self.scaler, keep_graph=not self._count and not self.engine.statistics_checked)
             plain = self.replicas.alone and probe.sync and probe.grad
             with nullcontext() if plain else self.replicas.run_pass(probe.sync, probe.grad):
                 yield turn
             turn.finish()
             self.state.after_pass()
-            if not self.count:
-                self.graph = turn.graph
-            self.count += 1
-
-    def end(self) -> None:
-        """Restores the weights. May be interrupted and called again."""
-        self.state.end()
-        self._restore_weights()
-
-    def abandon(self, error: BaseException) -> None:
-        """Restores everything as before the step. May be interrupted and called again."""
-        if self._abandoned:
-            return
-        self.replicas.recover()
-        self.state.undo()
-        self.gradients.undo()
-        self._restore_weights()
-        if not isinstance(error, GeneratorExit):  # which can come at any time and leaves no block unfinished
-            torch.set_grad_enabled(self._grad_enabled)
-        self._abandoned = True
-
-    def _restore_weights(self) -> None:
-        with torch.no_grad():
-            if self.replicas.sharded:
-                self.replicas.reshard()
-            self.keeper.end()
-        torch.clear_autocast_cache()  # or the next forward pass under an outer autocast sees displaced weights
+            if not self._count:
+                self._graph = turn.graph
+            self._count += 1
 
     def _move(self, probe: Probe) -> None:
         self.gradients.clear()
@@ -373,6 +328,58 @@ class PlanRunner:
         if self.check is not None and not (direction is self._last and direction.intact):
             self.check.add(None, direction)
         return direction
+
+    def _end(self) -> None:
+        """Restores the weights, and the forward state as after the first pass. May be interrupted and called again."""
+        self.state.end()
+        self._restore_weights()
+
+    def _finish(self, direction: Vector) -> None:
+        """Writes the direction into `p.grad`, as the planned gradient of the engine."""
+        engine, settings = self.engine, self.site.settings
+        if self._graph is not None and self._count > 1:
+            engine.statistics_checked = True
+            warn_of_unreachable_statistics(self._graph)
+        if self.report is not None:
+            options = {**engine.param_groups[0], **settings}
+            self.report.lr, self.report.rho = options.get("lr"), options.get("rho")
+        with torch.no_grad():
+            total = self.check.total(settings.values(), self.replicas) if self.check is not None else None
+            self.gradients.deliver(direction)
+        planned = Planned(self.site, self.state.saved, self.gradients, total)
+        if self.scaler is not None:  # checked here, because a scaler that skips a step does not call step()
+            planned.overflow, planned.total = not planned.finite, None
+        planned = planned if self.earlier is None else planned.after(self.earlier)
+        if planned.overflow:
+            engine.statistics.restore(planned.statistics)
+        planned.versions = planned.statistics.buffers.versions()
+        engine.planned, engine.report = planned, self.report or engine.report
+
+    def _abandon(self, error: BaseException) -> None:
+        """Restores everything as before the step. May be interrupted and called again."""
+        if not self._abandoned:
+            self.replicas.recover()
+            self.state.undo()
+            self.gradients.undo()
+            self._restore_weights()
+            if not isinstance(error, GeneratorExit):  # which can come at any time and leaves no block unfinished
+                torch.set_grad_enabled(self._grad_enabled)
+            self._abandoned = True
+        if self.earlier is not None and self._was_current:
+            self.earlier.versions = self.earlier.statistics.buffers.versions()
+        self.engine.planned = self.earlier
+
+    def _restore_weights(self) -> None:
+        with torch.no_grad():
+            if self.replicas.sharded:
+                self.replicas.reshard()
+            self.keeper.end()
+        torch.clear_autocast_cache()  # or the next forward pass under an outer autocast sees displaced weights
+
+
+def run_step(engine: SharpnessAware, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
+    """The passes of a step, which begins with the first of them."""
+    yield from Step(engine, accumulate, mask).passes()
 
 
 def _identity(x: Tensor) -> Tensor:
