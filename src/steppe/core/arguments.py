@@ -1,4 +1,4 @@
-"""Checks of arguments that several classes share: an error says what was given, and what to write instead."""
+"""Checks of arguments that several classes share; an error says what was passed and what to write instead."""
 
 from __future__ import annotations
 

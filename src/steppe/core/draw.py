@@ -152,12 +152,12 @@ class _Stream:
 
     def shard(self, p: Tensor, start: int) -> Tensor:
         """The entries of this rank's shard of `p`, whose first coordinate over all ranks is `start`."""
-        whole = distributed(p)
-        if whole is None:
+        dtensor = distributed(p)
+        if dtensor is None:
             return self.read(start, start + p.numel()).view(p.shape)
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-        shape, offset = compute_local_shape_and_global_offset(p.shape, whole.device_mesh, whole.placements)
+        shape, offset = compute_local_shape_and_global_offset(p.shape, dtensor.device_mesh, dtensor.placements)
         if 0 in shape:
             return torch.empty(local(p).shape, dtype=self.dtype, device=self.device)
         if tuple(shape[1:]) == tuple(p.shape[1:]):  # whole rows: one range

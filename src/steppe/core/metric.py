@@ -99,8 +99,8 @@ class Filterwise:
         inside = tuple(range(w.ndim - ndim + 1, w.ndim))
         wide = torch.promote_types(w.dtype, torch.float32)
         norms = torch.linalg.vector_norm(w, dim=inside, keepdim=True, dtype=wide)
-        whole = completed(norms.square(), chunk.sharding, first_dim=1).sqrt()  # a filter may be sharded over ranks
-        return whole.add(self.eta).to(w.dtype).expand_as(w)
+        norms = completed(norms.square(), chunk.sharding, first_dim=1).sqrt()  # a filter may be sharded over ranks
+        return norms.add(self.eta).to(w.dtype).expand_as(w)
 
 
 @dataclass(frozen=True)

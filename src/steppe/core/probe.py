@@ -87,7 +87,7 @@ class Reading:
     def grad(self) -> Vector:
         """The gradient; raises for a probe with grad=False."""
         if self._grad is None:
-            raise RuntimeError("this probe asked for losses only (grad=False): it has no gradient to read")
+            raise RuntimeError("the probe has grad=False, so its reading has losses and no gradient")
         return self._grad
 
     @property

@@ -20,8 +20,8 @@ def distributed(t: Tensor) -> Any:
 
 def local(t: Tensor) -> Tensor:
     """The shard of `t` on this rank: `t` itself unless it is a DTensor."""
-    whole = distributed(t)
-    return t if whole is None else cast(Tensor, whole.to_local())
+    dtensor = distributed(t)
+    return t if dtensor is None else cast(Tensor, dtensor.to_local())
 
 
 def local_gradient(g: Tensor, p: Tensor) -> Tensor:
@@ -29,9 +29,9 @@ def local_gradient(g: Tensor, p: Tensor) -> Tensor:
 
     With sequence parallelism each rank has the gradient of its own part of the sequence: the sum over ranks is needed.
     """
-    whole, pattern = distributed(g), distributed(p)
-    if whole is not None and pattern is not None and whole.placements != pattern.placements:
-        return local(whole.redistribute(placements=pattern.placements))
+    dtensor, pattern = distributed(g), distributed(p)
+    if dtensor is not None and pattern is not None and dtensor.placements != pattern.placements:
+        return local(dtensor.redistribute(placements=pattern.placements))
     return local(g)
 
 
@@ -49,9 +49,9 @@ def shard_like(p: Tensor, x: Tensor) -> Tensor:
 
 def sharding_of(p: Tensor) -> Sharding | None:
     """How `p` is sharded, or None if every rank has all of it."""
-    whole = distributed(p)
-    cuts = tuple((d, s.dim) for d, s in enumerate(whole.placements) if s.is_shard()) if whole is not None else ()
-    return (whole.device_mesh, cuts) if cuts else None
+    dtensor = distributed(p)
+    cuts = tuple((d, s.dim) for d, s in enumerate(dtensor.placements) if s.is_shard()) if dtensor is not None else ()
+    return (dtensor.device_mesh, cuts) if cuts else None
 
 
 def completed(part: Tensor, sharding: Sharding | None, op: Any = None, *, first_dim: int = 0) -> Tensor:

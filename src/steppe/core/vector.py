@@ -206,7 +206,7 @@ class Vector:
             if len(self.space.devices) == 1 or factor.device.type == "cpu":
                 torch._foreach_mul_(chunks, factor)
             else:
-                for group in alike(chunks):
+                for group in by_device_and_dtype(chunks):
                     torch._foreach_mul_(group, factor.to(group[0].device, non_blocking=True))
         else:
             torch._foreach_mul_(chunks, factor)
@@ -278,7 +278,7 @@ class Vector:
             powers = [n.pow(p) for n in torch._foreach_norm(chunks, p, dtype=dtype)]
             return space.total(powers, torch.sum, dtype=dtype).pow(1 / p)
         if space.device.type == "cuda":  # foreach allocates every norm by itself: joining biases takes less time
-            flat = alike([x for x in chunks if x.ndim == 1])
+            flat = by_device_and_dtype([x for x in chunks if x.ndim == 1])
             chunks = [torch.cat(group) for group in flat] + [x for x in chunks if x.ndim != 1]
         norms = torch._foreach_norm(chunks, p, dtype=dtype)
         return space.total(norms, lambda x: torch.linalg.vector_norm(x, p), dtype=dtype)
@@ -292,7 +292,7 @@ class Vector:
         """The inner product over all entries on all ranks, accumulated in float32 or better."""
         space, pairs = self.space, list(zip(self.chunks, other.chunks, strict=True))
         if not space.sharded:
-            pairs = joined(pairs)
+            pairs = join_small(pairs)
         return space.total([dot(x, y, space.precision) for x, y in pairs], torch.sum)
 
 
@@ -355,17 +355,17 @@ def dot(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.dot(x.reshape(-1).to(dtype), y.reshape(-1).to(dtype))
 
 
-def joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+def join_small(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
     """The same pairs, the small ones of one kind concatenated: one kernel each would cost more."""
     kinds: dict[Hashable, list[tuple[Tensor, Tensor]]] = {}
     for x, y in pairs:
         if x.numel() <= STACK_BELOW:
             kinds.setdefault((x.device, x.dtype, y.dtype), []).append((x.reshape(-1), y.reshape(-1)))
-    small = [(torch.cat([x for x, _ in alike]), torch.cat([y for _, y in alike])) for alike in kinds.values()]
+    small = [(torch.cat([x for x, _ in kind]), torch.cat([y for _, y in kind])) for kind in kinds.values()]
     return [(x, y) for x, y in pairs if x.numel() > STACK_BELOW] + small
 
 
-def alike(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+def by_device_and_dtype(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     """The tensors, grouped by device and dtype."""
     groups: dict[Hashable, list[Tensor]] = {}
     for x in tensors:

@@ -29,7 +29,7 @@ def prepare(opt: SharpnessAware) -> str | None:
         "several processes share the step, and their communication is not captured": _is_distributed(),
         "a GradScaler decides on the host after every step; bfloat16 needs none": _has_scaler(opt),
         "the optimizer has step hooks, which a replay would not call": _has_step_hooks(opt, opt.base),
-        f"{method} does not say which steps are alike: give it pattern(step)": not hasattr(opt.method, "pattern"),
+        f"{method} has no pattern(step), which says which steps are alike": not hasattr(opt.method, "pattern"),
         f"{method} decides something on the host at every step": _has_no_pattern(opt),
     }
     reason = next((reason for reason, applies in obstacles.items() if applies), None)

@@ -40,9 +40,9 @@ def put_steps_on_device(base: Optimizer, params: Sequence[Tensor]) -> None:
             base.state[p]["step"] = step.to(p.device, torch.float32)
 
 
-def step_unless(base: Optimizer, refused: Tensor) -> None:
+def step_unless(base: Optimizer, skip: Tensor) -> None:
     """One step of a fused optimizer, which changes nothing if the flag, 0.0 or 1.0, is set."""
-    base.found_inf = refused  # type: ignore[attr-defined]
+    base.found_inf = skip  # type: ignore[attr-defined]
     try:
         base.step()
     finally:
@@ -110,7 +110,7 @@ class OptimizerSite:
         gaps = missing.tensors if missing is not None else self.space.zeros().tensors
         return self.space.vector([gap if t is None else local(t) for t, gap in zip(kept, gaps, strict=True)])
 
-    def refuse_where(self, flag: Tensor) -> None:
+    def revert_where(self, flag: Tensor) -> None:
         """Keeps the vectors and options of the last step if a flag on the device is not 0, without synchronizing."""
         if not self._remembered and not self.settings:
             return

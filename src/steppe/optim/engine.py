@@ -24,8 +24,8 @@ from .finite import (
     DeviceGuard,
     HostCheck,
     Planned,
-    ask_optimizers,
     enabled,
+    read_overflow_from_optimizers,
     report_overflow,
     unplanned,
 )
@@ -147,7 +147,7 @@ class SharpnessAware(Optimizer):
         self.statistics_checked = self.model is not None
         self._overflow = torch.zeros((), dtype=torch.float32)  # read by the scaler
         if self.scaler is not None:
-            ask_optimizers(self.scaler, next(p.device for g in self.param_groups for p in g["params"]))
+            read_overflow_from_optimizers(self.scaler, next(p.device for g in self.param_groups for p in g["params"]))
         self.device_guard: DeviceGuard | None = None  # while a step is captured: applies it on the device
         self.pass_noise: SameNoise | None = None  # while a step is captured: replaces the global generators
         super().__setstate__({})  # installs the hooks, touches no state

@@ -5,8 +5,8 @@ which synchronizes with the device. `DeviceGuard` skips the step on the device, 
 raises later.
 
 With a `torch.amp.GradScaler`, `passes()` unscales every pass and leaves `p.grad` unscaled. The scaler must not divide
-it again, and its `update()` must know of an overflow in any pass: a scaler that is given to an optimizer asks it
-instead of `p.grad`.
+it again, and its `update()` needs the overflows of all passes: `read_overflow_from_optimizers` makes a scaler read them
+from the optimizer instead of `p.grad`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
-from ..core.vector import Space, Vector, alike
+from ..core.vector import Space, Vector, by_device_and_dtype
 from .base import STEP, OptimizerSite, step_unless
 from .forward_state import RunningStatistics, Saved
 from .workers import Replicas
@@ -130,7 +130,7 @@ def nonfinite_flag(tensors: Sequence[Tensor], flag: Tensor | None = None) -> Ten
     One kernel per dtype: what `torch.amp.GradScaler` runs, with a scale of 1, which leaves the entries as they are.
     """
     flag = torch.zeros((), dtype=torch.float32, device=tensors[0].device) if flag is None else flag
-    for group in alike(tensors):
+    for group in by_device_and_dtype(tensors):
         own = flag.to(group[0].device)
         torch._amp_foreach_non_finite_check_and_unscale_(group, own, torch.ones_like(own))
         flag = own.to(flag.device)
@@ -170,7 +170,7 @@ class DeviceGuard:
         self.sets: set[str] = set()  # the group options that steps have set
         self.flag = torch.zeros((), dtype=torch.float32, device=device)  # 1.0 if a step is skipped, else 0.0
         self._watched = False  # whether the flag is of the last step
-        self._refused = torch.zeros((), device=device)  # how many steps were skipped
+        self._skipped = torch.zeros((), device=device)  # how many steps were skipped
         self._seen = _host_number() if device.type == "cuda" else torch.zeros(())  # the same, copied asynchronously
 
     @torch.no_grad()
@@ -181,14 +181,14 @@ class DeviceGuard:
         if total is None:
             planned.apply(base)
             return
-        refused = total != 0
-        self.flag.copy_(refused | (self.flag != 0) if self._stop else refused)
-        site.refuse_where(self.flag)
+        skip = total != 0
+        self.flag.copy_(skip | (self.flag != 0) if self._stop else skip)
+        site.revert_where(self.flag)
         with site.settings_applied():
             step_unless(base, self.flag)
         planned.statistics.buffers.set_where(self.flag, planned.statistics.values)
-        self._refused.add_(self.flag)
-        self._seen.copy_(self._refused, non_blocking=True)
+        self._skipped.add_(self.flag)
+        self._seen.copy_(self._skipped, non_blocking=True)
         site.commit()
 
     def undo_(self, values: Tensor, before: Tensor) -> None:
@@ -203,15 +203,15 @@ class DeviceGuard:
 
     def counted(self) -> int:
         """How many steps were skipped; synchronizes with the device."""
-        return int(self._refused)
+        return int(self._skipped)
 
     def check(self, groups: Sequence[dict[str, Any]], wait: bool) -> None:
         """Raises if a step was skipped, with everything as it was before that step."""
-        refused = self.counted() if wait or self.seen else 0
-        if refused:
-            for number in (self.flag, self._refused, self._seen):
+        skipped = self.counted() if wait or self.seen else 0
+        if skipped:
+            for number in (self.flag, self._skipped, self._seen):
                 number.zero_()
-            step = groups[0][STEP] - refused
+            step = groups[0][STEP] - skipped
             for group in groups:
                 group[STEP] = step
             raise nonfinite(step, later=True)
@@ -241,7 +241,7 @@ class Unscaled(Protocol):
     scaler: Any
 
     def found_inf_(self) -> Tensor:
-        """1.0 if a pass of the step that waits has overflowed, else 0.0; it changes with the next step."""
+        """1.0 if a pass of the planned step has overflowed, else 0.0; the next step overwrites it."""
         ...
 
 
@@ -250,9 +250,9 @@ def enabled(scaler: Any) -> Any:
     return scaler if scaler is not None and scaler.is_enabled() else None
 
 
-def ask_optimizers(scaler: Any, device: torch.device) -> None:
-    """Has a scaler ask optimizers that unscale for themselves, in `unscale_`, `step` and `update`."""
-    scaler.scale(torch.ones((), device=device))  # makes its scale, which `scaler.step(opt, closure)` asks for first
+def read_overflow_from_optimizers(scaler: Any, device: torch.device) -> None:
+    """Makes `unscale_`, `step` and `update` of a scaler read the overflow of optimizers that unscale gradients."""
+    scaler.scale(torch.ones((), device=device))  # creates its scale tensor, which `scaler.step(opt, closure)` needs
     if not isinstance(vars(scaler).get("_unscale_grads_"), MethodType):
         scaler._unscale_grads_ = MethodType(_unscale_grads_, scaler)
 
@@ -265,6 +265,6 @@ def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
 
 
 def report_overflow(scaler: Any, optimizer: Unscaled) -> None:
-    """Lets `scaler.update()` know of this step, unless the scaler has asked already."""
+    """Tells `scaler.update()` of this step's overflow, unless the scaler has read it already."""
     if scaler._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY:
         scaler.unscale_(optimizer)

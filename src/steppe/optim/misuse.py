@@ -1,4 +1,4 @@
-"""Errors for what is natural to write and does not work: what was given, and what to write instead."""
+"""Errors for code that looks right and cannot work: what was passed, and what to write instead."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class Gradients:
 
 @dataclass
 class Report:
-    """Diagnostics of one step; device tensors until they are read, so that recording never waits."""
+    """Diagnostics of one step: tensors on the device, so that recording does not synchronize."""
 
     losses: list[Tensor] = field(default_factory=list)  # L(w) first, L(w + e) last
     displacements: list[Tensor] = field(default_factory=list)  # ||e||, 0 where a probe stayed at w
@@ -195,25 +195,25 @@ class Report:
     lr: Any = None
     rho: Any = None
     _first: Vector | None = field(default=None, repr=False)
-    _next: Tensor | None = field(default=None, repr=False)  # how far the probe under way has moved
+    _distance: Tensor | None = field(default=None, repr=False)  # ||e|| of the current probe
 
-    def moved(self, displacement: Vector | None) -> None:
-        self._next = displacement.norm() if displacement is not None else None
+    def start_probe(self, displacement: Vector | None) -> None:
+        self._distance = displacement.norm() if displacement is not None else None
 
-    def took(self, reading: Reading, loss: Tensor | None) -> None:
+    def add(self, reading: Reading, loss: Tensor | None) -> None:
         if loss is not None:
             self.losses.append(loss)
         if reading._grad is None:
             return
         norm = reading.grad.norm()
-        self.displacements.append(norm * 0 if self._next is None else self._next)
+        self.displacements.append(norm * 0 if self._distance is None else self._distance)
         self.grad_norms.append(norm)
         if self._first is None:
             self._first = reading.grad.clone()
         self.cosines.append(self._first.dot(reading.grad) / (self.grad_norms[0] * norm))
 
     def read(self) -> dict[str, float]:
-        """The numbers, as Python floats: this is where a GPU is waited for."""
+        """The numbers as Python floats; synchronizes with the device."""
         numbers = {
             "loss": self.losses[0] if self.losses else None,
             "perturbed_loss": self.losses[-1] if self.losses else None,
@@ -304,7 +304,7 @@ class Step:
     def _move(self, probe: Probe) -> None:
         self.gradients.clear()
         if self.report is not None:
-            self.report.moved(probe.at)
+            self.report.start_probe(probe.at)
         if self.replicas.sharded:
             self.replicas.reshard()
         self.keeper.move_to(probe.at)
@@ -320,7 +320,7 @@ class Step:
             loss, losses = -loss if loss is not None else None, -losses if losses is not None else None
         reading = Reading(grad, loss, self.replicas.mean if turn.probe.sync else _identity, losses, turn.batch)
         if self.report is not None:
-            self.report.took(reading, turn.loss)
+            self.report.add(reading, turn.loss)
         return reading
 
     def _checked(self, direction: Vector) -> Vector:

@@ -38,7 +38,7 @@ class Replicas:
                 "FSDP1's flat shards do not say what they are shards of: use torch.distributed.fsdp.fully_shard"
             )
         self._ddp: Any = model if hasattr(model, "no_sync") else None
-        meshes = [whole.device_mesh for p in params if (whole := distributed(p)) is not None]
+        meshes = [dtensor.device_mesh for p in params if (dtensor := distributed(p)) is not None]
         self._groups: list[Any] = [meshes[0].get_group(d) for d in range(meshes[0].ndim)] if meshes else []
         if self._ddp is not None and dist.is_initialized():
             self._groups = [getattr(self._ddp, "process_group", None)]
@@ -54,11 +54,11 @@ class Replicas:
     def run_pass(self, sync: bool, grad: bool) -> AbstractContextManager[Any]:
         """The context of one forward and backward pass; without `sync`, gradients are not averaged over workers."""
         if getattr(getattr(self._ddp, "_join_config", None), "enable", False):
-            # Join replaces a worker without data in DDP's own all-reduces; a step has others: means and checks
+            # Join shadows DDP's own all-reduces; a step has others, for means and checks
             raise RuntimeError(
-                "a sharpness-aware step was asked for under torch's Join, which stands in for a worker without data in "
-                "plain steps only: give all workers the same number of batches (drop_last=True). torch leaves Join on "
-                "when its block ends: model.join(enable=False) turns it off"
+                "a sharpness-aware step cannot run under torch's Join, which replaces a worker without data in plain "
+                "steps only: give all workers the same number of batches (drop_last=True). torch leaves Join on when "
+                "its block ends: model.join(enable=False) turns it off"
             )
         if self.sharded and not grad and not self._gathering:
             raise RuntimeError(
