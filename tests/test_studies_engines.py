@@ -16,9 +16,8 @@ from studies_cells import BASE, contents, tiny
 
 from steppe.studies.cell import Outcome, Task, cells
 from steppe.studies.engines import Engine, Local, Ray, Serial, engine_of
-from steppe.studies.engines.engine import Tries
-from steppe.studies.engines.mps import mps
-from steppe.studies.engines.settings import EngineSettings
+from steppe.studies.engines.engine import EngineSettings, Tries
+from steppe.studies.engines.local import mps
 from steppe.studies.run import run
 from steppe.studies.store import Store
 from steppe.training.stopping import StopRequest

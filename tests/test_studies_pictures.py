@@ -20,9 +20,9 @@ from steppe.measures.landscape import slice_along
 from steppe.studies.engines import Serial
 from steppe.studies.pictures import alike, chosen
 from steppe.studies.plan import Study
+from steppe.studies.protocol import Show
 from steppe.studies.report import content
 from steppe.studies.run import look, run
-from steppe.studies.show import Show
 from steppe.studies.store import Store
 from steppe.studies.table import Measured, Run, Table
 from steppe.training import open_run

@@ -11,7 +11,7 @@ from .._util import user_code
 from ..training.config import Config
 from .cell import Cell
 from .grid import STRATEGY, split
-from .plan import TARGETS, Study
+from .plan import TARGETS, Study, split_measures
 
 if TYPE_CHECKING:
     from ..data.dataset import Splits
@@ -93,7 +93,6 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
     from ..ensembles.members import members_of
     from ..measures.registry import resolve_measures
     from ..training.config import refuse_unknown
-    from .ensemble import split_measures
 
     with invalid_values():
         of_models, scores = split_measures([*study.measures, *also])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import import_module
 from math import isnan
@@ -17,7 +15,7 @@ from .._util.extras import explained
 from .._util.files import atomic_write
 from .._util.names import unknown
 from .statistics.findings import Findings
-from .table import Run, Table
+from .table import Run, Table, as_text
 
 Shape = Literal["runs", "outcomes"]
 Row = dict[str, Any]
@@ -92,7 +90,7 @@ def export_findings(findings: Findings, path: str | os.PathLike[str]) -> Path:
 
     """
     predictions = [
-        {"kind": "prediction", **asdict(f), "by_group": _flat(asdict(f)["by_group"])} for f in findings.findings
+        {"kind": "prediction", **asdict(f), "by_group": as_text(asdict(f)["by_group"])} for f in findings.findings
     ]
     return _write([*predictions, *({"kind": "comparison", **asdict(c)} for c in findings.comparisons)], path)
 
@@ -116,8 +114,8 @@ def runs(table: Table) -> list[Row]:
 
 def _run(run: Run) -> Row:
     row: Row = {"key": run.key, "name": run.name, "state": run.state, "error": run.error}
-    row |= {f"config.{name}": _flat(value) for name, value in run.config.items()}
-    row |= {f"group.{name}": _flat(value) for name, value in run.groups.items()}
+    row |= {f"config.{name}": as_text(value) for name, value in run.config.items()}
+    row |= {f"group.{name}": as_text(value) for name, value in run.groups.items()}
     for name, value in run.targets.items():
         row |= {f"target.{name}": value, f"target.{name}.stderr": run.target_errors.get(name)}
     for name, e in run.measures.items():
@@ -136,14 +134,10 @@ def outcomes(table: Table) -> list[Row]:
             )
         for name, e in run.measures.items():
             numbers = {"value": e.value, "stderr": e.stderr, "n": e.n, "kind": e.kind, "seconds": e.seconds}
-            more = {"cost": _flat(e.cost), "note": e.note, "complete": e.complete}
+            more = {"cost": as_text(e.cost), "note": e.note, "complete": e.complete}
             rows.append({**run_columns, "role": "measure", "name": name, **numbers, **more})
         rows += [{**run_columns, "role": "meta", "name": name, "value": value} for name, value in run.meta.items()]
     return rows
-
-
-def _flat(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (Mapping, list, tuple)) else value
 
 
 def _csv(columns: list[str], rows: list[Row]) -> bytes:

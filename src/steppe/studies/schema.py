@@ -1,4 +1,4 @@
-"""The SQLite file of a study: tables, a digest per row, and the checks when it is opened.
+"""The SQLite file of a study: tables, values as columns, a digest per row, and the checks when it is opened.
 
 The file is in write-ahead mode: several processes of one machine write at a time and wait for one another, and a killed
 process loses only its open transaction. (A network file system does not support this: let one process write there.)
@@ -6,14 +6,20 @@ process loses only its open transaction. (A network file system does not support
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 from .._util.digests import digest
+from .._util.export import json_safe
 from .._util.files import refuse_link
 
 APPLICATION = 0x53544550  # "STEP" in SQLite's header: the file's owner
@@ -22,26 +28,18 @@ WITHOUT_DIGESTS = 1  # an older layout that is still read, and upgraded by the n
 PATIENCE = 60.0  # seconds to wait for other writers, each of which takes milliseconds
 _MAGIC = b"SQLite format 3\x00"
 
-# the columns of each table whose rows are never changed: those that name a row, and the others
-NAMING = {
-    "cells": ("key", "name"),
+# per table whose rows are never changed, its columns; those that name a row come first
+COLUMNS = {
+    "cells": ("key", "name", "config", "groups", "at"),
     "origins": ("versions",),
-    "outcomes": ("cell", "role", "name"),
-    "failures": ("cell", "name"),
-    "finished": ("cell",),
-    "curves": ("cell", "epoch"),
-    "notes": ("name",),
-}
-OTHERS = {
-    "cells": ("config", "groups", "at"),
-    "origins": (),
-    "outcomes": ("value", "stderr", "n", "kind", "cost", "seconds", "note", "complete", "origin", "at"),
-    "failures": ("error", "at"),
-    "finished": ("at",),
-    "curves": ("record",),
-    "notes": ("value", "at"),
-}
-COLUMNS = {table: (*NAMING[table], *OTHERS[table]) for table in NAMING}
+    "outcomes": (
+        "cell", "role", "name", "value", "stderr", "n", "kind", "cost", "seconds", "note", "complete", "origin", "at",
+    ),
+    "failures": ("cell", "name", "error", "at"),
+    "finished": ("cell", "at"),
+    "curves": ("cell", "epoch", "record"),
+    "notes": ("name", "value", "at"),
+}  # fmt: skip
 DIGEST = "digest TEXT NOT NULL DEFAULT ''"  # a row that is cut short has the default, which is no digest
 
 _TABLES = f"""
@@ -192,19 +190,18 @@ def check(db: sqlite3.Connection, path: Path) -> None:
         problems = [row[0] for row in db.execute("PRAGMA integrity_check(3)") if row[0] != "ok"]
         problems += [f"a row of {row[0]} belongs to none of {row[2]}" for row in db.execute("PRAGMA foreign_key_check")]
         if not problems and _layout(db) != WITHOUT_DIGESTS:
-            problems = _changed_row(db)
+            problems = [*islice(_changed_rows(db), 1)]
     if problems:
         raise damaged(path, "; ".join(problems))
 
 
-def _changed_row(db: sqlite3.Connection) -> list[str]:
-    """The first row whose digest is wrong, in words."""
+def _changed_rows(db: sqlite3.Connection) -> Iterator[str]:
+    """Rows whose digest is wrong, in words."""
     for table, columns in COLUMNS.items():
         for *values, stored in db.execute(f"SELECT {', '.join(columns)}, digest FROM {table}"):
             if row_digest(table, *values) != stored:
-                name = ", ".join(f"{c} {v!r:.80}" for c, v in zip(NAMING[table], values, strict=False))
-                return [f"the row of {table} with {name} does not have the digest that was written with it"]
-    return []
+                name = ", ".join(f"{c} {v!r:.80}" for c, v in zip(columns[:3], values, strict=False))
+                yield f"the row of {table} with {name} does not have the digest that was written with it"
 
 
 def damaged(path: Path, why: str) -> ValueError:
@@ -221,15 +218,41 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if "locked" in str(error) or "busy" in str(error):
+        message = str(error)
+        if "locked" in message or "busy" in message:
             raise TimeoutError(
                 f"{path} was locked by another process for {PATIENCE:g} s: is one of them stopped in a debugger, or "
                 "is the file on a network disk?"
             ) from error
-        if "no such" in str(error) or "Could not decode" in str(error):  # tables are made whole: one has changed
-            raise damaged(path, str(error)) from error
+        if "no such" in message or "Could not decode" in message:  # tables are made whole: one has changed
+            raise damaged(path, message) from error
         raise OSError(f"{path}: {error}. Is the disk full, or the folder read-only?") from error
     except sqlite3.IntegrityError:
         raise
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite's message may contain the damaged text
         raise damaged(path, str(error)) from error
+
+
+def columns_of(estimate: Any) -> tuple[Any, ...]:
+    """An estimate, or a mapping like one, as the columns from value to complete."""
+    e = asdict(estimate) if is_dataclass(estimate) and not isinstance(estimate, type) else estimate
+    if not isinstance(e, Mapping) or "value" not in e:
+        raise TypeError(f"a record has a value, and perhaps stderr, n, kind and cost; {estimate!r} has not")
+    cost = dict(e.get("cost") or {})
+    seconds = cost.pop("seconds", e.get("seconds"))  # in a column of its own: the rest is equal in many runs
+    numbers = [_number(v) for v in (e["value"], e.get("stderr"), seconds)]
+    head = (*numbers[:2], int(e.get("n", 1)), str(e.get("kind", "")), text_of(cost), numbers[2])
+    return (*head, str(e.get("note", "")), int(e.get("complete", True)))
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or isnan(value) else float(value) + 0.0  # SQLite has no -0.0
+
+
+def text_of(value: Any) -> str:
+    """JSON that is equal for equal values; numbers that are not finite are null."""
+    return json.dumps(json_safe(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def time_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import nan
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .._util.untrusted import from_json
 from . import schema
-from .schema import insert
-from .stored_values import columns_of, text_of, time_now
+from .schema import columns_of, insert, text_of, time_now
 from .table import Measured, Run, Table
+
+if TYPE_CHECKING:
+    from .cell import Cell
 
 # a finished cell stays done while a measure is added to it; a failed cell that is computed again is running
 STATE = """CASE WHEN EXISTS (SELECT 1 FROM finished WHERE finished.cell = cells.id) THEN 'done'
@@ -25,19 +27,6 @@ STATE = """CASE WHEN EXISTS (SELECT 1 FROM finished WHERE finished.cell = cells.
     ELSE 'open' END"""
 OUTCOMES = """SELECT cell, role, name, value, stderr, n, kind, cost, seconds, note, complete
     FROM outcomes ORDER BY cell, role, name"""
-
-
-class Planned(Protocol):
-    """A cell of a study's plan; its key follows from its configuration."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def config(self) -> Mapping[str, Any]: ...
-    @property
-    def groups(self) -> Mapping[str, Any]: ...
 
 
 class Store:
@@ -117,7 +106,7 @@ class Store:
         with schema.explained(self.path):
             return self._db.execute(query, values).fetchall()
 
-    def add(self, cells: Iterable[Planned]) -> int:
+    def add(self, cells: Iterable[Cell | Run]) -> int:
         """Add cells to the plan; existing cells stay as they are.
 
         Returns
@@ -159,12 +148,10 @@ class Store:
         """
         now = time.time()
         with self._writing() as db:
-            cell = self._id(key)
-            limit = now - stale if stale is not None else -1.0
             changed = db.execute(
                 "INSERT INTO claims (cell, worker, since) VALUES (?, ?, ?) ON CONFLICT (cell) DO UPDATE "
                 "SET worker = excluded.worker, since = excluded.since WHERE worker = excluded.worker OR since < ?",
-                (cell, worker, now, limit),
+                (self._id(key), worker, now, now - stale if stale is not None else -1.0),
             )
             return changed.rowcount == 1
 
@@ -266,16 +253,15 @@ class Store:
             finally:
                 self._db.execute("ROLLBACK")
         results = self._results(outcomes)
-        errors = {(cell, name): error for cell, name, error in failures}
-        reasons: dict[int, dict[str, str]] = {}
-        for (cell, name), error in errors.items():
-            if name:
-                reasons.setdefault(cell, {})[name] = error
+        errors: dict[int, dict[str, str]] = {}
+        for cell, name, error in failures:
+            errors.setdefault(cell, {})[name] = error
         runs = []
         for cell, key, name, config, groups, state in cells:
             targets, target_errors, measures, meta = results.get(cell, ({}, {}, {}, {}))
-            unmeasured = {m: error for m, error in reasons.get(cell, {}).items() if m not in measures}
-            why = "" if state == "done" else errors.get((cell, ""), "")
+            of_cell = errors.get(cell, {})
+            unmeasured = {m: error for m, error in of_cell.items() if m and m not in measures}
+            why = "" if state == "done" else of_cell.get("", "")
             settings, within = (from_json(text, self.path) for text in (config, groups))
             runs.append(
                 Run(key, name, settings, within, state, targets, measures, target_errors, meta, unmeasured, why)
@@ -288,12 +274,11 @@ class Store:
         costs: dict[str, Any] = {}  # a few texts occur in many runs: each is parsed once
         for cell, role, name, value, stderr, n, kind, cost, seconds, note, complete in outcomes:
             targets, target_errors, measures, meta = results.setdefault(cell, ({}, {}, {}, {}))
-            number = nan if value is None else value
+            number, error, time_taken = (nan if v is None else v for v in (value, stderr, seconds))
             if role == "measure":
                 if cost not in costs:
                     costs[cost] = from_json(cost, self.path)
-                error, took = (nan if v is None else v for v in (stderr, seconds))
-                measures[name] = Measured(number, error, n, kind, costs[cost], took, note, bool(complete))
+                measures[name] = Measured(number, error, n, kind, costs[cost], time_taken, note, bool(complete))
             elif role == "target":
                 targets[name] = number
                 if stderr is not None:

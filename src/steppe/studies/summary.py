@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,13 +13,14 @@ import numpy as np
 from .._util.equality import compared
 from .._util.measure_names import MeasureName
 from .cell import Cell
+from .grid import differing, shown
 from .plan import Study
 from .protocol import EPOCH, OF_TAU, VALUE, TableSpec
 from .result import admitted, findings_of, of_plan
 from .selection import tuned_settings
-from .statistics.clusters import ALL_SEEDS, SEEDS
 from .statistics.comparisons import paired_error, smallest_step, student
 from .statistics.findings import Findings
+from .statistics.permutation import ALL_SEEDS, SEEDS
 from .table import Run, Table
 
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]
@@ -113,7 +113,7 @@ def labels_of(spec: TableSpec, planned: Sequence[Cell], names: Sequence[str]) ->
 
 def label_of(spec: TableSpec, cell: Cell, names: Sequence[str], value: str = "") -> str:
     """The label of a cell's row or column."""
-    parts = [_shown(value if name == VALUE else cell.value(name)) for name in names]
+    parts = [shown(value if name == VALUE else cell.value(name)) for name in names]
     text = " ".join(part for part in parts if part) or value
     return spec.labels.get(text, text)
 
@@ -266,7 +266,7 @@ def _notes(
     for of_one in numbers.values():
         configs = [cell.config for cell, _ in of_one]
         names = dict.fromkeys(k for config in configs for k in config if k not in ALL_SEEDS)
-        mixed |= {n: None for n in names if len({json.dumps(c.get(n), sort_keys=True) for c in configs}) > 1}
+        mixed |= dict.fromkeys(differing(names, configs))
     if mixed:
         notes.append(f"Means are over runs that also differ in {', '.join(mixed)}.")
     if spec.reference and not any(row == spec.reference for row, _ in numbers):
@@ -333,9 +333,3 @@ def short_names(measures: Sequence[str]) -> dict[str, str]:
     bare = {name: str(replace(MeasureName.of(name), options={})) for name in measures}
     count = Counter(bare.values())
     return {name: short if count[short] == 1 else name for name, short in bare.items()}
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

@@ -189,7 +189,7 @@ class Table:
     def setting(self, path: str) -> NDArray[Any]:
         """A setting over all runs as in the configurations, lists and mappings as JSON; None if a run has none."""
         column = np.empty(len(self.runs), dtype=object)
-        column[:] = [_hashable(run.setting(path)) for run in self.runs]
+        column[:] = [as_text(run.setting(path)) for run in self.runs]
         return column
 
     def settings(self) -> list[str]:
@@ -210,7 +210,7 @@ class Table:
 
     def labels(self) -> NDArray[np.str_]:
         """Each run's group in words, `augment=flip, mixup=0`; empty if the study has no groups."""
-        return np.array([", ".join(f"{k}={_word(v)}" for k, v in run.groups.items()) for run in self.runs], dtype=str)
+        return np.array([", ".join(f"{k}={word(v)}" for k, v in run.groups.items()) for run in self.runs], dtype=str)
 
     def where(self, holds: Callable[[Run], bool]) -> Table:
         """The runs for which a condition holds."""
@@ -225,9 +225,11 @@ def _leaves(config: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, A
             yield f"{above}{key}", value
 
 
-def _hashable(value: Any) -> Any:
-    return _word(value) if isinstance(value, (list, tuple, dict)) else value
+def as_text(value: Any) -> Any:
+    """Lists and mappings as JSON; other values as they are."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, tuple, Mapping)) else value
 
 
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def word(value: Any) -> str:
+    """A value of a setting as text."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,15 +1,20 @@
-"""Worker processes on this machine, with pebble: a killed one costs its cell's work since the last checkpoint."""
+"""Worker processes on this machine, with pebble, and how they share its GPUs.
+
+A killed worker costs its cell's work since the last checkpoint.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
@@ -22,22 +27,18 @@ from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
 from ..work import work
 from .engine import PAUSE, Begun, Tries
-from .mps import has_mps, mps
 
 GRACE = 10.0  # seconds for a worker whose driver ended to write a checkpoint
 PATIENCE = 120.0  # seconds for a worker to start its task
 # imported once by the fork server: the first step of any optimizer imports dynamo, which takes two seconds
-PRELOADED = [
-    "torch._dynamo",
-    "steppe.training.entry",
-    "steppe.measures.run",
-    "steppe.data.registry",
-    "steppe.nn.registry",
-]
+PRELOADED = ["torch._dynamo", "steppe.training.entry", "steppe.measures.run", "steppe.nn.registry"]
 # Cells at a time on one GPU with MPS: on an H200, 8 runs of ResNet-18 train 2.1 times as many images per second as one
 # at width 16 and 1.3 times at width 64 (benchmarks/results/sharing_h200_2026-11-17.md).
 PER_GPU = 8
 MEMORY = 8 << 30  # bytes of GPU memory per cell, at least: a ResNet-18 of width 64 takes about 1 GiB with its context
+CONTROL = "nvidia-cuda-mps-control"  # comes with the driver
+PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+SERVICE_PATIENCE = 30.0  # seconds for the service to start or to end
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # without these files there is no CUDA; checking them needs no torch
 
 
@@ -88,11 +89,12 @@ class Local:
                     wait([worker.future for worker in workers if worker.future], PAUSE, FIRST_COMPLETED)
                     for worker in workers:
                         task, outcome = worker.task, worker.outcome()
-                        final = tries.settled(outcome) if outcome is not None else None
-                        if final is not None:
-                            yield final
-                        elif outcome is not None and task is not None:
+                        if task is None or outcome is None:
+                            continue
+                        if (final := tries.settled(outcome)) is None:
                             waiting.append(task)
+                        else:
+                            yield final
             finally:
                 for worker in workers:
                     worker.stop()
@@ -212,7 +214,7 @@ def _gpus() -> int:
 
 def _per_gpu(gpus: int) -> int:
     """The default number of cells at a time per GPU: several with MPS, as far as memory and cores allow."""
-    if not gpus or not has_mps():
+    if not gpus or which(CONTROL) is None:
         return 1
     import torch
 
@@ -222,3 +224,38 @@ def _per_gpu(gpus: int) -> int:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def mps() -> Iterator[dict[str, str]]:
+    """Run the CUDA multi-process service (MPS): processes then use a GPU at the same time, not in turns.
+
+    Yields the environment variables with which a process uses it: none if no service can be started, or if the
+    environment names one already, which is left running.
+    """
+    if PIPES in os.environ or which(CONTROL) is None:
+        yield {}
+        return
+    with TemporaryDirectory(prefix="steppe-mps-") as folder:
+        variables = {PIPES: str(Path(folder, "pipes")), LOGS: str(Path(folder, "logs"))}
+        for place in variables.values():
+            Path(place).mkdir()
+        if not _control(variables, "-d"):
+            yield {}
+            return
+        try:
+            yield variables
+        finally:
+            _control(variables, text="quit\n")
+
+
+def _control(variables: dict[str, str], *arguments: str, text: str = "") -> bool:
+    """Run the control program; return whether it succeeded."""
+    # the service numbers GPUs among those that it sees, and processes name them as the environment does
+    environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | variables
+    options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "timeout": SERVICE_PATIENCE}
+    try:
+        done = subprocess.run([CONTROL, *arguments], input=text, text=True, env=environment, check=False, **options)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

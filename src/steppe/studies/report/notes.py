@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..pictures import COMPARISON, ENSEMBLE, LANDSCAPE, SPECTRUM
-from ..statistics.clusters import SEEDS
+from ..statistics.permutation import SEEDS
 from ..store import Store
 from ..table import Run, Table
 
