@@ -254,44 +254,32 @@ def _entry(name: str, entry: Mapping[str, Any], place: str) -> Iterator[tuple[st
         yield label, settings(dict(zip(values, choice, strict=True)), place)
 
 
-@dataclass(frozen=True)
-class Range:
-    """Values of one setting that are drawn at random: both ends, or all choices."""
-
-    kind: str
-    values: Sequence[Any]
-
-    @classmethod
-    def of(cls, value: Any, place: str) -> Range:
-        """Parse `{log_uniform: [0.01, 1]}`."""
-        if not isinstance(value, Mapping) or len(value) != 1:
-            hint = f": {{choice: {_yaml(value)}}} draws from a list" if isinstance(value, list) else ""
-            raise ValueError(
-                f"{place} takes one of {', '.join(RANGES)}, as in {{log_uniform: [0.01, 1]}}, not {value!r}{hint}"
-            )
-        ((kind, values),) = value.items()
-        if kind not in RANGES:
-            raise ValueError(f"{place}: {unknown('range', str(kind), RANGES)}")
-        if not isinstance(values, list) or not values:
-            raise ValueError(f"{place}: {kind} takes a list of values, not {values!r}")
-        if kind != "choice":
-            numbers = int if kind == "integers" else (int, float)
-            good = len(values) == 2 and all(isinstance(v, numbers) for v in values) and values[0] <= values[1]
-            if not good or (kind == "log_uniform" and values[0] <= 0):
-                above = " above 0" if kind == "log_uniform" else ""
-                raise ValueError(f"{place}: {kind} takes two numbers{above}, the lower first, not {values!r}")
-        return cls(kind, values)
-
-    def draw(self, random: Random) -> Any:
-        return RANGES[self.kind](random, self.values)
+def _range(value: Any, place: str) -> tuple[str, Sequence[Any]]:
+    """The kind of `{log_uniform: [0.01, 1]}`, and its two ends or all choices."""
+    if not isinstance(value, Mapping) or len(value) != 1:
+        hint = f": {{choice: {_yaml(value)}}} draws from a list" if isinstance(value, list) else ""
+        kinds = f"{', '.join(RANGES)}, as in {{log_uniform: [0.01, 1]}}"
+        raise ValueError(f"{place} takes one of {kinds}, not {value!r}{hint}")
+    ((kind, values),) = value.items()
+    if kind not in RANGES:
+        raise ValueError(f"{place}: {unknown('range', str(kind), RANGES)}")
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"{place}: {kind} takes a list of values, not {values!r}")
+    if kind != "choice":
+        numbers = int if kind == "integers" else (int, float)
+        good = len(values) == 2 and all(isinstance(v, numbers) for v in values) and values[0] <= values[1]
+        if not good or (kind == "log_uniform" and values[0] <= 0):
+            above = " above 0" if kind == "log_uniform" else ""
+            raise ValueError(f"{place}: {kind} takes two numbers{above}, the lower first, not {values!r}")
+    return kind, values
 
 
 @dataclass(frozen=True)
 class Draws:
-    """n random cells. Each is a function of the seed and its number, so a larger n keeps the others."""
+    """n random cells, from the ranges of settings. Each is a function of the seed and its number."""
 
     n: int
-    space: Mapping[str, Range]
+    space: Mapping[str, tuple[str, Sequence[Any]]]
     seed: int = 0
 
     @classmethod
@@ -303,12 +291,15 @@ class Draws:
             raise ValueError(f"{place}: n is a whole number, 1 or more, and seed is one, not {n!r} and {seed!r}")
         if not isinstance(space, Mapping) or not space:
             raise ValueError(f"{place}: space takes settings with ranges, as in {{lr: {{log_uniform: [0.01, 1]}}}}")
-        ranges = {str(name): Range.of(one, f"{place}.space.{name}") for name, one in space.items()}
-        for name, one in ranges.items():  # all ends and choices have the setting's type
-            for value in one.values:
+        ranges = {str(name): _range(one, f"{place}.space.{name}") for name, one in space.items()}
+        for name, (_, ends) in ranges.items():  # all ends and choices have the setting's type
+            for value in ends:
                 setting(name, value, f"{place}.space.{name}")
         return cls(n, ranges, seed)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for number in range(self.n):
-            yield {name: one.draw(Random(f"{self.seed} {number} {name}")) for name, one in self.space.items()}
+            yield {
+                name: RANGES[kind](Random(f"{self.seed} {number} {name}"), values)
+                for name, (kind, values) in self.space.items()
+            }

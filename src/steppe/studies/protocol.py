@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import log, log10, nan, sqrt
 from operator import ge, gt, le, lt
 from typing import Any, Literal, get_args
 
@@ -19,7 +20,16 @@ CHOICES = {"runs": get_args(Stage), "draw": get_args(Draw), "hypothesis": get_ar
 TAU = "tau"  # the value of a table of correlations
 OF_TAU = ("measure", "target", "group")  # what rows and columns of such a table are
 VALUE, EPOCH = "value", "epoch"  # rows or columns that are no settings
-SCALES = ("accuracy", "percent", "minutes", "log", "log10", "sqrt", "ratio")
+SCALES: Mapping[str, Callable[[float], float]] = {
+    "accuracy": lambda value: 1 - value,
+    "percent": lambda value: 100 * value,
+    "minutes": lambda value: value / 60,
+    "log": lambda value: log(value) if value > 0 else nan,
+    "log10": lambda value: log10(value) if value > 0 else nan,
+    "sqrt": lambda value: sqrt(value) if value >= 0 else nan,
+    "ratio": lambda value: value,  # to the mean of the reference row
+}
+"""What can be done to the numbers of a table."""
 COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 
 
@@ -162,21 +172,21 @@ class TableSpec:
         """Parse `{rows: method, columns: data, value: test_error, as: accuracy percent}`."""
         keys = ["as" if f.name == "scale" else f.name for f in fields(cls)]
         values = mapping(values, place, "rows, columns and value, as in {rows: method, columns: data}", keys)
-        made = {key: value for key, value in values.items() if key != "as" and value is not None}
-        for key, value in made.items():
+        parsed = {key: value for key, value in values.items() if key != "as" and value is not None}
+        for key, value in parsed.items():
             if key in ("rows", "columns", "value"):
-                made[key] = names(value, f"{place}.{key}")
+                parsed[key] = names(value, f"{place}.{key}")
             elif key in CHOICES:
                 if value not in CHOICES[key]:
                     raise ValueError(f"{place}: {unknown(key, str(value), CHOICES[key])}")
             elif key == "where":
                 of_settings = mapping(value, f"{place}.{key}", "a mapping").items()
-                made[key] = {name: v if isinstance(v, list) else [v] for name, v in of_settings}
+                parsed[key] = {name: v if isinstance(v, list) else [v] for name, v in of_settings}
             elif key == "labels":
-                made[key] = {name: str(v) for name, v in mapping(value, f"{place}.{key}", "a mapping").items()}
+                parsed[key] = {name: str(v) for name, v in mapping(value, f"{place}.{key}", "a mapping").items()}
             else:
-                made[key] = str(value)
-        spec = cls(**made, scale=_scales(values.get("as"), place))
+                parsed[key] = str(value)
+        spec = cls(**parsed, scale=_scales(values.get("as"), place))
         spec._check(place)
         return spec
 
@@ -243,21 +253,21 @@ class Show:
         pictures = value
         if not isinstance(value, Mapping):
             pictures = dict.fromkeys(names(value, "show", f"{', '.join(PICTURES)}, or a mapping of them"), True)
-        made: dict[str, Any] = {}
+        parsed: dict[str, Any] = {}
         for name, runs in pictures.items():
             if name not in PICTURES:
                 raise ValueError(f"show: {unknown('picture', str(name), PICTURES)}")
             if runs is None or isinstance(runs, bool):
                 shown = runs is not False
-                made[name] = shown if name == "ensembles" else PICTURES[name] if shown else ()
+                parsed[name] = shown if name == "ensembles" else PICTURES[name] if shown else ()
             elif name == "ensembles":
                 raise ValueError(f"show.ensembles takes true or false, not {runs!r}")
             else:
-                made[name] = names(runs, f"show.{name}", ", ".join(WHICH))
-                for run in made[name]:
+                parsed[name] = names(runs, f"show.{name}", ", ".join(WHICH))
+                for run in parsed[name]:
                     if run not in WHICH:
                         raise ValueError(f"show.{name}: {unknown('choice of runs', run, WHICH)}")
-        return cls(**made)
+        return cls(**parsed)
 
     def words(self) -> list[str]:
         """Each picture with its runs."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._util.locks import FolderLocked, is_locked, lock_folder
 from .._util.progress import bar, style
@@ -132,26 +132,17 @@ def study_in(folder: Path) -> tuple[Study, list[Cell], Table]:
         raise ValueError(f"{folder / STORE} does not describe its study: give the study's YAML file")
     study = Study(
         about["name"],
-        measures=tuple(about["measures"]),
-        targets=tuple(about["targets"]),
-        groups=tuple(about["groups"]),
+        **{name: tuple(about[name]) for name in ("measures", "targets", "groups")},
+        **{name: str(about.get(name) or "") for name in TEXTS},
         admission=tuple(Rule.of(rule) for rule in about["admission"]),
         out=str(folder),
-        title=str(about.get("title") or ""),
-        question=str(about.get("question") or ""),
-        notes=str(about.get("notes") or ""),
     )
     configs = {run.key: run.config for run in table.runs}
-    planned = [
-        Cell(
-            key,
-            name,
-            configs.get(key, {}),
-            dict(zip(study.groups, values, strict=True)),
-            stage="" if "final" not in about else "final" if key in about["final"] else "sweep",
-        )
-        for key, name, values in about["cells"]
-    ]
+    planned = []
+    for key, name, values in about["cells"]:
+        groups = dict(zip(study.groups, values, strict=True))
+        stage: Any = "" if "final" not in about else "final" if key in about["final"] else "sweep"
+        planned.append(Cell(key, name, configs.get(key, {}), groups, stage=stage))
     return study, planned, table
 
 
@@ -178,8 +169,7 @@ def file_of(folder: Path) -> Path | None:
     """The YAML file that the study in a folder was last run from, if it is recorded and still there."""
     with Store.reading(store_in(folder)) as store:
         about = store.notes().get(ABOUT) or {}
-    recorded = about.get("file")
-    file = Path(os.path.relpath(folder / str(recorded))) if recorded else None
+    file = Path(os.path.relpath(folder / str(about["file"]))) if about.get("file") else None
     return file if file is not None and file.is_file() else None
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -101,46 +101,41 @@ def connect(path: Path, *, reading: bool) -> sqlite3.Connection:
     if head != _MAGIC:
         what = "is empty" if not head else "is no SQLite file"
         raise ValueError(f"{path} {what}, so it is no store of a study: give another path, or move the file away")
-    with explained(path):
-        db = _opened(path, reading)
-        try:
-            _check_owner(db, path)
-            db.execute("PRAGMA foreign_keys = ON")
-            # in write-ahead mode a killed process loses nothing that was committed; a power cut may lose the last
-            # moments, which are then computed again
-            db.execute("PRAGMA query_only = ON" if reading else "PRAGMA synchronous = NORMAL")
-            if not reading and _layout(db) == WITHOUT_DIGESTS:
-                _upgrade(db, path)
-        except BaseException:
-            db.close()
-            raise
+    with explained(path), ExitStack() as stack:
+        db = stack.enter_context(closing(_open_for_reading(path) if reading else _open(str(path))))
+        owner, layout = (int(db.execute(f"PRAGMA {mark}").fetchone()[0]) for mark in ("application_id", "user_version"))
+        if owner != APPLICATION:
+            raise ValueError(f"{path} is an SQLite file of another program, no store of a study: give another path")
+        if layout not in (WITHOUT_DIGESTS, LAYOUT):
+            newer = "a newer" if layout > LAYOUT else "an older"
+            raise ValueError(f"{path} was written by {newer} steppe (layout {layout}, not {LAYOUT}): use that one")
+        db.execute("PRAGMA foreign_keys = ON")
+        # in write-ahead mode a killed process loses nothing that was committed; a power cut may lose the last
+        # moments, which are then computed again
+        db.execute("PRAGMA query_only = ON" if reading else "PRAGMA synchronous = NORMAL")
+        if not reading and layout == WITHOUT_DIGESTS:
+            _upgrade(db, path)
+        stack.pop_all()  # nothing failed: it stays open
     return db
 
 
-def _opened(path: Path, reading: bool) -> sqlite3.Connection:
-    if not reading:
-        return sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE, isolation_level=None)
+def _open(name: str) -> sqlite3.Connection:
+    return sqlite3.connect(name, timeout=PATIENCE, isolation_level=None, uri=name.startswith("file:"))
+
+
+def _open_for_reading(path: Path) -> sqlite3.Connection:
+    db = _open(f"{path.absolute().as_uri()}?mode=ro")
     try:
         db.execute("PRAGMA schema_version")
     except sqlite3.OperationalError:  # readers write a little beside the file, which a read-only disk does not allow
         db.close()
         if path.with_name(path.name + "-wal").exists():
             raise
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
+        return _open(f"{path.absolute().as_uri()}?immutable=1")
     except BaseException:  # such as damage
         db.close()
         raise
     return db
-
-
-def _check_owner(db: sqlite3.Connection, path: Path) -> None:
-    owner, layout = db.execute("PRAGMA application_id").fetchone()[0], _layout(db)
-    if owner != APPLICATION:
-        raise ValueError(f"{path} is an SQLite file of another program, no store of a study: give another path")
-    if layout not in (WITHOUT_DIGESTS, LAYOUT):
-        newer = "a newer" if layout > LAYOUT else "an older"
-        raise ValueError(f"{path} was written by {newer} steppe (layout {layout}; this one has {LAYOUT}): use that one")
 
 
 def _layout(db: sqlite3.Connection) -> int:
@@ -150,8 +145,7 @@ def _layout(db: sqlite3.Connection) -> int:
 def _upgrade(db: sqlite3.Connection, path: Path) -> None:
     """Add digests to a store without them; of several processes that try, one succeeds."""
     check(db, path)
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(db):
         if _layout(db) == WITHOUT_DIGESTS:
             db.create_function("row_digest", -1, row_digest, deterministic=True)
             for table, columns in COLUMNS.items():
@@ -162,9 +156,18 @@ def _upgrade(db: sqlite3.Connection, path: Path) -> None:
                 db.execute(f"UPDATE {table} SET digest = row_digest('{table}', {', '.join(columns)})")
                 db.execute(trigger)
             db.execute(f"PRAGMA user_version = {LAYOUT}")
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """One transaction; waits for other writers."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:
+            db.execute("ROLLBACK")
         raise
 
 

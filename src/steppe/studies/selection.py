@@ -73,14 +73,14 @@ def choices(study: Study, table: Table) -> list[Choice]:
     if study.select is None:
         return []
     runs = {run.key: run for run in table.runs}
-    made = []
+    winners = []
     for group, members in _groups(study, cells(study)):
         by_configuration: dict[str, list[Cell]] = {}
         for cell in members:
             by_configuration.setdefault(configuration_of(cell), []).append(cell)
         trials = len(by_configuration)
         if not all(c.key in runs and runs[c.key].state in ("done", "failed") for c in members):
-            made.append(Choice(group, trials))
+            winners.append(Choice(group, trials))
             continue
         scored: list[tuple[list[float], Cell]] = []
         for of_one in by_configuration.values():
@@ -89,14 +89,14 @@ def choices(study: Study, table: Table) -> list[Choice]:
                 scored.append((scores, of_one[0]))
         failed = trials - len(scored)
         if not scored:
-            made.append(Choice(group, trials, failed))
+            winners.append(Choice(group, trials, failed))
             continue
         scores, winner = min(scored, key=lambda pair: fmean(pair[0]))  # the first of equal ones
         ties = sum(fmean(other) == fmean(scores) for other, _ in scored) - 1
         error = stdev(scores) / sqrt(len(scores)) if len(scores) > 1 else nan
         best = winner, fmean(scores), error, len(scores), ties, _varied(study, members)
-        made.append(Choice(group, trials, failed, *best))
-    return made
+        winners.append(Choice(group, trials, failed, *best))
+    return winners
 
 
 def final_cells(study: Study, chosen: Sequence[Choice]) -> list[Cell]:

@@ -92,15 +92,8 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction; waits for other writers."""
-        with schema.explained(self.path):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+        with schema.explained(self.path), schema.transaction(self._db):
+            yield self._db
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         with schema.explained(self.path):
@@ -124,7 +117,7 @@ class Store:
                     new += insert(db, "cells", row)
                 elif from_json(stored[0], self.path) != json.loads(row[2]):
                     raise ValueError(
-                        f"the cell {row[0]} is in {self.path} with another configuration: {stored[0]} is not {row[2]}"
+                        f"{self.path}: the cell {row[0]} has another configuration, {stored[0]}, not {row[2]}"
                     )
             return new
 
@@ -242,17 +235,13 @@ class Store:
 
     def table(self) -> Table:
         """All runs in the order of the plan, as of one moment."""
-        with schema.explained(self.path):
-            self._db.execute("BEGIN")  # all queries see the same records
-            try:
-                cells = self._db.execute(
-                    f"SELECT id, key, name, config, groups, {STATE} FROM cells ORDER BY id"
-                ).fetchall()
-                failures = self._db.execute("SELECT cell, name, error FROM failures ORDER BY id").fetchall()
-                outcomes = self._db.execute(OUTCOMES).fetchall()
-            finally:
-                self._db.execute("ROLLBACK")
-        results = self._results(outcomes)
+        self._rows("BEGIN")  # all queries see the same records
+        try:
+            cells = self._rows(f"SELECT id, key, name, config, groups, {STATE} FROM cells ORDER BY id")
+            failures = self._rows("SELECT cell, name, error FROM failures ORDER BY id")
+            results = self._results(self._rows(OUTCOMES))
+        finally:
+            self._rows("ROLLBACK")
         errors: dict[int, dict[str, str]] = {}
         for cell, name, error in failures:
             errors.setdefault(cell, {})[name] = error
@@ -291,14 +280,6 @@ class Store:
         """The state of each cell by key: done, failed, running or open."""
         return dict(self._rows(f"SELECT key, {STATE} FROM cells ORDER BY id"))
 
-    def measured(self) -> dict[str, set[str]]:
-        """The measures with a value, per cell by key."""
-        names: dict[str, set[str]] = {key: set() for key in self.states()}
-        query = "SELECT key, outcomes.name FROM outcomes JOIN cells ON cells.id = cell WHERE role = 'measure'"
-        for key, name in self._rows(query):
-            names[key].add(name)
-        return names
-
     def claims(self) -> dict[str, tuple[str, float]]:
         """The worker of each claimed cell, and since when."""
         query = "SELECT key, worker, since FROM claims JOIN cells ON cells.id = cell ORDER BY cell"
@@ -315,8 +296,9 @@ class Store:
 
     def origins(self) -> dict[str, dict[str, str]]:
         """The versions, machine and day that computed each cell, by key."""
-        query = "SELECT DISTINCT key, versions FROM outcomes JOIN cells ON cells.id = cell JOIN origins ON origins.id"
-        return {key: from_json(text, self.path) for key, text in self._rows(f"{query} = origin ORDER BY origins.id")}
+        query = """SELECT DISTINCT key, versions FROM outcomes JOIN cells ON cells.id = cell
+            JOIN origins ON origins.id = origin ORDER BY origins.id"""
+        return {key: from_json(text, self.path) for key, text in self._rows(query)}
 
     def _id(self, key: str) -> int:
         rows = self._rows("SELECT id FROM cells WHERE key = ?", (key,))

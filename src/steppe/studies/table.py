@@ -101,6 +101,11 @@ class Run:
     failures: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Targets, measures and other numbers by name."""
+        return {**self.meta, **{name: m.value for name, m in self.measures.items()}, **self.targets}
+
     def setting(self, path: str) -> Any:
         """A value of the configuration, nested ones as `method_options.n`; None if there is none."""
         return value_at(self.config, path)

@@ -20,24 +20,9 @@ AUGMENTED = "\n  augment: [crop, flip]        # [] for none"
 
 
 def study_text(file: str, out: str, data: str, model: str, *, classes: bool = True, rows: int | None = None) -> str:
-    """Write the text of a study file.
+    """The YAML of a study of some data and model; comments name the file and the study's folder.
 
-    Parameters
-    ----------
-    file, out : str
-        The file and the study's folder, for its comments.
-    data, model : str
-        Names as in `steppe train`.
-    classes : bool
-        Whether the targets of the data are classes.
-    rows : int, optional
-        The number of training rows, if it is known; a small set with the MLP gets settings that take seconds per run.
-
-    Returns
-    -------
-    str
-        YAML.
-
+    `classes` says whether the targets of the data are classes. With few training rows and the MLP, runs take seconds.
     """
     small = model == "mlp" and rows is not None and rows <= 5000
     images = data.partition("@")[0] in CATALOGUE or data.startswith("folder:")

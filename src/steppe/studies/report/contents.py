@@ -27,7 +27,7 @@ from .notes import ensembles, pictures
 
 Content = dict[str, Any]
 ORDER = [f.name for f in fields(Config)]  # of settings; a store sorts them by name
-ASKED = ("targets", "measures", "groups", "admission", "show")  # keys of a study's note beside its cells
+STUDY_KEYS = ("targets", "measures", "groups", "admission", "show")  # keys of a study's note beside its cells
 POINTS = 60  # per curve: more are not visible at the width of a page
 FEWEST_POINTS = 8
 CURVE_NUMBERS = 150_000  # of all curves together: about a megabyte
@@ -67,7 +67,7 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
         chosen_targets, tuned = study.get("targets") or counted.targets, study.get("tuned") or ()
         results = findings_of(counted, measures, chosen_targets, tuned=tuned, draws=draws)
     roles = chosen(counted, next(iter(targets), None), next(iter(measures), None))
-    made: Content = {
+    page: Content = {
         "title": str(study.get("title") or study.get("name") or store.path.resolve().parent.name),
         "question": str(study.get("question") or ""),
         "notes": str(study.get("notes") or ""),
@@ -91,7 +91,7 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
         **_by_setting(counted, list(settings), study.get("targets") or targets, results),
         "live": False,
     }
-    safe: Content = json_safe(made, str)
+    safe: Content = json_safe(page, str)
     return safe
 
 
@@ -280,6 +280,6 @@ def _making(
     labels = [f"versions {i}" for i in range(1, len(versions) + 1)] if len(versions) > 1 else ["versions"]
     return [
         {"title": "Study", "rows": rows},
-        {"title": "Configuration", "rows": [(key, as_text(study[key])) for key in ASKED if study.get(key)]},
+        {"title": "Configuration", "rows": [(key, as_text(study[key])) for key in STUDY_KEYS if study.get(key)]},
         {"title": "Computed with", "rows": list(zip(labels, versions, strict=False))},
     ]

@@ -139,15 +139,15 @@ def contest(table: Table, targets: Sequence[str], tuned: Sequence[str] = ()) -> 
     rows: dict[str, dict[tuple[str, str], int | None]] = {name: {} for name in order}
     for i, (name, key) in enumerate(zip(names, keys, strict=True)):
         rows[name][key] = None if key in rows[name] else i  # runs that nothing tells apart have no partner
-    made = []
+    comparisons = []
     for target in targets:
         values = table.target(target).values
         for name in (n for n in order if n != reference):
-            pairs = [(a, rows[reference].get(key), key[0]) for key, a in rows[name].items()]
-            both = [(a, b, key) for a, b, key in pairs if a is not None and b is not None]
-            both = [(a, b, key) for a, b, key in both if isfinite(values[a]) and isfinite(values[b])]
-            made.append(_comparison(table, (name, reference, target), values, both))
-    return Contest(reference, note, made)
+            partners = ((a, rows[reference].get(key), key[0]) for key, a in rows[name].items())
+            pairs = [(a, b, key) for a, b, key in partners if a is not None and b is not None]
+            pairs = [(a, b, key) for a, b, key in pairs if isfinite(values[a]) and isfinite(values[b])]
+            comparisons.append(_comparison(table, (name, reference, target), values, pairs))
+    return Contest(reference, note, comparisons)
 
 
 def contenders(table: Table) -> list[str]:

@@ -159,20 +159,30 @@ def findings(
             break
     tests, adjusted = int(able.sum()), np.where(able, corrected(1), 1.0)
     level = LEVEL / max(tests, 1)
-    rows = []
+    rows: list[Finding] = []
     for (f, test, i), p, counts, yes, no in zip(tested, adjusted, able, rejected, kept, strict=False):
         if test is not None and f.pairs:
             shown = smallest_detectable_tau(test, i, f.pairs, level) if counts else np.nan
             f = replace(f, p=float(test.p()[1][i]), p_corrected=float(p), smallest_detectable_tau=shown)
-        rows.append(decided(f, rejected=bool(yes), open_=not (yes or no), testable=bool(counts), tests=tests))
+        f = decided(f, rejected=bool(yes), open_=not (yes or no), testable=bool(counts), tests=tests)
+        rows.append(replace(f, sentence=sentences.of_finding(f)))
     rows.sort(key=lambda f: (targets.index(f.target), measures.index(f.measure), HYPOTHESES.index(f.hypothesis)))
-    compared = [
-        concluded(replace(c, p_corrected=float(p)), rejected=bool(yes), tests=tests, level=level)
-        for c, p, yes in zip(contested.comparisons, adjusted[len(tested) :], rejected[len(tested) :], strict=True)
-    ]
-    made = Findings(len(table), len(np.unique(configurations(table))), tests, findings=tuple(rows))
-    made = replace(made, comparisons=tuple(compared), reference=contested.reference, reference_note=contested.note)
-    return _with_sentences(made)
+    compared: list[Comparison] = []
+    for c, p, yes in zip(contested.comparisons, adjusted[len(tested) :], rejected[len(tested) :], strict=True):
+        c = concluded(replace(c, p_corrected=float(p)), rejected=bool(yes), tests=tests, level=level)
+        compared.append(replace(c, sentence=sentences.of_comparison(c)))
+    pool = len(table), len(np.unique(configurations(table)))
+    return Findings(
+        *pool,
+        tests,
+        findings=tuple(rows),
+        comparisons=tuple(compared),
+        reference=contested.reference,
+        reference_note=contested.note,
+        sentence=sentences.of_study(rows, *pool),
+        method_sentence=sentences.of_methods(compared, contested.reference, contested.note),
+        measure_sentences={f.measure: sentences.of_measure(f.measure, rows) for f in rows},
+    )
 
 
 def holm(p: ArrayLike) -> Floats:
@@ -194,15 +204,3 @@ def able_to_reject(smallest_p: ArrayLike, level: float = LEVEL) -> NDArray[np.bo
         if able.sum() <= k:
             return able
     return np.zeros(len(smallest), dtype=bool)
-
-
-def _with_sentences(made: Findings) -> Findings:
-    rows = tuple(replace(f, sentence=sentences.of_finding(f)) for f in made.findings)
-    compared = tuple(replace(c, sentence=sentences.of_comparison(c)) for c in made.comparisons)
-    measures = list(dict.fromkeys(f.measure for f in rows))
-    each = {m: sentences.of_measure(m, [f for f in rows if f.measure == m]) for m in measures}
-    study = sentences.of_study(rows, made.runs, made.configurations)
-    methods = sentences.of_methods(compared, made.reference, made.reference_note)
-    return replace(
-        made, findings=rows, comparisons=compared, sentence=study, method_sentence=methods, measure_sentences=each
-    )

@@ -60,13 +60,7 @@ class Clusters:
     """What is exchanged and left out in a comparison of runs within groups.
 
     These are configurations. The seeds of a configuration that is alone in its group are compared with one another
-    only, and are exchangeable: each of its runs is then a cluster.
-
-    Parameters
-    ----------
-    configuration, group : array of int
-        Of each run; a comparison of all runs has one group.
-
+    only, and are exchangeable: each of its runs is then a cluster. A comparison of all runs has one group.
     """
 
     def __init__(self, configuration: Ints, group: Ints) -> None:
@@ -94,18 +88,7 @@ class Clusters:
 
 
 class Permutations:
-    """The permutations of exchangeable blocks of rows.
-
-    Parameters
-    ----------
-    blocks : list of array
-        Classes of exchangeable configurations: one line of rows per configuration.
-    n : int
-        Rows.
-    seed : int
-        Seed of random permutations.
-
-    """
+    """The permutations of n rows that move exchangeable blocks of rows; random ones are a function of the seed."""
 
     def __init__(self, blocks: Blocks, n: int, seed: int) -> None:
         self.blocks, self.n, self.seed = blocks, n, seed
@@ -164,25 +147,12 @@ def share_scores(inside: NDArray[np.bool_], order: Floats) -> Scores:
 
 @dataclass
 class PermutationTest:
-    """The two-sided test of the scores of several measures against one target.
+    """The two-sided test of the scores of several measures against one target."""
 
-    Parameters
-    ----------
-    observed : array
-        The score of each measure.
-    scores : callable
-        Scores of permuted rows.
-    permutations : Permutations
-        Of the runs.
-    normal : bool
-        Whether scores are normal under permutation, so that only their spread is estimated.
-
-    """
-
-    observed: Floats
+    observed: Floats  # the score of each measure
     scores: Scores
     permutations: Permutations
-    normal: bool
+    normal: bool  # scores are normal under permutation: only their spread is estimated
 
     def __post_init__(self) -> None:
         m = len(self.observed)
