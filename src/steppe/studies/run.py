@@ -130,17 +130,13 @@ def study_in(folder: Path) -> tuple[Study, list[Cell], Table]:
     about = notes.get(ABOUT)
     if about is None:
         raise ValueError(f"{folder / STORE} does not describe its study: give the study's YAML file")
-    study = Study(
-        about["name"],
-        **{name: tuple(about[name]) for name in ("measures", "targets", "groups")},
-        **{name: str(about.get(name) or "") for name in TEXTS},
-        admission=tuple(Rule.of(rule) for rule in about["admission"]),
-        out=str(folder),
-    )
+    values: dict[str, Any] = {name: tuple(about[name]) for name in ("measures", "targets", "groups")}
+    values |= {name: str(about.get(name) or "") for name in TEXTS}
+    study = Study(about["name"], **values, admission=tuple(map(Rule.of, about["admission"])), out=str(folder))
     configs = {run.key: run.config for run in table.runs}
     planned = []
-    for key, name, values in about["cells"]:
-        groups = dict(zip(study.groups, values, strict=True))
+    for key, name, of_groups in about["cells"]:
+        groups = dict(zip(study.groups, of_groups, strict=True))
         stage: Any = "" if "final" not in about else "final" if key in about["final"] else "sweep"
         planned.append(Cell(key, name, configs.get(key, {}), groups, stage=stage))
     return study, planned, table
