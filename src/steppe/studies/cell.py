@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
 from hashlib import blake2b
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
-from .grid import RESERVED, STRATEGY, complete, config_of, differing, plain, resolved, settings, usual, value_at
+from .grid import RESERVED, STRATEGY, complete, config_of, defaults, differing, plain, resolved, settings, value_at
 from .plan import TARGETS, Study
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
@@ -119,7 +119,9 @@ def cells(study: Study) -> list[Cell]:
     """
     if study.pool is not None:
         return _pool(study)
-    return cells_of(study, _points(study), "sweep" if study.select is not None else "")
+    draws: Iterable[dict[str, Any]] = study.random if study.random is not None else [{}]
+    points = ((settings(point | draw, "grid"), labels) for draw in draws for point, labels in study.grid.labelled())
+    return cells_of(study, points, "sweep" if study.select is not None else "")
 
 
 def cells_of(
@@ -143,12 +145,6 @@ def varied_settings(study: Study) -> list[str]:
     grids = [study.grid, *([study.select.runs] if study.select is not None else [])]
     names = [name for grid in grids for axis in grid.axes.values() for value in axis for name in value]
     return list(dict.fromkeys([*names, *(study.random.space if study.random is not None else ())]))
-
-
-def _points(study: Study) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-    for draw in study.random if study.random is not None else [{}]:
-        for point, labels in study.grid.labelled():
-            yield settings(point | draw, "grid"), labels
 
 
 def _names(settings: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -192,8 +188,8 @@ def key_of(config: Mapping[str, Any]) -> str:
 
 def own_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that change numbers and differ from their defaults."""
-    defaults = usual(config)
-    return {k: v for k, v in config.items() if k not in NOT_STORED and v != defaults.get(k)}
+    usual = defaults(ensemble=STRATEGY in config)
+    return {k: v for k, v in config.items() if k not in NOT_STORED and v != usual.get(k)}
 
 
 def short_hash(of: Mapping[str, Any]) -> str:

@@ -178,13 +178,9 @@ def split(values: Mapping[str, Any]) -> tuple[Config, Ensemble | None]:
     return config, Ensemble(**own) if own else None
 
 
-def usual(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The defaults of all settings of this kind of cell; a strategy has none, because it decides on the kind."""
-    return _defaults(STRATEGY in values)
-
-
 @cache
-def _defaults(ensemble: bool) -> dict[str, Any]:
+def defaults(*, ensemble: bool) -> Mapping[str, Any]:
+    """The defaults of all settings of a run or an ensemble; a strategy has none, because it decides on the kind."""
     return asdict(Config()) | ({k: v for k, v in asdict(Ensemble()).items() if k != STRATEGY} if ensemble else {})
 
 

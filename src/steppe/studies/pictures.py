@@ -50,7 +50,9 @@ def open_pictures(
     roles = chosen(counted, target, measure)
     tasks = []
     for key in _with_roles(roles, study.show.spectrum):
-        if missing(SPECTRUM + key, runs[key]) or _outdated(notes.get(SPECTRUM + key)):
+        note = notes.get(SPECTRUM + key)
+        as_curve = isinstance(note, Mapping) and "nodes" not in note  # earlier notes: smoothed by 1 % of its own range
+        if missing(SPECTRUM + key, runs[key]) or as_curve:
             tasks.append(task(key, [SPECTRUM + key]))
     compared = _with_roles(roles, study.show.landscape)
     if compared:  # one task for all of them: the radius of each depends on the others
@@ -66,11 +68,6 @@ def open_pictures(
 
 def _with_roles(roles: Mapping[str, Sequence[str]], which: Sequence[str]) -> list[str]:
     return [key for key, own in roles.items() if set(own) & set(which)]
-
-
-def _outdated(note: Any) -> bool:
-    """Whether a spectrum was stored as a curve, smoothed by 1 % of its own range, and not as quadrature rules."""
-    return isinstance(note, Mapping) and "nodes" not in note
 
 
 def chosen(counted: Table, target: str | None, measure: str | None) -> dict[str, list[str]]:

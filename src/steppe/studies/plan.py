@@ -12,7 +12,7 @@ from typing import Any
 
 from .._util.measure_names import MeasureName, canonical_number
 from .._util.names import unknown
-from .._util.types import fits
+from .._util.types import fits, words
 from .._util.untrusted import from_yaml
 from ..data.registry import CHOICES, declared, split_name
 from .engines.engine import EngineSettings
@@ -217,8 +217,8 @@ class Study:
             if self.pool is not None:
                 raise ValueError("select trains the best configurations again, and a pool is trained: leave it out")
         for spec in self.table:
-            words = OF_TAU if spec.is_tau else (VALUE, EPOCH)
-            check_settings([*spec.rows, *spec.columns, *spec.where], [*axes, *words], f"table {spec.name}")
+            others = OF_TAU if spec.is_tau else (VALUE, EPOCH)
+            check_settings([*spec.rows, *spec.columns, *spec.where], [*axes, *others], f"table {spec.name}")
             check_settings([spec.target] if spec.target else [], [], f"table {spec.name}")
 
 
@@ -267,16 +267,10 @@ def _base(value: Any) -> dict[str, Any]:
     return {"threads": 1} | settings(base, "base")
 
 
-def _tolerance(value: Any) -> float:
-    if not fits(value, float) or not value >= 0:
-        raise ValueError(f"tolerance takes a number, 0 or more, not {value!r}")
-    return float(value)
-
-
-def _epochs(value: Any) -> int:
-    if not fits(value, int) or value < 1:
-        raise ValueError(f"measure_every takes a number of epochs, 1 or more, not {value!r}")
-    return int(value)
+def _number(key: str, kind: type, least: int, value: Any) -> Any:
+    if not fits(value, kind) or not value >= least:
+        raise ValueError(f"{key} takes {words(kind)}, {least} or more, not {value!r}")
+    return value
 
 
 def measures_in(value: Any) -> tuple[str, ...]:
@@ -349,9 +343,9 @@ PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "random": lambda value: Draws.of(value, "random"),
     "normalise": _normalise,
     "ood": _ood,
-    "tolerance": _tolerance,
+    "tolerance": partial(_number, "tolerance", float, 0),
     "measures": measures_in,
-    "measure_every": _epochs,
+    "measure_every": partial(_number, "measure_every", int, 1),
     "targets": lambda value: names(value, "targets", "names, as in `targets: [test_error, gap]`"),
     "groups": lambda value: names(value, "groups", "names, as in `groups: [lr]`"),
     "admission": lambda rules: tuple(map(Rule.of, rules if isinstance(rules, list) else [rules])),

@@ -88,8 +88,8 @@ def create(path: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def connect(path: Path, *, reading: bool) -> sqlite3.Connection:
-    """Connect to an existing store; raises for anything else."""
+def connect(path: Path, *, reading: bool, whole: bool = True) -> sqlite3.Connection:
+    """Connect to an existing store, and read all of it if `whole`; raises for anything else, and for damage."""
     if not reading:
         refuse_link(path)
     if not path.exists():
@@ -115,6 +115,8 @@ def connect(path: Path, *, reading: bool) -> sqlite3.Connection:
         db.execute("PRAGMA query_only = ON" if reading else "PRAGMA synchronous = NORMAL")
         if not reading and layout == WITHOUT_DIGESTS:
             _upgrade(db, path)
+        if whole:
+            check(db, path)
         stack.pop_all()  # nothing failed: it stays open
     return db
 

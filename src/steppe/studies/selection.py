@@ -77,7 +77,8 @@ def choices(study: Study, table: Table) -> list[Choice]:
     for group, members in _groups(study, cells(study)):
         by_configuration: dict[str, list[Cell]] = {}
         for cell in members:
-            by_configuration.setdefault(configuration_of(cell), []).append(cell)
+            settings = {name: value for name, value in cell.config.items() if name not in ALL_SEEDS}
+            by_configuration.setdefault(json.dumps(settings, sort_keys=True), []).append(cell)
         trials = len(by_configuration)
         if not all(c.key in runs and runs[c.key].state in ("done", "failed") for c in members):
             winners.append(Choice(group, trials))
@@ -117,11 +118,6 @@ def tuned_settings(study: Study) -> list[str]:
     if study.select is None:
         return []
     return list(dict.fromkeys(n for _, members in _groups(study, cells(study)) for n in _varied(study, members)))
-
-
-def configuration_of(cell: Cell) -> str:
-    """The settings of a run apart from its seeds, as text."""
-    return json.dumps({k: v for k, v in cell.config.items() if k not in ALL_SEEDS}, sort_keys=True)
 
 
 def selection_words(study: Study, chosen: Sequence[Choice]) -> list[str]:

@@ -59,25 +59,17 @@ class Store:
     def open(cls, path: str | os.PathLike[str]) -> Store:
         """Open a store for writing, and make it if there is none; raises for a damaged or foreign file."""
         schema.create(Path(path))
-        return cls.join(path)._checked()
+        return cls(Path(path), schema.connect(Path(path), reading=False))
 
     @classmethod
     def join(cls, path: str | os.PathLike[str]) -> Store:
         """Open an existing store for writing without reading all of it, for workers of a process that opened it."""
-        return cls(Path(path), schema.connect(Path(path), reading=False))
+        return cls(Path(path), schema.connect(Path(path), reading=False, whole=False))
 
     @classmethod
     def reading(cls, path: str | os.PathLike[str]) -> Store:
         """Open a store for reading, also while others write to it."""
-        return cls(Path(path), schema.connect(Path(path), reading=True))._checked()
-
-    def _checked(self) -> Store:
-        try:
-            schema.check(self._db, self.path)
-        except BaseException:
-            self.close()
-            raise
-        return self
+        return cls(Path(path), schema.connect(Path(path), reading=True))
 
     def close(self) -> None:
         """Close the file; may be called twice."""

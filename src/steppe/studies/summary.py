@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite, nan, sqrt
 from typing import Any
 
@@ -80,10 +80,6 @@ class Summary:
     def entry(self, row: str, column: str) -> Entry | None:
         """The cell of a row and a column, if it has a number."""
         return next((e for e in self.entries if (e.row, e.column) == (row, column)), None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields as plain values."""
-        return asdict(self)
 
 
 def summaries(

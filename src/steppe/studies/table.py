@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -202,16 +201,9 @@ class Table:
 
         A setting that a run does not have is None there, as in `setting`. An empty mapping is no value.
         """
-        first: dict[str, Any] = {}
-        present: Counter[str] = Counter()
-        differ = set()
-        for run in self.runs:
-            for path, value in _leaves(run.config):
-                present[path] += 1
-                if repr(first.setdefault(path, value)) != repr(value):
-                    differ.add(path)
-        n = len(self.runs)
-        return [p for p in first if p in differ or (present[p] < n and first[p] is not None)]
+        configs = [dict(_leaves(run.config)) for run in self.runs]
+        paths = dict.fromkeys(path for config in configs for path in config)
+        return [path for path in paths if len({repr(config.get(path)) for config in configs}) > 1]
 
     def labels(self) -> NDArray[np.str_]:
         """Each run's group in words, `augment=flip, mixup=0`; empty if the study has no groups."""

@@ -257,8 +257,11 @@ def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
 
     start, folder = perf_counter(), Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # corrupted rows are read once for the whole ensemble, at its end
+    of_models = split_measures(task.along)[0]
+    measured = [name for name in of_models if MeasureName.of(name).options.get("rows") != "corrupted"]
     with FileLock(f"{folder}.lock", timeout=PATIENCE):
-        along: dict[str, Any] = {"measures": _measured_along(task.along), "measure_every": task.measure_every}
+        along: dict[str, Any] = {"measures": measured, "measure_every": task.measure_every}
         if (before := begun(folder)) is not None:  # records of its epochs cannot be added any more
             along = {name: getattr(before, name) for name in along}
         trained = train_ensemble(replace(config, out=str(folder), **along), ensemble, progress=False)
@@ -336,14 +339,6 @@ def _ensemble_measures(
             values[name] = mean_of([results[name] for results in members])
     undefined = {name: e.note for name, e in values.items() if not isfinite(e.value)}  # such as a ratio to no error
     return {name: e for name, e in values.items() if name not in undefined}, failures | undefined
-
-
-def _measured_along(names: Sequence[str]) -> list[str]:
-    """The measures that members take while they train: not scores of the ensemble, nor those on corrupted rows.
-
-    Corrupted rows are read once for the whole ensemble, at its end.
-    """
-    return [name for name in split_measures(names)[0] if MeasureName.of(name).options.get("rows") != "corrupted"]
 
 
 def _mean_records(members: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

@@ -35,10 +35,10 @@ def p_words(p: float) -> str:
     return f"p {chance(p)}" if p < 1e-4 else f"p = {chance(p)}"
 
 
-def listed(words: Iterable[str]) -> str:
+def listed(words: Iterable[str], conjunction: str = "and") -> str:
     """'a', 'a and b', or 'a, b and c'."""
     *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{', '.join(most)} {conjunction} {last}" if most else last
 
 
 def numbers_of(f: Finding) -> str:
@@ -133,12 +133,8 @@ def of_study(rows: Sequence[Finding], runs: int, configurations: int) -> str:
     rest += [f"{pool} cannot tell in {len(open_)} of {len(strong)}"] if open_ else []
     others = f"{'otherwise ' if parts else ''}{' and '.join(rest)}"
     if not parts:
-        return f"No measure predicts {_or(targets)} here: {others}."
+        return f"No measure predicts {listed(targets, 'or')} here: {others}."
     return f"{'; '.join(parts)}{'; ' + others if rest else f' ({pool})'}."
-
-
-def _or(words: Sequence[str]) -> str:
-    return listed(words).replace(" and ", " or ")
 
 
 def of_comparison(c: Comparison) -> str:
