@@ -10,6 +10,7 @@ from math import isfinite, nan
 from typing import Any
 
 from ..._util.export import json_safe
+from ..._util.types import fits
 from ...training.config import Config
 from ..pictures import chosen
 from ..plan import TARGETS
@@ -248,7 +249,7 @@ def _curves(store: Store, table: Table) -> Content:
 
 
 def _is_drawn(name: str, value: Any) -> bool:
-    return name not in NOT_DRAWN and isinstance(value, (int, float)) and not isinstance(value, bool)
+    return name not in NOT_DRAWN and fits(value, float)
 
 
 def _thinned(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], points: int) -> dict[str, list[Any]]:
