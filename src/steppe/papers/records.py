@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .._util.export import csv_text, json_safe
+from .._util.export import csv_text
 from .._util.files import atomic_write
 from .._util.untrusted import from_json
 from ..studies.cell import Cell, as_stored, own_settings
 from ..studies.plan import Study
 from ..studies.protocol import EPOCH
+from ..studies.schema import text_of
 from ..studies.selection import planned_cells, previewed_cells
 from ..studies.store import Store
 from ..studies.table import Table
@@ -43,14 +44,14 @@ def write_records(study: Study, planned: Sequence[Cell], store: Store) -> Path:
         if run is None or run.state not in ("done", "failed"):
             continue
         row: dict[str, Any] = {"key": cell.key, "name": cell.name, "stage": cell.stage, "state": run.state}
-        row |= {"config": _json(own_settings(cell.config)), "groups": _json(cell.groups)}
-        row |= {"origin": _json(origins.get(cell.key, {})), "error": run.error}
+        row |= {"config": text_of(own_settings(cell.config)), "groups": text_of(cell.groups)}
+        row |= {"origin": text_of(origins.get(cell.key, {})), "error": run.error}
         for name, value in run.targets.items():
             row |= {f"target.{name}": value, f"target.{name}.stderr": run.target_errors.get(name)}
         for name, e in run.measures.items():
-            row |= {f"measure.{name}": _json(json_safe(asdict(e)))}
+            row |= {f"measure.{name}": text_of(asdict(e))}
         row |= {f"meta.{name}": value for name, value in run.meta.items()}
-        row |= {"curves": _json(json_safe(store.curves(cell.key)))} if with_curves else {}
+        row |= {"curves": text_of(store.curves(cell.key))} if with_curves else {}
         rows.append(row)
         columns |= dict.fromkeys(row)
     with atomic_write(study.folder / RECORDS) as file:
@@ -115,7 +116,7 @@ def _pool_cell(row: Mapping[str, str]) -> Cell:
 
 
 def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:
-    if from_json(row["config"], RECORDS) != json.loads(_json(own_settings(cell.config))):
+    if from_json(row["config"], RECORDS) != json.loads(text_of(own_settings(cell.config))):
         raise ValueError(f"the record {cell.key} has another configuration than the cell of that key: was it edited?")
     store.add([as_stored(cell)])
     if row["state"] == "failed":
@@ -143,10 +144,6 @@ def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:
         curves=from_json(row["curves"], RECORDS) if row.get("curves") else (),
         versions=from_json(row["origin"], RECORDS),
     )
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

@@ -260,11 +260,8 @@ def _warning(table: Table, name: str, reference: str, ours: Ints, theirs: Ints) 
 
 def _training(table: Table, rows: Ints, name: str, test: str, gap: str) -> float:
     """A mean over runs of a number of the training rows: as it is stored, or the one on test rows minus the gap."""
-    values = []
-    for i in rows:
-        t = table.runs[i].targets
-        values.append(t.get(name, t.get(test, nan) - t.get(gap, nan)))
-    return float(np.mean(values))
+    targets = [table.runs[i].targets for i in rows]
+    return float(np.mean([t.get(name, t.get(test, nan) - t.get(gap, nan)) for t in targets]))
 
 
 def concluded(c: Comparison, *, rejected: bool, tests: int, level: float) -> Comparison:
