@@ -47,7 +47,7 @@ def open_pictures(
 
     target = next((name for name in study.targets if name in counted.targets), None)
     measure = next((name for name in study.measures if name in counted.measures), None)
-    roles = chosen(counted, target, measure)
+    roles = roles_of(counted, target, measure)
     tasks = []
     for key in _with_roles(roles, study.show.spectrum):
         note = notes.get(SPECTRUM + key)
@@ -59,7 +59,7 @@ def open_pictures(
         name = short_hash({"runs": sorted(compared)})
         names = [n for n in (f"{COMPARISON}{kind}/{name}" for kind in KINDS) if missing(n, runs[compared[0]])]
         tasks += [task(compared[0], names, [task(key) for key in compared])] if names else []
-    for members in alike(counted.runs) if study.show.ensembles else ():
+    for members in seed_ensembles(counted.runs) if study.show.ensembles else ():
         note = ENSEMBLE + short_hash({"members": sorted(run.key for run in members)})
         if missing(note, members[0]):
             tasks.append(task(members[0].key, [note], [task(run.key) for run in members]))
@@ -70,7 +70,7 @@ def _with_roles(roles: Mapping[str, Sequence[str]], which: Sequence[str]) -> lis
     return [key for key, own in roles.items() if set(own) & set(which)]
 
 
-def chosen(counted: Table, target: str | None, measure: str | None) -> dict[str, list[str]]:
+def roles_of(counted: Table, target: str | None, measure: str | None) -> dict[str, list[str]]:
     """The roles of runs by key: best and worst by the target, flattest and sharpest by the measure."""
     roles: dict[str, list[str]] = {}
     columns = {
@@ -86,7 +86,7 @@ def chosen(counted: Table, target: str | None, measure: str | None) -> dict[str,
     return dict(sorted(roles.items(), key=lambda one: order.index(one[1][0])))
 
 
-def alike(runs: Iterable[Run]) -> list[list[Run]]:
+def seed_ensembles(runs: Iterable[Run]) -> list[list[Run]]:
     """Sets of two or more runs with the same configuration and different seeds."""
     sets: dict[str, list[Run]] = {}
     for run in runs:

@@ -19,8 +19,6 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from ..._util.processes import end_with_parent
 from ...data.registry import loaded_once
 from ...training.stopping import StopRequest
@@ -78,8 +76,9 @@ class Local:
         count = min(self.workers, len(tasks))
         # alone on its GPU, a run is 11 % slower with MPS
         service: AbstractContextManager[dict[str, str]] = mps() if 0 < self.gpus < count else nullcontext({})
-        with TemporaryDirectory(prefix="steppe-") as slots, service as environment:
-            workers = [_Worker(self.start, slots, self.gpus, environment) for _ in range(count)]
+        with service as variables:
+            gpus = [{"CUDA_VISIBLE_DEVICES": _visible(i % self.gpus)} if self.gpus else {} for i in range(count)]
+            workers = [_Worker(self.start, {**variables, **gpu}) for gpu in gpus]
             try:
                 while not stop_request.why and (waiting or any(worker.task for worker in workers)):
                     for worker in workers:
@@ -108,8 +107,8 @@ class _Worker:
     Killing a process of a larger pool at a bad moment can stop the whole pool (pebble 5.2).
     """
 
-    def __init__(self, start: str, slots: str, gpus: int, environment: dict[str, str]):
-        self._start, self._initargs = start, (slots, gpus, environment)
+    def __init__(self, start: str, environment: dict[str, str]):
+        self._start, self._environment = start, environment
         self.task: Task | None = None
         self.future: Future[Outcome] | None = None
         self._since = 0.0
@@ -121,7 +120,7 @@ class _Worker:
         context: Any = get_context(self._start)
         if self._start == "forkserver":
             context.set_forkserver_preload(PRELOADED)
-        return ProcessPool(1, initializer=_begin, initargs=self._initargs, context=context)
+        return ProcessPool(1, initializer=_begin, initargs=[self._environment], context=context)
 
     def take(self, task: Task) -> None:
         """Start a task."""
@@ -172,30 +171,11 @@ def _outcome(task: Task, future: Future[Outcome]) -> tuple[Outcome, bool]:
 _LIFETIME = ExitStack()  # of a worker, which computes the cells of one study
 
 
-def _begin(slots: str, gpus: int, environment: dict[str, str]) -> None:
+def _begin(environment: dict[str, str]) -> None:
     """Initialise a worker."""
     end_with_parent(GRACE)  # nothing would store its outcome
-    os.environ.update(environment)
+    os.environ.update(environment)  # before torch is imported
     _LIFETIME.enter_context(loaded_once())
-    if gpus:  # before torch is imported
-        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(_slot(Path(slots)) % gpus)
-
-
-_HELD: list[FileLock] = []  # the system releases them, however the worker ends
-
-
-def _slot(folder: Path) -> int:
-    """The lowest number that no other live worker has."""
-    number = 0
-    while True:
-        lock = FileLock(folder / f"{number}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            number += 1
-            continue
-        _HELD.append(lock)
-        return number
 
 
 def _visible(gpu: int) -> str:

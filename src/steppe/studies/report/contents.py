@@ -12,7 +12,7 @@ from typing import Any
 from ..._util.export import json_safe
 from ..._util.types import fits
 from ...training.config import Config
-from ..pictures import chosen
+from ..pictures import roles_of
 from ..plan import TARGETS
 from ..protocol import Rule
 from ..result import counts, findings_of, in_order, renamed
@@ -67,7 +67,7 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
         draws = FIRST if full else QUICK
         chosen_targets, tuned = study.get("targets") or counted.targets, study.get("tuned") or ()
         results = findings_of(counted, measures, chosen_targets, tuned=tuned, draws=draws)
-    roles = chosen(counted, next(iter(targets), None), next(iter(measures), None))
+    roles = roles_of(counted, next(iter(targets), None), next(iter(measures), None))
     page: Content = {
         "title": str(study.get("title") or study.get("name") or store.path.resolve().parent.name),
         "question": str(study.get("question") or ""),
