@@ -27,14 +27,13 @@ from typing import Any
 
 from steppe._util.export import json_safe
 from steppe.studies.plan import Study, digits
+from steppe.studies.protocol import Show
 from steppe.studies.result import admitted, findings_of, of_plan, study_result
 from steppe.studies.run import look, run
-from steppe.studies.show import Show
 from steppe.studies.statistics.comparisons import RELEVANT as RELEVANT_DIFFERENCE
 from steppe.studies.statistics.comparisons import Comparison
-from steppe.studies.statistics.family import LEVEL
 from steppe.studies.statistics.findings import Findings
-from steppe.studies.statistics.predictions import RELEVANT, Finding
+from steppe.studies.statistics.predictions import LEVEL, RELEVANT, Finding
 
 WITHOUT_AVX = {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 SHIFT = 100  # between the training seeds of two repetitions

@@ -209,7 +209,7 @@ ONCE = "Each number is one measurement."
 
 def sharing(settings: Settings) -> Page:
     """Writes the page of the theme."""
-    from steppe.studies.engines.mps import mps
+    from steppe.studies.engines.local import mps
 
     page = Page("sharing", ABOUT, settings, ONCE)
     note = stand_in_for_missing()

@@ -83,6 +83,13 @@ def marked(shape: tuple[int, ...], outputs: int, marks: str, width: int) -> nn.M
     return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), width), nn.Linear(width, outputs))
 
 
+def noting_gpu(shape: tuple[int, ...], outputs: int, notes: str) -> nn.Module:
+    """A linear model whose factory writes down which GPUs its process may use."""
+    with Path(notes).open("a") as file:
+        file.write(f"{os.environ['CUDA_VISIBLE_DEVICES']}\n")
+    return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(shape).numel(), outputs))
+
+
 def broken(shape: tuple[int, ...], outputs: int) -> nn.Module:
     """A factory that fails."""
     raise ZeroDivisionError("no layers")

@@ -20,7 +20,7 @@ from steppe.cli.output import Output, add_row, print_output, table
 from steppe.data.check import Found as FoundData
 from steppe.measures import Estimate, Results
 from steppe.studies.export import export_table
-from steppe.studies.progress import show_progress
+from steppe.studies.run import show_progress
 from steppe.studies.table import Measured, Run, Table
 from steppe.training.loggers import CSV
 

@@ -175,5 +175,5 @@ def test_rows_that_no_run_has_are_refused_before_training(tmp_path: Path, rows: 
 
 @pytest.mark.parametrize("every", [0, 1.5, True, "often"])
 def test_measure_every_is_a_number_of_epochs(every: Any) -> None:
-    with pytest.raises(ValueError, match="measure_every takes a number of epochs"):
+    with pytest.raises(ValueError, match="measure_every takes a whole number, 1 or more"):
         Study.of({"measure_every": every}, "x")

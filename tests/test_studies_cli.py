@@ -134,10 +134,8 @@ def test_failures_give_an_exit_code(file: Path, capsys: pytest.CaptureFixture[st
         ({"grid": {"method_options": [{"n": 2}], "method": ["sam"]}}, "there is no option of sam 'n'"),
         (
             {"grid": {"method": ["none", "sam", {"method": "looksam", "rho": 0.3}], "rho": [0.1, 0.2]}},
-            "grid.rho: rho does not apply to the method none, and grid gives it to every method. Write each radius "
-            "beside its method, and remove `rho` from grid:\n    grid:\n      method:\n        - none\n"
-            "        - {method: sam, rho: 0.1}\n        - {method: sam, rho: 0.2}\n"
-            "        - {method: looksam, rho: 0.3}",
+            "grid.rho: rho does not apply to the method none, and grid gives it to every method. Remove it there, and "
+            "write each radius beside its method: `method: [none, {method: sam, rho: [0.1, 0.2]}]` in grid",
         ),
         (
             {"base": BASE | {"rho": 0.1}, "grid": {"method": ["sa-sam", "sam"]}},

@@ -13,11 +13,18 @@ from scipy import stats
 
 from steppe.studies import Measured, Run, Table
 from steppe.studies.correlate import findings, holm, tau_a, tau_b
-from steppe.studies.statistics.clusters import Clusters, Permutations, configurations, jackknife_error
-from steppe.studies.statistics.family import LEVEL, able_to_reject
+from steppe.studies.statistics.findings import able_to_reject
 from steppe.studies.statistics.kendall import pairs, signs
-from steppe.studies.statistics.permutation import PermutationTest, share_scores, tau_scores
-from steppe.studies.statistics.predictions import flattest, interval, relations
+from steppe.studies.statistics.permutation import (
+    Clusters,
+    Permutations,
+    PermutationTest,
+    configurations,
+    jackknife_error,
+    share_scores,
+    tau_scores,
+)
+from steppe.studies.statistics.predictions import LEVEL, flattest, interval, relations
 
 
 def lists(least=2, most=40, levels=12):

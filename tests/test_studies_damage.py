@@ -44,7 +44,7 @@ def read(path):
     with Store.reading(path) as store:
         keys = list(store.states())
         runs = [repr(run) for run in store.table().runs]
-        return runs, store.notes(), store.states(), store.measured(), store.versions(), [store.curves(k) for k in keys]
+        return runs, store.notes(), store.states(), store.versions(), [store.curves(k) for k in keys]
 
 
 @pytest.fixture(scope="module")

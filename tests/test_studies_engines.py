@@ -16,9 +16,8 @@ from studies_cells import BASE, contents, tiny
 
 from steppe.studies.cell import Outcome, Task, cells
 from steppe.studies.engines import Engine, Local, Ray, Serial, engine_of
-from steppe.studies.engines.engine import Tries
-from steppe.studies.engines.mps import mps
-from steppe.studies.engines.settings import EngineSettings
+from steppe.studies.engines.engine import EngineSettings, Tries
+from steppe.studies.engines.local import mps
 from steppe.studies.run import run
 from steppe.studies.store import Store
 from steppe.training.stopping import StopRequest
@@ -219,14 +218,21 @@ def test_gpus_are_shared_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(local, "_gpus", lambda: 3)
     assert Local.of(None, 2, 2, None) == Local(6, 2, 3)
     assert Local.of(None, 2, 2, "cpu").gpus == 0
-    monkeypatch.setattr(local, "_HELD", [])
-    assert [local._slot(tmp_path) for _ in range(3)] == [0, 1, 2]
-    local._HELD.pop(1).release()
-    assert local._slot(tmp_path) == 1
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     assert local._visible(1) == "7"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert local._visible(1) == "1"
+
+
+def test_each_worker_has_a_gpu_of_its_own_as_long_as_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    notes = tmp_path / "notes"
+    base = BASE | {"model": "studies_cells:noting_gpu", "model_options": {"notes": str(notes)}}
+    study = tiny(tmp_path / "gpus", base=base, grid={"seed": [0, 1]}, measures=[])
+    assert run(study, replace(LOCAL, gpus=2)).done == 2
+    assert set(notes.read_text().splitlines()) == {"4,7", "4", "7"}  # the driver builds the model once, to check it
 
 
 def test_cells_are_plain_values(folder: Path) -> None:

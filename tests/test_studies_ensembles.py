@@ -26,7 +26,7 @@ from steppe.studies.grid import split
 from steppe.studies.plan import Study
 from steppe.studies.run import look, run
 from steppe.studies.selection import choices, planned_cells
-from steppe.studies.statistics.clusters import configurations
+from steppe.studies.statistics.permutation import configurations
 from steppe.studies.store import Store
 from steppe.studies.summary import summaries
 from steppe.training import open_run, train

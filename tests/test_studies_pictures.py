@@ -18,11 +18,11 @@ from steppe.measures import random_plane
 from steppe.measures.comparison import radius_of_rise
 from steppe.measures.landscape import slice_along
 from steppe.studies.engines import Serial
-from steppe.studies.pictures import alike, chosen
+from steppe.studies.pictures import roles_of, seed_ensembles
 from steppe.studies.plan import Study
+from steppe.studies.protocol import Show
 from steppe.studies.report import content
 from steppe.studies.run import look, run
-from steppe.studies.show import Show
 from steppe.studies.store import Store
 from steppe.studies.table import Measured, Run, Table
 from steppe.training import open_run
@@ -266,15 +266,15 @@ def test_who_stands_out_and_who_goes_together() -> None:
     nan = float("nan")
     rows = [("a", 0, 0.2, nan), ("b", 1, 0.2, 3.0), ("c", 2, 0.1, 2.0), ("d", 3, None, 1.0), ("e", 4, 0.2, None)]
     table = Table([made(*row) for row in rows])
-    assert chosen(table, "e", "m") == {"c": ["best"], "a": ["worst"], "d": ["flattest"], "b": ["sharpest"]}
-    assert list(chosen(table, "e", "m")) == ["c", "a", "d", "b"]
-    assert chosen(table, "e", None) == {"c": ["best"], "a": ["worst"]}
-    assert chosen(Table([]), "e", "m") == {}
+    assert roles_of(table, "e", "m") == {"c": ["best"], "a": ["worst"], "d": ["flattest"], "b": ["sharpest"]}
+    assert list(roles_of(table, "e", "m")) == ["c", "a", "d", "b"]
+    assert roles_of(table, "e", None) == {"c": ["best"], "a": ["worst"]}
+    assert roles_of(Table([]), "e", "m") == {}
     one = Table([made("a", 0, 0.1, 1.0)])
-    assert chosen(one, "e", "m") == {"a": ["best", "worst", "flattest", "sharpest"]}
+    assert roles_of(one, "e", "m") == {"a": ["best", "worst", "flattest", "sharpest"]}
     runs = [made("a", 0, 0.1, 1.0, lr=1), made("b", 0, 0.1, 1.0, lr=2), made("c", 1, 0.1, 1.0, lr=1)]
-    assert [[r.key for r in those] for those in alike(runs)] == [["a", "c"]]
-    assert alike([made("a", 0, 0.1, 1.0), made("b", 0, 0.1, 1.0)]) == []  # nobody knows how these differ
+    assert [[r.key for r in those] for those in seed_ensembles(runs)] == [["a", "c"]]
+    assert seed_ensembles([made("a", 0, 0.1, 1.0), made("b", 0, 0.1, 1.0)]) == []  # nobody knows how these differ
 
 
 def test_what_may_be_asked_for() -> None:

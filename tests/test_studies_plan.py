@@ -139,7 +139,7 @@ def test_keys_follow_from_what_numbers_follow_from() -> None:
         ({"grid": {"rh": [1]}}, "there is no setting 'rh'. Did you mean 'rho'"),
         ({"grid": {"method": [{"method": "sam", "roh": 1}]}}, "there is no setting 'roh'. Did you mean 'rho'"),
         ({"random": {"space": {"lr": {"uniform": [0, 1]}}}}, "n is a whole number, 1 or more"),
-        ({"random": {"n": 3, "spaces": {}}}, "there is no key 'spaces'. Did you mean 'space'"),
+        ({"random": {"n": 3, "spaces": {}}}, "there is no key of random 'spaces'. Did you mean 'space'"),
         ({"random": {"n": 3, "space": {"lr": {"log_unifrom": [1, 2]}}}}, "Did you mean 'log_uniform'"),
         ({"random": {"n": 3, "space": {"lr": {"log_uniform": [0, 2]}}}}, "two numbers above 0, the lower first"),
         ({"random": {"n": 3, "space": {"lr": {"uniform": [2, 1]}}}}, "the lower first, not [2, 1]"),

@@ -80,7 +80,6 @@ def test_what_goes_in_comes_out(store):
     assert (other.state, other.measures) == ("open", {})
     assert store.curves("a") == [{"epoch": 1, "loss": 2.0}, {"epoch": 2, "loss": None}]
     assert store.versions() == [{"torch": "2.13"}]
-    assert store.measured() == {"a": {"trace", "top"}, "b": set()}
     column = store.table().measure("trace")
     assert column.values[0] == 0.25
     assert isnan(column.values[1])

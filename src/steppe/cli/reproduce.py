@@ -171,7 +171,7 @@ def _theory(which: Which, name: str) -> Output:
 
 
 def _listed(which: Which) -> Output:
-    from ..papers.state import states, theory_state
+    from ..papers.records import states, theory_state
     from ..theory.registry import NAMED
 
     root = which.out or "studies"

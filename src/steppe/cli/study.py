@@ -130,8 +130,7 @@ def add_measure(more: More, engine: Engine) -> Output:
         )
     study = study_of(Which(more.study, more.out), engine)
     from ..measures.registry import resolve_measures
-    from ..studies.ensemble import split_measures
-    from ..studies.measured import measures_in
+    from ..studies.plan import measures_in, split_measures
 
     with usage_errors():
         resolve_measures(split_measures(more.names)[0])

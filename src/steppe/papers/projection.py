@@ -66,7 +66,9 @@ def project(study: Study) -> Projection:
             )
             speed = f"{speeds[like]:.3g} s per pass of {config.batch_size} rows"
             basis.append(f"{config.model} on {config.data}: {speed}, {source}.")
-        passes[cell.key] = steps_of(config, rows) * passes_per_step(config) * (ensemble.members if ensemble else 1)
+        method = method_of(config)
+        passes_per_step = fmean(method.cost(step) for step in range(1, 1 + STEPS))
+        passes[cell.key] = steps_of(config, rows) * passes_per_step * (ensemble.members if ensemble else 1)
         hours[cell.key] = passes[cell.key] * speeds[like] / 3600
     stages = []
     for name in dict.fromkeys(cell.stage for cell in planned):
@@ -89,12 +91,6 @@ def steps_of(config: Config, rows: dict[str, int]) -> int:
 
         rows[key] = len(data_of(config).train)
     return config.epochs * max(1, rows[key] // config.batch_size)
-
-
-def passes_per_step(config: Config) -> float:
-    """The mean number of forward and backward passes of a step."""
-    method = method_of(config)
-    return fmean(method.cost(step) for step in range(1, 1 + STEPS))
 
 
 def probe(config: Config) -> float:

@@ -31,16 +31,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table or figure of a paper as data.
-
-    Parameters
-    ----------
-    name : str
-        Its name, such as universal/table2.
-    folder : Path
-        The folder with its files.
-
-    """
+    """A table or figure of a paper as data: its name, such as universal/table2, and the folder with its files."""
 
     name: str
     folder: Path

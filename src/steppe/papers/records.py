@@ -1,7 +1,7 @@
-"""The records of a study as one CSV file: written after every run, merged from several machines, and read back.
+"""The records of a study as one CSV file, written after every run; and what they say of each recipe's progress.
 
 One row per run: its key and configuration, its numbers, and the software, machine and day. Numbers are written in full,
-so that a table made from the file is the table of the study.
+so that a table made from the file is the table of the study. Files of several machines can be merged and read back.
 """
 
 from __future__ import annotations
@@ -9,25 +9,29 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .._util.export import csv_text, json_safe
+from .._util.export import csv_text
 from .._util.files import atomic_write
 from .._util.untrusted import from_json
 from ..studies.cell import Cell, as_stored, own_settings
 from ..studies.plan import Study
 from ..studies.protocol import EPOCH
-from ..studies.selection import planned_cells
+from ..studies.schema import text_of
+from ..studies.selection import planned_cells, previewed_cells
 from ..studies.store import Store
 from ..studies.table import Table
+from ..theory.result import RUN
 from ..training.config import Config
+from .recipe import BUDGETS, names, recipe
 
 RECORDS = "records.csv"
 HEAD = ("key", "name", "stage", "state", "config", "groups", "origin", "error")
 LARGEST = 1 << 26  # characters of one field: curves of a long run
+STATES = {"smoke": "smoke", "short": "short", "paper": "full"}
 
 
 def write_records(study: Study, planned: Sequence[Cell], store: Store) -> Path:
@@ -40,14 +44,14 @@ def write_records(study: Study, planned: Sequence[Cell], store: Store) -> Path:
         if run is None or run.state not in ("done", "failed"):
             continue
         row: dict[str, Any] = {"key": cell.key, "name": cell.name, "stage": cell.stage, "state": run.state}
-        row |= {"config": _json(own_settings(cell.config)), "groups": _json(cell.groups)}
-        row |= {"origin": _json(origins.get(cell.key, {})), "error": run.error}
+        row |= {"config": text_of(own_settings(cell.config)), "groups": text_of(cell.groups)}
+        row |= {"origin": text_of(origins.get(cell.key, {})), "error": run.error}
         for name, value in run.targets.items():
             row |= {f"target.{name}": value, f"target.{name}.stderr": run.target_errors.get(name)}
         for name, e in run.measures.items():
-            row |= {f"measure.{name}": _json(json_safe(asdict(e)))}
+            row |= {f"measure.{name}": text_of(asdict(e))}
         row |= {f"meta.{name}": value for name, value in run.meta.items()}
-        row |= {"curves": _json(json_safe(store.curves(cell.key)))} if with_curves else {}
+        row |= {"curves": text_of(store.curves(cell.key))} if with_curves else {}
         rows.append(row)
         columns |= dict.fromkeys(row)
     with atomic_write(study.folder / RECORDS) as file:
@@ -81,21 +85,21 @@ def import_records(study: Study, rows: Mapping[str, Mapping[str, str]]) -> tuple
         The number of new records, and of those that the study's plan does not have.
 
     """
-    if study.pool is not None:  # the checkpoints may be elsewhere: what was measured of them is in the records
-        planned = [_pool_cell(row) for row in rows.values()]
     new, used = 0, set()
     study.folder.mkdir(parents=True, exist_ok=True)
     with Store.open(study.store) as store:
         for _ in range(1 if study.select is None else 2):  # the second stage follows from the first
-            states = store.states()
-            for cell in planned if study.pool is not None else planned_cells(study, store.table()):
-                row = rows.get(cell.key)
-                if row is None:
-                    continue
-                used.add(cell.key)
-                if states.get(cell.key) != "done":
-                    new += 1
-                    _import(store, cell, row)
+            stored = store.states()
+            if study.pool is None:
+                planned = planned_cells(study, store.table())
+            else:  # the checkpoints may be elsewhere: what was measured of them is in the records
+                planned = [_pool_cell(row) for row in rows.values()]
+            for cell in planned:
+                if cell.key in rows:
+                    used.add(cell.key)
+                    if stored.get(cell.key) != "done":
+                        new += 1
+                        _import(store, cell, rows[cell.key])
     return new, len(rows) - len(used)
 
 
@@ -112,7 +116,7 @@ def _pool_cell(row: Mapping[str, str]) -> Cell:
 
 
 def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:
-    if from_json(row["config"], RECORDS) != json.loads(_json(own_settings(cell.config))):
+    if from_json(row["config"], RECORDS) != json.loads(text_of(own_settings(cell.config))):
         raise ValueError(f"the record {cell.key} has another configuration than the cell of that key: was it edited?")
     store.add([as_stored(cell)])
     if row["state"] == "failed":
@@ -126,8 +130,7 @@ def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:
         if not text or not name:
             continue
         if role == "measure":
-            e = from_json(text, RECORDS)
-            measures[name] = {**e, "value": _nan(e["value"]), "stderr": _nan(e.get("stderr"))}
+            measures[name] = from_json(text, RECORDS)
         elif role == "target" and name.endswith(".stderr"):
             errors[name.removesuffix(".stderr")] = float(text)
         elif role in numbers:
@@ -143,9 +146,46 @@ def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:
     )
 
 
-def _nan(value: Any) -> float:
-    return float("nan") if value is None else float(value)
+@dataclass(frozen=True)
+class State:
+    """The largest budget of a recipe that has records; `cells` are finished and planned runs."""
+
+    name: str
+    title: str
+    state: str = "never run"
+    date: str = ""
+    cells: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values."""
+        return asdict(self)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+def theory_state(name: str, study: str, about: str, root: str) -> State:
+    """The state of a study of `steppe theory` that `steppe reproduce` calls NAME, from ROOT/NAME/STUDY.json."""
+    file = Path(root) / name / f"{study}.json"
+    run = from_json(file.read_text(encoding="utf-8"), str(file)).get(RUN) if file.is_file() else None
+    if run is None:
+        return State(name, about)
+    return State(name, about, "smoke" if run["quick"] else "short" if run["sizes"] else "full", run["date"])
+
+
+def states(root: str) -> Iterator[State]:
+    """The state of every recipe, from ROOT/NAME/BUDGET/records.csv."""
+    for name in names():
+        one = recipe(name)
+        state = State(name, str(one.content.get("title") or ""))
+        for budget in BUDGETS:
+            file = Path(root) / name / budget / RECORDS
+            if not file.is_file():
+                continue
+            rows = read_records([str(file)]).values()
+            done = sum(row["state"] == "done" for row in rows)
+            days = sorted(json.loads(row["origin"] or "{}").get("date", "") for row in rows)
+            try:
+                planned = len(previewed_cells(one.study(budget)))
+            except FileNotFoundError:  # a pool whose checkpoints are elsewhere
+                planned = len(rows)
+            partly = "" if done >= planned else ", in part"
+            state = State(name, state.title, STATES[budget] + partly, days[-1] if days else "", f"{done} of {planned}")
+        yield state

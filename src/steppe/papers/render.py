@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._util.colours import IN_TURN
-from .._util.export import csv_text
+from .._util.export import csv_text, json_safe
 from .._util.files import atomic_write
 from .._util.numbers import number, with_error
 from .._util.offline import figure_page
@@ -47,8 +47,7 @@ class Compared:
         for e in self.ours.entries:
             printed = self.paper.get((e.row, e.column), Printed(nan, None, ""))
             theirs = {"paper": printed.value, "paper_error": printed.error, "place": printed.place}
-            row = {"table": self.ours.spec.name, **asdict(e), **theirs, "inside": self.inside(e)}
-            rows.append({k: None if isinstance(v, float) and not isfinite(v) else v for k, v in row.items()})
+            rows.append(json_safe({"table": self.ours.spec.name, **asdict(e), **theirs, "inside": self.inside(e)}))
         return rows
 
 

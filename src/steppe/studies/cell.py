@@ -5,25 +5,23 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
 from hashlib import blake2b
-from math import sqrt
 from pathlib import Path
 from typing import Any, Literal
 
 from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
-from .grid import RESERVED, STRATEGY, complete, config_of, plain, resolved, settings, usual, value_at
+from .grid import RESERVED, STRATEGY, complete, config_of, defaults, differing, plain, resolved, settings, value_at
 from .plan import TARGETS, Study
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
+NOT_STORED = (*NOT_IN_KEYS, *RESERVED)
 CHECKPOINT = "checkpoint"  # the column of a pool's CSV file with the file's name or path
 ENDS = 1 << 20  # bytes at both ends of a file that enter its key: other weights differ everywhere
-
-
 CORRUPTED_ROWS = "corrupted rows of "  # and a data set: the entry of `Outcome.versions` that says where they come from
 
 
@@ -114,20 +112,6 @@ class Outcome:
         return cls(task.cell.key, "failed", error=why, transient=True)
 
 
-def targets_of(
-    losses: Mapping[str, float], wrong: Mapping[str, float], rows: Mapping[str, int]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Targets and their standard errors from losses, shares of wrong answers and numbers of rows, by kind of rows."""
-    values = {f"{part}_loss": loss for part, loss in losses.items()}
-    values |= {f"{part}_error": share for part, share in wrong.items()}
-    # binomial: new rows would give another error; the training rows are fixed
-    errors = {f"{part}_error": sqrt(w * (1 - w) / rows[part]) for part, w in wrong.items() if part != "train"}
-    if wrong:
-        values["gap"], errors["gap"] = wrong["test"] - wrong["train"], errors["test_error"]
-    values["loss_gap"] = losses["test"] - losses["train"]
-    return values, errors
-
-
 def cells(study: Study) -> list[Cell]:
     """All cells of a study, in the order of its file; cells with equal configurations are one.
 
@@ -135,7 +119,9 @@ def cells(study: Study) -> list[Cell]:
     """
     if study.pool is not None:
         return _pool(study)
-    return cells_of(study, _points(study), "sweep" if study.select is not None else "")
+    draws: Iterable[dict[str, Any]] = study.random if study.random is not None else [{}]
+    points = ((settings(point | draw, "grid"), labels) for draw in draws for point, labels in study.grid.labelled())
+    return cells_of(study, points, "sweep" if study.select is not None else "")
 
 
 def cells_of(
@@ -161,37 +147,32 @@ def varied_settings(study: Study) -> list[str]:
     return list(dict.fromkeys([*names, *(study.random.space if study.random is not None else ())]))
 
 
-def _points(study: Study) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-    for draw in study.random if study.random is not None else [{}]:
-        for point, labels in study.grid.labelled():
-            yield settings(point | draw, "grid"), labels
-
-
 def _names(settings: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The settings that differ, per run; those of one axis of the grid side by side."""
-    varied = [n for n in settings if len({json.dumps(value_at(c, n), sort_keys=True) for c in configs}) > 1]
 
-    def named(settings: Sequence[str]) -> list[str]:
-        pairs = ([(k, value_at(c, k)) for k in settings] for c in configs)
-        names = (" ".join(_word(k, value) for k, value in of_run if value not in (None, {}, [])) for of_run in pairs)
-        return [name or f"seed={c['seed']}" for name, c in zip(names, configs, strict=True)]
+    def named(paths: Sequence[str]) -> list[str]:
+        return [
+            " ".join(filter(None, (_word(p, value_at(c, p)) for p in paths))) or f"seed={c['seed']}" for c in configs
+        ]
 
+    varied = differing(settings, configs)
     # options are long, and often there is one set of them per method
     short = named([n for n in varied if n.partition(".")[0] != "method_options"])
     return short if len(set(short)) == len(short) else named(varied)
 
 
 def _word(name: str, value: Any) -> str:
+    if value in (None, {}, []):
+        return ""
     if name in ("method", STRATEGY):
         return str(value)
-    name = name.rpartition(".")[2]
     text = f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
-    return f"{name}={text}"
+    return f"{name.rpartition('.')[2]}={text}"
 
 
 def as_stored(cell: Cell) -> Cell:
     """The cell without settings that change no number."""
-    return replace(cell, config={k: v for k, v in cell.config.items() if k not in (*NOT_IN_KEYS, *RESERVED)})
+    return replace(cell, config={k: v for k, v in cell.config.items() if k not in NOT_STORED})
 
 
 def groups_of(study: Study, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,8 +188,8 @@ def key_of(config: Mapping[str, Any]) -> str:
 
 def own_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that change numbers and differ from their defaults."""
-    defaults = usual(config)
-    return {k: v for k, v in config.items() if k not in (*NOT_IN_KEYS, *RESERVED) and v != defaults.get(k)}
+    usual = defaults(ensemble=STRATEGY in config)
+    return {k: v for k, v in config.items() if k not in NOT_STORED and v != usual.get(k)}
 
 
 def short_hash(of: Mapping[str, Any]) -> str:
@@ -233,8 +214,8 @@ def _pool(study: Study) -> list[Cell]:
         )
     rows = _table_of_errors(Path(study.errors), paths) if study.errors else {}
     short = {path: path.stem if path.is_file() else path.name for path in paths}
-    alike = Counter(short.values())  # files of many models may all be called pytorch_model.bin
-    names = {path: name if alike[name] == 1 else f"{path.parent.name}/{name}" for path, name in short.items()}
+    count = Counter(short.values())  # files of many models may all be called pytorch_model.bin
+    names = {path: name if count[name] == 1 else f"{path.parent.name}/{name}" for path, name in short.items()}
     return [_pool_cell(study, path, names[path], rows.get(path, {})) for path in paths]
 
 
@@ -245,7 +226,7 @@ def _pool_cell(study: Study, path: Path, name: str, row: Mapping[str, Any]) -> C
         config = plain(open_run(path).config) | {"out": None, "measures": [], "measure_every": None, "loggers": []}
     else:
         config = plain(config_of(study.base, "base"))
-    targets = {*study.targets, *TARGETS, *(f"{shifted}_error" for shifted in study.ood)}
+    targets = {*study.targets, *TARGETS, *study.ood_targets}
     known = {k: float(v) for k, v in row.items() if k in targets and isinstance(v, (int, float))}
     wrong = [k for k in study.targets if k in row and k not in known]
     if wrong:
@@ -289,11 +270,17 @@ def _table_of_errors(file: Path, paths: list[Path]) -> dict[Path, dict[str, Any]
             raise ValueError(f"{file}: {unknown('column', CHECKPOINT, columns)} It names the file of each row")
         lines = list(reader)
     names: dict[str, Path] = {}
-    for of in (_folder, lambda p: p.stem, lambda p: p.name, lambda p: f"{_folder(p)}/{p.name}", str):
-        spelled = Counter(
-            map(of, paths)
-        )  # a.pt and a.safetensors need their endings, a/model.pt and b/model.pt folders
-        names |= {of(p): p for p in paths if spelled[of(p)] == 1}
+    # a.pt and a.safetensors need their endings, a/model.pt and b/model.pt their folders
+    spellings = (
+        lambda p: p.parent.name,
+        lambda p: p.stem,
+        lambda p: p.name,
+        lambda p: f"{p.parent.name}/{p.name}",
+        str,
+    )
+    for spelling in spellings:
+        count = Counter(map(spelling, paths))
+        names |= {spelling(p): p for p in paths if count[spelling(p)] == 1}
     rows: dict[Path, dict[str, Any]] = {}
     for number, row in enumerate(lines, start=2):
         if None in row or None in row.values():
@@ -308,10 +295,6 @@ def _table_of_errors(file: Path, paths: list[Path]) -> dict[Path, dict[str, Any]
     if missing:
         raise ValueError(f"{file} has no row for {missing[0]}: it needs one for every checkpoint of the pool")
     return rows
-
-
-def _folder(path: Path) -> str:
-    return path.parent.name
 
 
 def _value(text: str) -> Any:

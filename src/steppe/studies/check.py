@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._util import user_code
 from ..training.config import Config
 from .cell import Cell
 from .grid import STRATEGY, split
-from .plan import TARGETS, Study
+from .plan import TARGETS, Study, split_measures
 
 if TYPE_CHECKING:
     from ..data.dataset import Splits
@@ -44,30 +45,11 @@ def check_study(
     trust: bool = False,
     remote: bool = False,
 ) -> None:
-    """Raise unless every cell can be computed as far as is visible without training.
+    """Raise unless every cell can be computed, as far as is visible without training.
 
-    Parameters
-    ----------
-    study : Study
-        The plan.
-    planned : sequence of Cell
-        All its cells, whose names are checked.
-    missing : sequence of Cell
-        The cells that are still to compute, whose data and models are checked too.
-    also : sequence of str
-        More measures.
-    trust : bool
-        Allow whatever code run folders of the pool name as their model.
-    remote : bool
-        Whether cells are computed on nodes with their own data. Then only trust is checked, without importing torch.
-
-    Raises
-    ------
-    InvalidStudy
-        For names, options and models that do not exist or do not fit.
-    FileNotFoundError
-        For missing data, with the command that downloads it.
-
+    Names are checked in all cells of the plan, data and models in those that are missing; `also` are more measures.
+    With `remote`, nodes read their own data: only trust is checked, without importing torch. Raises `InvalidStudy` for
+    names, options and models that do not exist or do not fit, and FileNotFoundError for data that is not there.
     """
     with invalid_values():
         check_trust(study, planned, trust)
@@ -93,7 +75,6 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
     from ..ensembles.members import members_of
     from ..measures.registry import resolve_measures
     from ..training.config import refuse_unknown
-    from .ensemble import split_measures
 
     with invalid_values():
         of_models, scores = split_measures([*study.measures, *also])
@@ -116,59 +97,35 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
 
 def _check_rows(plan: Mapping[str, Measure], configs: Sequence[Config]) -> None:
     """Raise for measures on rows that no run of the study has."""
-    has: dict[str, Callable[[Config], bool]] = {
-        "corrupted": lambda c: bool(c.corruptions),
-        "augmented": lambda c: bool(c.augment),
-        "validation": lambda c: c.validation > 0 or ":" in c.data,  # npz: and folder: may have a part for it
-    }
     needs = {"corrupted": "corruptions", "augmented": "augment", "validation": "validation"}
     for name, one in plan.items():
         rows = getattr(one, "rows", None)
-        if rows in has and not any(map(has[rows], configs)):
+        if rows not in needs or any(getattr(c, needs[rows]) for c in configs):
+            continue
+        if rows != "validation" or not any(":" in c.data for c in configs):  # npz: and folder: may have a part for it
             raise ValueError(f"measures: {name} needs {rows} rows, and no run has any: set {needs[rows]} in base")
 
 
 def _refuse_rho(study: Study, config: Config) -> None:
-    """Raise for a radius of a method without one, with the YAML that was probably meant."""
-    if config.rho is None or not _without_rho(config.method):
-        return
-    axes = study.grid.axes
-    methods = axes.get("method") or [{"method": config.method}]
-    problem = f"rho does not apply to the method {config.method}"
-    if study.random is not None and "rho" in study.random.space:
-        raise InvalidStudy(
-            f"random.space.rho: {problem}, and a radius is drawn for every method of the grid: run {config.method} in "
-            "a study of its own"
-        )
-    if any(config.method == value.get("method") and "rho" in value for value in methods):
-        raise InvalidStudy(f"grid.method: {problem}: leave rho out of its entry")
-    radii = [value["rho"] for value in axes.get("rho", [])] or [config.rho]
-    entries = []
-    for value in methods:
-        if _without_rho(str(value.get("method", config.method))) or "rho" in value:
-            entries.append(value)
-        else:
-            entries += [{**value, "rho": radius} for radius in radii]
-    place = "grid" if "rho" in axes else "base"
-    lines = [f"      - {v['method'] if list(v) == ['method'] else _flow(v)}" for v in entries]
-    raise InvalidStudy(
-        f"{place}.rho: {problem}, and {place} gives it to every method. Write each radius beside its method, and "
-        f"remove `rho` from {place}:\n  grid:\n    method:\n" + "\n".join(lines)
-    )
-
-
-def _without_rho(method: str) -> bool:
-    from inspect import signature
-
+    """Raise for a radius of a method without one, with where it is given."""
     from ..methods.registry import METHODS
 
-    return method in METHODS and "rho" not in signature(METHODS[method]).parameters
-
-
-def _flow(value: Mapping[str, Any]) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(dict(value), default_flow_style=True, sort_keys=False, width=1 << 20)).strip()
+    method = config.method
+    if config.rho is None or method not in METHODS or "rho" in signature(METHODS[method]).parameters:
+        return
+    problem = f"rho does not apply to the method {method}"
+    if study.random is not None and "rho" in study.random.space:
+        raise InvalidStudy(
+            f"random.space.rho: {problem}, and a radius is drawn for every method of the grid: run {method} in a study "
+            "of its own"
+        )
+    if any(method == value.get("method") and "rho" in value for value in study.grid.axes.get("method", ())):
+        raise InvalidStudy(f"grid.method: {problem}: leave rho out of its entry")
+    place = "grid" if "rho" in study.grid.axes else "base"
+    raise InvalidStudy(
+        f"{place}.rho: {problem}, and {place} gives it to every method. Remove it there, and write each radius beside "
+        f"its method: `method: [{method}, {{method: sam, rho: [0.1, 0.2]}}]` in grid"
+    )
 
 
 def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> None:

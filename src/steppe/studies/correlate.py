@@ -2,8 +2,7 @@
 
 from .statistics.by_setting import Effect, Environments, Granulated, effects, environments, granulated
 from .statistics.comparisons import Comparison
-from .statistics.family import holm
-from .statistics.findings import Findings, findings
+from .statistics.findings import Findings, findings, holm
 from .statistics.kendall import tau_a, tau_b
 from .statistics.predictions import Finding, GroupTau
 

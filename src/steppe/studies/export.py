@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import import_module
 from math import isnan
@@ -17,7 +15,7 @@ from .._util.extras import explained
 from .._util.files import atomic_write
 from .._util.names import unknown
 from .statistics.findings import Findings
-from .table import Run, Table
+from .table import Table, as_text
 
 Shape = Literal["runs", "outcomes"]
 Row = dict[str, Any]
@@ -92,7 +90,7 @@ def export_findings(findings: Findings, path: str | os.PathLike[str]) -> Path:
 
     """
     predictions = [
-        {"kind": "prediction", **asdict(f), "by_group": _flat(asdict(f)["by_group"])} for f in findings.findings
+        {"kind": "prediction", **asdict(f), "by_group": as_text(asdict(f)["by_group"])} for f in findings.findings
     ]
     return _write([*predictions, *({"kind": "comparison", **asdict(c)} for c in findings.comparisons)], path)
 
@@ -111,39 +109,33 @@ def _write(rows: list[Row], path: str | os.PathLike[str]) -> Path:
 
 def runs(table: Table) -> list[Row]:
     """One row per run: `config.lr`, `group.augment`, `target.test_error`, `measure.trace` and its `.stderr`."""
-    return [_run(run) for run in table.runs]
-
-
-def _run(run: Run) -> Row:
-    row: Row = {"key": run.key, "name": run.name, "state": run.state, "error": run.error}
-    row |= {f"config.{name}": _flat(value) for name, value in run.config.items()}
-    row |= {f"group.{name}": _flat(value) for name, value in run.groups.items()}
-    for name, value in run.targets.items():
-        row |= {f"target.{name}": value, f"target.{name}.stderr": run.target_errors.get(name)}
-    for name, e in run.measures.items():
-        row |= {f"measure.{name}": e.value, f"measure.{name}.stderr": e.stderr}
-    return row | {f"meta.{name}": value for name, value in run.meta.items()}
+    rows = []
+    for run in table.runs:
+        row: Row = {"key": run.key, "name": run.name, "state": run.state, "error": run.error}
+        row |= {f"config.{name}": as_text(value) for name, value in run.config.items()}
+        row |= {f"group.{name}": as_text(value) for name, value in run.groups.items()}
+        for name, value in run.targets.items():
+            row |= {f"target.{name}": value, f"target.{name}.stderr": run.target_errors.get(name)}
+        for name, e in run.measures.items():
+            row |= {f"measure.{name}": e.value, f"measure.{name}.stderr": e.stderr}
+        rows.append(row | {f"meta.{name}": value for name, value in run.meta.items()})
+    return rows
 
 
 def outcomes(table: Table) -> list[Row]:
     """One row per number: its run, role and name, value and error, kind and cost."""
     rows: list[Row] = []
     for run in table.runs:
-        run_columns = {"key": run.key, "run": run.name}
-        for name, value in run.targets.items():
-            rows.append(
-                {**run_columns, "role": "target", "name": name, "value": value, "stderr": run.target_errors.get(name)}
-            )
+        numbers: list[tuple[str, str, Row]] = [
+            ("target", name, {"value": value, "stderr": run.target_errors.get(name)})
+            for name, value in run.targets.items()
+        ]
         for name, e in run.measures.items():
-            numbers = {"value": e.value, "stderr": e.stderr, "n": e.n, "kind": e.kind, "seconds": e.seconds}
-            more = {"cost": _flat(e.cost), "note": e.note, "complete": e.complete}
-            rows.append({**run_columns, "role": "measure", "name": name, **numbers, **more})
-        rows += [{**run_columns, "role": "meta", "name": name, "value": value} for name, value in run.meta.items()]
+            head = {"value": e.value, "stderr": e.stderr, "n": e.n, "kind": e.kind, "seconds": e.seconds}
+            numbers.append(("measure", name, {**head, "cost": as_text(e.cost), "note": e.note, "complete": e.complete}))
+        numbers += [("meta", name, {"value": value}) for name, value in run.meta.items()]
+        rows += [{"key": run.key, "run": run.name, "role": role, "name": name, **row} for role, name, row in numbers]
     return rows
-
-
-def _flat(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (Mapping, list, tuple)) else value
 
 
 def _csv(columns: list[str], rows: list[Row]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from itertools import product
@@ -27,7 +27,23 @@ RESERVED = {  # settings of a run or an ensemble that a study sets itself
 SQRT_LR = "sqrt(lr)"  # a value of rho: the radius of SA-SAM's section 4, from the learning rate of each run
 LABEL = "label"  # in an entry of an axis: its name in tables, not a setting
 STRATEGY = "strategy"  # the setting that makes a cell an ensemble
-RANGES = ("uniform", "log_uniform", "integers", "choice")
+RANGES: Mapping[str, Callable[[Random, Sequence[Any]], Any]] = {
+    "uniform": lambda random, ends: random.uniform(*ends),
+    "log_uniform": lambda random, ends: exp(random.uniform(log(ends[0]), log(ends[1]))),
+    "integers": lambda random, ends: random.randint(*ends),
+    "choice": lambda random, values: random.choice(values),
+}
+"""How values of a setting are drawn, by the name of a range."""
+
+
+def mapping(value: Any, place: str, what: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+    """A mapping in a study's file; raises with what the place takes, or for a key that is not among these."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{place} takes {what}, not {value!r}")
+    for key in value:
+        if keys is not None and key not in keys:
+            raise ValueError(unknown(f"key of {place}", str(key), keys))
+    return {str(key): one for key, one in value.items()}
 
 
 @cache
@@ -105,6 +121,18 @@ def value_at(config: Mapping[str, Any], path: str) -> Any:
     return value
 
 
+def differing(paths: Iterable[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings among these that have several values in the configurations."""
+    return [p for p in paths if len({json.dumps(value_at(c, p), sort_keys=True) for c in configs}) > 1]
+
+
+def shown(value: Any) -> str:
+    """A value of a setting in names and tables; nothing for None."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value)
+
+
 def config_of(values: Mapping[str, Any], place: str) -> Config:
     """The configuration of a run with these settings; errors name the place."""
     for name in values:
@@ -121,7 +149,7 @@ def config_of(values: Mapping[str, Any], place: str) -> Config:
 
 def plain(config: Config) -> dict[str, Any]:
     """A configuration in JSON types."""
-    values: dict[str, Any] = json.loads(json.dumps({f.name: getattr(config, f.name) for f in fields(config)}))
+    values: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     return values
 
 
@@ -150,19 +178,10 @@ def split(values: Mapping[str, Any]) -> tuple[Config, Ensemble | None]:
     return config, Ensemble(**own) if own else None
 
 
-def usual(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The defaults of all settings of this kind of cell; a strategy has none, because it decides on the kind."""
-    return _of_ensembles() if STRATEGY in values else _of_runs()
-
-
 @cache
-def _of_runs() -> dict[str, Any]:
-    return asdict(Config())
-
-
-@cache
-def _of_ensembles() -> dict[str, Any]:
-    return _of_runs() | {k: v for k, v in asdict(Ensemble()).items() if k != STRATEGY}
+def defaults(*, ensemble: bool) -> Mapping[str, Any]:
+    """The defaults of all settings of a run or an ensemble; a strategy has none, because it decides on the kind."""
+    return asdict(Config()) | ({k: v for k, v in asdict(Ensemble()).items() if k != STRATEGY} if ensemble else {})
 
 
 def _as_float(value: Any, kind: Any) -> Any:
@@ -184,23 +203,17 @@ class Grid:
     @classmethod
     def of(cls, values: Any, place: str) -> Grid:
         """Parse `{method: [none, {method: sam, rho: [0.1, 0.2]}], lr: [0.1, 0.2]}`."""
-        if not isinstance(values, Mapping):
-            raise ValueError(f"{place} takes settings with lists of values, as in {{lr: [0.1, 0.2]}}, not {values!r}")
-        axes = {str(name): _axis(str(name), axis, f"{place}.{name}") for name, axis in values.items()}
+        lists = mapping(values, place, "settings with lists of values, as in {lr: [0.1, 0.2]}")
+        axes = {name: _axis(name, axis, f"{place}.{name}") for name, axis in lists.items()}
         labels = {name: [label for label, _ in axis] for name, axis in axes.items() if any(label for label, _ in axis)}
         return cls({name: [value for _, value in axis] for name, axis in axes.items()}, labels)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for point, _ in self.labelled():
-            yield point
-
     def labelled(self) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
         """All points, each with its labels by axis."""
-        indices = [range(len(axis)) for axis in self.axes.values()]
-        for choice in product(*indices):
-            parts = list(zip(self.axes.items(), choice, strict=True))
-            point = {name: value for (_, axis), i in parts for name, value in axis[i].items()}
-            yield point, {a: self.labels[a][i] for (a, _), i in parts if a in self.labels and self.labels[a][i]}
+        for choice in product(*(range(len(axis)) for axis in self.axes.values())):
+            chosen = dict(zip(self.axes, choice, strict=True))
+            point = {name: value for axis, i in chosen.items() for name, value in self.axes[axis][i].items()}
+            yield point, {a: self.labels[a][i] for a, i in chosen.items() if a in self.labels and self.labels[a][i]}
 
 
 def _axis(name: str, values: Any, place: str) -> list[tuple[str, dict[str, Any]]]:
@@ -237,74 +250,52 @@ def _entry(name: str, entry: Mapping[str, Any], place: str) -> Iterator[tuple[st
         yield label, settings(dict(zip(values, choice, strict=True)), place)
 
 
-@dataclass(frozen=True)
-class Range:
-    """Values of one setting that are drawn at random: both ends, or all choices."""
-
-    kind: str
-    values: Sequence[Any]
-
-    @classmethod
-    def of(cls, given: Any, place: str) -> Range:
-        """Parse `{log_uniform: [0.01, 1]}`."""
-        if not isinstance(given, Mapping) or len(given) != 1:
-            hint = f": {{choice: {_yaml(given)}}} draws from a list" if isinstance(given, list) else ""
-            raise ValueError(
-                f"{place} takes one of {', '.join(RANGES)}, as in {{log_uniform: [0.01, 1]}}, not {given!r}{hint}"
-            )
-        (kind, values), *_ = given.items()
-        if kind not in RANGES:
-            raise ValueError(f"{place}: {unknown('range', str(kind), RANGES)}")
-        if kind == "choice":
-            if not isinstance(values, list) or not values:
-                raise ValueError(f"{place}: choice takes a list of values, not {values!r}")
-            return cls(kind, values)
+def _range(value: Any, place: str) -> tuple[str, Sequence[Any]]:
+    """The kind of `{log_uniform: [0.01, 1]}`, and its two ends or all choices."""
+    if not isinstance(value, Mapping) or len(value) != 1:
+        hint = f": {{choice: {_yaml(value)}}} draws from a list" if isinstance(value, list) else ""
+        kinds = f"{', '.join(RANGES)}, as in {{log_uniform: [0.01, 1]}}"
+        raise ValueError(f"{place} takes one of {kinds}, not {value!r}{hint}")
+    ((kind, values),) = value.items()
+    if kind not in RANGES:
+        raise ValueError(f"{place}: {unknown('range', str(kind), RANGES)}")
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"{place}: {kind} takes a list of values, not {values!r}")
+    if kind != "choice":
         numbers = int if kind == "integers" else (int, float)
-        good = isinstance(values, list) and len(values) == 2 and all(isinstance(v, numbers) for v in values)
-        if not good or values[0] > values[1] or (kind == "log_uniform" and values[0] <= 0):
+        good = len(values) == 2 and all(isinstance(v, numbers) for v in values) and values[0] <= values[1]
+        if not good or (kind == "log_uniform" and values[0] <= 0):
             above = " above 0" if kind == "log_uniform" else ""
             raise ValueError(f"{place}: {kind} takes two numbers{above}, the lower first, not {values!r}")
-        return cls(kind, values)
-
-    def draw(self, random: Random) -> Any:
-        match self.kind:
-            case "uniform":
-                return random.uniform(*self.values)
-            case "log_uniform":
-                return exp(random.uniform(log(self.values[0]), log(self.values[1])))
-            case "integers":
-                return random.randint(*self.values)
-            case _:
-                return random.choice(self.values)
+    return kind, values
 
 
 @dataclass(frozen=True)
 class Draws:
-    """n random cells. Each is a function of the seed and its number, so a larger n keeps the others."""
+    """n random cells, from the ranges of settings. Each is a function of the seed and its number."""
 
     n: int
-    space: Mapping[str, Range]
+    space: Mapping[str, tuple[str, Sequence[Any]]]
     seed: int = 0
 
     @classmethod
     def of(cls, values: Any, place: str) -> Draws:
         """Parse `{n: 50, seed: 0, space: {lr: {log_uniform: [0.01, 1]}}}`."""
-        if not isinstance(values, Mapping):
-            raise ValueError(f"{place} takes a mapping with n, seed and space, not {values!r}")
-        for key in values:
-            if key not in ("n", "seed", "space"):
-                raise ValueError(f"{place}: {unknown('key', str(key), ('n', 'seed', 'space'))}")
+        values = mapping(values, place, "a mapping with n, seed and space", [f.name for f in fields(cls)])
         n, seed, space = values.get("n"), values.get("seed", 0), values.get("space")
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1 or not isinstance(seed, int):
+        if not fits(n, int) or n < 1 or not isinstance(seed, int):
             raise ValueError(f"{place}: n is a whole number, 1 or more, and seed is one, not {n!r} and {seed!r}")
         if not isinstance(space, Mapping) or not space:
             raise ValueError(f"{place}: space takes settings with ranges, as in {{lr: {{log_uniform: [0.01, 1]}}}}")
-        ranges = {str(name): Range.of(one, f"{place}.space.{name}") for name, one in space.items()}
-        for name, one in ranges.items():  # all ends and choices have the setting's type
-            for value in one.values:
+        ranges = {str(name): _range(one, f"{place}.space.{name}") for name, one in space.items()}
+        for name, (_, ends) in ranges.items():  # all ends and choices have the setting's type
+            for value in ends:
                 setting(name, value, f"{place}.space.{name}")
         return cls(n, ranges, seed)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for number in range(self.n):
-            yield {name: one.draw(Random(f"{self.seed} {number} {name}")) for name, one in self.space.items()}
+            yield {
+                name: RANGES[kind](Random(f"{self.seed} {number} {name}"), values)
+                for name, (kind, values) in self.space.items()
+            }

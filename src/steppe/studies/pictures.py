@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from .cell import Cell, Task, short_hash
 from .grid import STRATEGY
 from .plan import Study
-from .show import WHICH
+from .protocol import WHICH
 from .table import Run, Table
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from ..data.dataset import Splits
     from ..measures.objective import Objective
-    from ..training.problem import Task as Problem
+    from .work import Trained
 
 SPECTRUM, LANDSCAPE, ENSEMBLE = "spectrum/", "landscape/", "ensemble/"
 """Prefixes of notes in a store, before the key of a run or of an ensemble. `LANDSCAPE` is that of single
@@ -31,22 +27,6 @@ KINDS = ("eigenvectors", "random")  # of `measures.comparison`, which needs torc
 # Ghorbani et al. 2019 use 10 starts of 90 steps; 4 of 80 show the same large eigenvalues of small networks
 STARTS, STEPS = 4, 80
 POINTS = 21  # per axis, as in Li et al. 2018
-
-
-@dataclass(frozen=True)
-class Member:
-    """A trained run among others, on its device: the model, the data, its task, and how many rows are measured."""
-
-    model: nn.Module
-    splits: Splits
-    problem: Problem
-    rows: int | None
-
-    def objective(self) -> Objective:
-        """The loss that the study measures."""
-        from ..training.evaluate import objective_of
-
-        return objective_of(self.model, self.problem, self.splits.train, self.rows)
 
 
 def open_pictures(
@@ -67,17 +47,19 @@ def open_pictures(
 
     target = next((name for name in study.targets if name in counted.targets), None)
     measure = next((name for name in study.measures if name in counted.measures), None)
-    roles = chosen(counted, target, measure)
+    roles = roles_of(counted, target, measure)
     tasks = []
     for key in _with_roles(roles, study.show.spectrum):
-        if missing(SPECTRUM + key, runs[key]) or _outdated(notes.get(SPECTRUM + key)):
+        note = notes.get(SPECTRUM + key)
+        as_curve = isinstance(note, Mapping) and "nodes" not in note  # earlier notes: smoothed by 1 % of its own range
+        if missing(SPECTRUM + key, runs[key]) or as_curve:
             tasks.append(task(key, [SPECTRUM + key]))
     compared = _with_roles(roles, study.show.landscape)
     if compared:  # one task for all of them: the radius of each depends on the others
         name = short_hash({"runs": sorted(compared)})
         names = [n for n in (f"{COMPARISON}{kind}/{name}" for kind in KINDS) if missing(n, runs[compared[0]])]
         tasks += [task(compared[0], names, [task(key) for key in compared])] if names else []
-    for members in alike(counted.runs) if study.show.ensembles else ():
+    for members in seed_ensembles(counted.runs) if study.show.ensembles else ():
         note = ENSEMBLE + short_hash({"members": sorted(run.key for run in members)})
         if missing(note, members[0]):
             tasks.append(task(members[0].key, [note], [task(run.key) for run in members]))
@@ -88,12 +70,7 @@ def _with_roles(roles: Mapping[str, Sequence[str]], which: Sequence[str]) -> lis
     return [key for key, own in roles.items() if set(own) & set(which)]
 
 
-def _outdated(note: Any) -> bool:
-    """Whether a spectrum was stored as a curve, smoothed by 1 % of its own range, and not as quadrature rules."""
-    return isinstance(note, Mapping) and "nodes" not in note
-
-
-def chosen(counted: Table, target: str | None, measure: str | None) -> dict[str, list[str]]:
+def roles_of(counted: Table, target: str | None, measure: str | None) -> dict[str, list[str]]:
     """The roles of runs by key: best and worst by the target, flattest and sharpest by the measure."""
     roles: dict[str, list[str]] = {}
     columns = {
@@ -109,7 +86,7 @@ def chosen(counted: Table, target: str | None, measure: str | None) -> dict[str,
     return dict(sorted(roles.items(), key=lambda one: order.index(one[1][0])))
 
 
-def alike(runs: Iterable[Run]) -> list[list[Run]]:
+def seed_ensembles(runs: Iterable[Run]) -> list[list[Run]]:
     """Sets of two or more runs with the same configuration and different seeds."""
     sets: dict[str, list[Run]] = {}
     for run in runs:
@@ -119,7 +96,7 @@ def alike(runs: Iterable[Run]) -> list[list[Run]]:
     return [same for same in sets.values() if len({run.config.get("seed") for run in same}) == len(same) > 1]
 
 
-def draw(task: Task, objective: Objective, members: Sequence[Member]) -> tuple[dict[str, Any], dict[str, str]]:
+def draw(task: Task, objective: Objective, members: Sequence[Trained]) -> tuple[dict[str, Any], dict[str, str]]:
     """Compute a task's pictures, as notes by name; and the errors of those that failed.
 
     All runs use the random directions of seed 0, so that pictures of two runs can be compared.
@@ -134,20 +111,18 @@ def draw(task: Task, objective: Objective, members: Sequence[Member]) -> tuple[d
     return notes, failures
 
 
-def _note(name: str, task: Task, objective: Objective, members: Sequence[Member]) -> Any:
+def _note(name: str, task: Task, objective: Objective, members: Sequence[Trained]) -> Any:
     from ..measures.curvature.lanczos import spectral_density
     from ..measures.curvature.operator import Curvature
     from .report.notes import spectrum_note
 
-    keys = [one.cell.key for one in task.members]
-    if name.startswith(ENSEMBLE):
-        return _ensemble(keys, members)
     if name.startswith(SPECTRUM):
         return spectrum_note(spectral_density(Curvature(objective), STARTS, STEPS))
-    return _comparison(name.split("/")[1], keys, members)
+    keys = [one.cell.key for one in task.members]
+    return _ensemble(keys, members) if name.startswith(ENSEMBLE) else _comparison(name.split("/")[1], keys, members)
 
 
-def _comparison(kind: Any, keys: Sequence[str], members: Sequence[Member]) -> Any:
+def _comparison(kind: Any, keys: Sequence[str], members: Sequence[Trained]) -> Any:
     """The rise of the loss around each run, in planes of one radius."""
     from ..measures.comparison import comparable_slices, directions_of
     from .report.notes import comparison_note
@@ -160,7 +135,7 @@ def _comparison(kind: Any, keys: Sequence[str], members: Sequence[Member]) -> An
     return comparison_note(kind, keys, planes)
 
 
-def _ensemble(keys: Sequence[str], members: Sequence[Member]) -> Any:
+def _ensemble(keys: Sequence[str], members: Sequence[Trained]) -> Any:
     """The scores of an ensemble on the test rows."""
     from torch import cat, equal
 
@@ -172,6 +147,5 @@ def _ensemble(keys: Sequence[str], members: Sequence[Member]) -> Any:
         raise ValueError("ensembles are scored by classes, and these targets are numbers")
     if not all(equal(rows.targets, member.splits.test.targets) for member in members):
         raise ValueError("the members are tested on different rows: give them one data_seed")
-    each = [logits([member.model], member.splits.test, member.problem) for member in members]  # own standardisation
-    outputs = cat(each)
+    outputs = cat([logits([one.model], one.splits.test, one.problem) for one in members])  # own standardisation
     return ensemble_note(scored(outputs, rows.targets.cpu()), keys)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from .._util.measure_names import MeasureName, canonical_number
 from .._util.names import unknown
+from .._util.types import fits, words
 from .._util.untrusted import from_yaml
-from .engines.settings import EngineSettings
-from .grid import Draws, Grid, settings, types
-from .measured import measures_in, names_in, normalise_in, ood_in
-from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, TableSpec, check_settings, known_keys, tables, with_budget
-from .show import Show
+from ..data.registry import CHOICES, declared, split_name
+from .engines.engine import EngineSettings
+from .grid import Draws, Grid, mapping, settings, types
+from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, Show, TableSpec, check_settings, names, tables, with_budget
 
 TARGETS = {
     "test_error": "share of wrong answers on test rows",
@@ -33,6 +36,7 @@ TEXTS = ("title", "question", "notes")
 """Keys of a study that describe it to readers and change nothing else."""
 
 STORE = "study.sqlite"  # in the study's folder
+ROWS = ("train", "validation", "test", "corrupted")  # that a score of an ensemble may be on
 
 # A modern look, section 4: "worst-case l_inf adaptive sharpness with low m", with and without normalised logits
 USUAL = ("adaptive_worst_linf", "adaptive_worst_linf_normalised", "lambda_max", "trace")
@@ -137,17 +141,22 @@ class Study:
         """The SQLite file with the study's records."""
         return self.folder / STORE
 
+    @property
+    def ood_targets(self) -> list[str]:
+        """The targets on test sets under another distribution."""
+        return [f"{name}_error" for name in self.ood]
+
     def run_folder(self, key: str) -> str:
         """The folder of a cell's run."""
         return str(self.folder / "runs" / key)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], name: str, budget: str | None = None) -> Study:
+    def of(cls, content: Mapping[str, Any], name: str, budget: str | None = None) -> Study:
         """Make a study from the content of its file.
 
         Parameters
         ----------
-        given : mapping
+        content : mapping
             Keys and values as in docs/studies.md.
         name : str
             The study's name.
@@ -160,82 +169,57 @@ class Study:
             For an unknown key or a wrong value, with the nearest that exists.
 
         """
-        for key in given:
+        for key in content:
             if key in types() and key not in KEYS:
                 raise ValueError(
                     f"{key} is a setting of a run: write it under `base`, or under `grid` with a list of values"
                 )
-        given = {RENAMED.get(key, key): value for key, value in given.items()}
-        known_keys(given, KEYS, "key of a study")
-        budgets, given = given.get("budgets") or {}, with_budget(given, budget)
-        for other in budgets if budget is None else ():
-            cls._of_budget(with_budget({**given, "budgets": budgets}, other), name, other)
-        values: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
-        if "normalise" in values:
-            values["normalise"] = normalise_in(values["normalise"])
-        for key in (*TEXTS, "pool", "errors", "out"):
-            if key in values:
-                values[key] = _text(key, values[key])
+        content = {RENAMED.get(key, key): value for key, value in content.items()}
+        content = mapping(content, "a study", "keys and values", KEYS)
+        budgets = mapping(content.pop("budgets", None) or {}, "budgets", "changes of the study by name")
+        if budget is not None:
+            return replace(cls.of(with_budget(content, budgets, budget), name), budgets=budgets, budget=budget)
+        for other in budgets:
+            changed = with_budget(content, budgets, other)
+            try:
+                cls.of(changed, name)
+            except ValueError as error:
+                raise ValueError(f"budgets.{other}: {error}") from error
+        values = {"base": {}, "ood": {}} | {key: value for key, value in content.items() if value is not None}
         _check_pool(values)
-        values["ood"] = ood_in(values.get("ood", {}), TARGETS)
-        every = values.get("measure_every", 1)
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise ValueError(f"measure_every takes a number of epochs, 1 or more, not {every!r}")
-        base = values.get("base", {})
-        if not isinstance(base, Mapping):
-            raise ValueError(f"base takes settings of a run, as in {{data: digits, lr: 0.1}}, not {base!r}")
-        for key in base:
-            if key in KEYS and key not in types():
-                raise ValueError(f"base.{key}: {key} is a key of the study: move it out of `base`")
-        values["base"] = {"threads": 1} | settings(base, "base")
-        if "grid" in values:
-            values["grid"] = Grid.of(values["grid"], "grid")
-        if "random" in values:
-            values["random"] = Draws.of(values["random"], "random")
-        own_columns = bool(values.get("errors"))  # a CSV file may have columns of any name
-        values["measures"] = measures_in(values.get("measures", list(USUAL)))
-        shifted = [f"{name}_error" for name in values["ood"]]
-        values["targets"] = _targets(values.get("targets", ["test_error", "gap", *shifted]), shifted, own_columns)
-        values["groups"] = _groups(values.get("groups", []), own_columns)
-        rules = values.get("admission", [])
-        values["admission"] = tuple(Rule.of(rule) for rule in (rules if isinstance(rules, list) else [rules]))
-        values["show"] = Show.of(values.get("show", []))
-        values["engine"] = EngineSettings.of(values.get("engine", {}))
-        values |= {"select": Select.of(values["select"])} if "select" in values else {}
-        values["table"] = tables(values["table"]) if "table" in values else ()
-        study = cls(name, **values, budgets=budgets, budget=budget or "")
-        study._check_targets()
-        study._check_protocol()
+        values = {key: PARSERS[key](value) for key, value in values.items()}
+        values.setdefault("targets", ("test_error", "gap", *(f"{shifted}_error" for shifted in values["ood"])))
+        study = cls(name, **values, budgets=budgets)
+        study._check()
         return study
 
-    def _check_protocol(self) -> None:
-        """Raise for names in `select` and `table` that are neither settings nor axes."""
+    def _check(self) -> None:
+        """Raise for targets that no run would have, and for names that are neither settings nor axes."""
+        targets = [*TARGETS, *self.ood_targets]
+        if not self.errors:  # a CSV file may have columns of any name
+            for name in self.targets:
+                if name not in targets:
+                    raise ValueError(unknown("target", name, targets))
+            for name in self.groups:
+                if name.split(".")[0] not in types():
+                    raise ValueError(f"groups: {unknown('setting', name, types())}")
+        if not self.targets:
+            raise ValueError("targets is empty: name what to predict, such as test_error")
+        varied = {name for axis in self.grid.axes.values() for value in axis for name in value}
+        needs = {"corrupted_error": "corruptions", "validation_error": "validation", "validation_loss": "validation"}
+        for target, needed in needs.items():
+            wanted = target in self.targets or (self.select is not None and self.select.by == target)
+            if wanted and self.pool is None and needed not in {*self.base, *varied}:
+                raise ValueError(f"the target {target} needs {needed} in base: {TARGETS[target]}")
         axes = [*self.grid.axes, *self.groups, *(self.select.runs.axes if self.select is not None else ())]
         if self.select is not None:
             check_settings(self.select.per, axes, "select.per")
             if self.pool is not None:
                 raise ValueError("select trains the best configurations again, and a pool is trained: leave it out")
         for spec in self.table:
-            words = OF_TAU if spec.is_tau else (VALUE, EPOCH)
-            check_settings([*spec.rows, *spec.columns, *spec.where], [*axes, *words], f"table {spec.name}")
+            others = OF_TAU if spec.is_tau else (VALUE, EPOCH)
+            check_settings([*spec.rows, *spec.columns, *spec.where], [*axes, *others], f"table {spec.name}")
             check_settings([spec.target] if spec.target else [], [], f"table {spec.name}")
-
-    @classmethod
-    def _of_budget(cls, given: Mapping[str, Any], name: str, budget: str) -> None:
-        """Raise if the study is wrong with the changes of a budget."""
-        try:
-            cls.of(given, name)
-        except ValueError as error:
-            raise ValueError(f"budgets.{budget}: {error}") from error
-
-    def _check_targets(self) -> None:
-        """Raise for a target that no run would have."""
-        names = {*self.base, *(k for axis in self.grid.axes.values() for value in axis for k in value)}
-        needs = {"corrupted_error": "corruptions", "validation_error": "validation", "validation_loss": "validation"}
-        for target, needed in needs.items():
-            selected = self.select is not None and self.select.by == target
-            if (target in self.targets or selected) and self.pool is None and needed not in names:
-                raise ValueError(f"the target {target} needs {needed} in base: {TARGETS[target]}")
 
 
 RENAMED = {"standardise": "normalise"}  # earlier names of keys, which still work
@@ -264,32 +248,110 @@ def _text(key: str, value: Any) -> str:
 
 def _check_pool(values: Mapping[str, Any]) -> None:
     """Raise for keys of a pool without one, or beside runs to train."""
-    if "pool" in values and ("grid" in values or "random" in values):
-        raise ValueError("a study has a pool of checkpoints, or a grid or random draws of runs to train: not both")
-    if "errors" in values and "pool" not in values:
+    if "pool" in values:
+        if "grid" in values or "random" in values:
+            raise ValueError("a study has a pool of checkpoints, or a grid or random draws of runs to train: not both")
+        if "measure_every" in values:
+            raise ValueError("measure_every measures runs while they train, and a pool is trained: leave it out")
+    elif "errors" in values:
         raise ValueError("errors is the CSV file of a pool of checkpoints: there is no `pool`")
-    if "normalise" in values and "pool" not in values:
+    elif "normalise" in values:
         raise ValueError("normalise is for a pool of checkpoints: there is no `pool`. Runs record their own")
-    if "measure_every" in values and "pool" in values:
-        raise ValueError("measure_every measures runs while they train, and a pool is trained: leave it out")
-    tolerance = values.get("tolerance", 0)
-    if not isinstance(tolerance, (int, float)) or isinstance(tolerance, bool) or not tolerance >= 0:
-        raise ValueError(f"tolerance takes a number, 0 or more, not {tolerance!r}")
 
 
-def _targets(value: Any, shifted: Sequence[str], own_columns: bool) -> tuple[str, ...]:
-    names = names_in(value, "targets")
-    for name in names:
-        if name not in (*TARGETS, *shifted) and not own_columns:
-            raise ValueError(unknown("target", name, (*TARGETS, *shifted)))
-    if not names:
-        raise ValueError("targets is empty: name what to predict, such as test_error")
-    return tuple(names)
+def _base(value: Any) -> dict[str, Any]:
+    base = mapping(value, "base", "settings of a run, as in {data: digits, lr: 0.1}")
+    for key in base:
+        if key in KEYS and key not in types():
+            raise ValueError(f"base.{key}: {key} is a key of the study: move it out of `base`")
+    return {"threads": 1} | settings(base, "base")
 
 
-def _groups(value: Any, own_columns: bool) -> tuple[str, ...]:
-    names = names_in(value, "groups")
-    for name in names:
-        if name.split(".")[0] not in types() and not own_columns:
-            raise ValueError(f"groups: {unknown('setting', name, types())}")
-    return tuple(names)
+def _number(key: str, kind: type, least: int, value: Any) -> Any:
+    if not fits(value, kind) or not value >= least:
+        raise ValueError(f"{key} takes {words(kind)}, {least} or more, not {value!r}")
+    return value
+
+
+def measures_in(value: Any) -> tuple[str, ...]:
+    """The canonical names of measures, from a list of names or a mapping of names to radii; grids are expanded.
+
+    The data options that a study's measures have anyway are left out, so that equal requests have one name.
+    """
+    if isinstance(value, Mapping):
+        listed = list(dict.fromkeys(name for base, radii in value.items() for name in _at_radii(str(base), radii)))
+    else:
+        listed = [*names(value, "measures", "names, as in `measures: [lambda_max, trace]`")]
+    if all(MeasureName.of(name).is_plain for name in listed):
+        return tuple(listed)
+    from ..measures.registry import canonical_names  # imports torch, which plain names do not need
+    from ..training.evaluate import M
+
+    of_models, scores = split_measures(listed)
+    return (*canonical_names(of_models, {"rows": "train", "m": str(M), "precision": "float32"}), *scores)
+
+
+def _at_radii(base: str, radii: Any) -> list[str]:
+    listed = radii if isinstance(radii, list) else [radii]
+    if not all(r is None or fits(r, float | str) for r in listed):
+        raise ValueError(
+            f"measures.{base} takes a list of radii, a paper's grid, or null for the measure's own, not {radii!r}"
+        )
+    name = MeasureName.of(base)
+    return [str(name if r is None else replace(name, radius=canonical_number(r) or str(r))) for r in listed]
+
+
+def split_measures(measures: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Measures of a model, and scores of an ensemble such as `der` or `der[rows=corrupted]`."""
+    from ..ensembles.scores import SCORES  # imports torch
+
+    scores = [name for name in measures if MeasureName.of(name).base in SCORES]
+    for name in scores:
+        one = MeasureName.of(name)
+        if one.radius or one.options.keys() - {"rows"} or one.options.get("rows", "test") not in ROWS:
+            raise ValueError(f"measures: {name} is a score of ensembles, which takes rows only: {', '.join(ROWS)}")
+    return [name for name in measures if name not in scores], scores
+
+
+def _normalise(value: Any) -> str:
+    """`normalise` as text, which `declared` reads: a mapping of mean and std becomes MEANS/STDS."""
+    if isinstance(value, Mapping) and set(value) == {"mean", "std"}:
+        columns = [v if isinstance(v, list) else [v] for v in (value["mean"], value["std"])]
+        if all(fits(column, list[float]) for column in columns):
+            value = "/".join(",".join(map(repr, column)) for column in columns)
+    if not isinstance(value, str):
+        raise ValueError(f"normalise takes {CHOICES}, not {value!r}")
+    declared(value)
+    return value
+
+
+def _ood(value: Any) -> dict[str, str]:
+    """Test sets by name; NAME_error must not be one of the other targets."""
+    sets = mapping(value, "ood", "test sets by name, as in {imagenet-r: folder:PATH}")
+    for name, place in sets.items():
+        if not isinstance(place, str) or not split_name(place)[0]:
+            raise ValueError(f"ood.{name} takes folder:PATH, folder:PATH@SIZE or npz:PATH, not {place!r}")
+        if not re.fullmatch(r"[\w.+-]+", name) or f"{name}_error" in TARGETS:
+            raise ValueError(f"ood: a test set cannot be called {name!r}: take letters, digits, - and _")
+    return sets
+
+
+PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    **{key: partial(_text, key) for key in (*TEXTS, "pool", "errors", "out")},
+    "base": _base,
+    "grid": lambda value: Grid.of(value, "grid"),
+    "random": lambda value: Draws.of(value, "random"),
+    "normalise": _normalise,
+    "ood": _ood,
+    "tolerance": partial(_number, "tolerance", float, 0),
+    "measures": measures_in,
+    "measure_every": partial(_number, "measure_every", int, 1),
+    "targets": lambda value: names(value, "targets", "names, as in `targets: [test_error, gap]`"),
+    "groups": lambda value: names(value, "groups", "names, as in `groups: [lr]`"),
+    "admission": lambda rules: tuple(map(Rule.of, rules if isinstance(rules, list) else [rules])),
+    "show": Show.of,
+    "engine": EngineSettings.of,
+    "select": Select.of,
+    "table": tables,
+}
+"""How each key of a study's file is read."""

@@ -1,26 +1,35 @@
-"""The protocol of an experiment in a study's file: budgets, admission, selection on validation rows, and tables."""
+"""The protocol of an experiment in a study's file: budgets, admission, selection, tables and pictures."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import log, log10, nan, sqrt
 from operator import ge, gt, le, lt
 from typing import Any, Literal, get_args
 
 from .._util.names import unknown
-from .grid import Grid, settings, types
+from .grid import Grid, mapping, settings, types
 
 BY = ("validation_error", "validation_loss")
 Stage = Literal["final", "sweep", "all"]
 Draw = Literal["points", "lines", "scatter"]
 Hypothesis = Literal["strong", "within groups", "weak"]
+CHOICES = {"runs": get_args(Stage), "draw": get_args(Draw), "hypothesis": get_args(Hypothesis)}
 TAU = "tau"  # the value of a table of correlations
 OF_TAU = ("measure", "target", "group")  # what rows and columns of such a table are
 VALUE, EPOCH = "value", "epoch"  # rows or columns that are no settings
-SCALES = ("accuracy", "percent", "minutes", "log", "log10", "sqrt", "ratio")
-
-
+SCALES: Mapping[str, Callable[[float], float]] = {
+    "accuracy": lambda value: 1 - value,
+    "percent": lambda value: 100 * value,
+    "minutes": lambda value: value / 60,
+    "log": lambda value: log(value) if value > 0 else nan,
+    "log10": lambda value: log10(value) if value > 0 else nan,
+    "sqrt": lambda value: sqrt(value) if value >= 0 else nan,
+    "ratio": lambda value: value,  # to the mean of the reference row
+}
+"""What can be done to the numbers of a table."""
 COMPARISONS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 
 
@@ -33,15 +42,13 @@ class Rule:
     bound: float
 
     @classmethod
-    def of(cls, text: Any, place: str = "admission") -> Rule:
+    def of(cls, text: Any) -> Rule:
         """Parse `train_error <= 0.01`."""
-        match = re.fullmatch(r"\s*(\S+?)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*", str(text))
-        try:
-            if match:
-                return cls(match[1], match[2], float(match[3]))
-        except ValueError:  # such as 1.2.3
-            pass
-        raise ValueError(f"{place} takes rules such as `train_error <= 0.01`, not {text!r}")
+        number = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+        match = re.fullmatch(rf"\s*(\S+?)\s*(<=|>=|<|>)\s*({number})\s*", str(text))
+        if match is None:
+            raise ValueError(f"admission takes rules such as `train_error <= 0.01`, not {text!r}")
+        return cls(match[1], match[2], float(match[3]))
 
     def holds(self, values: Mapping[str, float]) -> bool:
         """Whether a run with these numbers is within the bound; False if the number is missing."""
@@ -52,18 +59,14 @@ class Rule:
         return f"{self.name} {self.comparison} {self.bound:g}"
 
 
-def with_budget(given: Mapping[str, Any], budget: str | None) -> dict[str, Any]:
+def with_budget(content: Mapping[str, Any], budgets: Mapping[str, Any], budget: str) -> dict[str, Any]:
     """The content of a study's file with the changes of a budget; mappings merge, lists replace, null removes."""
-    rest = {key: value for key, value in given.items() if key != "budgets"}
-    if budget is None:
-        return rest
-    budgets = given.get("budgets") or {}
-    if not isinstance(budgets, Mapping) or budget not in budgets:
-        raise ValueError(unknown("budget of this study", budget, budgets if isinstance(budgets, Mapping) else ()))
+    if budget not in budgets:
+        raise ValueError(unknown("budget of this study", budget, budgets))
     changes = budgets[budget] or {}
     if not isinstance(changes, Mapping) or "budgets" in changes:
         raise ValueError(f"budgets.{budget} takes keys of a study, as in {{base: {{epochs: 2}}}}, not {changes!r}")
-    return _merged(rest, changes)
+    return _merged(content, changes)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,10 +106,8 @@ class Select:
     @classmethod
     def of(cls, values: Any) -> Select:
         """Parse `{by: validation_error, per: [method], runs: {seed: [100, 101]}, base: {validation: 0}}`."""
-        if not isinstance(values, Mapping):
-            raise ValueError(f"select takes by, per, runs and base, not {values!r}")
-        known_keys(values, [f.name for f in fields(cls)], "key of select")
-        by, per = values.get("by", BY[0]), _names(values.get("per"), "select.per")
+        values = mapping(values, "select", "by, per, runs and base", [f.name for f in fields(cls)])
+        by, per = values.get("by", BY[0]), names(values.get("per"), "select.per")
         if by not in BY:
             raise ValueError(
                 f"select.by is {by!r}: configurations are selected on validation rows, by {' or '.join(BY)}"
@@ -114,9 +115,7 @@ class Select:
         if not per:
             raise ValueError("select.per names the settings whose values each have a winner, as in [method, data]")
         runs = Grid.of(values.get("runs", {"seed": [100, 101, 102]}), "select.runs")
-        base = values.get("base", {})
-        if not isinstance(base, Mapping):
-            raise ValueError(f"select.base takes settings of a run, as in {{validation: 0}}, not {base!r}")
+        base = mapping(values.get("base", {}), "select.base", "settings of a run, as in {validation: 0}")
         return cls(by, per, runs, settings(base, "select.base"))
 
 
@@ -171,25 +170,23 @@ class TableSpec:
     @classmethod
     def of(cls, values: Any, place: str) -> TableSpec:
         """Parse `{rows: method, columns: data, value: test_error, as: accuracy percent}`."""
-        if not isinstance(values, Mapping):
-            raise ValueError(f"{place} takes rows, columns and value, as in {{rows: method, columns: data}}")
         keys = ["as" if f.name == "scale" else f.name for f in fields(cls)]
-        known_keys(values, keys, f"key of {place}")
-        made = {str(k): v for k, v in values.items() if k != "as" and v is not None}
-        for key in ("rows", "columns", "value"):
-            if key in made:
-                made[key] = _names(made[key], f"{place}.{key}")
-        for key, kind in (("runs", Stage), ("draw", Draw), ("hypothesis", Hypothesis)):
-            if key in made and made[key] not in get_args(kind):
-                raise ValueError(f"{place}: {unknown(key, str(made[key]), get_args(kind))}")
-        for key in ("name", "title", "reference", "x", "target"):
-            made[key] = str(made.get(key, "table" if key == "name" else ""))
-        made["where"] = {
-            str(k): v if isinstance(v, list) else [v] for k, v in _mapping(made.get("where", {}), f"{place}.where")
-        }
-        made["labels"] = {str(k): str(v) for k, v in _mapping(made.get("labels", {}), f"{place}.labels")}
-        made["scale"] = _scales(values.get("as"), place)
-        spec = cls(**made)
+        values = mapping(values, place, "rows, columns and value, as in {rows: method, columns: data}", keys)
+        parsed = {key: value for key, value in values.items() if key != "as" and value is not None}
+        for key, value in parsed.items():
+            if key in ("rows", "columns", "value"):
+                parsed[key] = names(value, f"{place}.{key}")
+            elif key in CHOICES:
+                if value not in CHOICES[key]:
+                    raise ValueError(f"{place}: {unknown(key, str(value), CHOICES[key])}")
+            elif key == "where":
+                of_settings = mapping(value, f"{place}.{key}", "a mapping").items()
+                parsed[key] = {name: v if isinstance(v, list) else [v] for name, v in of_settings}
+            elif key == "labels":
+                parsed[key] = {name: str(v) for name, v in mapping(value, f"{place}.{key}", "a mapping").items()}
+            else:
+                parsed[key] = str(value)
+        spec = cls(**parsed, scale=_scales(values.get("as"), place))
         spec._check(place)
         return spec
 
@@ -213,51 +210,94 @@ class TableSpec:
             raise ValueError(f"{place}: `draw: scatter` and `x: NAME` go together")
 
 
-def check_settings(names: Iterable[str], axes: Iterable[str], place: str) -> None:
+def check_settings(paths: Iterable[str], axes: Iterable[str], place: str) -> None:
     """Raise for a name that is neither a setting of a run nor one of the axes."""
     valid = {*types(), *axes}
-    for name in names:
+    for name in paths:
         if name not in valid and name.partition(".")[0] not in types():
             raise ValueError(f"{place}: {unknown('setting or axis', name, valid)}")
+
+
+WHICH = {
+    "best": "the lowest value of the first target",
+    "worst": "the highest value of the first target",
+    "flattest": "the lowest value of the first measure",
+    "sharpest": "the highest value of the first measure",
+}
+"""Runs that pictures can show, among those that count."""
+
+PICTURES = {"spectrum": ("best", "worst"), "landscape": ("flattest", "sharpest"), "ensembles": ()}
+"""Pictures, with the runs that they show by default."""
+
+
+@dataclass(frozen=True)
+class Show:
+    """Pictures for the report, computed when all runs are measured; none by default.
+
+    Parameters
+    ----------
+    spectrum, landscape : sequence of str
+        The runs (keys of `WHICH`) whose Hessian spectra, or whose losses around the weights, are compared.
+    ensembles : bool
+        Whether runs that differ in their seed alone are scored as ensembles.
+
+    """
+
+    spectrum: Sequence[str] = ()
+    landscape: Sequence[str] = ()
+    ensembles: bool = False
+
+    @classmethod
+    def of(cls, value: Any) -> Show:
+        """Parse `[spectrum, ensembles]` or `{spectrum: [best, flattest], ensembles: true}`."""
+        pictures = value
+        if not isinstance(value, Mapping):
+            pictures = dict.fromkeys(names(value, "show", f"{', '.join(PICTURES)}, or a mapping of them"), True)
+        parsed: dict[str, Any] = {}
+        for name, runs in pictures.items():
+            if name not in PICTURES:
+                raise ValueError(f"show: {unknown('picture', str(name), PICTURES)}")
+            if runs is None or isinstance(runs, bool):
+                shown = runs is not False
+                parsed[name] = shown if name == "ensembles" else PICTURES[name] if shown else ()
+            elif name == "ensembles":
+                raise ValueError(f"show.ensembles takes true or false, not {runs!r}")
+            else:
+                parsed[name] = names(runs, f"show.{name}", ", ".join(WHICH))
+                for run in parsed[name]:
+                    if run not in WHICH:
+                        raise ValueError(f"show.{name}: {unknown('choice of runs', run, WHICH)}")
+        return cls(**parsed)
+
+    def words(self) -> list[str]:
+        """Each picture with its runs."""
+        of_runs = {"spectrum": self.spectrum, "landscape": self.landscape}
+        lines = [f"{name} of {', '.join(which)}" for name, which in of_runs.items() if which]
+        return [*lines, *(["ensembles"] if self.ensembles else [])]
 
 
 def tables(values: Any) -> tuple[TableSpec, ...]:
     """The tables of a study: one mapping, or a list of mappings with different names."""
     listed = values if isinstance(values, list) else [values]
-    made = tuple(TableSpec.of(v, f"table {i + 1}" if len(listed) > 1 else "table") for i, v in enumerate(listed))
-    names = [spec.name for spec in made]
-    if len(set(names)) < len(names):
-        raise ValueError(f"tables of one study need different names, not {', '.join(names)}")
-    return made
+    specs = tuple(TableSpec.of(v, f"table {i + 1}" if len(listed) > 1 else "table") for i, v in enumerate(listed))
+    titles = [spec.name for spec in specs]
+    if len(set(titles)) < len(titles):
+        raise ValueError(f"tables of one study need different names, not {', '.join(titles)}")
+    return specs
 
 
 def _scales(value: Any, place: str) -> dict[str, tuple[str, ...]]:
-    if value is None:
-        return {}
-    texts = dict(value) if isinstance(value, Mapping) else {"": value}
+    texts = {} if value is None else value if isinstance(value, Mapping) else {"": value}
     scales = {str(name): tuple(str(text).split()) for name, text in texts.items()}
-    for words in scales.values():
-        for word in words:
-            if word not in SCALES:
-                raise ValueError(f"{place}.as: {unknown('scale', word, SCALES)}")
+    for word in (word for words in scales.values() for word in words):
+        if word not in SCALES:
+            raise ValueError(f"{place}.as: {unknown('scale', word, SCALES)}")
     return scales
 
 
-def _names(value: Any, place: str) -> tuple[str, ...]:
-    names = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise ValueError(f"{place} takes a name or a list of names, not {value!r}")
-    return tuple(names)
-
-
-def _mapping(value: Any, place: str) -> Sequence[tuple[Any, Any]]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{place} takes a mapping, not {value!r}")
-    return list(value.items())
-
-
-def known_keys(values: Mapping[str, Any], names: Sequence[str], what: str) -> None:
-    """Raise for a key that is not among the names, with the nearest."""
-    for key in values:
-        if key not in names:
-            raise ValueError(unknown(what, str(key), names))
+def names(value: Any, place: str, what: str = "names") -> tuple[str, ...]:
+    """The names in a list, each once; or one name."""
+    listed = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise ValueError(f"{place} takes a list of {what}, not {value!r}")
+    return tuple(dict.fromkeys(listed))

@@ -74,11 +74,12 @@ def study_result(study: Study, cells: Sequence[Cell], table: Table, tuned: Seque
     final = {cell.key for cell in cells if cell.stage != "sweep"}  # a sweep chooses, and does not count
     counted = admitted(study, planned).where(lambda run: run.key in final)
     failures = {run.name: run.error for run in planned.runs if run.state == "failed"}
-    made = findings_of(counted, study.measures, study.targets, tuned=tuned)
+    verdicts = findings_of(counted, study.measures, study.targets, tuned=tuned)
     rules = " and ".join(map(str, study.admission))
     which = f"{len(planned)} planned; finished runs{' with ' + rules if rules else ''} count"
-    words = [f"{len(counted)} runs count ({which}).", made.sentence, *([made.method_sentence] * bool(made.comparisons))]
-    return StudyResult(study.folder, len(cells), len(done), failures, len(counted), made, words)
+    words = [f"{len(counted)} runs count ({which}).", verdicts.sentence]
+    words += [verdicts.method_sentence] if verdicts.comparisons else []
+    return StudyResult(study.folder, len(cells), len(done), failures, len(counted), verdicts, words)
 
 
 def findings_of(counted: Table, measures: Sequence[str], targets: Sequence[str], **how: Any) -> Findings:
@@ -107,8 +108,7 @@ def admitted(study: Study, table: Table) -> Table:
 
 def counts(run: Run, rules: Iterable[Rule]) -> bool:
     """Whether a run is finished and within the rules."""
-    numbers = {**run.meta, **{k: m.value for k, m in run.measures.items()}, **run.targets}
-    return run.state == "done" and all(rule.holds(numbers) for rule in rules)
+    return run.state == "done" and all(rule.holds(run.numbers) for rule in rules)
 
 
 def in_order(first: Sequence[str] | None, names: Sequence[str]) -> list[str]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._util.locks import FolderLocked, is_locked, lock_folder
+from .._util.progress import bar, style
+from .._util.terminal import line, say
 from ..training.stopping import StopRequest, stop_signals
 from .cell import CORRUPTED_ROWS, Cell, Disagreement, Outcome, Task, as_stored
 from .check import check_study, invalid_values
-from .measured import measures_in
 from .pictures import open_pictures
-from .plan import STORE, TARGETS, TEXTS, Study
-from .progress import Update, show_progress
+from .plan import STORE, TARGETS, TEXTS, Study, measures_in
 from .protocol import Rule
 from .result import StudyResult, admitted, of_plan, study_result
 from .selection import choices, planned_cells, previewed_cells, selection_words, tuned_settings
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 LOCK = "study"
 ADDED = "added measures"  # a note in the store: measures beside those in the file
 ABOUT = "study"  # a note in the store: the study as it last ran
+
+Update = Callable[[str, str], None]  # called with a cell's name and its state: running, done or failed
 
 
 def run(
@@ -128,28 +130,15 @@ def study_in(folder: Path) -> tuple[Study, list[Cell], Table]:
     about = notes.get(ABOUT)
     if about is None:
         raise ValueError(f"{folder / STORE} does not describe its study: give the study's YAML file")
-    study = Study(
-        about["name"],
-        measures=tuple(about["measures"]),
-        targets=tuple(about["targets"]),
-        groups=tuple(about["groups"]),
-        admission=tuple(Rule.of(rule) for rule in about["admission"]),
-        out=str(folder),
-        title=str(about.get("title") or ""),
-        question=str(about.get("question") or ""),
-        notes=str(about.get("notes") or ""),
-    )
+    values: dict[str, Any] = {name: tuple(about[name]) for name in ("measures", "targets", "groups")}
+    values |= {name: str(about.get(name) or "") for name in TEXTS}
+    study = Study(about["name"], **values, admission=tuple(map(Rule.of, about["admission"])), out=str(folder))
     configs = {run.key: run.config for run in table.runs}
-    planned = [
-        Cell(
-            key,
-            name,
-            configs.get(key, {}),
-            dict(zip(study.groups, values, strict=True)),
-            stage="" if "final" not in about else "final" if key in about["final"] else "sweep",
-        )
-        for key, name, values in about["cells"]
-    ]
+    planned = []
+    for key, name, of_groups in about["cells"]:
+        groups = dict(zip(study.groups, of_groups, strict=True))
+        stage: Any = "" if "final" not in about else "final" if key in about["final"] else "sweep"
+        planned.append(Cell(key, name, configs.get(key, {}), groups, stage=stage))
     return study, planned, table
 
 
@@ -176,8 +165,7 @@ def file_of(folder: Path) -> Path | None:
     """The YAML file that the study in a folder was last run from, if it is recorded and still there."""
     with Store.reading(store_in(folder)) as store:
         about = store.notes().get(ABOUT) or {}
-    recorded = about.get("file")
-    file = Path(os.path.relpath(folder / str(recorded))) if recorded else None
+    file = Path(os.path.relpath(folder / str(about["file"]))) if about.get("file") else None
     return file if file is not None and file.is_file() else None
 
 
@@ -208,13 +196,10 @@ def open_tasks(
         cell.check_known(run.targets)
         needed_measures = () if cell.stage == "sweep" else measures  # selection needs validation rows only
         missing = [m for m in needed_measures if m not in run.measures and (again or m not in run.failures)]
-        shifted = [f"{name}_error" for name in study.ood]
-        not_stored = [t for t in (*cell.known, *shifted) if t not in run.targets]
-        targets: list[str] = []
-        if run.state != "done" or not_stored:
-            targets = [*needed, *(t for t in cell.known if t in TARGETS), *shifted]
-        if missing or not_stored or run.state != "done":
-            targets = [t for t in dict.fromkeys(targets) if t not in run.targets]
+        unfinished = run.state != "done" or any(t not in run.targets for t in (*cell.known, *study.ood_targets))
+        if missing or unfinished:
+            names = [*needed, *(t for t in cell.known if t in TARGETS), *study.ood_targets] if unfinished else []
+            targets = [t for t in dict.fromkeys(names) if t not in run.targets]
             every = study.measure_every if needed_measures else None
             along = study.measures if every is not None else ()
             folder = study.run_folder(cell.key)
@@ -242,6 +227,35 @@ def _compute(store: Store, tasks: Sequence[Task], engine: Engine, stop_request: 
     finally:
         store.release()
     return stop_request.why
+
+
+@contextmanager
+def show_progress(total: int, done: int, progress: bool | None, what: str = "cells") -> Iterator[Update]:
+    """Show a bar on a terminal; elsewhere one line per cell if `progress` is True, and otherwise nothing."""
+    counts = {"done": done, "failed": 0}
+    running: set[str] = set()  # by name: a cell whose worker was lost starts again
+    shown = style(progress)
+
+    def summary() -> str:
+        failed = f", {counts['failed']} failed" if counts["failed"] else ""
+        return f"{counts['done']} of {total} done{failed}, {len(running)} running"
+
+    with bar("now", "elapsed", "left", "remaining") if shown == "bars" else nullcontext() as bars:
+        task = bars.add_task(what, total=total - done, now=summary()) if bars is not None else None
+
+        def update(name: str, state: str) -> None:
+            if state == "running":
+                running.add(name)
+            else:
+                running.discard(name)
+                counts[state] += 1
+            if bars is not None and task is not None:
+                bars.update(task, completed=sum(counts.values()) - done, now=summary())
+            elif shown == "lines" and state != "running":
+                noun = "" if what == "cells" else f" {what}"
+                say(f"{sum(counts.values())} of {total}{noun}: {line(name)} {state}", error=True)
+
+        yield update
 
 
 def _store_outcome(store: Store, cell: Cell, outcome: Outcome) -> None:

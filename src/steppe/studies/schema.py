@@ -1,4 +1,4 @@
-"""The SQLite file of a study: tables, a digest per row, and the checks when it is opened.
+"""The SQLite file of a study: tables, values as columns, a digest per row, and the checks when it is opened.
 
 The file is in write-ahead mode: several processes of one machine write at a time and wait for one another, and a killed
 process loses only its open transaction. (A network file system does not support this: let one process write there.)
@@ -6,14 +6,20 @@ process loses only its open transaction. (A network file system does not support
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 from .._util.digests import digest
+from .._util.export import json_safe
 from .._util.files import refuse_link
 
 APPLICATION = 0x53544550  # "STEP" in SQLite's header: the file's owner
@@ -22,26 +28,18 @@ WITHOUT_DIGESTS = 1  # an older layout that is still read, and upgraded by the n
 PATIENCE = 60.0  # seconds to wait for other writers, each of which takes milliseconds
 _MAGIC = b"SQLite format 3\x00"
 
-# the columns of each table whose rows are never changed: those that name a row, and the others
-NAMING = {
-    "cells": ("key", "name"),
+# per table whose rows are never changed, its columns; those that name a row come first
+COLUMNS = {
+    "cells": ("key", "name", "config", "groups", "at"),
     "origins": ("versions",),
-    "outcomes": ("cell", "role", "name"),
-    "failures": ("cell", "name"),
-    "finished": ("cell",),
-    "curves": ("cell", "epoch"),
-    "notes": ("name",),
-}
-OTHERS = {
-    "cells": ("config", "groups", "at"),
-    "origins": (),
-    "outcomes": ("value", "stderr", "n", "kind", "cost", "seconds", "note", "complete", "origin", "at"),
-    "failures": ("error", "at"),
-    "finished": ("at",),
-    "curves": ("record",),
-    "notes": ("value", "at"),
-}
-COLUMNS = {table: (*NAMING[table], *OTHERS[table]) for table in NAMING}
+    "outcomes": (
+        "cell", "role", "name", "value", "stderr", "n", "kind", "cost", "seconds", "note", "complete", "origin", "at",
+    ),
+    "failures": ("cell", "name", "error", "at"),
+    "finished": ("cell", "at"),
+    "curves": ("cell", "epoch", "record"),
+    "notes": ("name", "value", "at"),
+}  # fmt: skip
 DIGEST = "digest TEXT NOT NULL DEFAULT ''"  # a row that is cut short has the default, which is no digest
 
 _TABLES = f"""
@@ -90,8 +88,8 @@ def create(path: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def connect(path: Path, *, reading: bool) -> sqlite3.Connection:
-    """Connect to an existing store; raises for anything else."""
+def connect(path: Path, *, reading: bool, whole: bool = True) -> sqlite3.Connection:
+    """Connect to an existing store, and read all of it if `whole`; raises for anything else, and for damage."""
     if not reading:
         refuse_link(path)
     if not path.exists():
@@ -103,46 +101,43 @@ def connect(path: Path, *, reading: bool) -> sqlite3.Connection:
     if head != _MAGIC:
         what = "is empty" if not head else "is no SQLite file"
         raise ValueError(f"{path} {what}, so it is no store of a study: give another path, or move the file away")
-    with explained(path):
-        db = _opened(path, reading)
-        try:
-            _check_owner(db, path)
-            db.execute("PRAGMA foreign_keys = ON")
-            # in write-ahead mode a killed process loses nothing that was committed; a power cut may lose the last
-            # moments, which are then computed again
-            db.execute("PRAGMA query_only = ON" if reading else "PRAGMA synchronous = NORMAL")
-            if not reading and _layout(db) == WITHOUT_DIGESTS:
-                _upgrade(db, path)
-        except BaseException:
-            db.close()
-            raise
+    with explained(path), ExitStack() as stack:
+        db = stack.enter_context(closing(_open_for_reading(path) if reading else _open(str(path))))
+        owner, layout = (int(db.execute(f"PRAGMA {mark}").fetchone()[0]) for mark in ("application_id", "user_version"))
+        if owner != APPLICATION:
+            raise ValueError(f"{path} is an SQLite file of another program, no store of a study: give another path")
+        if layout not in (WITHOUT_DIGESTS, LAYOUT):
+            newer = "a newer" if layout > LAYOUT else "an older"
+            raise ValueError(f"{path} was written by {newer} steppe (layout {layout}, not {LAYOUT}): use that one")
+        db.execute("PRAGMA foreign_keys = ON")
+        # in write-ahead mode a killed process loses nothing that was committed; a power cut may lose the last
+        # moments, which are then computed again
+        db.execute("PRAGMA query_only = ON" if reading else "PRAGMA synchronous = NORMAL")
+        if not reading and layout == WITHOUT_DIGESTS:
+            _upgrade(db, path)
+        if whole:
+            check(db, path)
+        stack.pop_all()  # nothing failed: it stays open
     return db
 
 
-def _opened(path: Path, reading: bool) -> sqlite3.Connection:
-    if not reading:
-        return sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=PATIENCE, isolation_level=None)
+def _open(name: str) -> sqlite3.Connection:
+    return sqlite3.connect(name, timeout=PATIENCE, isolation_level=None, uri=name.startswith("file:"))
+
+
+def _open_for_reading(path: Path) -> sqlite3.Connection:
+    db = _open(f"{path.absolute().as_uri()}?mode=ro")
     try:
         db.execute("PRAGMA schema_version")
     except sqlite3.OperationalError:  # readers write a little beside the file, which a read-only disk does not allow
         db.close()
         if path.with_name(path.name + "-wal").exists():
             raise
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
+        return _open(f"{path.absolute().as_uri()}?immutable=1")
     except BaseException:  # such as damage
         db.close()
         raise
     return db
-
-
-def _check_owner(db: sqlite3.Connection, path: Path) -> None:
-    owner, layout = db.execute("PRAGMA application_id").fetchone()[0], _layout(db)
-    if owner != APPLICATION:
-        raise ValueError(f"{path} is an SQLite file of another program, no store of a study: give another path")
-    if layout not in (WITHOUT_DIGESTS, LAYOUT):
-        newer = "a newer" if layout > LAYOUT else "an older"
-        raise ValueError(f"{path} was written by {newer} steppe (layout {layout}; this one has {LAYOUT}): use that one")
 
 
 def _layout(db: sqlite3.Connection) -> int:
@@ -152,8 +147,7 @@ def _layout(db: sqlite3.Connection) -> int:
 def _upgrade(db: sqlite3.Connection, path: Path) -> None:
     """Add digests to a store without them; of several processes that try, one succeeds."""
     check(db, path)
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(db):
         if _layout(db) == WITHOUT_DIGESTS:
             db.create_function("row_digest", -1, row_digest, deterministic=True)
             for table, columns in COLUMNS.items():
@@ -164,9 +158,18 @@ def _upgrade(db: sqlite3.Connection, path: Path) -> None:
                 db.execute(f"UPDATE {table} SET digest = row_digest('{table}', {', '.join(columns)})")
                 db.execute(trigger)
             db.execute(f"PRAGMA user_version = {LAYOUT}")
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """One transaction; waits for other writers."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         db.execute("COMMIT")
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:
+            db.execute("ROLLBACK")
         raise
 
 
@@ -192,19 +195,18 @@ def check(db: sqlite3.Connection, path: Path) -> None:
         problems = [row[0] for row in db.execute("PRAGMA integrity_check(3)") if row[0] != "ok"]
         problems += [f"a row of {row[0]} belongs to none of {row[2]}" for row in db.execute("PRAGMA foreign_key_check")]
         if not problems and _layout(db) != WITHOUT_DIGESTS:
-            problems = _changed_row(db)
+            problems = [*islice(_changed_rows(db), 1)]
     if problems:
         raise damaged(path, "; ".join(problems))
 
 
-def _changed_row(db: sqlite3.Connection) -> list[str]:
-    """The first row whose digest is wrong, in words."""
+def _changed_rows(db: sqlite3.Connection) -> Iterator[str]:
+    """Rows whose digest is wrong, in words."""
     for table, columns in COLUMNS.items():
         for *values, stored in db.execute(f"SELECT {', '.join(columns)}, digest FROM {table}"):
             if row_digest(table, *values) != stored:
-                name = ", ".join(f"{c} {v!r:.80}" for c, v in zip(NAMING[table], values, strict=False))
-                return [f"the row of {table} with {name} does not have the digest that was written with it"]
-    return []
+                name = ", ".join(f"{c} {v!r:.80}" for c, v in zip(columns[:3], values, strict=False))
+                yield f"the row of {table} with {name} does not have the digest that was written with it"
 
 
 def damaged(path: Path, why: str) -> ValueError:
@@ -221,15 +223,41 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        if "locked" in str(error) or "busy" in str(error):
+        message = str(error)
+        if "locked" in message or "busy" in message:
             raise TimeoutError(
                 f"{path} was locked by another process for {PATIENCE:g} s: is one of them stopped in a debugger, or "
                 "is the file on a network disk?"
             ) from error
-        if "no such" in str(error) or "Could not decode" in str(error):  # tables are made whole: one has changed
-            raise damaged(path, str(error)) from error
+        if "no such" in message or "Could not decode" in message:  # tables are made whole: one has changed
+            raise damaged(path, message) from error
         raise OSError(f"{path}: {error}. Is the disk full, or the folder read-only?") from error
     except sqlite3.IntegrityError:
         raise
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite's message may contain the damaged text
         raise damaged(path, str(error)) from error
+
+
+def columns_of(estimate: Any) -> tuple[Any, ...]:
+    """An estimate, or a mapping like one, as the columns from value to complete."""
+    e = asdict(estimate) if is_dataclass(estimate) and not isinstance(estimate, type) else estimate
+    if not isinstance(e, Mapping) or "value" not in e:
+        raise TypeError(f"a record has a value, and perhaps stderr, n, kind and cost; {estimate!r} has not")
+    cost = dict(e.get("cost") or {})
+    seconds = cost.pop("seconds", e.get("seconds"))  # in a column of its own: the rest is equal in many runs
+    numbers = [_number(v) for v in (e["value"], e.get("stderr"), seconds)]
+    head = (*numbers[:2], int(e.get("n", 1)), str(e.get("kind", "")), text_of(cost), numbers[2])
+    return (*head, str(e.get("note", "")), int(e.get("complete", True)))
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or isnan(value) else float(value) + 0.0  # SQLite has no -0.0
+
+
+def text_of(value: Any) -> str:
+    """JSON that is equal for equal values; numbers that are not finite are null."""
+    return json.dumps(json_safe(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def time_now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

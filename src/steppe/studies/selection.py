@@ -10,9 +10,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from .cell import Cell, cells, cells_of, varied_settings
-from .grid import value_at
+from .grid import differing, shown
 from .plan import Study
-from .statistics.clusters import ALL_SEEDS
+from .statistics.permutation import ALL_SEEDS
 from .table import Table
 
 
@@ -64,7 +64,7 @@ def previewed_cells(study: Study) -> list[Cell]:
     swept = cells(study)
     if study.select is None:
         return swept
-    first = [Choice(dict(group), 0, cell=members[0]) for group, members in _groups(study, swept)]
+    first = [Choice(group, 0, cell=members[0]) for group, members in _groups(study, swept)]
     return [*swept, *final_cells(study, first)]
 
 
@@ -72,43 +72,45 @@ def choices(study: Study, table: Table) -> list[Choice]:
     """The winner of every combination whose runs have all ended; empty without `select`."""
     if study.select is None:
         return []
-    swept = cells(study)
     runs = {run.key: run for run in table.runs}
-    made = []
-    for group, members in _groups(study, swept):
+    winners = []
+    for group, members in _groups(study, cells(study)):
         by_configuration: dict[str, list[Cell]] = {}
         for cell in members:
-            by_configuration.setdefault(configuration_of(cell), []).append(cell)
-        scored: list[tuple[list[float], Cell]] = []
-        ended = all(c.key in runs and runs[c.key].state in ("done", "failed") for c in members)
-        for of_one in by_configuration.values():
-            scores = [runs[c.key].targets.get(study.select.by, nan) for c in of_one if c.key in runs]
-            if len(scores) == len(of_one) and not any(map(isnan, scores)):
-                scored.append((scores, of_one[0]))
+            settings = {name: value for name, value in cell.config.items() if name not in ALL_SEEDS}
+            by_configuration.setdefault(json.dumps(settings, sort_keys=True), []).append(cell)
         trials = len(by_configuration)
-        if not ended or not scored:
-            made.append(Choice(dict(group), trials, trials - len(scored) if ended else 0))
+        if not all(c.key in runs and runs[c.key].state in ("done", "failed") for c in members):
+            winners.append(Choice(group, trials))
+            continue
+        scored: list[tuple[list[float], Cell]] = []
+        for of_one in by_configuration.values():
+            scores = [runs[c.key].targets.get(study.select.by, nan) for c in of_one]
+            if not any(map(isnan, scores)):
+                scored.append((scores, of_one[0]))
+        failed = trials - len(scored)
+        if not scored:
+            winners.append(Choice(group, trials, failed))
             continue
         scores, winner = min(scored, key=lambda pair: fmean(pair[0]))  # the first of equal ones
         ties = sum(fmean(other) == fmean(scores) for other, _ in scored) - 1
         error = stdev(scores) / sqrt(len(scores)) if len(scores) > 1 else nan
         best = winner, fmean(scores), error, len(scores), ties, _varied(study, members)
-        made.append(Choice(dict(group), trials, trials - len(scored), *best))
-    return made
+        winners.append(Choice(group, trials, failed, *best))
+    return winners
 
 
 def final_cells(study: Study, chosen: Sequence[Choice]) -> list[Cell]:
     """The final runs of the winners."""
-    select = study.select
-    if select is None:
+    if study.select is None:
         return []
-    points = []
-    for choice in chosen:
-        if choice.cell is not None:
-            for point, labels in select.runs.labelled():
-                values = {**choice.cell.config, **select.base, **point}
-                points.append((values, {**choice.cell.labels, **labels}))
-    return cells_of(study, points, "final") if points else []
+    points = [
+        ({**choice.cell.config, **study.select.base, **point}, {**choice.cell.labels, **labels})
+        for choice in chosen
+        if choice.cell is not None
+        for point, labels in study.select.runs.labelled()
+    ]
+    return cells_of(study, points, "final")
 
 
 def tuned_settings(study: Study) -> list[str]:
@@ -118,26 +120,21 @@ def tuned_settings(study: Study) -> list[str]:
     return list(dict.fromkeys(n for _, members in _groups(study, cells(study)) for n in _varied(study, members)))
 
 
-def configuration_of(cell: Cell) -> str:
-    """The settings of a run apart from its seeds, as text."""
-    return json.dumps({k: v for k, v in cell.config.items() if k not in ALL_SEEDS}, sort_keys=True)
-
-
 def selection_words(study: Study, chosen: Sequence[Choice]) -> list[str]:
     """Trials per combination, and the winners, in sentences."""
     if study.select is None or not chosen:
         return []
-    counts = {" ".join(_text(v) for v in choice.group.values()): choice.trials for choice in chosen}
-    equal = len(set(counts.values())) == 1
-    each = f"{next(iter(counts.values()))} each" if equal else ", ".join(f"{k} {n}" for k, n in counts.items())
+    names = [" ".join(shown(v) for v in choice.group.values()) for choice in chosen]
+    equal = len({choice.trials for choice in chosen}) == 1
+    counts = (f"{name} {choice.trials}" for name, choice in zip(names, chosen, strict=True))
+    each = f"{chosen[0].trials} each" if equal else ", ".join(counts)
     words = [f"Trials, selected by mean {study.select.by}: {each}."]
     words += [] if equal else ["The numbers of trials differ: the methods had different tuning budgets."]
-    for choice in chosen:
-        name = " ".join(_text(v) for v in choice.group.values())
+    for name, choice in zip(names, chosen, strict=True):
         if choice.cell is None:
             words += [f"{name}: every configuration has a run without a number."] if choice.failed else []
             continue
-        own = ", ".join(f"{k}={_text(v)}" for k in choice.varied if (v := choice.cell.value(k)) not in (None, {}, []))
+        own = ", ".join(f"{k}={shown(v)}" for k in choice.varied if (v := choice.cell.value(k)) not in (None, {}, []))
         error = "" if isnan(choice.error) else f" ± {choice.error:.2g}"
         more = f"; {choice.failed} configurations failed" if choice.failed else ""
         more += f"; {choice.ties} more tie" if choice.ties else ""
@@ -147,8 +144,7 @@ def selection_words(study: Study, chosen: Sequence[Choice]) -> list[str]:
 
 def _varied(study: Study, members: Sequence[Cell]) -> list[str]:
     """The settings in which the configurations of one combination differ."""
-    names = (n for n in varied_settings(study) if n not in ALL_SEEDS)
-    return [n for n in names if len({json.dumps(value_at(c.config, n), sort_keys=True) for c in members}) > 1]
+    return differing([n for n in varied_settings(study) if n not in ALL_SEEDS], [c.config for c in members])
 
 
 def _groups(study: Study, swept: Sequence[Cell]) -> list[tuple[dict[str, Any], list[Cell]]]:
@@ -158,7 +154,3 @@ def _groups(study: Study, swept: Sequence[Cell]) -> list[tuple[dict[str, Any], l
         values = {name: cell.value(name) for name in per}
         groups.setdefault(json.dumps(values, sort_keys=True), (values, []))[1].append(cell)
     return list(groups.values())
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from math import nan
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .._util.untrusted import from_json
 from . import schema
-from .schema import insert
-from .stored_values import columns_of, text_of, time_now
+from .schema import columns_of, insert, text_of, time_now
 from .table import Measured, Run, Table
+
+if TYPE_CHECKING:
+    from .cell import Cell
 
 # a finished cell stays done while a measure is added to it; a failed cell that is computed again is running
 STATE = """CASE WHEN EXISTS (SELECT 1 FROM finished WHERE finished.cell = cells.id) THEN 'done'
@@ -25,19 +27,6 @@ STATE = """CASE WHEN EXISTS (SELECT 1 FROM finished WHERE finished.cell = cells.
     ELSE 'open' END"""
 OUTCOMES = """SELECT cell, role, name, value, stderr, n, kind, cost, seconds, note, complete
     FROM outcomes ORDER BY cell, role, name"""
-
-
-class Planned(Protocol):
-    """A cell of a study's plan; its key follows from its configuration."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def config(self) -> Mapping[str, Any]: ...
-    @property
-    def groups(self) -> Mapping[str, Any]: ...
 
 
 class Store:
@@ -70,25 +59,17 @@ class Store:
     def open(cls, path: str | os.PathLike[str]) -> Store:
         """Open a store for writing, and make it if there is none; raises for a damaged or foreign file."""
         schema.create(Path(path))
-        return cls.join(path)._checked()
+        return cls(Path(path), schema.connect(Path(path), reading=False))
 
     @classmethod
     def join(cls, path: str | os.PathLike[str]) -> Store:
         """Open an existing store for writing without reading all of it, for workers of a process that opened it."""
-        return cls(Path(path), schema.connect(Path(path), reading=False))
+        return cls(Path(path), schema.connect(Path(path), reading=False, whole=False))
 
     @classmethod
     def reading(cls, path: str | os.PathLike[str]) -> Store:
         """Open a store for reading, also while others write to it."""
-        return cls(Path(path), schema.connect(Path(path), reading=True))._checked()
-
-    def _checked(self) -> Store:
-        try:
-            schema.check(self._db, self.path)
-        except BaseException:
-            self.close()
-            raise
-        return self
+        return cls(Path(path), schema.connect(Path(path), reading=True))
 
     def close(self) -> None:
         """Close the file; may be called twice."""
@@ -103,21 +84,14 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction; waits for other writers."""
-        with schema.explained(self.path):
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+        with schema.explained(self.path), schema.transaction(self._db):
+            yield self._db
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         with schema.explained(self.path):
             return self._db.execute(query, values).fetchall()
 
-    def add(self, cells: Iterable[Planned]) -> int:
+    def add(self, cells: Iterable[Cell | Run]) -> int:
         """Add cells to the plan; existing cells stay as they are.
 
         Returns
@@ -135,7 +109,7 @@ class Store:
                     new += insert(db, "cells", row)
                 elif from_json(stored[0], self.path) != json.loads(row[2]):
                     raise ValueError(
-                        f"the cell {row[0]} is in {self.path} with another configuration: {stored[0]} is not {row[2]}"
+                        f"{self.path}: the cell {row[0]} has another configuration, {stored[0]}, not {row[2]}"
                     )
             return new
 
@@ -159,12 +133,10 @@ class Store:
         """
         now = time.time()
         with self._writing() as db:
-            cell = self._id(key)
-            limit = now - stale if stale is not None else -1.0
             changed = db.execute(
                 "INSERT INTO claims (cell, worker, since) VALUES (?, ?, ?) ON CONFLICT (cell) DO UPDATE "
                 "SET worker = excluded.worker, since = excluded.since WHERE worker = excluded.worker OR since < ?",
-                (cell, worker, now, limit),
+                (self._id(key), worker, now, now - stale if stale is not None else -1.0),
             )
             return changed.rowcount == 1
 
@@ -255,27 +227,22 @@ class Store:
 
     def table(self) -> Table:
         """All runs in the order of the plan, as of one moment."""
-        with schema.explained(self.path):
-            self._db.execute("BEGIN")  # all queries see the same records
-            try:
-                cells = self._db.execute(
-                    f"SELECT id, key, name, config, groups, {STATE} FROM cells ORDER BY id"
-                ).fetchall()
-                failures = self._db.execute("SELECT cell, name, error FROM failures ORDER BY id").fetchall()
-                outcomes = self._db.execute(OUTCOMES).fetchall()
-            finally:
-                self._db.execute("ROLLBACK")
-        results = self._results(outcomes)
-        errors = {(cell, name): error for cell, name, error in failures}
-        reasons: dict[int, dict[str, str]] = {}
-        for (cell, name), error in errors.items():
-            if name:
-                reasons.setdefault(cell, {})[name] = error
+        self._rows("BEGIN")  # all queries see the same records
+        try:
+            cells = self._rows(f"SELECT id, key, name, config, groups, {STATE} FROM cells ORDER BY id")
+            failures = self._rows("SELECT cell, name, error FROM failures ORDER BY id")
+            results = self._results(self._rows(OUTCOMES))
+        finally:
+            self._rows("ROLLBACK")
+        errors: dict[int, dict[str, str]] = {}
+        for cell, name, error in failures:
+            errors.setdefault(cell, {})[name] = error
         runs = []
         for cell, key, name, config, groups, state in cells:
             targets, target_errors, measures, meta = results.get(cell, ({}, {}, {}, {}))
-            unmeasured = {m: error for m, error in reasons.get(cell, {}).items() if m not in measures}
-            why = "" if state == "done" else errors.get((cell, ""), "")
+            of_cell = errors.get(cell, {})
+            unmeasured = {m: error for m, error in of_cell.items() if m and m not in measures}
+            why = "" if state == "done" else of_cell.get("", "")
             settings, within = (from_json(text, self.path) for text in (config, groups))
             runs.append(
                 Run(key, name, settings, within, state, targets, measures, target_errors, meta, unmeasured, why)
@@ -288,12 +255,11 @@ class Store:
         costs: dict[str, Any] = {}  # a few texts occur in many runs: each is parsed once
         for cell, role, name, value, stderr, n, kind, cost, seconds, note, complete in outcomes:
             targets, target_errors, measures, meta = results.setdefault(cell, ({}, {}, {}, {}))
-            number = nan if value is None else value
+            number, error, time_taken = (nan if v is None else v for v in (value, stderr, seconds))
             if role == "measure":
                 if cost not in costs:
                     costs[cost] = from_json(cost, self.path)
-                error, took = (nan if v is None else v for v in (stderr, seconds))
-                measures[name] = Measured(number, error, n, kind, costs[cost], took, note, bool(complete))
+                measures[name] = Measured(number, error, n, kind, costs[cost], time_taken, note, bool(complete))
             elif role == "target":
                 targets[name] = number
                 if stderr is not None:
@@ -305,14 +271,6 @@ class Store:
     def states(self) -> dict[str, str]:
         """The state of each cell by key: done, failed, running or open."""
         return dict(self._rows(f"SELECT key, {STATE} FROM cells ORDER BY id"))
-
-    def measured(self) -> dict[str, set[str]]:
-        """The measures with a value, per cell by key."""
-        names: dict[str, set[str]] = {key: set() for key in self.states()}
-        query = "SELECT key, outcomes.name FROM outcomes JOIN cells ON cells.id = cell WHERE role = 'measure'"
-        for key, name in self._rows(query):
-            names[key].add(name)
-        return names
 
     def claims(self) -> dict[str, tuple[str, float]]:
         """The worker of each claimed cell, and since when."""
@@ -330,8 +288,9 @@ class Store:
 
     def origins(self) -> dict[str, dict[str, str]]:
         """The versions, machine and day that computed each cell, by key."""
-        query = "SELECT DISTINCT key, versions FROM outcomes JOIN cells ON cells.id = cell JOIN origins ON origins.id"
-        return {key: from_json(text, self.path) for key, text in self._rows(f"{query} = origin ORDER BY origins.id")}
+        query = """SELECT DISTINCT key, versions FROM outcomes JOIN cells ON cells.id = cell
+            JOIN origins ON origins.id = origin ORDER BY origins.id"""
+        return {key: from_json(text, self.path) for key, text in self._rows(query)}
 
     def _id(self, key: str) -> int:
         rows = self._rows("SELECT id FROM cells WHERE key = ?", (key,))

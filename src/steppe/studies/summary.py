@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from math import isfinite, log, log10, nan, sqrt
+from dataclasses import dataclass, field, replace
+from math import isfinite, nan, sqrt
 from typing import Any
 
 import numpy as np
 
 from .._util.equality import compared
 from .._util.measure_names import MeasureName
+from .._util.types import fits
 from .cell import Cell
+from .grid import differing, shown
 from .plan import Study
-from .protocol import EPOCH, OF_TAU, VALUE, TableSpec
+from .protocol import EPOCH, SCALES, VALUE, TableSpec
 from .result import admitted, findings_of, of_plan
 from .selection import tuned_settings
-from .statistics.clusters import ALL_SEEDS, SEEDS
 from .statistics.comparisons import paired_error, smallest_step, student
 from .statistics.findings import Findings
+from .statistics.permutation import ALL_SEEDS, SEEDS
+from .statistics.predictions import GroupTau
 from .table import Run, Table
 
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]
@@ -79,31 +81,16 @@ class Summary:
         """The cell of a row and a column, if it has a number."""
         return next((e for e in self.entries if (e.row, e.column) == (row, column)), None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """All fields as plain values."""
-        return asdict(self)
-
 
 def summaries(
-    study: Study, planned: Sequence[Cell], table: Table, curves: Curves, found: Findings | None = None
+    study: Study, planned: Sequence[Cell], table: Table, curves: Curves, findings: Findings | None = None
 ) -> list[Summary]:
     """All tables of a study from the runs that its store holds.
 
-    Parameters
-    ----------
-    study : Study
-        The study.
-    planned : sequence of Cell
-        Its cells.
-    table : Table
-        The stored runs.
-    curves : callable
-        Takes the key of a cell and returns the records of its epochs.
-    found : Findings, optional
-        The findings of the study, if they are computed: tables of correlations without a condition show them.
-
+    `curves` returns the records of a cell's epochs by its key. Tables of correlations without a condition show the
+    study's `findings`, if they are given.
     """
-    return [_summary(spec, study, planned, table, curves, found) for spec in study.table]
+    return [_summary(spec, study, planned, table, curves, findings) for spec in study.table]
 
 
 def labels_of(spec: TableSpec, planned: Sequence[Cell], names: Sequence[str]) -> list[str]:
@@ -113,7 +100,7 @@ def labels_of(spec: TableSpec, planned: Sequence[Cell], names: Sequence[str]) ->
 
 def label_of(spec: TableSpec, cell: Cell, names: Sequence[str], value: str = "") -> str:
     """The label of a cell's row or column."""
-    parts = [_shown(value if name == VALUE else cell.value(name)) for name in names]
+    parts = [shown(value if name == VALUE else cell.value(name)) for name in names]
     text = " ".join(part for part in parts if part) or value
     return spec.labels.get(text, text)
 
@@ -180,18 +167,17 @@ def _entry(
         base = float(np.mean([value for _, value in reference]))
         values = [value / base for value in values]
     mean, error, low, high = mean_and_interval(values)
-    if row == spec.reference or not reference or ratio:
-        return Entry(row, column, mean, error, len(values), low, high)
+    entry = Entry(row, column, mean, error, len(values), low, high)
     ours, theirs = (_by_seed(of) for of in (numbers[row, column], reference))
-    differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-    if not differences:
-        return Entry(row, column, mean, error, len(values), low, high)
+    differences = np.array([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
+    if row == spec.reference or ratio or not len(differences):
+        return entry
     # as in the study's comparisons: equal differences of a few rows are no exact ones
     step = smallest_step(np.array([value for of_one in numbers.values() for _, value in of_one]))
     difference = float(np.mean(differences))
-    spread, freedom = paired_error(np.array(differences), np.zeros(len(differences), dtype=np.int64), step)
-    lowest, highest, _ = student(difference, spread, freedom)
-    return Entry(row, column, mean, error, len(values), low, high, difference, lowest, highest, len(differences))
+    low, high, _ = student(difference, *paired_error(differences, np.zeros(len(differences), dtype=np.int64), step))
+    pairs = len(differences)
+    return replace(entry, difference=difference, difference_low=low, difference_high=high, pairs=pairs)
 
 
 def mean_and_interval(values: Sequence[float]) -> tuple[float, float, float, float]:
@@ -213,13 +199,8 @@ def _by_seed(runs: Sequence[tuple[Cell, float]]) -> dict[Any, float]:
 
 def number_of(run: Run, name: str) -> float:
     """A target, a measure, another number of a run or a setting with numbers; nan if it has none of that name."""
-    if name in run.targets:
-        return run.targets[name]
-    if name in run.measures:
-        return run.measures[name].value
     setting = run.setting(name)
-    is_number = isinstance(setting, (int, float)) and not isinstance(setting, bool)
-    return run.meta.get(name, float(setting) if is_number else nan)
+    return run.numbers.get(name, float(setting) if fits(setting, float) else nan)
 
 
 def _of_record(record: Mapping[str, Any], name: str) -> float:
@@ -236,19 +217,7 @@ def _of_record(record: Mapping[str, Any], name: str) -> float:
 
 def _scaled(value: float, scales: Sequence[str]) -> float:
     for scale in scales:
-        match scale:
-            case "accuracy":
-                value = 1 - value
-            case "percent":
-                value = 100 * value
-            case "sqrt":
-                value = sqrt(value) if value >= 0 else nan
-            case "minutes":
-                value = value / 60
-            case "log":
-                value = log(value) if value > 0 else nan
-            case "log10":
-                value = log10(value) if value > 0 else nan
+        value = SCALES[scale](value)
     return value
 
 
@@ -266,7 +235,7 @@ def _notes(
     for of_one in numbers.values():
         configs = [cell.config for cell, _ in of_one]
         names = dict.fromkeys(k for config in configs for k in config if k not in ALL_SEEDS)
-        mixed |= {n: None for n in names if len({json.dumps(c.get(n), sort_keys=True) for c in configs}) > 1}
+        mixed |= dict.fromkeys(differing(names, configs))
     if mixed:
         notes.append(f"Means are over runs that also differ in {', '.join(mixed)}.")
     if spec.reference and not any(row == spec.reference for row, _ in numbers):
@@ -285,30 +254,21 @@ def _slopes(spec: TableSpec, points: Mapping[str, Sequence[tuple[float, float]]]
     return [f"Slopes of the vertical over the horizontal axis, with 95 % intervals: {each}."]
 
 
-def _taus(spec: TableSpec, measures: Sequence[str], targets: Sequence[str], found: Findings) -> Summary:
+def _taus(spec: TableSpec, measures: Sequence[str], targets: Sequence[str], findings: Findings) -> Summary:
     """A table of correlations; what is neither a row nor a column is the study's first."""
-    entries = []
-    short = short_names(measures)
-    for f in found.findings:
-        if f.measure not in short:
-            continue  # a measure of other studies on the same runs
-        names = {"measure": f.measure, "target": f.target, "group": "all"}
-        by_group = "group" in (*spec.rows, *spec.columns)
-        if f.hypothesis != ("within groups" if by_group else spec.hypothesis):
+    axes, short, entries = (*spec.rows, *spec.columns), short_names(measures), []
+    by_group = "group" in axes
+    for f in findings.findings:
+        if f.measure not in short or f.hypothesis != ("within groups" if by_group else spec.hypothesis):
+            continue  # a measure of other studies on the same runs, or another hypothesis
+        if ("measure" not in axes and f.measure != measures[0]) or ("target" not in axes and f.target != targets[0]):
             continue
-        firsts = {"measure": measures[:1], "target": targets[:1]}
-        if any(k in firsts and k not in (*spec.rows, *spec.columns) and names[k] not in firsts[k] for k in OF_TAU):
-            continue
-        for name, n, tau, low, high in (
-            [(g.group, g.n, g.tau, g.low, g.high) for g in f.by_group]
-            if by_group
-            else [("all", f.n, f.tau, f.low, f.high)]
-        ):
-            labels = {**names, "group": name, "measure": short[f.measure]}
-            row, column = (" ".join(labels[part] for part in parts) for parts in (spec.rows, spec.columns))
-            if isfinite(tau):
-                shown = spec.labels.get(row, row), spec.labels.get(column, column)
-                entries.append(Entry(*shown, tau, nan, n, low, high))
+        for of_group in f.by_group if by_group else [GroupTau("all", f.n, f.configurations, f.tau, f.low, f.high)]:
+            names = {"measure": short[f.measure], "target": f.target, "group": of_group.group}
+            labels = (" ".join(names[part] for part in parts) for parts in (spec.rows, spec.columns))
+            row, column = (spec.labels.get(text, text) for text in labels)
+            if isfinite(of_group.tau):
+                entries.append(Entry(row, column, of_group.tau, nan, of_group.n, of_group.low, of_group.high))
     rows, columns = (list(dict.fromkeys(getattr(e, name) for e in entries)) for name in ("row", "column"))
     return Summary(spec, rows, columns, entries)
 
@@ -318,13 +278,9 @@ def full_name(name: str, measures: Sequence[str]) -> str:
     if name in measures or not measures:
         return name
     written = MeasureName.of(name)
-    fitting = [
-        full
-        for full in measures
-        if (one := MeasureName.of(full)).base == written.base
-        and one.radius == written.radius
-        and written.options.items() <= one.options.items()
-    ]
+    full = {measure: MeasureName.of(measure) for measure in measures}
+    same = [m for m, one in full.items() if (one.base, one.radius) == (written.base, written.radius)]
+    fitting = [m for m in same if written.options.items() <= full[m].options.items()]
     return fitting[0] if len(fitting) == 1 else name
 
 
@@ -333,9 +289,3 @@ def short_names(measures: Sequence[str]) -> dict[str, str]:
     bare = {name: str(replace(MeasureName.of(name), options={})) for name in measures}
     count = Counter(bare.values())
     return {name: short if count[short] == 1 else name for name, short in bare.items()}
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

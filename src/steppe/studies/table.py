@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -101,6 +100,11 @@ class Run:
     failures: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Targets, measures and other numbers by name."""
+        return {**self.meta, **{name: m.value for name, m in self.measures.items()}, **self.targets}
+
     def setting(self, path: str) -> Any:
         """A value of the configuration, nested ones as `method_options.n`; None if there is none."""
         return value_at(self.config, path)
@@ -189,7 +193,7 @@ class Table:
     def setting(self, path: str) -> NDArray[Any]:
         """A setting over all runs as in the configurations, lists and mappings as JSON; None if a run has none."""
         column = np.empty(len(self.runs), dtype=object)
-        column[:] = [_hashable(run.setting(path)) for run in self.runs]
+        column[:] = [as_text(run.setting(path)) for run in self.runs]
         return column
 
     def settings(self) -> list[str]:
@@ -197,20 +201,13 @@ class Table:
 
         A setting that a run does not have is None there, as in `setting`. An empty mapping is no value.
         """
-        first: dict[str, Any] = {}
-        present: Counter[str] = Counter()
-        differ = set()
-        for run in self.runs:
-            for path, value in _leaves(run.config):
-                present[path] += 1
-                if repr(first.setdefault(path, value)) != repr(value):
-                    differ.add(path)
-        n = len(self.runs)
-        return [p for p in first if p in differ or (present[p] < n and first[p] is not None)]
+        configs = [dict(_leaves(run.config)) for run in self.runs]
+        paths = dict.fromkeys(path for config in configs for path in config)
+        return [path for path in paths if len({repr(config.get(path)) for config in configs}) > 1]
 
     def labels(self) -> NDArray[np.str_]:
         """Each run's group in words, `augment=flip, mixup=0`; empty if the study has no groups."""
-        return np.array([", ".join(f"{k}={_word(v)}" for k, v in run.groups.items()) for run in self.runs], dtype=str)
+        return np.array([", ".join(f"{k}={word(v)}" for k, v in run.groups.items()) for run in self.runs], dtype=str)
 
     def where(self, holds: Callable[[Run], bool]) -> Table:
         """The runs for which a condition holds."""
@@ -225,9 +222,11 @@ def _leaves(config: Mapping[str, Any], above: str = "") -> Iterable[tuple[str, A
             yield f"{above}{key}", value
 
 
-def _hashable(value: Any) -> Any:
-    return _word(value) if isinstance(value, (list, tuple, dict)) else value
+def as_text(value: Any) -> Any:
+    """Lists and mappings as JSON; other values as they are."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, tuple, Mapping)) else value
 
 
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def word(value: Any) -> str:
+    """A value of a setting as text."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

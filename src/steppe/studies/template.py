@@ -1,46 +1,12 @@
-"""A commented study file for a data set and a model, which `steppe study init` writes."""
+"""A commented study file for a data set and a model, from template.yaml; `steppe study init` writes it."""
 
 from __future__ import annotations
+
+from importlib.resources import files
 
 from .._util.user_code import is_factory
 from ..data.catalogue import CATALOGUE
 
-TEMPLATE = """\
-# A study trains every run below, measures how flat each trained model is, and tests whether flatter models do better.
-#   steppe study run {file} --dry-run   lists the runs and checks everything, without training
-#   steppe study run {file}             trains, measures, writes the report; rerun it to resume
-#   steppe study status {file}          shows how far it is
-# {duration}
-title: {title}
-question: {question}
-notes: |
-  Replace this text, or remove it: what you compare and why. It is shown above the results.
-
-base:                          # settings that all runs share: steppe train --help
-  data: {data}{data_comment}
-  model: {model}{model_comment}
-{settings}
-  measure_rows: 512            # training rows that the measures use
-
-grid:                          # every combination is a run: 4 methods x 2 learning rates x 3 seeds = 24 runs
-  method:                      # steppe methods
-    - none                     # the base optimizer alone, to compare with
-    - {{method: sam, rho: 0.05}} # settings that belong together: none has no rho
-    - {{method: sam, rho: 0.1}}
-    - {{method: sam, rho: 0.2}}
-  lr: {rates}
-  seed: [0, 1, 2]              # repetitions of each combination
-
-measures: [lambda_max, trace, worst_l2@0.25]   # steppe measures; name@radius sets a radius
-
-targets: {targets}{targets_comment}
-groups: [lr]                   # also correlate within runs of one learning rate
-{admission}
-show: {show}   # plots in the report
-
-# engine: {{workers: 4}}         # runs at a time; defaults to the number of cores, or of GPUs
-# out: {out}   # the study's folder
-"""
 SMALL = """\
   model_options: {width: 64, depth: 2}
   epochs: 20
@@ -54,24 +20,9 @@ AUGMENTED = "\n  augment: [crop, flip]        # [] for none"
 
 
 def study_text(file: str, out: str, data: str, model: str, *, classes: bool = True, rows: int | None = None) -> str:
-    """Write the text of a study file.
+    """The YAML of a study of some data and model; comments name the file and the study's folder.
 
-    Parameters
-    ----------
-    file, out : str
-        The file and the study's folder, for its comments.
-    data, model : str
-        Names as in `steppe train`.
-    classes : bool
-        Whether the targets of the data are classes.
-    rows : int, optional
-        The number of training rows, if it is known; a small set with the MLP gets settings that take seconds per run.
-
-    Returns
-    -------
-    str
-        YAML.
-
+    `classes` says whether the targets of the data are classes. With few training rows and the MLP, runs take seconds.
     """
     small = model == "mlp" and rows is not None and rows <= 5000
     images = data.partition("@")[0] in CATALOGUE or data.startswith("folder:")
@@ -80,7 +31,8 @@ def study_text(file: str, out: str, data: str, model: str, *, classes: bool = Tr
     targets = "[test_error, gap]" if classes else "[test_loss, loss_gap]"
     target = "test error" if classes else "test loss"
     rule = "admission: train_error <= 0.01 # only runs that fit the training rows count; all are measured\n"
-    return TEMPLATE.format(
+    template = (files(__package__) / "template.yaml").read_text(encoding="utf-8")
+    return template.format(
         file=file,
         out=out,
         duration="24 small runs: a minute or two on two cores." if small else "24 runs: try `epochs: 1` first.",

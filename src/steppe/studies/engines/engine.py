@@ -1,20 +1,68 @@
-"""The protocol of engines, engines by name, retries, and the engine that runs in this process."""
+"""Where the cells of a study are computed: settings in its file, the protocol of engines, retries, and one process."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
+from ..._util.names import unknown
+from ..._util.types import fits
 from ...data.registry import loaded_once
-from ...training.stopping import StopRequest
-from ..cell import Outcome, Task
-from ..work import work
-from .settings import EngineSettings
+from ..grid import mapping
 
-Begun = Callable[[Task], Any]  # is called with each task that starts
+if TYPE_CHECKING:
+    from ...training.stopping import StopRequest
+    from ..cell import Outcome, Task
+
+EngineName = Literal["local", "serial", "ray"]
+REMOVED = ("stacked",)  # studies that name it still open; it computes nothing any more
 PAUSE = 0.2  # seconds between two checks for a request to stop
+
+Begun = Callable[["Task"], Any]  # is called with each task that starts
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Where and how cells are computed. Nothing here changes a number.
+
+    Parameters
+    ----------
+    name : {"local", "serial", "ray"}
+        Local processes, one process for debugging, or a Ray cluster.
+    workers : int, optional
+        Cells at a time; defaults to the number of cores, or of GPUs.
+    per_gpu : int, optional
+        Cells at a time per GPU. Defaults to 1, and with the engine local to at most 8 where the driver has the CUDA
+        multi-process service, as GPU memory and cores allow.
+    retries : int
+        Retries of a cell whose worker was lost, before it is recorded as failed.
+    address : str, optional
+        Address of a Ray cluster; by default Ray starts one on this machine.
+
+    """
+
+    name: EngineName = "local"
+    workers: int | None = None
+    per_gpu: int | None = None
+    retries: int = 2
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in (*get_args(EngineName), *REMOVED):
+            raise ValueError(unknown("engine", str(self.name), get_args(EngineName)))
+        for name, least in (("workers", 1), ("per_gpu", 1), ("retries", 0)):
+            value = getattr(self, name)
+            if value is not None and not (fits(value, int) and value >= least):
+                raise ValueError(f"{name} of an engine is a whole number, {least} or more, not {value!r}")
+
+    @classmethod
+    def of(cls, value: Any) -> EngineSettings:
+        """Parse a name, or `{name: local, workers: 4}`."""
+        values = {"name": value} if isinstance(value, str) else value
+        names = [f.name for f in fields(cls)]
+        return cls(**mapping(values, "engine", "a name or a mapping, as in {name: local, workers: 4}", names))
 
 
 class Engine(Protocol):
@@ -57,8 +105,7 @@ class Tries:
         tried = self._tried[outcome.key]
         if tried <= self._retries:
             return None
-        times = "once" if tried == 1 else f"{tried} times"
-        return replace(outcome, error=f"{outcome.error} (tried {times})")
+        return replace(outcome, error=f"{outcome.error} (tried {'once' if tried == 1 else f'{tried} times'})")
 
 
 @dataclass(frozen=True)
@@ -71,6 +118,8 @@ class Serial:
     def outcomes(
         self, tasks: Sequence[Task], stop_request: StopRequest, begun: Begun = lambda task: None
     ) -> Iterator[Outcome]:
+        from ..work import work
+
         tries = Tries(self.retries)
         with loaded_once():
             for task in tasks:

@@ -1,20 +1,23 @@
-"""Worker processes on this machine, with pebble: a killed one costs its cell's work since the last checkpoint."""
+"""Worker processes on this machine, with pebble, and how they share its GPUs.
+
+A killed worker costs its cell's work since the last checkpoint.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from ..._util.processes import end_with_parent
 from ...data.registry import loaded_once
@@ -22,22 +25,18 @@ from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
 from ..work import work
 from .engine import PAUSE, Begun, Tries
-from .mps import has_mps, mps
 
 GRACE = 10.0  # seconds for a worker whose driver ended to write a checkpoint
 PATIENCE = 120.0  # seconds for a worker to start its task
 # imported once by the fork server: the first step of any optimizer imports dynamo, which takes two seconds
-PRELOADED = [
-    "torch._dynamo",
-    "steppe.training.entry",
-    "steppe.measures.run",
-    "steppe.data.registry",
-    "steppe.nn.registry",
-]
+PRELOADED = ["torch._dynamo", "steppe.training.entry", "steppe.measures.run", "steppe.nn.registry"]
 # Cells at a time on one GPU with MPS: on an H200, 8 runs of ResNet-18 train 2.1 times as many images per second as one
 # at width 16 and 1.3 times at width 64 (benchmarks/results/sharing_h200_2026-11-17.md).
 PER_GPU = 8
 MEMORY = 8 << 30  # bytes of GPU memory per cell, at least: a ResNet-18 of width 64 takes about 1 GiB with its context
+CONTROL = "nvidia-cuda-mps-control"  # comes with the driver
+PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+SERVICE_PATIENCE = 30.0  # seconds for the service to start or to end
 DRIVERS = ("/dev/nvidiactl", "/dev/dxg")  # without these files there is no CUDA; checking them needs no torch
 
 
@@ -77,8 +76,9 @@ class Local:
         count = min(self.workers, len(tasks))
         # alone on its GPU, a run is 11 % slower with MPS
         service: AbstractContextManager[dict[str, str]] = mps() if 0 < self.gpus < count else nullcontext({})
-        with TemporaryDirectory(prefix="steppe-") as slots, service as environment:
-            workers = [_Worker(self.start, slots, self.gpus, environment) for _ in range(count)]
+        with service as variables:
+            gpus = [{"CUDA_VISIBLE_DEVICES": _visible(i % self.gpus)} if self.gpus else {} for i in range(count)]
+            workers = [_Worker(self.start, {**variables, **gpu}) for gpu in gpus]
             try:
                 while not stop_request.why and (waiting or any(worker.task for worker in workers)):
                     for worker in workers:
@@ -88,11 +88,12 @@ class Local:
                     wait([worker.future for worker in workers if worker.future], PAUSE, FIRST_COMPLETED)
                     for worker in workers:
                         task, outcome = worker.task, worker.outcome()
-                        final = tries.settled(outcome) if outcome is not None else None
-                        if final is not None:
-                            yield final
-                        elif outcome is not None and task is not None:
+                        if task is None or outcome is None:
+                            continue
+                        if (final := tries.settled(outcome)) is None:
                             waiting.append(task)
+                        else:
+                            yield final
             finally:
                 for worker in workers:
                     worker.stop()
@@ -106,8 +107,8 @@ class _Worker:
     Killing a process of a larger pool at a bad moment can stop the whole pool (pebble 5.2).
     """
 
-    def __init__(self, start: str, slots: str, gpus: int, environment: dict[str, str]):
-        self._start, self._initargs = start, (slots, gpus, environment)
+    def __init__(self, start: str, environment: dict[str, str]):
+        self._start, self._environment = start, environment
         self.task: Task | None = None
         self.future: Future[Outcome] | None = None
         self._since = 0.0
@@ -119,7 +120,7 @@ class _Worker:
         context: Any = get_context(self._start)
         if self._start == "forkserver":
             context.set_forkserver_preload(PRELOADED)
-        return ProcessPool(1, initializer=_begin, initargs=self._initargs, context=context)
+        return ProcessPool(1, initializer=_begin, initargs=[self._environment], context=context)
 
     def take(self, task: Task) -> None:
         """Start a task."""
@@ -170,30 +171,11 @@ def _outcome(task: Task, future: Future[Outcome]) -> tuple[Outcome, bool]:
 _LIFETIME = ExitStack()  # of a worker, which computes the cells of one study
 
 
-def _begin(slots: str, gpus: int, environment: dict[str, str]) -> None:
+def _begin(environment: dict[str, str]) -> None:
     """Initialise a worker."""
     end_with_parent(GRACE)  # nothing would store its outcome
-    os.environ.update(environment)
+    os.environ.update(environment)  # before torch is imported
     _LIFETIME.enter_context(loaded_once())
-    if gpus:  # before torch is imported
-        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(_slot(Path(slots)) % gpus)
-
-
-_HELD: list[FileLock] = []  # the system releases them, however the worker ends
-
-
-def _slot(folder: Path) -> int:
-    """The lowest number that no other live worker has."""
-    number = 0
-    while True:
-        lock = FileLock(folder / f"{number}.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            number += 1
-            continue
-        _HELD.append(lock)
-        return number
 
 
 def _visible(gpu: int) -> str:
@@ -212,7 +194,7 @@ def _gpus() -> int:
 
 def _per_gpu(gpus: int) -> int:
     """The default number of cells at a time per GPU: several with MPS, as far as memory and cores allow."""
-    if not gpus or not has_mps():
+    if not gpus or which(CONTROL) is None:
         return 1
     import torch
 
@@ -222,3 +204,38 @@ def _per_gpu(gpus: int) -> int:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def mps() -> Iterator[dict[str, str]]:
+    """Run the CUDA multi-process service (MPS): processes then use a GPU at the same time, not in turns.
+
+    Yields the environment variables with which a process uses it: none if no service can be started, or if the
+    environment names one already, which is left running.
+    """
+    if PIPES in os.environ or which(CONTROL) is None:
+        yield {}
+        return
+    with TemporaryDirectory(prefix="steppe-mps-") as folder:
+        variables = {PIPES: str(Path(folder, "pipes")), LOGS: str(Path(folder, "logs"))}
+        for place in variables.values():
+            Path(place).mkdir()
+        if not _control(variables, "-d"):
+            yield {}
+            return
+        try:
+            yield variables
+        finally:
+            _control(variables, text="quit\n")
+
+
+def _control(variables: dict[str, str], *arguments: str, text: str = "") -> bool:
+    """Run the control program; return whether it succeeded."""
+    # the service numbers GPUs among those that it sees, and processes name them as the environment does
+    environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"} | variables
+    options: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "timeout": SERVICE_PATIENCE}
+    try:
+        done = subprocess.run([CONTROL, *arguments], input=text, text=True, env=environment, check=False, **options)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
+from ..._util.extras import explained
 from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
 from ..work import work
@@ -102,7 +103,8 @@ def joined(address: str | None = None, cores: int | None = None) -> Iterator[Any
     cluster = address or os.environ.get("RAY_ADDRESS") or "local"
     ours: dict[str, Any] = {"include_dashboard": False, "num_cpus": cores} if cluster == "local" else {}
     with _environment(QUIET | LOOPBACK if ours else QUIET):
-        ray = _ray()
+        with explained():
+            ray: Any = import_module("ray")
         if ray.is_initialized():
             yield ray
             return
@@ -179,14 +181,3 @@ def _outcome(ray: Any, ref: Any, task: Task) -> Outcome:
 def _first_sentence(error: BaseException) -> str:
     """The first sentence of Ray's message; pages of advice follow."""
     return str(error).strip().splitlines()[0].partition(". ")[0].rstrip(".") if str(error).strip() else repr(error)
-
-
-def _ray() -> Any:
-    try:
-        ray: Any = import_module("ray")
-    except ImportError as missing:
-        raise ImportError(
-            "the engine ray needs Ray, which is not installed: pip install 'steppe[ray]'. Without --engine ray, "
-            "processes on this machine compute the cells"
-        ) from missing
-    return ray

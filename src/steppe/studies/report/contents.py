@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -10,25 +10,25 @@ from math import isfinite, nan
 from typing import Any
 
 from ..._util.export import json_safe
+from ..._util.types import fits
 from ...training.config import Config
-from ..pictures import chosen
+from ..pictures import roles_of
 from ..plan import TARGETS
 from ..protocol import Rule
 from ..result import counts, findings_of, in_order, renamed
-from ..statistics.by_setting import effect
-from ..statistics.clusters import SEEDS
+from ..statistics.by_setting import Effect, effect, effects, environments, granulated
 from ..statistics.findings import Findings
-from ..statistics.permutation import FIRST
+from ..statistics.permutation import FIRST, SEEDS
+from ..statistics.predictions import Finding
 from ..statistics.sentences import amount
 from ..store import Store
-from ..table import Measured, Table
-from .by_setting import by_setting
+from ..table import Measured, Table, as_text
 from .definitions import definition, label
 from .notes import ensembles, pictures
 
 Content = dict[str, Any]
 ORDER = [f.name for f in fields(Config)]  # of settings; a store sorts them by name
-ASKED = ("targets", "measures", "groups", "admission", "show")  # keys of a study's note beside its cells
+STUDY_KEYS = ("targets", "measures", "groups", "admission", "show")  # keys of a study's note beside its cells
 POINTS = 60  # per curve: more are not visible at the width of a page
 FEWEST_POINTS = 8
 CURVE_NUMBERS = 150_000  # of all curves together: about a megabyte
@@ -67,8 +67,8 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
         draws = FIRST if full else QUICK
         chosen_targets, tuned = study.get("targets") or counted.targets, study.get("tuned") or ()
         results = findings_of(counted, measures, chosen_targets, tuned=tuned, draws=draws)
-    roles = chosen(counted, next(iter(targets), None), next(iter(measures), None))
-    made: Content = {
+    roles = roles_of(counted, next(iter(targets), None), next(iter(measures), None))
+    page: Content = {
         "title": str(study.get("title") or study.get("name") or store.path.resolve().parent.name),
         "question": str(study.get("question") or ""),
         "notes": str(study.get("notes") or ""),
@@ -78,7 +78,7 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
             "states": [run.state for run in table.runs],
             "errors": [run.error for run in table.runs],
             "admitted": admitted,
-            "groups": table.labels().tolist(),
+            "groups": table.labels(),
         },
         "settings": [{"name": name, "values": values} for name, values in settings.items()],
         "common": _common(table, settings),
@@ -89,11 +89,10 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
         **pictures(notes, table, roles),
         **ensembles(notes, table, settings, measures),
         "findings": results.to_dict(),
-        **by_setting(counted, list(settings), results),
-        "target_effects": _target_effects(counted, list(settings), study.get("targets") or targets),
+        **_by_setting(counted, list(settings), study.get("targets") or targets, results),
         "live": False,
     }
-    safe: Content = json_safe(made, str)
+    safe: Content = json_safe(page, str)
     return safe
 
 
@@ -114,7 +113,7 @@ def _settings(table: Table, groups: Sequence[str]) -> dict[str, list[Any]]:
     for path in [p for p in columns if "." in p and len({repr(v) for v in columns[p] if v is not None}) < 2]:
         del columns[path]  # an option that only one method has, always with the same value: the method implies it
     for name in dict.fromkeys(name for run in table.runs for name in run.groups):
-        values = [_as_text(run.groups.get(name)) for run in table.runs]
+        values = [as_text(run.groups.get(name)) for run in table.runs]
         if name not in columns and len(set(map(repr, values))) > 1:
             columns[name] = values
     return columns
@@ -125,32 +124,25 @@ def _place(path: str) -> int:
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
-def _as_text(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, tuple, Mapping)) else value
-
-
 def _common(table: Table, settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The part of the configuration that all runs share."""
     differ = {name.split(".")[0] for name in settings}
     first = table.runs[0].config if table.runs else {}
     shared = {n: v for n, v in first.items() if n not in differ and v not in (None, [], {})}
-    return [(name, _as_text(shared[name])) for name in sorted(shared, key=_place)]
+    return [(name, as_text(shared[name])) for name in sorted(shared, key=_place)]
 
 
 def _target(table: Table, name: str, study: Mapping[str, Any]) -> Content:
     column = table.target(name)
-    about = TARGETS.get(name, "from the study's own table").partition(";")[0]
-    asked = name in (study.get("targets") or [name])
-    values = {"values": column.values.tolist(), "errors": column.errors.tolist()}
-    percent = amount(name, 0.0).endswith("%")
-    return {"name": name, **values, "about": about, "asked": asked, "percent": percent, "label": label(name)}
-
-
-def _target_effects(table: Table, settings: Sequence[str], targets: Sequence[str]) -> list[Content]:
-    """How targets follow the settings of the runs that count, in the form of the measures' `effects`."""
-    differing = set(table.settings()) - {*SEEDS}
-    swept = [s for s in settings if s in differing and len(table) > 2]
-    return [asdict(effect(table.target(t), s, table.setting(s))) for t in targets for s in swept]
+    return {
+        "name": name,
+        "values": column.values,
+        "errors": column.errors,
+        "about": TARGETS.get(name, "from the study's own table").partition(";")[0],
+        "asked": name in (study.get("targets") or [name]),
+        "percent": amount(name, 0.0).endswith("%"),
+        "label": label(name),
+    }
 
 
 def _measure(table: Table, name: str) -> Content:
@@ -160,8 +152,8 @@ def _measure(table: Table, name: str) -> Content:
     how = list(dict.fromkeys(_how(m) for m in known))
     return {
         "name": name,
-        "values": column.values.tolist(),
-        "errors": column.errors.tolist(),
+        "values": column.values,
+        "errors": column.errors,
         "how": how,
         "which": [None if m is None else how.index(_how(m)) for m in of_runs],
         "kinds": list(dict.fromkeys(m.kind for m in known if m.kind)),
@@ -197,24 +189,67 @@ def _mean(numbers: Sequence[float]) -> float:
     return sum(finite) / len(finite) if finite else nan
 
 
+def _by_setting(table: Table, settings: Sequence[str], targets: Sequence[str], results: Findings) -> Content:
+    """Effects of settings on measures and targets, the strongest in a sentence, and sign errors: of runs that count."""
+    differing = set(table.settings())
+    swept = [s for s in settings if s not in SEEDS and s in differing]
+    compared = swept if len(table) > 2 else []
+    followed = effects(table, settings=compared)
+    strong = [f for f in results.findings if f.hypothesis == "strong"]
+    return {
+        "effects": [asdict(e) for e in followed],
+        "followed": _followed(followed),
+        "robust": [_robust(table, f, swept) for f in strong] if swept else [],
+        "target_effects": [asdict(effect(table.target(t), s, table.setting(s))) for t in targets for s in compared],
+    }
+
+
+def _robust(table: Table, f: Finding, swept: Sequence[str]) -> dict[str, Any]:
+    """The granulated coefficient, and the sign errors with the worst environment."""
+    x, y = table.measure(f.measure), table.target(f.target)
+    columns = {name: table.setting(name) for name in swept}
+    psi = granulated(x.values, y.values, columns)
+    errors = environments(x.values, y.values, columns, resolution=y.errors)
+    worst = errors.found[0] if errors.found else None
+    where = f"{worst.setting} {worst.values[0]} to {worst.values[1]}" if worst else ""
+    row = {"measure": f.measure, "target": f.target, "psi": psi.value, "mean": errors.mean, "worst": errors.worst}
+    return row | {"where": where, "pairs": worst.pairs if worst else 0}
+
+
+def _followed(followed: Sequence[Effect]) -> str:
+    """The setting that most measures follow most: the learning-rate effect of the paper's Figure 6, if it is one."""
+    leaders: dict[str, Effect] = {}
+    for e in followed:
+        if isfinite(e.share) and (e.measure not in leaders or _separation(e) > _separation(leaders[e.measure])):
+            leaders[e.measure] = e
+    if not leaders:
+        return ""
+    setting, k = Counter(e.setting for e in leaders.values()).most_common(1)[0]
+    top = max((e for e in leaders.values() if e.setting == setting), key=_separation)
+    share = f"{100 * _separation(top):.0f} % of a perfect separation ({top.n} runs)"
+    return f"{k} of {len(leaders)} measures follow {setting} most: its values separate {top.measure} to {share}."
+
+
+def _separation(e: Effect) -> float:
+    return e.share / e.ceiling if e.ceiling else nan
+
+
 def _curves(store: Store, table: Table) -> Content:
     """Per run, the records of its epochs, thinned; None for a run without records."""
     records = [store.curves(run.key) for run in table.runs]
-    metrics = list(
-        dict.fromkeys(name for rows in records for row in rows for name in row if _is_drawn(name, row[name]))
-    )
+    drawn = (name for rows in records for row in rows for name in row if _is_drawn(name, row[name]))
+    metrics = list(dict.fromkeys(drawn))
     with_records = sum(bool(rows) for rows in records)
     points = min(POINTS, max(FEWEST_POINTS, CURVE_NUMBERS // max(1, with_records * (len(metrics) + 1))))
-    percent = [name.endswith("accuracy") or amount(name, 0.0).endswith("%") for name in metrics]
     return {
         "metrics": metrics,
-        "percent": percent,
+        "percent": [name.endswith("accuracy") or amount(name, 0.0).endswith("%") for name in metrics],
         "runs": [_thinned(rows, metrics, points) if rows else None for rows in records],
     }
 
 
 def _is_drawn(name: str, value: Any) -> bool:
-    return name not in NOT_DRAWN and isinstance(value, (int, float)) and not isinstance(value, bool)
+    return name not in NOT_DRAWN and fits(value, float)
 
 
 def _thinned(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], points: int) -> dict[str, list[Any]]:
@@ -246,6 +281,6 @@ def _making(
     labels = [f"versions {i}" for i in range(1, len(versions) + 1)] if len(versions) > 1 else ["versions"]
     return [
         {"title": "Study", "rows": rows},
-        {"title": "Configuration", "rows": [(key, _as_text(study[key])) for key in ASKED if study.get(key)]},
+        {"title": "Configuration", "rows": [(key, as_text(study[key])) for key in STUDY_KEYS if study.get(key)]},
         {"title": "Computed with", "rows": list(zip(labels, versions, strict=False))},
     ]

@@ -25,6 +25,13 @@ from .page import html
 HOST = "127.0.0.1"
 PORT = 8421
 MAX_AGE = 2.0  # seconds for which content is reused: several windows then cost no more than one
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+}
 MAX_CONNECTIONS = 32  # at a time: a page has one, for a moment every three seconds
 
 
@@ -32,36 +39,31 @@ class Board:
     """The served content, computed again when it is requested and older than `MAX_AGE`."""
 
     def __init__(self, store: Path) -> None:
-        self._store = store
-        self._lock = Lock()
+        self._store, self._lock, self._at = store, Lock(), float("-inf")
         self._content: dict[str, Any] = {}
-        self._at = float("-inf")
         self._tag = self._data = self._page = ""
 
     def data(self) -> tuple[str, str]:
         """The content as JSON, and its ETag."""
         with self._lock:
-            self._refresh()
+            if time.monotonic() - self._at > MAX_AGE:
+                self._refresh()
             return self._data, self._tag
 
     def page(self) -> str:
-        """The page, rendered once per content."""
+        """The page of the content that `data` returned last, rendered once per content."""
         with self._lock:
-            self._refresh()
-            if not self._page:
-                self._page = html(self._content | {"tag": self._tag})
+            self._page = self._page or html(self._content | {"tag": self._tag})
             return self._page
 
     def _refresh(self) -> None:
-        if time.monotonic() - self._at <= MAX_AGE:
-            return
         with Store.reading(self._store) as store:
-            self._content = content(store, full=False) | {"live": True}
+            fresh = content(store, full=False) | {"live": True}
         self._at = time.monotonic()
-        text = json.dumps({k: v for k, v in self._content.items() if k != "making"}, sort_keys=True)
+        text = json.dumps({k: v for k, v in fresh.items() if k != "making"}, sort_keys=True)
         tag = f'"{sha256(text.encode()).hexdigest()[:20]}"'
         if tag != self._tag:
-            self._tag, self._data, self._page = tag, json.dumps(self._content, allow_nan=False), ""
+            self._content, self._tag, self._data, self._page = fresh, tag, json.dumps(fresh, allow_nan=False), ""
 
 
 def serve(store: Path, port: int = PORT, *, ready: Callable[[str], None] = say) -> None:
@@ -146,46 +148,38 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 10.0  # seconds without a byte
 
     def do_GET(self) -> None:
-        self._respond(body=True)
-
-    def do_HEAD(self) -> None:
-        self._respond(body=False)
-
-    def _respond(self, *, body: bool) -> None:
         # another site may make a browser request this address under the site's own name (DNS rebinding)
         port = self.server.port
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-            return self._send(HTTPStatus.FORBIDDEN, "text/plain", "this server answers to 127.0.0.1 only\n", body)
+            return self._send(HTTPStatus.FORBIDDEN, "text/plain", "this server answers to 127.0.0.1 only\n")
         home, path = f"/{self.server.token}/", self.path.partition("?")[0]
         if not compare_digest(path[: len(home)].encode(), home.encode()) or path[len(home) :] not in ("", "data.json"):
-            return self._send(HTTPStatus.NOT_FOUND, "text/plain", "the page is at the address that was printed\n", body)
+            return self._send(HTTPStatus.NOT_FOUND, "text/plain", "the page is at the address that was printed\n")
         try:
             data, tag = self.server.board.data()
             page = self.server.board.page() if path == home else ""
         except Exception as error:  # the page then shows that the server has no new data
-            return self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n", body)
+            return self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n")
         if page:
-            return self._send(HTTPStatus.OK, "text/html", page, body)
+            return self._send(HTTPStatus.OK, "text/html", page)
         if self.headers.get("If-None-Match") == tag:
-            return self._send(HTTPStatus.NOT_MODIFIED, "application/json", "", body, tag)
-        return self._send(HTTPStatus.OK, "application/json", data, body, tag)
+            return self._send(HTTPStatus.NOT_MODIFIED, "application/json", "", tag)
+        return self._send(HTTPStatus.OK, "application/json", data, tag)
 
-    def _send(self, status: HTTPStatus, kind: str, text: str, body: bool, tag: str = "") -> None:
-        content = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _send(self, status: HTTPStatus, kind: str, text: str, tag: str = "") -> None:
+        body = text.encode()
+        headers = {"Content-Type": f"{kind}; charset=utf-8", **HEADERS} | ({"ETag": tag} if tag else {})
         if status != HTTPStatus.NOT_MODIFIED:
-            self.send_header("Content-Length", str(len(content)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("X-Frame-Options", "DENY")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Referrer-Policy", "no-referrer")
-        if tag:
-            self.send_header("ETag", tag)
+            headers["Content-Length"] = str(len(body))
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
-        if body and status != HTTPStatus.NOT_MODIFIED:
-            self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
         """Log nothing: a page that polls every few seconds would fill the terminal."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..._util.types import fits
 from ..pictures import COMPARISON, ENSEMBLE, LANDSCAPE, SPECTRUM
-from ..statistics.clusters import SEEDS
+from ..statistics.permutation import SEEDS
 from ..store import Store
 from ..table import Run, Table
 
@@ -90,10 +91,9 @@ def spectrum_note(density: Density, title: str = "") -> Note:
 
 def landscape_note(slice_: Slice, title: str = "") -> Note:
     """Losses on a line or in a plane with their axes."""
-    axes = [_rounded(axis) for axis in slice_.axes]
-    losses = [_rounded(row) for row in slice_.losses] if len(axes) == 2 else _rounded(slice_.losses)
+    x, y = (*map(_rounded, slice_.axes), None)[:2]
     note = "" if slice_.complete else "stopped before all points were computed"
-    value = {"x": axes[0], "y": axes[1] if len(axes) == 2 else None, "losses": losses, "names": list(slice_.names)}
+    value = {"x": x, "y": y, "losses": _rounded(slice_.losses), "names": list(slice_.names)}
     return value | {"title": title, "note": note}
 
 
@@ -104,7 +104,7 @@ def comparison_note(kind: str, keys: Sequence[str], slices: Sequence[Slice]) -> 
             "key": key,
             "x": _rounded(one.axes[0]),
             "y": _rounded(one.axes[1]),
-            "rises": [_rounded(row) for row in one.excess],
+            "rises": _rounded(one.excess),
             "loss": one.baseline,
             "names": list(one.names),
             "own_radius": one.notes["own_radius"],
@@ -120,7 +120,10 @@ def ensemble_note(scores: Mapping[str, Estimate], keys: Sequence[str]) -> Note:
     return {"members": len(keys), "keys": list(keys), "values": values, "errors": errors}
 
 
-def _rounded(numbers: Sequence[float] | np.ndarray) -> list[float | None]:
+def _rounded(numbers: Any) -> list[Any]:
+    """Five digits of each number, null where it is not finite; nested lists for a matrix."""
+    if np.ndim(numbers) > 1:
+        return [_rounded(row) for row in numbers]
     return [float(f"{x:.5g}") if isfinite(x) else None for x in map(float, numbers)]
 
 
@@ -168,9 +171,8 @@ def _risen(note: Mapping[str, Any]) -> Note:
     at_weights = float(losses[tuple(z[0] for z in zeros)]) if all(len(z) for z in zeros) else float("nan")
     finite = losses[np.isfinite(losses)]
     loss = at_weights if isfinite(at_weights) else float(finite.min()) if len(finite) else 0.0
-    rises = losses - loss
-    plain = [_rounded(row) for row in rises] if rises.ndim == 2 else _rounded(rises)
-    return {**{k: v for k, v in note.items() if k != "losses"}, "loss": loss, "rises": plain, "own_radius": None}
+    others = {k: v for k, v in note.items() if k != "losses"}
+    return {**others, "loss": loss, "rises": _rounded(losses - loss), "own_radius": None}
 
 
 def _smoothed(notes: Sequence[Mapping[str, Any]]) -> list[Note]:
@@ -180,27 +182,22 @@ def _smoothed(notes: Sequence[Mapping[str, Any]]) -> list[Note]:
     """
     from ...measures.curvature.lanczos import Density, Ritz
 
-    densities = []
-    for note in notes:
+    densities = {}
+    for i, note in enumerate(notes):
         rules = zip(note.get("nodes", ()), note.get("weights", ()), strict=True)
-        runs = [Ritz(np.array(x), np.sqrt(np.array([w])), np.zeros(len(x))) for x, w in rules]
-        densities.append(Density(runs, int(note.get("dimension", 0))) if runs else None)
-    drawn = [density for density in densities if density is not None]
-    if not drawn:
-        return [{**note, "width": None} for note in notes]
-    low, high = min(one.smallest for one in drawn), max(one.largest for one in drawn)
+        if runs := [Ritz(np.array(x), np.sqrt(np.array([w])), np.zeros(len(x))) for x, w in rules]:
+            densities[i] = Density(runs, int(note.get("dimension", 0)))
+    curves: list[Note] = [{**note, "width": None} for note in notes]
+    low = min((one.smallest for one in densities.values()), default=0.0)
+    high = max((one.largest for one in densities.values()), default=0.0)
     width = WIDTH * ((high - low) or abs(high) or 1.0)
     grid = np.linspace(low - 10 * width, high + 10 * width, GRID)
-    curves: list[Note] = []
-    for note, density in zip(notes, densities, strict=True):
-        if density is None:
-            curves.append({**note, "width": None})
-            continue
+    for i, density in densities.items():
         curve, error = density.curve(grid, width)
-        curves.append({
-            "x": _rounded(grid), "density": _rounded(curve), "error": _rounded(error), "title": note.get("title", ""),
-            "width": width, "lambda_max": density.largest, "dimension": density.dimension,
-        })  # fmt: skip
+        curves[i] = {
+            "x": _rounded(grid), "density": _rounded(curve), "error": _rounded(error), "width": width,
+            "title": notes[i].get("title", ""), "lambda_max": density.largest, "dimension": density.dimension,
+        }  # fmt: skip
     return curves
 
 
@@ -225,10 +222,9 @@ def ensembles(
 def _name(values: Mapping[str, Any]) -> Note:
     """An ensemble's name: its method, and the other settings that differ between runs."""
     kind = values.get("method")
-    others = [
-        f"{k}={v:g}" if _is_number(v) else f"{k}={v}" for k, v in values.items() if k != "method" and v is not None
-    ]
-    return {"name": " ".join([*([str(kind)] if kind else []), *others]), "kind": str(kind or "")}
+    others = {k: v for k, v in values.items() if k != "method" and v is not None}
+    words = [f"{k}={v:g}" if fits(v, float) else f"{k}={v}" for k, v in others.items()]
+    return {"name": " ".join([*([str(kind)] if kind else []), *words]), "kind": str(kind or "")}
 
 
 def _numbers(one: Mapping[str, Any], runs: Sequence[Run], measures: Sequence[str]) -> Note:
@@ -258,13 +254,9 @@ def _slopes(rows: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> list[
         same = [e["values"] for e in rows if str(e.get("kind", "")) == kind]
         for x in (*measures, SHARPNESS):
             for y in (*DIVERSITIES, "diversity"):
-                pairs = [(v[x], v[y]) for v in same if _is_number(v.get(x)) and _is_number(v.get(y))]
+                pairs = [(v[x], v[y]) for v in same if fits(v.get(x), float) and fits(v.get(y), float)]
                 if len(pairs) > 2:  # two points have a slope, and no error
                     e = slope(*zip(*pairs, strict=True))
                     low, high = slope_interval(e)
                     slopes.append({"kind": kind, "x": x, "y": y, "slope": e.value, "low": low, "high": high, "n": e.n})
     return slopes
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

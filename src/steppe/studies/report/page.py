@@ -48,7 +48,7 @@ def write(store: Path, out: Path, results: Findings | None = None) -> Path:
     return out
 
 
-def html(made: Content) -> str:
+def html(data: Content) -> str:
     """Render the page of a `content`."""
     from jinja2 import Environment
     from markupsafe import Markup
@@ -56,13 +56,13 @@ def html(made: Content) -> str:
     script = program()
     source, packed = plotly_source()
     values: dict[str, Any] = {
-        "title": made["title"],
+        "title": data["title"],
         "version": __version__,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "policy": policy([script, source], live=bool(made.get("live"))),
+        "policy": policy([script, source], live=bool(data.get("live"))),
         "style": Markup(_text("page.css")),
         "script": Markup(script),
-        "data": Markup(embedded(made)),
+        "data": Markup(embedded(data)),
         "plotly": Markup(packed),
     }
     return Environment(autoescape=True).from_string(_text("page.html")).render(values)

@@ -128,13 +128,7 @@ def granulated(x: ArrayLike, y: ArrayLike, settings: Settings) -> Granulated:
         the setting. A setting without such a pair has psi nan and is left out of the mean.
 
     """
-    a, b = (np.asarray(v, dtype=np.float64) for v in (x, y))
-    known = np.isfinite(a) & np.isfinite(b)
-    for name, column in settings.items():
-        if len(column) != len(a):
-            raise ValueError(f"each run has one value of {name}: there are {len(a)} runs and {len(column)} values")
-    a, b = a[known], b[known]
-    axes = [codes[known] for codes in codes_of(settings.values())]
+    a, b, known, axes = _complete_runs(x, y, settings)
     psi, contexts, counts = {}, {}, {}
     for axis, name in enumerate(settings):
         context = contexts_of(axes, axis)
@@ -171,12 +165,9 @@ def environments(
         A tie of the measure counts as half an error. Of more than 16 runs with equal settings, 16 are picked at random.
 
     """
-    a, b = (np.asarray(v, dtype=np.float64) for v in (x, y))
-    known = np.isfinite(a) & np.isfinite(b)
+    a, b, known, axes = _complete_runs(x, y, settings)
     noise = np.asarray(resolution, dtype=np.float64)
     noise = noise if noise.ndim == 0 else np.nan_to_num(noise[known])
-    a, b = a[known], b[known]
-    axes = [codes[known] for codes in codes_of(settings.values())]
     results, too_few, unresolved = [], 0, 0
     for axis, name in enumerate(settings):
         levels = int(axes[axis].max(initial=0)) + 1
@@ -217,12 +208,22 @@ def effect(x: Column, setting: str, column: NDArray[Any], labels: ArrayLike | No
         return row
     numbers = np.array([float(v) for v in column[known]])
     counted = pairs(values, numbers)
-    row = replace(
-        row, tau=counted.tau_a, tau_ceiling=(counted.all - counted.tied_y) / counted.all if counted.all else nan
-    )
-    groups = None if labels is None else np.asarray(labels)[known]
-    several = groups is not None and len(np.unique(groups)) > 1
-    return replace(row, within=pairs(values, numbers, groups).tau_a) if several else row
+    ceiling = (counted.all - counted.tied_y) / counted.all if counted.all else nan
+    groups = np.zeros(len(values)) if labels is None else np.asarray(labels)[known]
+    within = pairs(values, numbers, groups).tau_a if len(np.unique(groups)) > 1 else nan
+    return replace(row, tau=counted.tau_a, tau_ceiling=ceiling, within=within)
+
+
+def _complete_runs(
+    x: ArrayLike, y: ArrayLike, settings: Settings
+) -> tuple[Floats, Floats, NDArray[np.bool_], list[Ints]]:
+    """Measure and target of the runs that have both, which runs these are, and the codes of their settings."""
+    a, b = (np.asarray(v, dtype=np.float64) for v in (x, y))
+    known = np.isfinite(a) & np.isfinite(b)
+    for name, column in settings.items():
+        if len(column) != len(a):
+            raise ValueError(f"each run has one value of {name}: there are {len(a)} runs and {len(column)} values")
+    return a[known], b[known], known, [codes[known] for codes in codes_of(settings.values())]
 
 
 def neighbours(context: Ints, values: Ints) -> tuple[Ints, Ints]:
@@ -237,7 +238,7 @@ def codes_of(columns: Iterable[Sequence[Any] | NDArray[Any]]) -> list[Ints]:
     codes = []
     for column in columns:
         code: dict[str, int] = {}
-        codes.append(ranks([code.setdefault(repr(v), len(code)) for v in column]))
+        codes.append(np.array([code.setdefault(repr(v), len(code)) for v in column], dtype=np.int64))
     return codes
 
 

@@ -11,7 +11,6 @@ compared, each at its own learning rate. p and interval come from the same Stude
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,11 +19,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..table import Run, Table
-from .clusters import SEEDS
-from .family import LEVEL
+from ..table import Run, Table, word
 from .kendall import Floats, Ints, ranks
-from .predictions import CONFIDENCE, POWER, not_shown
+from .permutation import SEEDS
+from .predictions import CONFIDENCE, LEVEL, POWER, not_shown
 
 Verdict = Literal["better", "worse", "no difference seen", "cannot tell"]
 
@@ -141,27 +139,26 @@ def contest(table: Table, targets: Sequence[str], tuned: Sequence[str] = ()) -> 
     rows: dict[str, dict[tuple[str, str], int | None]] = {name: {} for name in order}
     for i, (name, key) in enumerate(zip(names, keys, strict=True)):
         rows[name][key] = None if key in rows[name] else i  # runs that nothing tells apart have no partner
-    made = []
+    comparisons = []
     for target in targets:
         values = table.target(target).values
         for name in (n for n in order if n != reference):
-            pairs = [(a, rows[reference].get(key), key[0]) for key, a in rows[name].items()]
-            both = [(a, b, key) for a, b, key in pairs if a is not None and b is not None]
-            both = [(a, b, key) for a, b, key in both if isfinite(values[a]) and isfinite(values[b])]
-            made.append(_comparison(table, (name, reference, target), values, both))
-    return Contest(reference, note, made)
+            partners = ((a, rows[reference].get(key), key[0]) for key, a in rows[name].items())
+            pairs = [(a, b, key) for a, b, key in partners if a is not None and b is not None]
+            pairs = [(a, b, key) for a, b, key in pairs if isfinite(values[a]) and isfinite(values[b])]
+            comparisons.append(_comparison(table, (name, reference, target), values, pairs))
+    return Contest(reference, note, comparisons)
 
 
 def contenders(table: Table) -> list[str]:
     """Each run's method, or strategy of an ensemble, with the options that differ between runs of the same one."""
-    options = [{k: v for k, v in _own(run).items() if v is not None} for run in table.runs]
-    methods = [_method(run) for run in table.runs]
+    methods, options = [_method(run) for run in table.runs], [_own(run) for run in table.runs]
     values: dict[tuple[str, str], set[str]] = {}
     for method, own in zip(methods, options, strict=True):
         for key in {k for m, o in zip(methods, options, strict=True) if m == method for k in o}:
             values.setdefault((method, key), set()).add(repr(own.get(key)))
     return [
-        " ".join([m, *(f"{k}={_word(v)}" for k, v in own.items() if len(values[m, k]) > 1)])
+        " ".join([m, *(f"{k}={word(v)}" for k, v in own.items() if len(values[m, k]) > 1)])
         for m, own in zip(methods, options, strict=True)
     ]
 
@@ -171,13 +168,11 @@ def _method(run: Run) -> str:
 
 
 def _own(run: Run) -> dict[str, Any]:
+    """The options of a run's method or strategy."""
     more = run.setting("method_options")
-    of_strategy = {name: run.setting(name) for name in OF_STRATEGIES}
-    return {"rho": run.setting("rho"), **(more if isinstance(more, Mapping) else {}), **of_strategy}
-
-
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    own = {"rho": run.setting("rho"), **(more if isinstance(more, Mapping) else {})}
+    own |= {name: run.setting(name) for name in OF_STRATEGIES}
+    return {name: value for name, value in own.items() if value is not None}
 
 
 def _keys(table: Table, tuned: Sequence[str]) -> list[tuple[str, str]]:
@@ -245,8 +240,7 @@ def student(difference: float, error: float, freedom: int) -> tuple[float, float
 
 
 def _mean(table: Table, rows: Ints, name: str) -> float:
-    values = [table.runs[i].meta.get(name, nan) for i in rows]
-    return float(np.mean(values)) if values else nan
+    return float(np.mean([table.runs[i].meta.get(name, nan) for i in rows]))
 
 
 def _warning(table: Table, name: str, reference: str, ours: Ints, theirs: Ints) -> str:
@@ -266,11 +260,8 @@ def _warning(table: Table, name: str, reference: str, ours: Ints, theirs: Ints) 
 
 def _training(table: Table, rows: Ints, name: str, test: str, gap: str) -> float:
     """A mean over runs of a number of the training rows: as it is stored, or the one on test rows minus the gap."""
-    values = []
-    for i in rows:
-        t = table.runs[i].targets
-        values.append(t.get(name, t.get(test, nan) - t.get(gap, nan)))
-    return float(np.mean(values))
+    targets = [table.runs[i].targets for i in rows]
+    return float(np.mean([t.get(name, t.get(test, nan) - t.get(gap, nan)) for t in targets]))
 
 
 def concluded(c: Comparison, *, rejected: bool, tests: int, level: float) -> Comparison:

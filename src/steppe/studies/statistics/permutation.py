@@ -1,16 +1,30 @@
-"""Permutation tests of measures against a target, with bounds on what the draw of permutations does to p-values."""
+"""Permutation tests of measures against a target, and the jackknife; both over configurations, not over runs.
+
+The seeds of one configuration are not independent observations of a relation between runs, so a configuration is what
+is exchanged and what is left out. Under the hypothesis of no relation, the targets of a configuration, all its seeds as
+one block, are independent of its measures; blocks of equal size are exchangeable. A permutation therefore moves whole
+blocks, seed by seed in order, among configurations with the same number of seeds (and, for pairs within groups, in the
+same group). Configurations that are alone with their number of seeds stay where they are, which costs power, not
+validity.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from itertools import permutations, product
+from math import factorial, prod, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .clusters import BATCH, MAX_EXACT, Permutations
+from ..table import Table
 from .kendall import Floats, Ints, ranks
+
+SEEDS = ("seed", "seeds")  # the settings in which runs, or ensembles, of one configuration differ
+ALL_SEEDS = (*SEEDS, "data_seed")  # the same where rows set aside and wrong labels may differ too
+MAX_EXACT = 50_000  # permutations up to which all are enumerated: 8 configurations have 40 320
+BATCH = 2_000  # random permutations at a time
 
 FIRST = 10_000  # permutations that every test draws: p is then known to about 0.01
 MAX_DRAWS = 500_000  # permutations of a test whose p-value lies close to the level that decides
@@ -22,7 +36,93 @@ LARGE = 500  # runs: larger pools draw fewer permutations at a time
 SEEN = 10  # how often a sample has to show the largest score for its share to be an estimate
 CERTAIN = 3.29  # normal quantile of 99.9 %: how certain a bound on a p-value is
 
+Blocks = list[Ints]  # per class of exchangeable configurations, their rows: one line per configuration
 Scores = Callable[[Ints], Floats]  # of permuted rows (one permutation per line): one line of scores per measure
+
+
+def configurations(table: Table) -> Ints:
+    """Each run's configuration, as integers from 0: runs that differ in their seed alone have the same one.
+
+    Runs that do not differ in their seed either, such as checkpoints without a configuration, are each their own.
+    """
+    paths = [path for path in table.settings() if path not in SEEDS]
+    keys = [repr([run.setting(p) for p in paths] + sorted(map(repr, run.groups.items()))) for run in table.runs]
+    seeds: dict[str, list[str]] = {}
+    for key, run in zip(keys, table.runs, strict=True):
+        seeds.setdefault(key, []).append(repr([run.setting(name) for name in SEEDS]))
+    repeated = {key for key, values in seeds.items() if len(set(values)) < len(values)}
+    code: dict[tuple[str, int], int] = {}
+    names = ((key, i if key in repeated else -1) for i, key in enumerate(keys))
+    return np.array([code.setdefault(name, len(code)) for name in names], dtype=np.int64)
+
+
+class Clusters:
+    """What is exchanged and left out in a comparison of runs within groups.
+
+    These are configurations. The seeds of a configuration that is alone in its group are compared with one another
+    only, and are exchangeable: each of its runs is then a cluster. A comparison of all runs has one group.
+    """
+
+    def __init__(self, configuration: Ints, group: Ints) -> None:
+        self.group, self.strata = group, len(np.unique(group))
+        code = configuration.copy()
+        for one in np.unique(group):
+            rows = np.flatnonzero(group == one)
+            if len(np.unique(configuration[rows])) == 1:
+                code[rows] = -1 - rows
+        self.code = ranks(code)
+        self.count = len(np.unique(self.code))
+
+    def blocks(self) -> Blocks:
+        """Classes of exchangeable clusters, with rows in the order of the table."""
+        classes: dict[tuple[int, ...], list[Ints]] = {}
+        for code in range(self.count):
+            rows = np.flatnonzero(self.code == code)
+            classes.setdefault(tuple(self.group[rows].tolist()), []).append(rows)  # as many runs in the same groups
+        return [np.stack(rows) for rows in classes.values()]
+
+    def left_out(self) -> NDArray[np.bool_]:
+        """One line per cluster: the rows without it."""
+        lines: NDArray[np.bool_] = np.arange(self.count)[:, None] != self.code
+        return lines
+
+
+class Permutations:
+    """The permutations of n rows that move exchangeable blocks of rows; random ones are a function of the seed."""
+
+    def __init__(self, blocks: Blocks, n: int, seed: int) -> None:
+        self.blocks, self.n, self.seed = blocks, n, seed
+        self.count = prod(factorial(len(block)) for block in blocks)
+
+    def all(self) -> Ints:
+        """All permutations, one per line."""
+        orders = product(*(permutations(range(len(block))) for block in self.blocks))
+        return self._rows([np.array(part) for part in zip(*orders, strict=True)])
+
+    def batch(self, number: int) -> Ints:
+        """`BATCH` random permutations, one per line: a function of the blocks, the seed and the number of the batch.
+
+        Philox is counter-based, and the order of its raw integers is the permutation: the same on every machine.
+        """
+        streams = (np.random.Philox(key=self.seed, counter=[0, 0, i, number]) for i in range(len(self.blocks)))
+        raw = (s.random_raw((BATCH, len(b))) for s, b in zip(streams, self.blocks, strict=True))
+        return self._rows([np.argsort(r, kind="stable") for r in raw])
+
+    def _rows(self, orders: Sequence[Ints]) -> Ints:
+        rows = np.broadcast_to(np.arange(self.n), (len(orders[0]), self.n)).copy()
+        for block, order in zip(self.blocks, orders, strict=True):
+            rows[:, block.reshape(-1)] = block[order].reshape(len(order), -1)
+        return rows
+
+
+def jackknife_error(without: Floats) -> float:
+    """The jackknife's standard error from the statistics without one configuration each (Tukey 1958).
+
+    It is at least 1 / 2k for k configurations: as if one configuration had an eighth of its pairs the other way round.
+    A perfect order would otherwise have no error at all.
+    """
+    k = len(without)
+    return max(float(np.sqrt((k - 1) / k * ((without - without.mean()) ** 2).sum())), 1 / (2 * k))
 
 
 def tau_scores(sign_x: NDArray[np.float32], y: Floats) -> Scores:
@@ -47,25 +147,12 @@ def share_scores(inside: NDArray[np.bool_], order: Floats) -> Scores:
 
 @dataclass
 class PermutationTest:
-    """The two-sided test of the scores of several measures against one target.
+    """The two-sided test of the scores of several measures against one target."""
 
-    Parameters
-    ----------
-    observed : array
-        The score of each measure.
-    scores : callable
-        Scores of permuted rows.
-    permutations : Permutations
-        Of the runs.
-    normal : bool
-        Whether scores are normal under permutation, so that only their spread is estimated.
-
-    """
-
-    observed: Floats
+    observed: Floats  # the score of each measure
     scores: Scores
     permutations: Permutations
-    normal: bool
+    normal: bool  # scores are normal under permutation: only their spread is estimated
 
     def __post_init__(self) -> None:
         m = len(self.observed)

@@ -8,12 +8,12 @@
   one (Cliff 1993).
 
 Positive values mean that flatter runs have a lower target. Intervals leave out one configuration at a time (the
-jackknife, with Student's t), p-values permute configurations (`clusters`).
+jackknife, with Student's t), p-values permute configurations (`permutation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import asin, ceil, isfinite, nan, pi, sin, sqrt
 from typing import Literal, get_args
@@ -22,9 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..table import Table
-from .clusters import Clusters, Permutations, configurations, jackknife_error
 from .kendall import Floats, Ints, Signs, ranks, same_group, signs
-from .permutation import NORMAL, PermutationTest, Scores, share_scores, tau_scores
+from .permutation import (
+    NORMAL,
+    Clusters,
+    Permutations,
+    PermutationTest,
+    Scores,
+    configurations,
+    jackknife_error,
+    share_scores,
+    tau_scores,
+)
 
 Hypothesis = Literal["strong", "within groups", "weak"]
 Verdict = Literal["predicts", "predicts the opposite", "no sign of it", "cannot tell"]
@@ -33,6 +42,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = get_args(Hypothesis)
 # At 0.5 three of four pairs are in order. The paper names no number for "highly correlated"; it calls 0.30 low.
 RELEVANT = 0.5
 CONFIDENCE = 0.95
+LEVEL = 0.05  # the chance that a study without any relation shows any verdict
 POWER = 0.8  # of the smallest detectable tau (Cohen 1988)
 FLATTEST = 0.1  # the share of runs that counts as the flattest
 FEWEST = 3  # runs on either side of the weak hypothesis: the mean of fewer does not generalise
@@ -134,9 +144,7 @@ class Relations:
 def relations(table: Table, measures: Sequence[str], targets: Sequence[str], seed: int) -> Iterator[Relations]:
     """All hypotheses on all measures and targets, measures with the same runs together."""
     codes, labels = configurations(table), table.labels()
-    group = ranks(labels)
-    hypotheses = [h for h in HYPOTHESES if h != "within groups" or len(np.unique(group)) > 1]
-    shared: dict[bytes, dict[bool, _Design]] = {}
+    hypotheses = [h for h in HYPOTHESES if h != "within groups" or len(np.unique(labels)) > 1]
     for target in targets:
         y = table.target(target).values
         by_rows: dict[bytes, list[str]] = {}
@@ -145,32 +153,16 @@ def relations(table: Table, measures: Sequence[str], targets: Sequence[str], see
             by_rows.setdefault(present.tobytes(), []).append(measure)
         for key, names in by_rows.items():
             rows = np.flatnonzero(np.frombuffer(key, dtype=bool))
-            if key not in shared:
-                designs = (_Design.of(codes[rows], g, seed) for g in (np.zeros(len(rows), dtype=np.int64), group[rows]))
-                shared[key] = dict(zip((False, True), designs, strict=True))
             size = max(1, int(MAX_SIGNS / max(len(rows), 1) ** 2))
             for part in (names[i : i + size] for i in range(0, len(names), size)):
                 x = np.stack([table.measure(name).values[rows] for name in part])
-                pool = _Pool(part, target, x, y[rows], codes[rows], labels[rows], len(y), shared[key])
+                pool = _Pool(part, target, x, y[rows], codes[rows], labels[rows], len(y), seed)
                 yield from (pool.relations(hypothesis) for hypothesis in hypotheses)
 
 
 @dataclass(frozen=True)
-class _Design:
-    """The clusters of some runs and their permutations, which all measures and targets of these runs share."""
-
-    clusters: Clusters
-    permutations: Permutations
-
-    @classmethod
-    def of(cls, configuration: Ints, group: Ints, seed: int) -> _Design:
-        clusters = Clusters(configuration, group)
-        return cls(clusters, Permutations(clusters.blocks(), len(group), seed))
-
-
-@dataclass(frozen=True)
 class _Pool:
-    """Measures (one line each) and a target over the same runs; designs over all runs, and within groups."""
+    """Measures (one line each) and a target over the same runs, of a table with `total` runs."""
 
     measures: Sequence[str]
     target: str
@@ -178,8 +170,8 @@ class _Pool:
     y: Floats
     configuration: Ints
     labels: NDArray[np.str_]
-    of: int
-    designs: Mapping[bool, _Design]
+    total: int
+    seed: int
 
     def relations(self, hypothesis: Hypothesis) -> Relations:
         return self._weak() if hypothesis == "weak" else self._taus(hypothesis)
@@ -187,17 +179,16 @@ class _Pool:
     def _finding(self, i: int, hypothesis: Hypothesis, tau: float, without: Floats, pairs: int, strata: int) -> Finding:
         n, k = len(self.y), len(np.unique(self.configuration))
         row = (self.measures[i], self.target, hypothesis, tau, *interval(tau, without, strata))
-        return Finding(*row, n, self.of - n, k, pairs)
+        return Finding(*row, n, self.total - n, k, pairs)
 
-    def _test(self, observed: Sequence[float], scores: Scores, hypothesis: Hypothesis) -> PermutationTest:
-        design = self.designs[hypothesis == "within groups"]
-        normal = hypothesis != "weak" and design.clusters.count >= NORMAL
-        return PermutationTest(np.array(observed), scores, design.permutations, normal)
+    def _test(self, observed: Sequence[float], scores: Scores, clusters: Clusters, normal: bool) -> PermutationTest:
+        permutations = Permutations(clusters.blocks(), len(self.y), self.seed)
+        return PermutationTest(np.array(observed), scores, permutations, normal and clusters.count >= NORMAL)
 
     def _taus(self, hypothesis: Hypothesis) -> Relations:
         """Tau over all pairs, or over pairs within groups."""
         n, within = len(self.y), hypothesis == "within groups"
-        clusters = self.designs[within].clusters
+        clusters = Clusters(self.configuration, ranks(self.labels) if within else np.zeros(n, dtype=np.int64))
         compared = same_group(clusters.group, n).astype(np.int8)
         sign_y = signs(self.y) * compared
         findings, scores, sign_x = [], [], [signs(x) for x in self.x]
@@ -209,7 +200,7 @@ class _Pool:
         if not compared.any():
             return Relations(findings, None)
         matrices = np.stack([(sign * compared).astype(np.float32) for sign in sign_x])
-        return Relations(findings, self._test(scores, tau_scores(matrices, self.y), hypothesis))
+        return Relations(findings, self._test(scores, tau_scores(matrices, self.y), clusters, normal=True))
 
     def _by_group(self, agree: Signs) -> tuple[GroupTau, ...]:
         rows = []
@@ -226,7 +217,9 @@ class _Pool:
     def _weak(self) -> Relations:
         """The flattest runs against the rest."""
         order = -signs(self.y).astype(np.float64)  # [i, j]: whether j has a higher target than i
-        left_out, n = self.designs[False].clusters.left_out(), len(self.y)
+        n = len(self.y)
+        clusters = Clusters(self.configuration, np.zeros(n, dtype=np.int64))
+        left_out = clusters.left_out()
         of_cluster = np.stack([order[:, ~kept].sum(1) for kept in left_out]) if n else np.zeros((0, 0))
         inside = np.stack([flattest(x) for x in self.x])
         total, findings, observed = order.sum(1), [], []
@@ -249,7 +242,7 @@ class _Pool:
             observed.append(score)
         if not any(f.pairs for f in findings):
             return Relations(findings, None)
-        return Relations(findings, self._test(observed, share_scores(inside, total), "weak"))
+        return Relations(findings, self._test(observed, share_scores(inside, total), clusters, normal=False))
 
 
 def flattest(x: Floats) -> NDArray[np.bool_]:

@@ -35,10 +35,10 @@ def p_words(p: float) -> str:
     return f"p {chance(p)}" if p < 1e-4 else f"p = {chance(p)}"
 
 
-def listed(words: Iterable[str]) -> str:
+def listed(words: Iterable[str], conjunction: str = "and") -> str:
     """'a', 'a and b', or 'a, b and c'."""
     *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{', '.join(most)} {conjunction} {last}" if most else last
 
 
 def numbers_of(f: Finding) -> str:
@@ -83,15 +83,14 @@ def power_of(f: Finding) -> str:
 def of_measure(measure: str, rows: Sequence[Finding]) -> str:
     """One sentence per measure, by the strong hypothesis; others are named where they have a verdict."""
     parts = []
+    mine = [f for f in rows if f.measure == measure]
     for verdict, words in VERDICT_WORDS.items():
-        chosen = [f for f in rows if f.hypothesis == "strong" and f.verdict == verdict]
-        if chosen:
-            parts.append(f"{words} {listed(_with_tau(f) for f in chosen)}")
-    for hypothesis, words in (("within groups", "within groups"), ("weak", "by its flattest runs")):
+        chosen = [_with_tau(f) for f in mine if f.hypothesis == "strong" and f.verdict == verdict]
+        parts += [f"{words} {listed(chosen)}"] if chosen else []
+    for hypothesis, where in (("within groups", "within groups"), ("weak", "by its flattest runs")):
         for verdict in ("predicts", "predicts the opposite"):
-            targets = [f.target for f in rows if f.hypothesis == hypothesis and f.verdict == verdict]
-            if targets:
-                parts.append(f"{words}, {VERDICT_WORDS[verdict]} {listed(targets)}")
+            targets = [f.target for f in mine if f.hypothesis == hypothesis and f.verdict == verdict]
+            parts += [f"{where}, {VERDICT_WORDS[verdict]} {listed(targets)}"] if targets else []
     return f"{measure} {'; '.join(parts)}."
 
 
@@ -116,7 +115,8 @@ def of_study(rows: Sequence[Finding], runs: int, configurations: int) -> str:
         return f"There is nothing to correlate yet: {runs} runs count."
     targets = list(dict.fromkeys(f.target for f in strong))
     parts = []
-    for verdict, words in (("predicts", "predicts"), ("predicts the opposite", "predicts the opposite for")):
+    for verdict in ("predicts", "predicts the opposite"):
+        words = VERDICT_WORDS[verdict]
         by_names: dict[tuple[str, ...], list[str]] = {}  # targets of the same measures stand together
         for target in targets:
             names = tuple(f.measure for f in strong if f.target == target and f.verdict == verdict)
@@ -129,19 +129,12 @@ def of_study(rows: Sequence[Finding], runs: int, configurations: int) -> str:
         able = [f.smallest_detectable_tau for f in open_ if isfinite(f.smallest_detectable_tau)]
         limit = f"they show a tau of {min(able):.2f} or more" if able else "no tau could be significant with so few"
         return f"{pool} cannot tell whether sharpness predicts {listed(targets)}: {limit}."
-    rest = []
-    if none:
-        rest.append(f"no sign of it in {len(none)} of {len(strong)} combinations of measure and target")
-    if open_:
-        rest.append(f"{pool} cannot tell in {len(open_)} of {len(strong)}")
+    rest = [f"no sign of it in {len(none)} of {len(strong)} combinations of measure and target"] if none else []
+    rest += [f"{pool} cannot tell in {len(open_)} of {len(strong)}"] if open_ else []
     others = f"{'otherwise ' if parts else ''}{' and '.join(rest)}"
     if not parts:
-        return f"No measure predicts {_or(targets)} here: {others}."
+        return f"No measure predicts {listed(targets, 'or')} here: {others}."
     return f"{'; '.join(parts)}{'; ' + others if rest else f' ({pool})'}."
-
-
-def _or(words: Sequence[str]) -> str:
-    return listed(words).replace(" and ", " or ")
 
 
 def of_comparison(c: Comparison) -> str:
