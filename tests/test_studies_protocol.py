@@ -15,6 +15,7 @@ from studies_cells import BASE, contents, tiny
 from steppe.studies.cell import Cell, cells
 from steppe.studies.engines import Serial
 from steppe.studies.plan import Study
+from steppe.studies.report.contents import content
 from steppe.studies.result import study_result
 from steppe.studies.run import open_tasks, run
 from steppe.studies.selection import choices, planned_cells, previewed_cells, selection_words, tuned_settings
@@ -201,6 +202,9 @@ def test_both_stages_run_resume_and_measure_the_final_runs_only(tmp_path: Any) -
         runs = {r.key: r for r in store.table().runs}
         assert {bool(runs[c.key].measures) for c in planned_cells(made, store.table()) if c.stage == "final"} == {True}
         assert not any(runs[c.key].measures for c in cells(made))
+        page = content(store)
+        assert page["runs"]["admitted"].count(True) == 6  # a page that computes its own findings counts the same runs
+        assert page["findings"] == content(store, result.findings)["findings"]
     (table,) = result.tables
     assert [(e.row, e.n) for e in table.entries] == [("SGD", 3), ("sam", 3)]
     before = contents(made)

@@ -59,8 +59,10 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
     study = study if isinstance(study, Mapping) else {}
     table = _planned(store.table(), study)
     rules = [Rule.of(rule) for rule in study.get("admission") or []]
-    admitted = [counts(run, rules) if run.state == "done" else None for run in table.runs]
-    counted = table.where(lambda run: counts(run, rules))
+    final = study.get("final")  # keys, in a study with `select`: runs of its sweep choose settings and do not count
+    counted = table.where(lambda run: counts(run, rules) and (final is None or run.key in final))
+    keys = {run.key for run in counted.runs}
+    admitted = [run.key in keys if run.state == "done" else None for run in table.runs]
     settings = _settings(table, study.get("groups") or ())
     targets, measures = (in_order(study.get(k), getattr(table, k)) for k in ("targets", "measures"))
     if results is None:
@@ -269,10 +271,11 @@ def _making(
 ) -> list[Content]:
     """How the numbers were made: the study, its settings, and the versions that computed it."""
     share = f"{len(counted)} of {sum(run.state == 'done' for run in table.runs)} finished runs"
+    which = " and ".join(map(str, rules)) or "without an admission rule"
     rows: list[tuple[str, Any]] = [
         ("store", store.path.name),
         ("page written", datetime.now(UTC).isoformat(timespec="seconds")),
-        ("runs that count", f"{share}, {' and '.join(map(str, rules)) or 'without an admission rule'}"),
+        ("runs that count", ", ".join([share, *(["without those of the sweep"] if "final" in study else []), which])),
         ("groups", ", ".join(dict.fromkeys(name for run in table.runs for name in run.groups)) or "none"),
         ("errors", "one standard error; for measures, from independent draws"),
         ("costs", "passes over the measured rows: losses (forward only), gradients, Hessian-vector products"),

@@ -11,7 +11,7 @@ function showRun(i) {
   const pair = (name, ...value) => el("tr", {}, el("th", { scope: "row" }, name), el("td", { class: "number" }, ...value));
   const body = el("div", { class: "body" });
   if (runs.errors[i]) body.append(el("p", {}, el("span", { class: "state failed" }, "failed"), " ", runs.errors[i]));
-  if (runs.admitted[i] === false) body.append(el("p", {}, stateWord(i), " by the study's admission rule: statistics do not include this run."));
+  if (runs.admitted[i] === false) body.append(el("p", {}, stateWord(i), ": statistics do not include this run. It is one of the sweep that chose settings, or outside the study's admission rule."));
   const filled = (title, list) => { if (list.length) body.append(el("h3", {}, title), rows(list)); };
   filled("Settings that differ between runs", settings.map((s) => pair(s.name, word(s.values[i]))));
   filled("Generalisation", targets.map((t) => pair(t.name, ...withError(t.values[i], t.errors[i], t.percent ? percent : precise))));

@@ -23,7 +23,7 @@ function drawTitle() {
   if (methods) facts.push(count(levels(methods.values).length, "method"));
   facts.push(count(measures.length, "measure"), count(targets.filter((t) => t.asked).length, "target"));
   const left = runs.admitted.filter((a) => a === false).length;
-  if (left) facts.push(`${left} excluded by the admission rule`);
+  if (left) facts.push(`${left} not counted`);
   byId("facts").textContent = facts.join(" · ");
   byId("sentence").textContent = state.data.findings.sentence;
 }
