@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from steppe.cli import main
 from steppe.cli.entry import COMMANDS, command
-from steppe.cli.errors import UsageError
 from steppe.cli.options import Parsed, parse
+from steppe.cli.output import UsageError
 from steppe.training.config import Config
 
 ROOT = Path(__file__).parents[1]
@@ -87,7 +87,7 @@ def test_defaults_are_those_of_the_configuration() -> None:
     asked = parse(command("train"), [])
     assert isinstance(asked, Parsed)
     assert asked.of(Config) == Config()
-    assert set(asked.sources.of.values()) == {"default"}
+    assert set(asked.sources.values()) == {"default"}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_flags_go_before_the_file_and_the_file_before_defaults(
         if key == "model_options" and key in by_flag:
             wanted = by_flag[key]  # a mapping replaces the file's
         assert asked.values[key] == wanted, key
-        assert asked.sources.of[key] == ("flag" if key in by_flag else str(file) if key in in_file else "default")
+        assert asked.sources[key] == ("flag" if key in by_flag else str(file) if key in in_file else "default")
 
 
 def test_a_piece_of_a_mapping_is_added_to_the_files(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_wrong_files_are_refused(tmp_path: Path, text: str, said: str, capsys: p
 
 def test_other_things_than_files_of_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "large").write_bytes(b" " * (1 << 21))
+    (tmp_path / "large").write_bytes(b" " * (1 << 23))
     for name, code, said in [("bytes", 2, "UTF-8"), ("large", 2, "bytes"), (".", 2, "folder"), ("none", 1, "no file")]:
         assert main(["train", "--config", str(tmp_path / name)]) == code
         assert said in capsys.readouterr().err

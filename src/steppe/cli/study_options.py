@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import UsageError, usage_errors
-from .option_files import read_mapping
+from .options import read_mapping
+from .output import UsageError, usage_errors
 
 if TYPE_CHECKING:
     from ..studies.cell import Cell
@@ -53,6 +55,17 @@ class Engine:
     """import any code that folders of the pool name as their model, not only the `model` in base"""
     progress: bool | None = None
     """a bar on a terminal, one line per cell elsewhere; defaults to the bar, and to nothing elsewhere"""
+
+
+@contextmanager
+def invalid_is_usage() -> Iterator[None]:
+    """Turn errors about a study's file into usage errors."""
+    from ..studies.check import InvalidStudy
+
+    try:
+        yield
+    except InvalidStudy as error:
+        raise UsageError(str(error)) from error
 
 
 def study_of(which: Which, engine: Engine | None = None) -> Study:
@@ -103,9 +116,8 @@ def _folder_is_no_file(folder: Path) -> UsageError:
     if not (folder / STORE).exists():
         hint = folder_hint(folder) or "`steppe study init` writes one"
         return UsageError(f"{folder} is a folder, and this command needs a study's YAML file. {hint}")
-    file = file_of(folder)
-    name = str(file) if file is not None else BUILT_IN if folder.name == BUILT_IN else None
-    if name is None:
+    name = str(file_of(folder) or (BUILT_IN if folder.name == BUILT_IN else ""))
+    if not name:
         return UsageError(f"{folder} is a study's folder, and this command needs the study's YAML file")
     out = "" if folder == Path("studies") / Path(name).stem else f" --out {folder}"
     return UsageError(f"{folder} is a study's folder, and this command needs the study's file: give {name}{out}")

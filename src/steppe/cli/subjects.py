@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from .._util.checkpoints import load_into, read_checkpoint
 from ..data.registry import CHOICES, declared
 from ..training.config import Config, refuse_unknown
-from .errors import UsageError, usage_errors
 from .options import flag_of
+from .output import UsageError, usage_errors
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,7 +10,7 @@ from typing import Any
 
 from .._util.untrusted import from_json
 from ..studies.selection import previewed_cells
-from ..theory.result import RUN
+from ..theory.registry import RUN
 from .recipe import BUDGETS, names, recipe
 from .records import RECORDS, read_records
 

@@ -27,7 +27,7 @@ from ..core.vector import Vector
 from ..measures import Curvature, Objective
 from ..optim.build import build
 from .panels import Panel, dots, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 from .small_radius import images, network
 
 SHARE = 0.7  # of a batch, for training: section 3.3

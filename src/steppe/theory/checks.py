@@ -11,7 +11,7 @@ from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from . import sharpbalance as sb
 from .panels import Panel, line, picture
 from .quadratic import Array, ascent, ball_maximum
-from .result import Result, Settings
+from .registry import Result, Settings
 from .simulation import Draws, Protocol, draw
 from .wishart import Phi, Wishart, contraction
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .._util.colours import BLUE
 from .panels import Panel, dots, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 
 # -- closed forms -----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import numpy as np
 from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from . import sharpbalance as sb
 from .panels import Panel, dots, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 from .simulation import Measured, Protocol, draw
 
 Row = dict[str, Any]

@@ -29,7 +29,7 @@ from ..methods.sa_sam import SASAM, SASGD
 from ..methods.sam import SAM, Plain
 from ..optim.engine import SharpnessAware
 from .panels import Panel, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 from .small_radius import images, network
 from .universal import Quadratic
 

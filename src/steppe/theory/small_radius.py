@@ -23,7 +23,7 @@ from ..core.metric import Elementwise, Metric
 from ..data.built_in import digits
 from ..measures import AverageCase, AverageLimit, CurvatureLimit, Measure, Objective, SlopeLimit, WorstCase
 from .panels import Panel, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 
 MAGNITUDE = Elementwise(eta=0.0, everywhere=True)  # T = |w|, as in the propositions
 

@@ -15,7 +15,7 @@ from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple, exponential
 from ..measures import Objective, SecondOrder
 from .panels import Panel, dots, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 
 F64 = torch.float64
 

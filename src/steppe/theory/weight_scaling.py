@@ -22,7 +22,7 @@ from .._util.colours import BLUE, GREEN, ORANGE
 from ..measures import Objective
 from ..measures.registry import measure_by_name
 from .panels import Panel, dots, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ..core.triple import DETERMINANT, Hypercube
 from ..methods.universal import UniversalSAM, det_sam, frob_sam, trace_sam
 from ..optim.engine import SharpnessAware
 from .panels import Panel, dots, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 
 # The curvatures a(s) and b(s) across the valley, as coefficients of 1, s, s^2: positive for every s. Their sum of
 # squares has its minimum at -0.32, their sum at 0 and their product at 0.77.
