@@ -14,27 +14,12 @@ from .._util.terminal import complain, say
 from .options import REGISTRY, Command, Common, parse
 from .output import FAILED, MISUSED, UsageError, debugging, print_output, report_error, usage_errors
 
-COMMANDS: Mapping[str, str] = {  # in the order of the help page, with the module of each
-    "train": "train",
-    "measure": "measure",
-    "landscape": "landscape",
-    "ensemble": "ensemble",
-    "reproduce": "reproduce",
-    "theory": "theory",
-    "study init": "study",
-    "study run": "study",
-    "study status": "study",
-    "study report": "study",
-    "study add-measure": "study",
-    "report serve": "study",
-    "data get": "data",
-    "data check": "data",
-    "data list": "data",
-    "methods": "listings",
-    "measures": "listings",
-    "models": "listings",
-    "doctor": "doctor",
-}
+COMMANDS: Sequence[str] = (  # in the order of the help page
+    "train", "measure", "landscape", "ensemble", "reproduce", "theory", "study init", "study run", "study status",
+    "study report", "study add-measure", "report serve", "data get", "data check", "data list", "methods", "measures",
+    "models", "doctor",
+)  # fmt: skip
+MODULES = {"report": "study", "methods": "listings", "measures": "listings", "models": "listings"}  # of other names
 GROUPS: Mapping[str, str] = {
     "report": "The report of a study.",
     "study": "Studies: does sharpness predict generalisation in a pool of runs?",
@@ -46,7 +31,8 @@ ABOUT = "steppe trains models towards flat minima and measures how flat they are
 
 def command(name: str) -> Command:
     """Return the command of that name; its module does not import torch."""
-    import_module(f".{COMMANDS[name]}", __package__)
+    first = name.split(maxsplit=1)[0]
+    import_module(f".{MODULES.get(first, first)}", __package__)
     return REGISTRY[name]
 
 

@@ -62,13 +62,17 @@ def print_output(output: Output, as_json: bool) -> None:
 
 
 def table(
-    heads: Sequence[str], rows: Iterable[Iterable[object]], right: Sequence[str] = (), fold: Sequence[str] = ()
+    heads: Sequence[str],
+    rows: Iterable[Iterable[object]],
+    right: Sequence[str] = (),
+    fold: Sequence[str] = (),
+    gap: int = 2,
 ) -> Any:
-    """Return a table of rich; columns in `right` are aligned right, columns in `fold` wrap their cells."""
+    """Return a table of rich: columns in `right` are aligned right, cells in `fold` wrap, `gap` is between columns."""
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, gap - 1))
     for head in heads:
         justify = "right" if head in right else "left"
         made.add_column(cell(head), justify=justify, no_wrap=head not in fold, overflow="fold")  # type: ignore[arg-type]
@@ -96,11 +100,12 @@ class UsageError(ValueError):
 
 
 @contextmanager
-def usage_errors() -> Iterator[None]:
-    """Turn errors about names and values in this block into usage errors."""
+def usage_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these types into usage errors; by default all that are about names and values."""
+    turned = kinds or (ValueError, TypeError, LookupError)
     try:
         yield
-    except (ValueError, TypeError, LookupError) as error:
+    except turned as error:
         raise UsageError(message(error)) from error
 
 

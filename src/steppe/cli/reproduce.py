@@ -10,7 +10,7 @@ from ..papers.recipe import BUDGETS, Budget, Recipe, recipe
 from . import theory
 from .options import command
 from .output import Output, UsageError, table, usage_errors
-from .study_options import Engine, invalid_is_usage, with_flags
+from .study_options import Engine, with_flags
 from .study_output import error_lines, exit_code, shown_tables
 
 if TYPE_CHECKING:
@@ -79,9 +79,10 @@ def reproduce(which: Which, engine: Engine, listing: Listing) -> Output:
         return _dry(study)
     if which.report:
         return _output(chosen, study, _stored(study), imported)
+    from ..studies.check import InvalidStudy
     from ..studies.run import run
 
-    with invalid_is_usage():
+    with usage_errors(InvalidStudy):
         result = run(study, progress=engine.progress, again=engine.again, trust=engine.trust)
     return _output(chosen, study, result, imported)
 
@@ -143,7 +144,7 @@ def _machines(origins: Any) -> list[str]:
 def _dry(study: Study) -> Output:
     from ..papers.projection import project
 
-    with invalid_is_usage(), usage_errors():
+    with usage_errors():
         projection = project(study)
     heads = ("stage", "cells", "open", "passes", "hours")
     cells = ((s.name, s.cells, s.open, f"{s.passes:,.0f}", f"{s.hours:.3g}") for s in projection.stages)

@@ -12,7 +12,7 @@ from .._util.terminal import complain
 from .._util.user_code import is_factory
 from .options import command
 from .output import Output, UsageError, table, usage_errors
-from .study_options import Engine, Which, invalid_is_usage, store_of, study_and_results, study_of
+from .study_options import Engine, Which, store_of, study_and_results, study_of
 from .study_output import heading, output_of
 
 if TYPE_CHECKING:
@@ -241,11 +241,11 @@ def serve(which: Which, server: Server) -> Output:
 
 
 def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
-    from ..studies.check import check_names, invalid_values
+    from ..studies.check import InvalidStudy, check_names, invalid_values
     from ..studies.run import run as run_study
     from ..studies.selection import previewed_cells
 
-    with invalid_is_usage():
+    with usage_errors(InvalidStudy):
         if study.engine.name == "ray":  # a driver of Ray in Python needs no torch, and checks no names
             with invalid_values():
                 planned = previewed_cells(study)
@@ -263,7 +263,7 @@ def _page(study: Study, out: str | None, findings: Findings) -> Path:
 
 
 def _dry(study: Study, engine: Engine) -> Output:
-    from ..studies.check import check_names, check_study
+    from ..studies.check import InvalidStudy, check_names, check_study
     from ..studies.pictures import open_pictures
     from ..studies.result import admitted, of_plan
     from ..studies.run import measures_of, open_tasks
@@ -280,7 +280,7 @@ def _dry(study: Study, engine: Engine) -> Output:
         if study.select is not None and not any(cell.stage == "final" for cell in planned):
             planned = previewed_cells(study)
     tasks = open_tasks(study, planned, results, measures, engine.again)
-    with invalid_is_usage():
+    with usage_errors(InvalidStudy):
         remote = study.engine.name == "ray"
         if remote:
             check_names(study, planned)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,17 +53,6 @@ class Engine:
     """import any code that folders of the pool name as their model, not only the `model` in base"""
     progress: bool | None = None
     """a bar on a terminal, one line per cell elsewhere; defaults to the bar, and to nothing elsewhere"""
-
-
-@contextmanager
-def invalid_is_usage() -> Iterator[None]:
-    """Turn errors about a study's file into usage errors."""
-    from ..studies.check import InvalidStudy
-
-    try:
-        yield
-    except InvalidStudy as error:
-        raise UsageError(str(error)) from error
 
 
 def study_of(which: Which, engine: Engine | None = None) -> Study:

@@ -136,42 +136,33 @@ SHARPBALANCE, UNIVERSAL, MODERN = "Lu et al. 2024", "Tahmasebi et al. 2024", "An
 AGNOSTIC, SA_SAM = "Nguyen et al. 2024", "Naganuma et al. 2024"
 
 NAMED: Mapping[str, Entry] = {
-    "sharpbalance-figure-1b": Entry(
-        "figures", "figure_1b", "sharpness and diversity, training on all rows or on parts", SHARPBALANCE
-    ),
-    "sharpbalance-figure-2": Entry("figures", "figure_2", "Theorem 1 and simulation over rho", SHARPBALANCE),
-    "sharpbalance-figure-8": Entry("figures", "figure_8", "Theorem 2 and simulation over rho and k", SHARPBALANCE),
-    "sharpbalance-figure-9": Entry("figures", "figure_9", "Theorem 1 at several step sizes", SHARPBALANCE),
-    "sharpbalance-figure-10": Entry("figures", "figure_10", "Theorem 2 at several step sizes", SHARPBALANCE),
-    "sharpbalance-jensen-gap": Entry("checks", "jensen_gap", "Theorem 1's lower bounds, over ||w*||", SHARPBALANCE),
-    "sharpness-by-ascent": Entry(
-        "checks", "by_ascent", "projected ascent against the trust-region solution", SHARPBALANCE
-    ),
-    "wishart-moments": Entry("checks", "wishart_moments", "phi(i, j): limit, next term and exact", SHARPBALANCE),
-    "table-1": Entry("universal", "table_1", "measured values of Table 1 beside closed forms", UNIVERSAL),
-    "explicit-bias": Entry(
-        "zero_loss_manifold", "explicit_bias", "where Trace-, Frob- and Det-SAM end on a valley of minima", UNIVERSAL
-    ),
-    "small-radius": Entry("small_radius", "asymptotics", "sharpness over its limit, against the radius", MODERN),
-    "sparse-regression": Entry(
-        "diagonal_networks",
-        "sparse_regression",
-        "Figure 7: 200 diagonal networks and rank correlations",
-        MODERN,
-        "modern-look/fig7",
-    ),
-    "weight-scaling": Entry(
-        "weight_scaling",
-        "weight_scaling",
-        "Figure 1: adaptive sharpness against the scale of the weights",
-        MODERN,
-        "modern-look/fig1",
-    ),
-    "gradient-congruence": Entry(
-        "agnostic", "gradient_congruence", "Theorem 2 and the cosine of two gradients in training", AGNOSTIC
-    ),
-    "edge-of-stability": Entry("sa_sam", "edge_of_stability", "lambda_max against 2 / eta for four methods", SA_SAM),
-}
+    name: Entry(*place.split(":"), *about)
+    for name, place, *about in (
+        ("sharpbalance-figure-1b", "sharpbalance_studies:figure_1b",
+         "sharpness and diversity, training on all rows or on parts", SHARPBALANCE),
+        ("sharpbalance-figure-2", "sharpbalance_studies:figure_2", "Theorem 1 and simulation over rho", SHARPBALANCE),
+        ("sharpbalance-figure-8", "sharpbalance_studies:figure_8", "Theorem 2 and simulation over rho and k",
+         SHARPBALANCE),
+        ("sharpbalance-figure-9", "sharpbalance_studies:figure_9", "Theorem 1 at several step sizes", SHARPBALANCE),
+        ("sharpbalance-figure-10", "sharpbalance_studies:figure_10", "Theorem 2 at several step sizes", SHARPBALANCE),
+        ("sharpbalance-jensen-gap", "sharpbalance_studies:jensen_gap", "Theorem 1's lower bounds, over ||w*||",
+         SHARPBALANCE),
+        ("sharpness-by-ascent", "sharpbalance_studies:by_ascent", "projected ascent against the trust-region solution",
+         SHARPBALANCE),
+        ("wishart-moments", "wishart:wishart_moments", "phi(i, j): limit, next term and exact", SHARPBALANCE),
+        ("table-1", "universal:table_1", "measured values of Table 1 beside closed forms", UNIVERSAL),
+        ("explicit-bias", "zero_loss_manifold:explicit_bias",
+         "where Trace-, Frob- and Det-SAM end on a valley of minima", UNIVERSAL),
+        ("small-radius", "small_radius:asymptotics", "sharpness over its limit, against the radius", MODERN),
+        ("sparse-regression", "diagonal_networks:sparse_regression",
+         "Figure 7: 200 diagonal networks and rank correlations", MODERN, "modern-look/fig7"),
+        ("weight-scaling", "weight_scaling:weight_scaling",
+         "Figure 1: adaptive sharpness against the scale of the weights", MODERN, "modern-look/fig1"),
+        ("gradient-congruence", "agnostic:gradient_congruence",
+         "Theorem 2 and the cosine of two gradients in training", AGNOSTIC),
+        ("edge-of-stability", "sa_sam:edge_of_stability", "lambda_max against 2 / eta for four methods", SA_SAM),
+    )
+}  # fmt: skip
 
 
 def find(name: str) -> Entry:
