@@ -110,13 +110,13 @@ def _plans(ensemble: Ensemble, scoring: Scoring, config: Config, parsed: Parsed)
             inside = name + (f",rho={rho:g}" if scoring.radii else "") + (f",repeat={number + 1}" if number else "")
             seed = config.seed if ensemble.seeds else config.seed + number
             seeds = ensemble.seeds[number * ensemble.members : (number + 1) * ensemble.members]
-            made = (
+            plan = (
                 replace(config, rho=rho, seed=seed, out=str(_root(config) / inside)),
                 replace(ensemble, strategy=name, seeds=seeds),
             )
-            for member in members_of(*made):
+            for member in members_of(*plan):
                 refuse_unknown(member, parsed.spelled)
-            yield made
+            yield plan
 
 
 def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Output:
@@ -222,13 +222,10 @@ def _other_rows(reports: Sequence[Report]) -> Any:
     return table(("ensemble", "rows", *heads), cells, right=heads, fold=("ensemble",))
 
 
-def _cells(scores: Mapping[str, Estimate], heads: Iterable[str]) -> list[str]:
-    columns = [COLUMNS[head] for head in heads]
-    return [_cell(scores.get(name), scale, form) for name, scale, form in columns]
-
-
-def _cell(e: Estimate | None, scale: float, form: str) -> str:
-    return "" if e is None else _number(replace(e, value=scale * e.value, stderr=scale * e.stderr), form)
+def _cells(scores: Mapping[str, Estimate], heads: Iterable[str]) -> Iterator[str]:
+    for name, scale, form in (COLUMNS[head] for head in heads):
+        e = scores.get(name)
+        yield "" if e is None else _number(replace(e, value=scale * e.value, stderr=scale * e.stderr), form)
 
 
 def _number(e: Estimate, form: str) -> str:

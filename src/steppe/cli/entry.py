@@ -99,5 +99,5 @@ def _select(argv: Sequence[str]) -> Command | str:
 
 def _page(name: str, about: str, commands: Mapping[str, str]) -> str:
     """Return the help page of steppe, or of a group of commands."""
-    rows = [f"  {word:<18} {command(whole).summary}" for word, whole in commands.items()]
+    rows = [f"  {word:<18} {command(full).summary}" for word, full in commands.items()]
     return "\n".join([f"usage: {name} COMMAND [options]", "", about, "", *rows, "", f"{name} COMMAND --help\n"])

@@ -83,18 +83,18 @@ def describe_method(name: str) -> dict[str, Any]:
     """Return the description of a method, read from its code."""
     from ..methods.registry import METHODS, method
 
-    made, factory = method(name), METHODS[name]
+    instance, factory = method(name), METHODS[name]
     defaults = {p.name: p.default for p in inspect.signature(factory).parameters.values()}
-    usual = {p.name: p.default for p in inspect.signature(type(made)).parameters.values()}
+    usual = {p.name: p.default for p in inspect.signature(type(instance)).parameters.values()}
     sources = _parameter_docs(factory)
-    for parameter, source in _parameter_docs(type(made)).items():
+    for parameter, source in _parameter_docs(type(instance)).items():
         if parameter in defaults and defaults[parameter] == usual[parameter]:  # else it is about another default
             sources.setdefault(parameter, source)
     parameters = [{"name": p, "default": _typed(d), "source": sources.get(p, "")} for p, d in defaults.items()]
     does, paper = ABOUT[name]
     return {
-        "name": name, "does": does, "paper": paper, "passes": passes(made), "parameters": parameters,
-        "class": type(made).__name__, "definition": _definition(type(made), factory),
+        "name": name, "does": does, "paper": paper, "passes": passes(instance), "parameters": parameters,
+        "class": type(instance).__name__, "definition": _definition(type(instance), factory),
     }  # fmt: skip
 
 
@@ -105,9 +105,9 @@ def _typed(default: Any) -> Any:
     return next((name for name, triple in TRIPLES.items() if triple is default), default)
 
 
-def passes(made: Method) -> str:
+def passes(method: Method) -> str:
     """Return the number of passes per step, and that of the first or of every k-th step if it differs."""
-    costs = [made.cost(step) for step in range(STEPS)]
+    costs = [method.cost(step) for step in range(STEPS)]
     odd = [step for step, cost in enumerate(costs) if cost != costs[1]]
     if not odd:
         return str(costs[0])
@@ -184,7 +184,7 @@ def measures(options: OfMeasures) -> Output:
     from ..measures import registry
 
     if options.measure is None:
-        rows = [describe_measure(name, made) for name, made in registry.MEASURES.items()]
+        rows = [describe_measure(name, measure) for name, measure in registry.MEASURES.items()]
         heads = ("measure", "kind", "cost", "options", "what it is", "paper")
         cells = ((r["name"], r["kind"], r["cost"], _numbers(r["options"]), r["is"], r["paper"]) for r in rows)
         return Output(rows, [table(heads, cells, fold=("options", "what it is")), ABOUT_COSTS])
@@ -196,12 +196,12 @@ def measures(options: OfMeasures) -> Output:
     return Output(row, ["\n".join(lines), *([shown] if row["options"] else []), ABOUT_COSTS])
 
 
-def describe_measure(name: str, made: Measure) -> dict[str, Any]:
+def describe_measure(name: str, measure: Measure) -> dict[str, Any]:
     """Return the description of a measure; options and definition are read from its code."""
     from ..studies.report.definitions import definition
 
     kind, cost, paper = MEASURES[MeasureName.of(name).base]
-    layers = [made]  # the measure, the one that it averages or transforms, and so on
+    layers = [measure]  # the measure, the one that it averages or transforms, and so on
     while hasattr(layers[-1], "measure"):
         layers.append(layers[-1].measure)
     return {

@@ -330,12 +330,12 @@ def _read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
     mapping = read_mapping(file)
     if isinstance(mapping.get("config"), dict):
         mapping = mapping["config"]
-    mapping = {RENAMED.get(key, key): value for key, value in mapping.items()}
+    mapping = {str(RENAMED.get(key, key)).replace("-", "_"): value for key, value in mapping.items()}
     names = [o.name for o in options.values() if o.flag and o.name not in NOT_IN_FILES]
     for key in mapping:
-        if str(key).replace("-", "_") not in names:
-            raise UsageError(f"{file}: " + unknown("option", str(key), names))
-    return {str(key).replace("-", "_"): value for key, value in mapping.items()}
+        if key not in names:
+            raise UsageError(f"{file}: " + unknown("option", key, names))
+    return mapping
 
 
 def read_mapping(file: str) -> dict[Any, Any]:

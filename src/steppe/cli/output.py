@@ -72,13 +72,13 @@ def table(
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, gap - 1))
+    built = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, gap - 1))
     for head in heads:
         justify = "right" if head in right else "left"
-        made.add_column(cell(head), justify=justify, no_wrap=head not in fold, overflow="fold")  # type: ignore[arg-type]
+        built.add_column(cell(head), justify=justify, no_wrap=head not in fold, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
-        made.add_row(*map(cell, row))
-    return made
+        built.add_row(*map(cell, row))
+    return built
 
 
 def to_json(data: Any) -> str:
