@@ -176,7 +176,7 @@ def gradient_cosine(model: nn.Module, first: tuple[Tensor, Tensor], second: tupl
     """The cosine between the gradients of the mean loss on two sets of rows."""
     losses = (cross_entropy(model(x), y) for x, y in (first, second))
     grads = [parameters_to_vector(torch.autograd.grad(loss, list(model.parameters()))) for loss in losses]
-    return float(cosine_similarity(*grads, dim=0))
+    return float(cosine_similarity(grads[0], grads[1], dim=0))
 
 
 def train(name: str, sizes: Sizes, seed: int, checks: int = 0) -> History:
@@ -231,7 +231,7 @@ def gradient_congruence(settings: Settings) -> Result:
     }  # fmt: skip
     data = {"checks": checks, "expansions": errors, "courses": courses, "sizes": vars(sizes)}
     words = _words(checks, errors, courses)
-    return Result(data, _draw(data, words), words)
+    return Result(data, _draw(data), words)
 
 
 def _means(runs: Iterable[Sequence[float]]) -> list[float]:
@@ -254,7 +254,7 @@ def _words(checks: Sequence[Any], errors: Sequence[dict[str, float]], courses: d
     ]  # fmt: skip
 
 
-def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _draw(data: dict[str, Any]) -> dict[str, Any]:
     steps = [c["step"] for c in data["checks"]]
     kinds = (("largest admitted steps", "admitted", BLUE), ("the algorithm's radii", "practice", ORANGE))
     sides = [
@@ -275,7 +275,6 @@ def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     ]
     return picture(
         "Agnostic-SAM: Theorem 2 and the cosine of the two gradients, on the digits",
-        " ".join(words),
         Panel("left side over |g<sub>t</sub>·g<sub>v</sub>|", "training step", "ratio", sides),
         Panel("error of two expansions", "η₁ = η₂", "error of the inner product", errors, "xy"),
         Panel("cosine in training", "epoch", "cosine of the gradients", curves),

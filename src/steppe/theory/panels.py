@@ -58,12 +58,12 @@ def _scatter(name: str, x: Any, y: Any) -> dict[str, Any]:
     return {"type": "scatter", "name": name, "x": x, "y": y}
 
 
-def picture(title: str, caption: str, *row: Panel, height: int = 430) -> dict[str, Any]:
-    """A figure with its panels side by side; its title and its caption, in `meta`, are text of the page."""
+def picture(title: str, *row: Panel) -> dict[str, Any]:
+    """A figure with its panels side by side; a page shows its title as text."""
     width, gap = 90 + 430 * len(row) if len(row) > 1 else 860, 0.22 / len(row)
     layout: dict[str, Any] = {
-        "template": "plotly_white", "width": width, "height": height + 160, "font": {"size": 14},
-        "title": {"text": title, "font": {"size": 18}, "x": 0.02}, "meta": {"caption": caption},
+        "template": "plotly_white", "width": width, "height": 590, "font": {"size": 14},
+        "title": {"text": title, "font": {"size": 18}, "x": 0.02},
         "margin": {"l": 80, "r": 30, "t": 130, "b": 80},
         "legend": {"orientation": "h", "x": 0, "y": 1.1, "yanchor": "bottom"}, "annotations": [], "shapes": [],
     }  # fmt: skip

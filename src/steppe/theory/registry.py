@@ -254,9 +254,9 @@ def _page(result: Result, name: str) -> str:
         import plotly.graph_objects as go
     figure = go.Figure(result.figure).to_plotly_json()
     layout = figure["layout"]
-    title, caption = layout.pop("title", {}).get("text", ""), (layout.get("meta") or {}).get("caption", "")
-    seed = f" Seed {result.data['seed']}." if "seed" in result.data else ""
-    return figure_page(figure, f"{name}: {title}" if title else name, (caption or " ".join(result.words)) + seed)
+    title = layout.pop("title", {}).get("text", "")
+    seed = [f"Seed {result.data['seed']}."] if "seed" in result.data else []
+    return figure_page(figure, f"{name}: {title}" if title else name, " ".join([*result.words, *seed]))
 
 
 def _fits(value: Any, default: Any) -> bool:

@@ -12,7 +12,7 @@ The paper conjectures that its step size regularises sharpness through this edge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
@@ -171,7 +171,7 @@ def edge_of_stability(settings: Settings) -> Result:
         _limit_cycle_words(),
     ]  # fmt: skip
     data = {"traces": {k: vars(t) for k, t in traces.items()}, "ratio": ratios, "sizes": vars(sizes)}
-    return Result(data, _draw(data, words), words)
+    return Result(data, _draw(data), words)
 
 
 def _limit_cycle_words() -> str:
@@ -183,7 +183,7 @@ def _limit_cycle_words() -> str:
     )
 
 
-def _draw(data: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _draw(data: Mapping[str, Any]) -> dict[str, Any]:
     panels = []
     for name, t in data["traces"].items():
         traces = [
@@ -191,4 +191,4 @@ def _draw(data: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
             line("2 / η", t["step"], t["edge"], VERMILLION, line={"dash": "dash"}),
         ]
         panels.append(Panel(name, "step", "curvature" if name == "gd" else "", traces))
-    return picture("lambda_max and the edge of stability", " ".join(words), *panels)
+    return picture("lambda_max and the edge of stability", *panels)

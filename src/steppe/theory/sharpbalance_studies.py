@@ -31,6 +31,7 @@ POINTS = 9  # per curve
 SAM_PANELS = ((0.001, 5), (0.003, 5), (0.002, 10))
 PART_PANELS = ((0.005, 5), (0.02, 5), (0.01, 10))  # a part has a tenth of the curvature
 LARGE, SMALL = (0.5, 0.3), (1.0, 0.4)  # ranges of rho: appendix C.3, and Figure 8a
+RANGE = "and simulation, rho from 0.5 to 0.3"
 ITERATIONS = range(1, 16)  # Figure 8b
 SAM_BOUNDS = (  # name, key, colour and dash
     ("upper, printed", "upper_printed", VERMILLION, "solid"),
@@ -47,16 +48,12 @@ PART_BOUNDS = (
 
 def figure_2(settings: Settings) -> Result:
     """One curve over rho, with the upper bound to its right and the lower bounds to its left."""
-    return _figure(
-        settings, "Theorem 1 and simulation, rho from 0.5 to 0.3 (Figure 2)", _over_rho((0.002, 5)), parts=False
-    )
+    return _figure(settings, f"Theorem 1 {RANGE} (Figure 2)", _over_rho((0.002, 5)), parts=False)
 
 
 def figure_9(settings: Settings) -> Result:
     """As Figure 2, for several step sizes and numbers of steps."""
-    return _figure(
-        settings, "Theorem 1 and simulation, rho from 0.5 to 0.3 (Figure 9)", _over_rho(*SAM_PANELS), parts=False
-    )
+    return _figure(settings, f"Theorem 1 {RANGE} (Figure 9)", _over_rho(*SAM_PANELS), parts=False)
 
 
 def figure_8(settings: Settings) -> Result:
@@ -70,8 +67,7 @@ def figure_8(settings: Settings) -> Result:
 
 def figure_10(settings: Settings) -> Result:
     """As Figure 8a, for several step sizes and numbers of steps."""
-    title = "Theorem 2 and simulation, rho from 0.5 to 0.3 (Figure 10)"
-    return _figure(settings, title, _over_rho(*PART_PANELS), parts=True)
+    return _figure(settings, f"Theorem 2 {RANGE} (Figure 10)", _over_rho(*PART_PANELS), parts=True)
 
 
 def _over_rho(*panels: tuple[float, int]) -> Cases:
@@ -90,25 +86,25 @@ def figure_1b(settings: Settings) -> Result:
     sharpness, diversity = np.array([r["sharpness"] for r in rows]), np.array([r["diversity"] for r in rows])
     for r in part_rows:
         for key in ("sharpness", "alone"):
-            at_same = np.interp(r[key], sharpness[::-1], diversity[::-1], left=np.nan, right=np.nan)
-            r[f"sam_at_same_{key}"] = float(at_same)
+            at = np.interp(r[key], sharpness[::-1], diversity[::-1], left=np.nan, right=np.nan)
+            r[f"sam_at_same_{key}"] = float(at)
     words = [
         _advantage(part_rows, "sharpness", "the mean over parts, as in Theorem 2"),
         _advantage(part_rows, "alone", "the expected members of the parts"),
         "Lines are the upper bounds with exact moments, points are simulated.",
     ]
-    traces = [
-        *_bound_and_simulation("SAM", rows, "upper", "sharpness", BLUE),
-        *_bound_and_simulation("parts: sharpness of their mean", part_rows, "upper", "sharpness", ORANGE),
-        *_bound_and_simulation("parts: sharpness of the members", part_rows, "upper_alone", "alone", GREEN),
-    ]
-    panel = Panel(
-        "SAM: k = 5, eta = 0.0005; parts: k = 10, eta = 0.01; rho from 0 to 1", "sharpness", "diversity", traces
-    )
+    traces = []
+    for name, curve, bound, measured, colour in (
+        ("SAM", rows, "upper", "sharpness", BLUE),
+        ("parts: sharpness of their mean", part_rows, "upper", "sharpness", ORANGE),
+        ("parts: sharpness of the members", part_rows, "upper_alone", "alone", GREEN),
+    ):
+        traces.append(line(name, [r[bound] for r in curve], [r["diversity_exact"] for r in curve], colour))
+        traces.append(dots(name, [r[measured] for r in curve], [r["diversity"] for r in curve], colour))
+    heading = "SAM: k = 5, eta = 0.0005; parts: k = 10, eta = 0.01; rho from 0 to 1"
+    panel = Panel(heading, "sharpness", "diversity", traces)
     title = "Sharpness and diversity, trained on all rows and on parts (Figure 1b)"
-    return Result(
-        _data(protocol, settings, sam=rows, sharpbalance=part_rows), picture(title, " ".join(words), panel), words
-    )
+    return Result(_data(protocol, settings, sam=rows, sharpbalance=part_rows), picture(title, panel), words)
 
 
 def _figure(settings: Settings, title: str, cases: Cases, parts: bool) -> Result:
@@ -130,7 +126,7 @@ def _figure(settings: Settings, title: str, cases: Cases, parts: bool) -> Result
         limits = None if parts else (0, 1.08 * max(r["diversity"] for r in curve))
         panels.append(Panel(name, "sharpness", "diversity", traces, range_y=limits))
     panels += [_relative_bounds(rows)] if len(curves) == 1 else []
-    return Result(_data(protocol, settings, panels=curves), picture(title, " ".join(words), *panels), words)
+    return Result(_data(protocol, settings, panels=curves), picture(title, *panels), words)
 
 
 def _relative_bounds(rows: Sequence[Row]) -> Panel:
@@ -154,16 +150,6 @@ def _advantage(rows: Sequence[Row], key: str, whose: str) -> str:
         f"At equal sharpness, measured on {whose}, members trained on parts have {min(ratios):.2f} to "
         f"{max(ratios):.2f} times the diversity of SAM's ({len(ratios)} points)."
     )
-
-
-def _bound_and_simulation(
-    name: str, rows: Sequence[Row], bound: str, measured: str, colour: str
-) -> list[dict[str, Any]]:
-    exact, simulated = [r["diversity_exact"] for r in rows], [r["diversity"] for r in rows]
-    return [
-        line(name, [r[bound] for r in rows], exact, colour),
-        dots(name, [r[measured] for r in rows], simulated, colour),
-    ]
 
 
 def _curve(name: str, bound: str, colour: str, dash: str, rows: Sequence[Row]) -> dict[str, Any]:
@@ -298,7 +284,7 @@ def jensen_gap(settings: Settings) -> Result:
         for heading, limits in (("lower bounds over the simulated sharpness", (-1.0, 1.5)), ("detail", (0.85, 1.05)))
     ]
     title = f"Theorem 1's lower bound: k = {s.steps}, eta = {s.eta}, rho = {s.rho}, rho_0 = {s.radius}"
-    return Result({"sizes": vars(s), "rows": rows}, picture(title, " ".join(words), *panels), words)
+    return Result({"sizes": vars(s), "rows": rows}, picture(title, *panels), words)
 
 
 def _violations(rows: list[dict[str, Any]], key: str, name: str) -> str:
@@ -334,8 +320,8 @@ def by_ascent(settings: Settings) -> Result:
     colours = [BLUE, ORANGE, GREEN, VERMILLION, GREY]
     for name, (eta, rho, k) in cases.items():
         traces = []
+        gradient = -draws.curvature * contraction(draws.curvature, eta, rho) ** k * draws.teacher
         for n, radius in enumerate(s.radii):
-            gradient = -draws.curvature * contraction(draws.curvature, eta, rho) ** k * draws.teacher
             maximum = ball_maximum(draws.curvature, gradient, radius).value
             gap = (1 - ascent(draws.curvature, gradient, radius, s.step, s.steps) / maximum).max(1)
             at_50 = float(gap[min(49, s.steps - 1)])
@@ -349,4 +335,4 @@ def by_ascent(settings: Settings) -> Result:
         f"training, where the gradient is small), and after {s.steps} steps {late:.1e}."
     ]
     title = "Projected ascent against the closed form of the sharpness"
-    return Result({"sizes": vars(s), "rows": rows}, picture(title, " ".join(words), *panels), words)
+    return Result({"sizes": vars(s), "rows": rows}, picture(title, *panels), words)

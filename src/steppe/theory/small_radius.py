@@ -100,7 +100,7 @@ def asymptotics(settings: Settings) -> Result:
         f"At radius {radii[-1]:g} they are " + ", ".join(_range(c, -1) for c in curves.values()) + ".",
     ]
     data = {"radii": radii, "ratios": curves, "sizes": vars(sizes)}
-    return Result(data, _draw(data, words), words)
+    return Result(data, _draw(data), words)
 
 
 def _range(curves: dict[str, list[float]], at: int) -> str:
@@ -115,7 +115,7 @@ TITLES = {
 }
 
 
-def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _draw(data: dict[str, Any]) -> dict[str, Any]:
     panels = []
     names = ("standard, p = 2", "standard, p = inf", "adaptive, p = 2", "adaptive, p = inf")
     colours = dict(zip(names, (BLUE, GREEN, ORANGE, VERMILLION), strict=True))
@@ -126,4 +126,4 @@ def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
             traces.append(line(name, data["radii"], values, colours[name], mode="lines+markers"))
         log = "xy" if where == "slope" else "x"
         panels.append(Panel(title, "radius rho", "ratio to its limit", traces, log, [(1.0, "limit")]))
-    return picture("Sharpness over its limit for small radii", " ".join(words), *panels)
+    return picture("Sharpness over its limit for small radii", *panels)

@@ -106,7 +106,7 @@ def weight_scaling(settings: Settings) -> Result:
         )
     words.append(f"Measured values differ from closed forms by at most {furthest:.1g}.")
     data = {"scales": scales, "measured_scales": few, "sharpness": curves, "sizes": vars(sizes), "seed": settings.seed}
-    return Result(data, _draw(data, words), words)
+    return Result(data, _draw(data), words)
 
 
 def _range(values: Sequence[float]) -> str:
@@ -114,7 +114,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{low:.3g} at every scale" if low == high else f"from {low:.3g} to {high:.3g}"
 
 
-def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _draw(data: dict[str, Any]) -> dict[str, Any]:
     panels = []
     for title, normalised in (("adaptive sharpness", False), ("with normalised logits", True)):
         traces = []
@@ -124,4 +124,4 @@ def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
             traces.append(line(radius, data["scales"], curve["exact"], colour))
             traces.append(dots(f"{radius}, measured", data["measured_scales"], curve["measured"], colour))
         panels.append(Panel(title, "scale of the weights", "sharpness", traces, "x"))
-    return picture("Adaptive sharpness of a linear classifier with scaled weights", " ".join(words), *panels)
+    return picture("Adaptive sharpness of a linear classifier with scaled weights", *panels)

@@ -283,4 +283,4 @@ def wishart_moments(settings: Settings) -> Result:
     ]
     title = f"Wishart moments, eta = {s.eta}, rho = {s.rho}, n / d = {s.ratio}"
     data = {"sizes": vars(s), "by_columns": rows, "by_power": sums}
-    return Result(data, picture(title, " ".join(words), *panels), words)
+    return Result(data, picture(title, *panels), words)

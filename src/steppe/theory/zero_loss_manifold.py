@@ -194,7 +194,7 @@ def explicit_bias(settings: Settings) -> Result:
         "Trace-SAM with another strength."
     )
     data = {"minima": best, "runs": runs, "cubes": cubes, "sizes": vars(sizes)}
-    return Result(data, _draw(data, words), words)
+    return Result(data, _draw(data), words)
 
 
 def _sentence(name: str, runs: Sequence[Mapping[str, Any]], best: Mapping[str, float]) -> str:
@@ -210,7 +210,7 @@ def _sentence(name: str, runs: Sequence[Mapping[str, Any]], best: Mapping[str, f
 COLOURS = {"trace": BLUE, "frobenius": ORANGE, "determinant": GREEN, "determinant, small cube": PURPLE}
 
 
-def _draw(data: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _draw(data: Mapping[str, Any]) -> dict[str, Any]:
     grid = torch.linspace(-1.6, 1.6, 161).tolist()
     along, paths = [], []
     for name, at in data["minima"].items():
@@ -228,7 +228,6 @@ def _draw(data: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     levels = [(at, f"minimum of {name}") for name, at in data["minima"].items()]
     return picture(
         "Three measures along a valley of minima, and the ends of training with their methods",
-        " ".join(words),
         Panel("measure over its minimum", "s along the manifold", "ratio", along, range_y=(0.95, 2)),
         Panel("training", "step", "s", paths, across=levels),
         Panel("Det-SAM's measure by its cube", "half side of the cube", "s at its minimum", cubes, "x", levels),
