@@ -29,7 +29,7 @@ OF_STUDIES = ("landscape", "reproduce", "theory", "study", "report")  # need the
 ABOUT = "steppe trains models towards flat minima and measures how flat they are."
 
 
-def command(name: str) -> Command:
+def load_command(name: str) -> Command:
     """Return the command of that name; its module does not import torch."""
     first = name.split(maxsplit=1)[0]
     import_module(f".{MODULES.get(first, first)}", __package__)
@@ -87,17 +87,17 @@ def _select(argv: Sequence[str]) -> Command | str:
     if first not in GROUPS:
         if first not in COMMANDS:
             raise UsageError(unknown("command", first, dict.fromkeys(n.split()[0] for n in COMMANDS)))
-        return command(first)
+        return load_command(first)
     second = argv[1] if len(argv) > 1 else "--help"
     inside = {n.removeprefix(f"{first} "): n for n in COMMANDS if n.startswith(f"{first} ")}
     if second in ("-h", "--help"):
         return _page(f"steppe {first}", GROUPS[first], inside)
     if second not in inside:
         raise UsageError(unknown(f"command of `steppe {first}`", second, inside))
-    return command(inside[second])
+    return load_command(inside[second])
 
 
 def _page(name: str, about: str, commands: Mapping[str, str]) -> str:
     """Return the help page of steppe, or of a group of commands."""
-    rows = [f"  {word:<18} {command(full).summary}" for word, full in commands.items()]
+    rows = [f"  {word:<18} {load_command(full).summary}" for word, full in commands.items()]
     return "\n".join([f"usage: {name} COMMAND [options]", "", about, "", *rows, "", f"{name} COMMAND --help\n"])
