@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from steppe.cli.entry import COMMANDS, command
+from steppe.cli.entry import COMMANDS, load_command
 
 SCRIPT = """
 import contextlib, io, itertools, json, sys
@@ -17,7 +17,7 @@ from pathlib import Path
 
 found = []
 sys.addaudithook(lambda event, args: found.append(args[0]) if event == "import" and "evil" in str(args[0]) else None)
-from steppe.cli.entry import command, main
+from steppe.cli.entry import load_command, main
 
 evil = [
     {"class_path": "evil.C"},
@@ -32,10 +32,10 @@ evil = [
 
 
 def try_all(name, shared):
-    takes_file = "config" in command(name).options()
-    dry = ["--dry-run"] if "dry_run" in command(name).options() else []
+    takes_file = "config" in load_command(name).options()
+    dry = ["--dry-run"] if "dry_run" in load_command(name).options() else []
     calls, first = 0, {}
-    for option, value in itertools.product(command(name).options().values(), evil):
+    for option, value in itertools.product(load_command(name).options().values(), evil):
         if option.flag is None or option.name in ("json", "debug", "config", "dry_run", "out"):
             continue
         if option.name in shared and not option.is_a(dict):
@@ -64,10 +64,10 @@ def try_all(name, shared):
 
 
 for name, same in json.loads(sys.argv[1]).items():
-    try_all(name, command(same).options() if same else {})
+    try_all(name, load_command(same).options() if same else {})
 """
 TAKING_VALUES = [
-    name for name in COMMANDS if any(o.is_a(dict) or o.name == "config" for o in command(name).options().values())
+    name for name in COMMANDS if any(o.is_a(dict) or o.name == "config" for o in load_command(name).options().values())
 ]
 
 

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steppe.cli import main
-from steppe.cli.entry import COMMANDS, command
-from steppe.cli.errors import UsageError
+from steppe.cli.entry import COMMANDS, load_command
 from steppe.cli.options import Parsed, parse
+from steppe.cli.output import UsageError
 from steppe.training.config import Config
 
 ROOT = Path(__file__).parents[1]
@@ -63,31 +63,31 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
 
 
 def values(name: str, *words: str) -> dict[str, Any]:
-    asked = parse(command(name), words)
+    asked = parse(load_command(name), words)
     assert isinstance(asked, Parsed)
     return dict(asked.values)
 
 
 def test_commands_and_flags_are_these() -> None:
-    found = {n: [o.flag or o.metavar for o in command(n).options().values()] for n in COMMANDS}
+    found = {n: [o.flag or o.metavar for o in load_command(n).options().values()] for n in COMMANDS}
     assert found == {name: f"{flags} {ALWAYS}".split() for name, flags in SNAPSHOT.items()}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_explained(name: str) -> None:
-    options = command(name).options().values()
+    options = load_command(name).options().values()
     for option in options:
         assert len(option.help) > 3, option.name
-    page = parse(command(name), ["--help"])
+    page = parse(load_command(name), ["--help"])
     assert isinstance(page, str)
     assert all((o.flag or o.metavar) in page for o in options)
 
 
 def test_defaults_are_those_of_the_configuration() -> None:
-    asked = parse(command("train"), [])
+    asked = parse(load_command("train"), [])
     assert isinstance(asked, Parsed)
     assert asked.of(Config) == Config()
-    assert set(asked.sources.of.values()) == {"default"}
+    assert set(asked.sources.values()) == {"default"}
 
 
 @pytest.mark.parametrize(
@@ -157,16 +157,16 @@ def test_flags_go_before_the_file_and_the_file_before_defaults(
         typed = value if isinstance(value, str) else json.dumps(value)
         switch = {True: f"--{key}", False: f"--no-{key}"}
         words.append(switch[value] if isinstance(value, bool) else f"--{key}={typed}")
-    asked = parse(command("train"), words)
+    asked = parse(load_command("train"), words)
     assert isinstance(asked, Parsed)
-    options = command("train").options()
+    options = load_command("train").options()
     defaults = {f.name: options[f.name].default for f in fields(Config)}
     for key in defaults:
         wanted = by_flag.get(key, in_file.get(key, defaults[key]))
         if key == "model_options" and key in by_flag:
             wanted = by_flag[key]  # a mapping replaces the file's
         assert asked.values[key] == wanted, key
-        assert asked.sources.of[key] == ("flag" if key in by_flag else str(file) if key in in_file else "default")
+        assert asked.sources[key] == ("flag" if key in by_flag else str(file) if key in in_file else "default")
 
 
 def test_a_piece_of_a_mapping_is_added_to_the_files(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_piece_of_a_mapping_is_added_to_the_files(tmp_path: Path) -> None:
 def test_help_shows_what_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("lr: 0.25\n")
-    page = parse(command("train"), ["--help", "--config", "mine.yaml"])
+    page = parse(load_command("train"), ["--help", "--config", "mine.yaml"])
     assert isinstance(page, str)
     assert "(from mine.yaml: 0.25)" in " ".join(page.split())
     assert "(default: 0.0005)" in page  # weight decay
@@ -253,7 +253,7 @@ def test_wrong_files_are_refused(tmp_path: Path, text: str, said: str, capsys: p
 
 def test_other_things_than_files_of_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "large").write_bytes(b" " * (1 << 21))
+    (tmp_path / "large").write_bytes(b" " * (1 << 23))
     for name, code, said in [("bytes", 2, "UTF-8"), ("large", 2, "bytes"), (".", 2, "folder"), ("none", 1, "no file")]:
         assert main(["train", "--config", str(tmp_path / name)]) == code
         assert said in capsys.readouterr().err
@@ -263,7 +263,7 @@ def test_a_value_without_a_message_of_its_own_is_still_refused(tmp_path: Path) -
     file = tmp_path / "deep.yaml"
     file.write_text("milestones: [[1]]\n")
     with pytest.raises(UsageError, match="milestones"):
-        parse(command("train"), ["--config", str(file)])
+        parse(load_command("train"), ["--config", str(file)])
 
 
 @pytest.mark.parametrize(
@@ -328,10 +328,10 @@ def test_lines_on_the_page_are_commands_that_exist() -> None:
     page = (ROOT / "docs/commands.md").read_text()
     lines = re.findall(r"^(?:torchrun .* -m )?steppe (.+)$", page, flags=re.MULTILINE)
     lines += re.findall(r"`steppe (train [^`]+)`", page)
-    examples = [line.removeprefix("steppe ") for name in COMMANDS for line in command(name).examples]
+    examples = [line.removeprefix("steppe ") for name in COMMANDS for line in load_command(name).examples]
     assert len(lines) >= 10
     for line in [*lines, *examples]:
         words = re.sub(r"--config \S+", "", line).split()
         name = next(n for n in (" ".join(words[:2]), words[0]) if n in COMMANDS)
-        parse(command(name), words[len(name.split()) :])
+        parse(load_command(name), words[len(name.split()) :])
     assert {f"steppe {name}" for name in COMMANDS} <= set(re.findall(r"`(steppe [a-z -]+?)`", page))

@@ -18,8 +18,8 @@ from steppe._util.extras import EXTRAS
 from steppe.cli import main
 from steppe.cli.data import BUILT_IN, YOUR_OWN
 from steppe.cli.doctor import NEEDED
-from steppe.cli.methods import ABOUT, passes
-from steppe.cli.output import Output, print_output, to_json
+from steppe.cli.listings import ABOUT, passes
+from steppe.cli.output import Output, print_output, table, to_json
 from steppe.data.catalogue import CATALOGUE, CORRUPTED
 from steppe.data.registry import DATASETS, OWN
 from steppe.nn import MODELS, build
@@ -233,10 +233,7 @@ def test_json_has_no_numbers_that_json_does_not_have(capsys: pytest.CaptureFixtu
 
 
 def test_tables_are_not_cut_in_a_pipe_and_names_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    from steppe.cli.output import add_row, table
-
-    shown = table("run", "value", right=("value",))
-    add_row(shown, "[bold]" + "x" * 100, 1.5)
+    shown = table(("run", "value"), [("[bold]" + "x" * 100, 1.5)], right=("value",))
     print_output(Output(None, [shown, "[red]text"]), as_json=False)
     out = capsys.readouterr().out
     assert "[bold]" + "x" * 100 in out

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy, linear, relu
 
 import steppe.ensembles.train
 from steppe.cli import main
-from steppe.cli.entry import command
+from steppe.cli.entry import load_command
 from steppe.cli.options import parse
 from steppe.data.corruptions import corrupted
 from steppe.data.registry import load
@@ -279,7 +279,7 @@ def test_a_stop_is_reported(place: Path, capsys: pytest.CaptureFixture[str], mon
 
 
 def test_help_needs_no_torch_and_says_where_defaults_come_from() -> None:
-    page = parse(command("ensemble"), ["--help"])
+    page = parse(load_command("ensemble"), ["--help"])
     assert isinstance(page, str)
     assert "--exchange-at" in page
     assert SHARPNESS in page.replace("\n", "").replace(" ", "")

@@ -15,8 +15,8 @@ import pytest
 
 import steppe
 from steppe.cli.entry import main
-from steppe.cli.measure import COLUMNS, Measurements, _write
-from steppe.cli.output import Output, add_row, print_output, table
+from steppe.cli.measure import COLUMNS, Measurements, write_results
+from steppe.cli.output import Output, print_output, table
 from steppe.data.check import Found as FoundData
 from steppe.measures import Estimate, Results
 from steppe.studies.export import export_table
@@ -84,8 +84,7 @@ def test_arrays_by_hostile_names(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_answers_tables_and_warnings(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = table("run", f"within {EVIL}", right=(f"within {EVIL}",))
-    add_row(shown, EVIL, f"[red]{EVIL}[/red]")
+    shown = table(("run", f"within {EVIL}"), [(EVIL, f"[red]{EVIL}[/red]")], right=(f"within {EVIL}",))
     print_output(Output({EVIL: EVIL}, [shown, f"about {EVIL}"], [f"trouble with {EVIL}"]), as_json=False)
     estimate = Estimate(1.0, 0.1, 8, "unbiased", note=EVIL)
     print(Results({EVIL: estimate}, {EVIL + "2": EVIL}))
@@ -179,7 +178,7 @@ def test_cells_of_measurements_begin_no_formula(tmp_path: Path) -> None:
     numbers = {"value": -1.5, "stderr": 0.1, "n": 8, "kind": "unbiased", "note": "-x", "complete": True}
     found = Measurements()
     found.rows.append({"run": "=1+1", "measure": "@m", **numbers, "cost": {"seconds": 1.0}})
-    _write(tmp_path / "a.csv", found)
+    write_results(tmp_path / "a.csv", found)
     (row,) = csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text()))
     assert (row["run"], row["measure"], row["note"], row["value"]) == ("'=1+1", "'@m", "'-x", "-1.5")
     assert list(row) == list(COLUMNS)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from steppe.measures import Objective
 from steppe.theory import agnostic, pac_bayes, small_radius
 from steppe.theory.pac_bayes import Setting
-from steppe.theory.result import Settings
+from steppe.theory.registry import Settings
 
 F64 = torch.float64
 SETTINGS = st.builds(

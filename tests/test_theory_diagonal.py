@@ -13,7 +13,7 @@ from steppe.nn.mlp import DiagonalLinear
 from steppe.theory import diagonal_networks as diagonal
 from steppe.theory import small_radius
 from steppe.theory import weight_scaling as scaling
-from steppe.theory.result import Settings
+from steppe.theory.registry import Settings
 
 F64 = torch.float64
 SCALES = {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from steppe import SASAM, SASGD
 from steppe.theory import sa_sam
-from steppe.theory.result import Settings
+from steppe.theory.registry import Settings
 
 F64 = torch.float64
 

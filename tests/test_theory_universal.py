@@ -18,7 +18,7 @@ from steppe import DETERMINANT, FROBENIUS, TRACE, Hypercube, SharpnessAware, Uni
 from steppe.measures import ZerothOrder, exponential_integrals
 from steppe.theory import universal
 from steppe.theory import zero_loss_manifold as manifold
-from steppe.theory.result import Settings
+from steppe.theory.registry import Settings
 
 F64 = torch.float64
 SPECTRA = st.lists(st.floats(-3, 3), min_size=1, max_size=4).map(lambda x: torch.tensor(x, dtype=F64))

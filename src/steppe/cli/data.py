@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .errors import FAILED, UsageError, usage_errors
-from .options import Command
-from .output import Output, add_row, table
+from .options import command
+from .output import FAILED, Output, UsageError, table, usage_errors
 
 BUILT_IN = {  # part of steppe, or generated
     "digits": "8 x 8 images of digits",
@@ -21,6 +21,14 @@ YOUR_OWN = {
     "folder:PATH@SIZE": "the same, resized to one size",
     "npz:PATH": "arrays in a NumPy file",
 }
+
+
+@dataclass(frozen=True)
+class Root:
+    """Where data sets are."""
+
+    data_root: str = "data"
+    """the folder that holds data sets"""
 
 
 @dataclass(frozen=True)
@@ -43,16 +51,15 @@ class Check:
     """folders and files to check"""
 
 
-@dataclass(frozen=True)
-class List:
-    """Options of `steppe data list`."""
-
-    data_root: str = "data"
-    """the folder that holds data sets"""
-
-
+@command("data get")
 def get(options: Get) -> Output:
-    """Download, check and unpack; resume partial downloads."""
+    """Download data sets and check their digests.
+
+    Examples
+    --------
+    steppe data get cifar10
+
+    """
     from ..data.catalogue import downloadable, files
 
     if not options.names:
@@ -62,77 +69,75 @@ def get(options: Get) -> Output:
             files(name)
     from ..data.download import get as download
 
-    downloaded = []
-    for name in options.names:
-        downloaded.append({"name": name, "root": str(download(name, options.data_root, mirror=options.mirror))})
-    return Output(downloaded, [f"{row['name']} is in {row['root']}" for row in downloaded])
+    roots = {name: str(download(name, options.data_root, mirror=options.mirror)) for name in options.names}
+    data = [{"name": name, "root": root} for name, root in roots.items()]
+    return Output(data, [f"{name} is in {root}" for name, root in roots.items()])
 
 
+@command("data check")
 def check(options: Check) -> Output:
-    """Describe every path, or report what is wrong with it."""
-    from ..data.check import check as look
+    """Describe a folder or file of data, or report what is wrong with it.
+
+    Examples
+    --------
+    steppe data check data/cifar-10-batches-bin
+
+    """
+    from ..data.check import check as check_path
 
     if not options.paths:
         raise UsageError("name the folders or files to check")
-    reports = [look(path) for path in options.paths]
+    reports = [check_path(path) for path in options.paths]
     return Output([r.to_dict() for r in reports], reports, code=0 if all(r.ok for r in reports) else FAILED)
 
 
-def list_all(options: List) -> Output:
-    """Return the names that `--data` takes, and where the published data sets are."""
-    from ..data.catalogue import CATALOGUE, CORRUPTED
+@command("data list")
+def list_all(options: Root) -> Output:
+    """List the data sets that --data takes, and where they are.
 
-    places = {row["name"]: row["found"] for row in found_under(options.data_root)}
-    shown = table("name", "is", "rows", "shape", "classes", "download", "found in", right=("classes",))
-    rows: list[dict[str, Any]] = []
-    for name, text in BUILT_IN.items():
-        rows.append({"name": name, "is": text, "found": "built in"})
-        add_row(shown, name, text, "", "", "", "", "built in")
-    for name, one in CATALOGUE.items():
-        rows.append(
-            {"name": name, "is": one.title, "rows": one.rows, "shape": one.shape, "classes": one.classes}
-            | {"bytes": one.size, "cite": one.cite, "found": places.get(name)}
-        )
-        sizes = f"{one.rows[0]} + {one.rows[1]}"
-        shape = " x ".join(map(str, one.shape))
-        download = f"{one.size / 1e6:,.0f} MB" if one.files else "no address"
-        add_row(shown, name, one.title, sizes, shape, one.classes, download, places.get(name, ""))
-    for name, file in CORRUPTED.items():
-        rows.append({"name": name, "is": "corrupted test rows", "bytes": file.size, "found": places.get(name)})
-        add_row(shown, name, "corrupted test rows", "", "", "", f"{file.size / 1e6:,.0f} MB", places.get(name, ""))
-    for name, text in YOUR_OWN.items():
-        rows.append({"name": name, "is": text, "found": None})
-        add_row(shown, name, text, "", "", "", "", "")
+    Examples
+    --------
+    steppe data list
+
+    """
+    rows = list(_rows(options.data_root))
+    heads = ("name", "is", "rows", "shape", "classes", "download", "found in")
+    shown = table(heads, map(_cells, rows), right=("classes",))
     foot = "steppe data get NAME downloads one into --data-root. Sets with 3 x 224 x 224 are resized by NAME@SIZE."
     return Output(rows, [shown, foot])
 
 
-def found_under(root: str) -> list[dict[str, str]]:
-    """Return the published data sets that are in a folder."""
+def _rows(root: str) -> Iterator[dict[str, Any]]:
     from ..data.catalogue import CATALOGUE, CORRUPTED
 
-    sets = []
+    places = found_under(root)
+    for name, text in BUILT_IN.items():
+        yield {"name": name, "is": text, "found": "built in"}
+    for name, one in CATALOGUE.items():
+        numbers = {"rows": one.rows, "shape": one.shape, "classes": one.classes, "bytes": one.size}
+        yield {"name": name, "is": one.title, **numbers, "cite": one.cite, "found": places.get(name)}
+    for name, file in CORRUPTED.items():
+        yield {"name": name, "is": "corrupted test rows", "bytes": file.size, "found": places.get(name)}
+    for name, text in YOUR_OWN.items():
+        yield {"name": name, "is": text, "found": None}
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    counts = " + ".join(map(str, row.get("rows", ())))
+    shape = " x ".join(map(str, row.get("shape", ())))
+    size = "" if "bytes" not in row else f"{row['bytes'] / 1e6:,.0f} MB" if row["bytes"] else "no address"
+    return [row["name"], row["is"], counts, shape, row.get("classes", ""), size, row["found"] or ""]
+
+
+def found_under(root: str) -> dict[str, str]:
+    """Return the folders of the published data sets that are in a folder, by name."""
+    from ..data.catalogue import CATALOGUE, CORRUPTED
+
+    places = {}
     for name, one in CATALOGUE.items():
         try:
-            sets.append({"name": name, "found": str(one.find(root))})
+            places[name] = str(one.find(root))
         except OSError:
             continue
-    for name, file in CORRUPTED.items():
-        if (Path(root) / file.holds).is_dir():
-            sets.append({"name": name, "found": str(Path(root) / file.holds)})
-    return sets
-
-
-COMMANDS = {
-    "data get": Command(
-        "data get", "Download data sets and check their digests.", (Get,), get, ["steppe data get cifar10"]
-    ),
-    "data check": Command(
-        "data check", "Describe a folder or file of data, or report what is wrong with it.", (Check,), check,
-        ["steppe data check data/cifar-10-batches-bin"],
-    ),
-    "data list": Command(
-        "data list", "List the data sets that --data takes, and where they are.", (List,), list_all,
-        ["steppe data list"],
-    ),
-}  # fmt: skip
+    corrupted = {name: Path(root) / file.holds for name, file in CORRUPTED.items()}
+    return places | {name: str(path) for name, path in corrupted.items() if path.is_dir()}

@@ -4,75 +4,59 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 from .._util.extras import EXTRAS, install_line
-from .options import Command
-from .output import Output, add_row, table
+from .data import Root, found_under
+from .options import command
+from .output import Output, table
 
 NEEDED = ("torch", "numpy", "rich", "scipy")
 
 
-@dataclass(frozen=True)
-class Where:
-    """Options of `steppe doctor`."""
+@command("doctor", in_core=True)  # it tells what else to install
+def doctor(options: Root) -> Output:
+    """Show versions, devices, data sets, and missing packages.
 
-    data_root: str = "data"
-    """the folder that holds data sets"""
+    Examples
+    --------
+    steppe doctor
 
+    """
+    from .. import __version__
 
-def run(where: Where) -> Output:
-    """Return versions, devices, optional packages and data sets."""
-    versions: dict[str, str | None] = {"python": platform.python_version(), "steppe": _own()}
+    versions: dict[str, str | None] = {"python": platform.python_version(), "steppe": __version__}
     versions |= {name: _version(name) for name in (*NEEDED, *EXTRAS)}
-    missing = [name for name in NEEDED if versions[name] is None]
+    missing = {name: "needed" for name in NEEDED if versions[name] is None}
     devices, threads = _devices()
-    from .data import found_under
-
-    sets = found_under(where.data_root)
     data = {
         "system": platform.platform(),
         "versions": versions,
         "devices": devices,
         "threads": threads,
-        "missing": dict.fromkeys(missing, "needed")
-        | {name: one.purpose for name, one in EXTRAS.items() if versions[name] is None},
-        "data_root": os.path.abspath(where.data_root),
-        "data": sets,
+        "missing": missing | {name: one.purpose for name, one in EXTRAS.items() if versions[name] is None},
+        "data_root": os.path.abspath(options.data_root),
+        "data": [{"name": name, "found": place} for name, place in found_under(options.data_root).items()],
     }
     return Output(data, _shown(data), code=1 if missing else 0)
 
 
-def _shown(data: dict[str, Any]) -> Sequence[Any]:
-    versions = table("package", "version", "what it is for")
-    for name, version in data["versions"].items():
-        purpose = EXTRAS[name].purpose if name in EXTRAS else ""
-        add_row(versions, name, version or "missing", purpose if version else _remedy(name))
-    devices = table("device", "what it is")
-    for device in data["devices"]:
-        add_row(devices, device["name"], device["is"])
+def _shown(data: dict[str, Any]) -> list[Any]:
+    cells = ((name, version or "missing", _purpose(name, version)) for name, version in data["versions"].items())
+    versions = table(("package", "version", "what it is for"), cells)
+    devices = table(("device", "what it is"), (device.values() for device in data["devices"]))
+    sets: Any = f"No data sets under {data['data_root']}: `steppe data list` lists those that can be downloaded."
     if data["data"]:
-        sets: Any = table("data set", "found in")
-        for row in data["data"]:
-            add_row(sets, row["name"], row["found"])
-    else:
-        sets = f"No data sets under {data['data_root']}: `steppe data list` lists those that can be downloaded."
+        sets = table(("data set", "found in"), (row.values() for row in data["data"]))
     return [data["system"], "", versions, "", devices, "", f"Data sets under {data['data_root']}", sets]
 
 
-def _remedy(name: str) -> str:
+def _purpose(name: str, version: str | None) -> str:
+    """Return what a package is for, and how to install it if it is missing."""
     if name in EXTRAS:
-        return f"{EXTRAS[name].purpose}: {install_line(EXTRAS[name].extra)}"
-    return f"steppe needs it: pip install {name}"
-
-
-def _own() -> str:
-    from .. import __version__
-
-    return __version__
+        return EXTRAS[name].purpose + ("" if version else f": {install_line(EXTRAS[name].extra)}")
+    return "" if version else f"steppe needs it: pip install {name}"
 
 
 def _version(name: str) -> str | None:
@@ -91,20 +75,8 @@ def _devices() -> tuple[list[dict[str, str]], int | None]:
     threads = torch.get_num_threads()
     devices = [{"name": "cpu", "is": f"{platform.machine()}, {os.cpu_count()} cores, {threads} threads in torch"}]
     for k in range(torch.cuda.device_count()):
-        is_, memory = torch.cuda.get_device_name(k), torch.cuda.get_device_properties(k).total_memory
-        devices.append({"name": f"cuda:{k}", "is": f"{is_}, {memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"})
+        title, memory = torch.cuda.get_device_name(k), torch.cuda.get_device_properties(k).total_memory
+        devices.append({"name": f"cuda:{k}", "is": f"{title}, {memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"})
     if torch.backends.mps.is_available():
         devices.append({"name": "mps", "is": "Apple's GPU"})
     return devices, threads
-
-
-COMMANDS = {
-    "doctor": Command(
-        "doctor",
-        "Show versions, devices, data sets, and missing packages.",
-        (Where,),
-        run,
-        ["steppe doctor"],
-        in_core=True,  # it tells what else to install
-    )
-}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import inf, isfinite
@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .._util.numbers import with_error
-from ..ensembles.strategies import SHARPNESS, STRATEGIES, Ensemble, strategy
+from ..ensembles.strategies import SHARPNESS, Ensemble, strategy
 from ..training.config import Config, refuse_unknown
-from .errors import STOPPED, usage_errors
-from .options import Command, File, Sources
-from .output import Output, add_row, table, to_json
+from .options import Parsed, command
+from .output import Output, stop_code, table, to_json, usage_errors, write_text
 from .train import How
 
 if TYPE_CHECKING:
@@ -51,13 +50,23 @@ class Scoring:
             raise ValueError(f"radii is {self.radii}, and has to be a list of radii, 0 or more")
 
 
-def run(ensemble: Ensemble, scoring: Scoring, config: Config, how: How, file: File, sources: Sources) -> Output:
-    """Train every ensemble, and return all of them in one table."""
+@command("ensemble", takes_file=True)
+def ensemble(settings: Ensemble, scoring: Scoring, config: Config, how: How, parsed: Parsed) -> Output:
+    """Train the members of an ensemble, and report their accuracy, diversity and sharpness.
+
+    Examples
+    --------
+    steppe ensemble --data digits --members 3 --strategy sharpbalance --rho 0.2 --out runs/three
+    steppe ensemble --strategy deep,deep+sam,sam+,sharpbalance,eoa --epochs 30 --out runs/all
+    steppe ensemble --strategy deep,sharpbalance --repeats 3 --validation 0.1 --out runs/repeated
+    steppe ensemble --strategy deep+sam,sharpbalance --radii 0.02,0.05,0.1,0.2 --out runs/radii
+
+    """
     from ..measures.registry import resolve_measures
 
     with usage_errors():
         resolve_measures([scoring.sharpness])
-        plans = list(_plans(ensemble, scoring, config, sources))
+        plans = list(_plans(settings, scoring, config, parsed))
     if how.dry_run:
         return _dry(plans)
     if scoring.radii or scoring.plot:
@@ -67,13 +76,12 @@ def run(ensemble: Ensemble, scoring: Scoring, config: Config, how: How, file: Fi
     from ..training import Stopped
 
     reports: list[Report] = []
-    for settings, each in plans:
+    for member_config, one in plans:
         try:
-            trained = train_ensemble(settings, each, how.progress)
+            trained = train_ensemble(member_config, one, how.progress)
         except Stopped as stop:
-            code = STOPPED if "SIGINT" in str(stop) else stop.exit_code
             done = {"out": str(_root(config)), "finished": False, "ensembles": [r.to_dict() for r in reports]}
-            return Output(done, errors=[f"steppe ensemble: {stop}"], code=code)
+            return Output(done, errors=[f"steppe ensemble: {stop}"], code=stop_code(stop))
         reports.append(report(trained, scoring.average, scoring.sharpness))
     return _output(reports, scoring, _root(config))
 
@@ -85,7 +93,7 @@ def _root(config: Config) -> Path:
     return folder_of(config, "ensemble")
 
 
-def _plans(ensemble: Ensemble, scoring: Scoring, config: Config, sources: Sources) -> Iterator[tuple[Config, Ensemble]]:
+def _plans(ensemble: Ensemble, scoring: Scoring, config: Config, parsed: Parsed) -> Iterator[tuple[Config, Ensemble]]:
     """Yield the settings of every ensemble, each in a folder named after its strategy, its radius and its number."""
     from ..ensembles.members import members_of
 
@@ -102,32 +110,33 @@ def _plans(ensemble: Ensemble, scoring: Scoring, config: Config, sources: Source
             inside = name + (f",rho={rho:g}" if scoring.radii else "") + (f",repeat={number + 1}" if number else "")
             seed = config.seed if ensemble.seeds else config.seed + number
             seeds = ensemble.seeds[number * ensemble.members : (number + 1) * ensemble.members]
-            made = (
+            plan = (
                 replace(config, rho=rho, seed=seed, out=str(_root(config) / inside)),
                 replace(ensemble, strategy=name, seeds=seeds),
             )
-            for member in members_of(*made):
-                refuse_unknown(member, sources.spelled)
-            yield made
+            for member in members_of(*plan):
+                refuse_unknown(member, parsed.spelled)
+            yield plan
 
 
 def _dry(plans: Sequence[tuple[Config, Ensemble]]) -> Output:
     from ..ensembles.members import exchanges, members_of
 
     rows: list[dict[str, Any]] = []
-    shown = table("member", "method", "rho", "seed", "exchanges after", fold=("exchanges after",))
+    cells = []
     for config, ensemble in plans:
         for m in members_of(config, ensemble):
             after = exchanges(m)
             row = {"out": m.out, "method": m.method, "rho": m.rho, "seed": m.seed, "exchanges_after": after}
             rows.append({"strategy": ensemble.strategy, **row})
-            rho = "its own" if m.rho is None and m.method != "none" else "" if m.rho is None else m.rho
-            add_row(shown, m.out, m.method, rho, m.seed, ", ".join(f"epoch {e}" for e in after))
+            rho = m.rho if m.rho is not None else "" if m.method == "none" else "its own"
+            cells.append((m.out, m.method, rho, m.seed, ", ".join(f"epoch {e}" for e in after)))
+    heads = ("member", "method", "rho", "seed", "exchanges after")
+    shown = table(heads, cells, fold=("exchanges after",))
     return Output({"members": rows}, [shown, f"{len(rows)} members; nothing was trained or written"])
 
 
 def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
-    from .._util.files import atomic_write
     from ..ensembles.summary import averaged
     from ..ensembles.tradeoff import ROWS, by_strategy, kinds_of, slopes, write_page
 
@@ -158,8 +167,7 @@ def _output(reports: Sequence[Report], scoring: Scoring, root: Path) -> Output:
             what = f"log {scoring.diversity} on {ROWS[rows]} over log sharpness"
             lines += [f"{name}: {what} has slope {_slope_text(e)}" for name, e in fitted.items()]
         lines.append(f"{page}: the plot")
-    with atomic_write(root / NUMBERS) as file:
-        file.write(to_json(data).encode())
+    write_text(root / NUMBERS, to_json(data))
     return Output(data, lines)
 
 
@@ -190,37 +198,34 @@ COLUMNS = {  # of the table: score, scale and format
 
 
 def _ensembles(reports: Sequence[Report]) -> Any:
-    shown = table("ensemble", *COLUMNS, "sharpness", right=(*COLUMNS, "sharpness"), fold=("ensemble",))
-    for r in reports:
-        cells = [_cell(r.scores.get(name), scale, form) for name, scale, form in COLUMNS.values()]
-        add_row(shown, r.path.name, *cells, _number(r.sharpness, ".3g"))
-    return shown
+    cells = ((r.path.name, *_cells(r.scores, COLUMNS), _number(r.sharpness, ".3g")) for r in reports)
+    return table(("ensemble", *COLUMNS, "sharpness"), cells, right=(*COLUMNS, "sharpness"), fold=("ensemble",))
 
 
 def _members(reports: Sequence[Report], sharpness: str) -> Any:
     heads = ("member", "accuracy %", "NLL", "ECE %", sharpness)
-    shown = table(*heads, right=heads[1:], fold=("member",))
-    for r in reports:
-        for m in r.members:
-            cells = (f"{100 * m['accuracy']:.2f}", f"{m['nll']:.4f}", f"{100 * m['calibration_error']:.2f}")
-            add_row(shown, m["run"], *cells, _number(m["sharpness"], ".4g"))
-    return shown
+    cells = (
+        (m["run"], f"{100 * m['accuracy']:.2f}", f"{m['nll']:.4f}", f"{100 * m['calibration_error']:.2f}",
+         _number(m["sharpness"], ".4g"))
+        for r in reports for m in r.members
+    )  # fmt: skip
+    return table(heads, cells, right=heads[1:], fold=("member",))
 
 
 def _other_rows(reports: Sequence[Report]) -> Any:
     """Return scores on validation rows and under corruptions."""
-    heads = list(COLUMNS)[:4]
-    shown = table("ensemble", "rows", *heads, right=heads, fold=("ensemble",))
+    heads, cells = list(COLUMNS)[:4], []
     for r in reports:
         rows = {"validation": r.validation, **{f"severity {s}": scores for s, scores in r.severities.items()}}
-        for name, scores in (rows | {"all severities": r.corrupted}).items():
-            if scores:
-                add_row(shown, r.path.name, name, *(_cell(scores.get(COLUMNS[h][0]), *COLUMNS[h][1:]) for h in heads))
-    return shown
+        rows["all severities"] = r.corrupted
+        cells += [(r.path.name, name, *_cells(scores, heads)) for name, scores in rows.items() if scores]
+    return table(("ensemble", "rows", *heads), cells, right=heads, fold=("ensemble",))
 
 
-def _cell(e: Estimate | None, scale: float, form: str) -> str:
-    return "" if e is None else _number(replace(e, value=scale * e.value, stderr=scale * e.stderr), form)
+def _cells(scores: Mapping[str, Estimate], heads: Iterable[str]) -> Iterator[str]:
+    for name, scale, form in (COLUMNS[head] for head in heads):
+        e = scores.get(name)
+        yield "" if e is None else _number(replace(e, value=scale * e.value, stderr=scale * e.stderr), form)
 
 
 def _number(e: Estimate, form: str) -> str:
@@ -230,19 +235,3 @@ def _number(e: Estimate, form: str) -> str:
     if isfinite(e.stderr) and e.stderr:
         return with_error(e.value, e.stderr)
     return f"{e.value + 0.0 if round(e.value, 9) else 0.0:{form}}"
-
-
-COMMANDS = {
-    "ensemble": Command(
-        "ensemble",
-        "Train the members of an ensemble, and report their accuracy, diversity and sharpness.",
-        (Ensemble, Scoring, Config, How, File, Sources),
-        run,
-        [
-            "steppe ensemble --data digits --members 3 --strategy sharpbalance --rho 0.2 --out runs/three",
-            f"steppe ensemble --strategy {','.join(STRATEGIES)} --epochs 30 --out runs/all",
-            "steppe ensemble --strategy deep,sharpbalance --repeats 3 --validation 0.1 --out runs/repeated",
-            "steppe ensemble --strategy deep+sam,sharpbalance --radii 0.02,0.05,0.1,0.2 --out runs/radii",
-        ],
-    )
-}

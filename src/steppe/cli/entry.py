@@ -5,37 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from .._util.extras import explained
 from .._util.names import unknown
 from .._util.terminal import complain, say
-from .errors import FAILED, MISUSED, UsageError, debugging, report_error, usage_errors
-from .options import Command, Common, parse
-from .output import print_output
+from .options import REGISTRY, Command, Common, parse
+from .output import FAILED, MISUSED, UsageError, debugging, print_output, report_error, usage_errors
 
-COMMANDS: Mapping[str, str] = {  # in the order of the help page, with the module of each
-    "train": "train",
-    "measure": "measure",
-    "landscape": "landscape",
-    "ensemble": "ensemble",
-    "reproduce": "reproduce",
-    "theory": "theory",
-    "study init": "study",
-    "study run": "study",
-    "study status": "study",
-    "study report": "study",
-    "study add-measure": "study",
-    "report serve": "study",
-    "data get": "data",
-    "data check": "data",
-    "data list": "data",
-    "methods": "methods",
-    "measures": "measures",
-    "models": "models",
-    "doctor": "doctor",
-}
+COMMANDS: Sequence[str] = (  # in the order of the help page
+    "train", "measure", "landscape", "ensemble", "reproduce", "theory", "study init", "study run", "study status",
+    "study report", "study add-measure", "report serve", "data get", "data check", "data list", "methods", "measures",
+    "models", "doctor",
+)  # fmt: skip
+MODULES = {"report": "study", "methods": "listings", "measures": "listings", "models": "listings"}  # of other names
 GROUPS: Mapping[str, str] = {
     "report": "The report of a study.",
     "study": "Studies: does sharpness predict generalisation in a pool of runs?",
@@ -45,10 +29,11 @@ OF_STUDIES = ("landscape", "reproduce", "theory", "study", "report")  # need the
 ABOUT = "steppe trains models towards flat minima and measures how flat they are."
 
 
-def command(name: str) -> Command:
+def load_command(name: str) -> Command:
     """Return the command of that name; its module does not import torch."""
-    selected: Command = import_module(f".{COMMANDS[name]}", __package__).COMMANDS[name]
-    return selected
+    first = name.split(maxsplit=1)[0]
+    import_module(f".{MODULES.get(first, first)}", __package__)
+    return REGISTRY[name]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,12 +56,11 @@ def _main(argv: Sequence[str]) -> int:
         extra = "study" if selected.name.split()[0] in OF_STUDIES else "train"
         with explained(extra):
             parsed = parse(selected, argv[len(selected.name.split()) :])
-        if isinstance(parsed, str):
-            say(parsed, end="")
-            return 0
-        with usage_errors():
-            settings = [parsed.of(group) for group in selected.settings]
-        with explained(extra):
+            if isinstance(parsed, str):
+                say(parsed, end="")
+                return 0
+            with usage_errors():
+                settings = [parsed.of(group) for group in selected.settings]
             output = selected.run(*settings)
         if os.environ.get("RANK", "0") == "0":  # one of several processes prints
             print_output(output, parsed.of(Common).json)
@@ -95,7 +79,7 @@ def _select(argv: Sequence[str]) -> Command | str:
     """Return the command that the first words name, or the help page or version."""
     first = argv[0] if argv else "--help"
     if first in ("-h", "--help", "help"):
-        return _page("steppe", ABOUT, [(n, command(n).summary) for n in COMMANDS])
+        return _page("steppe", ABOUT, {name: name for name in COMMANDS})
     if first in ("--version", "version"):
         from .. import __version__
 
@@ -103,17 +87,17 @@ def _select(argv: Sequence[str]) -> Command | str:
     if first not in GROUPS:
         if first not in COMMANDS:
             raise UsageError(unknown("command", first, dict.fromkeys(n.split()[0] for n in COMMANDS)))
-        return command(first)
+        return load_command(first)
     second = argv[1] if len(argv) > 1 else "--help"
     inside = {n.removeprefix(f"{first} "): n for n in COMMANDS if n.startswith(f"{first} ")}
     if second in ("-h", "--help"):
-        return _page(f"steppe {first}", GROUPS[first], [(n, command(whole).summary) for n, whole in inside.items()])
+        return _page(f"steppe {first}", GROUPS[first], inside)
     if second not in inside:
         raise UsageError(unknown(f"command of `steppe {first}`", second, inside))
-    return command(inside[second])
+    return load_command(inside[second])
 
 
-def _page(name: str, about: str, commands: Iterable[tuple[str, str]]) -> str:
+def _page(name: str, about: str, commands: Mapping[str, str]) -> str:
     """Return the help page of steppe, or of a group of commands."""
-    rows = [f"  {command:<18} {summary}" for command, summary in commands]
+    rows = [f"  {word:<18} {load_command(full).summary}" for word, full in commands.items()]
     return "\n".join([f"usage: {name} COMMAND [options]", "", about, "", *rows, "", f"{name} COMMAND --help\n"])

@@ -8,9 +8,8 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .errors import STOPPED, UsageError, usage_errors
-from .options import Command, File
-from .output import Output, to_json
+from .options import command
+from .output import STOPPED, Output, UsageError, to_json, usage_errors, write_text
 from .subjects import On, config_of, subject
 
 if TYPE_CHECKING:
@@ -55,8 +54,18 @@ class Look:
             raise ValueError(f"points is {self.points}, and has to be 2 or more")
 
 
-def run(look: Look, on: On, file: File) -> Output:
-    """Evaluate the loss point by point; write the points so far if it is stopped."""
+@command("landscape", takes_file=True)
+def landscape(look: Look, on: On) -> Output:
+    """Draw the rise of the loss around one or more models, or the line between two and its barrier.
+
+    Examples
+    --------
+    steppe landscape runs/a --out landscape.html
+    steppe landscape runs/a runs/b --compare --directions eigenvectors
+    steppe landscape runs/a runs/b --out between.html
+    steppe landscape runs/a --axes 1 --directions eigenvectors --out line.json
+
+    """
     if not look.what or (len(look.what) > 2 and not look.compare):
         raise UsageError(
             f"a landscape is of one run or checkpoint, between two, or with --compare of several, not of "
@@ -115,7 +124,6 @@ def _data(slices: Sequence[Slice], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _write(drawn: Slice | Way | Sequence[Slice], look: Look, names: Sequence[str]) -> None:
-    from .._util.files import atomic_write
     from ..measures.plotting import write_html
 
     place = Path(look.out)
@@ -123,26 +131,8 @@ def _write(drawn: Slice | Way | Sequence[Slice], look: Look, names: Sequence[str
     if place.suffix == ".html":
         write_html(drawn, place, look.view, log=look.log, names=names)
     elif isinstance(drawn, Sequence):
-        with atomic_write(place) as file:
-            file.write(to_json(_data(drawn, names)).encode())
+        write_text(place, to_json(_data(drawn, names)))
     elif place.suffix == ".npz":
         drawn.save(place)
     else:
-        with atomic_write(place) as file:
-            file.write(drawn.to_json().encode())
-
-
-COMMANDS = {
-    "landscape": Command(
-        "landscape",
-        "Draw the rise of the loss around one or more models, or the line between two and its barrier.",
-        (Look, On, File),
-        run,
-        [
-            "steppe landscape runs/a --out landscape.html",
-            "steppe landscape runs/a runs/b --compare --directions eigenvectors",
-            "steppe landscape runs/a runs/b --out between.html",
-            "steppe landscape runs/a --axes 1 --directions eigenvectors --out line.json",
-        ],
-    )
-}
+        write_text(place, drawn.to_json())

@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from .._util.export import csv_text
 from ..training.config import Config
-from .errors import FAILED, STOPPED, UsageError, message, print_traceback, usage_errors
-from .options import Command, File
-from .output import Output, add_row, table, to_json
+from .options import command
+from .output import (
+    FAILED,
+    STOPPED,
+    Output,
+    UsageError,
+    message,
+    print_traceback,
+    table,
+    to_json,
+    usage_errors,
+    write_text,
+)  # fmt: skip
 from .subjects import On, config_of, subject
 
 if TYPE_CHECKING:
@@ -63,17 +73,28 @@ class Measurements:
         print_traceback(error)
         self.failures.append({"run": run, "measure": "", "why": message(error)})
 
+    def data(self) -> dict[str, Any]:
+        """Return the numbers and failures as JSON values."""
+        return {"results": self.rows, "failures": self.failures}
+
     def error_lines(self) -> list[str]:
         """Return one line per skipped folder and per failure, with the name of the run once."""
-        rows = [(f["run"], f["measure"], f["why"]) for f in self.failures]
-        places = ["" if why.startswith(run) else f"{run} {name}".strip() + ": " for run, name, why in rows]
-        skipped = [f"steppe measure: {run} was skipped: no run has started in it" for run in self.skipped]
-        failed = [f"steppe measure: {place}{why}" for place, (_, _, why) in zip(places, rows, strict=True)]
-        return [*skipped, *failed]
+        lines = [f"{run} was skipped: no run has started in it" for run in self.skipped]
+        for run, name, why in (failure.values() for failure in self.failures):
+            lines.append(why if why.startswith(run) else f"{f'{run} {name}'.strip()}: {why}")
+        return [f"steppe measure: {line}" for line in lines]
 
 
-def run(what: What, on: On, file: File) -> Output:
-    """Measure one subject after the other; failures are listed at the end, after the numbers of the others."""
+@command("measure", takes_file=True)
+def measure(what: What, on: On) -> Output:
+    """Measure how flat runs and checkpoints are: every number with its error, its kind and its cost.
+
+    Examples
+    --------
+    steppe measure runs/* --measures lambda_max,trace,adaptive_worst_linf
+    steppe measure weights.safetensors --model resnet18 --data cifar10 --normalise cifar10
+
+    """
     from ..measures.registry import resolve_measures
     from ..measures.run import measure_objective
     from ..training.config import known_device
@@ -91,27 +112,29 @@ def run(what: What, on: On, file: File) -> Output:
     for where in configs:
         try:
             loaded = subject(where, on)
-            measured.take(
-                where, measure_objective(loaded.objective(on), plan, on.seed, on=partial(loaded.objective, on))
-            )
+            results = measure_objective(loaded.objective(on), plan, on.seed, on=partial(loaded.objective, on))
+            measured.take(where, results)
         except KeyboardInterrupt:
             measured.stopped = True
         except Exception as error:
             measured.fail(where, error)
         if measured.stopped:
             break
-    return _output(what, measured)
+    if what.out is not None:
+        write_results(Path(what.out), measured)
+    code = STOPPED if measured.stopped else FAILED if measured.failures else 0
+    shown = [_table(measured.rows)] if measured.rows else []
+    return Output(measured.data(), shown, measured.error_lines(), code)
 
 
 def _configs(what: What, on: On) -> tuple[dict[str, Config], Measurements]:
     """Return the configurations of all subjects, read before the first measurement starts."""
-    configs, measured = {}, Measurements()
     from ..training.folder import is_empty
 
     empty = [where for where in what.what if is_empty(Path(where))]
     if len(empty) == len(what.what):
         raise FileNotFoundError(f"{empty[0]} holds no run yet: a start in it failed, or has just begun")
-    measured.skipped += empty
+    configs, measured = {}, Measurements(skipped=empty)
     for where in what.what:
         if where in empty:
             continue
@@ -124,63 +147,32 @@ def _configs(what: What, on: On) -> tuple[dict[str, Config], Measurements]:
     return configs, measured
 
 
-def _output(what: What, measured: Measurements) -> Output:
-    if what.out is not None:
-        _write(Path(what.out), measured)
-    data = {"results": measured.rows, "failures": measured.failures}
-    code = STOPPED if measured.stopped else FAILED if measured.failures else 0
-    return Output(data, [_table(measured.rows)] if measured.rows else [], measured.error_lines(), code)
-
-
 def _table(rows: Sequence[dict[str, Any]]) -> Any:
     from ..measures.estimate import Cost
 
-    heads = ("run", "measure", "value", "error", "n", "kind", "cost", "time")
-    shown = table(*heads, right=("value", "error", "n", "time"), fold=("run", "kind", "cost"))
-    before = ""
+    cells, before = [], ""
     for row in rows:
         error = f"{row['stderr']:.2g}" if isfinite(row["stderr"]) and row["stderr"] else ""
-        kind = ", ".join([row["kind"], *filter(None, [row["note"]]), *([] if row["complete"] else ["stopped early"])])
-        cost, again = Cost(**row["cost"]), row["run"] == before
-        cells = (row["measure"], f"{row['value']:.5g}", error, row["n"], kind, cost, f"{cost.seconds:.2f} s")
-        add_row(shown, "" if again else row["run"], *cells)
+        kind = ", ".join(filter(None, [row["kind"], row["note"], "" if row["complete"] else "stopped early"]))
+        run, cost = "" if row["run"] == before else row["run"], Cost(**row["cost"])
+        value = f"{row['value']:.5g}"
+        cells.append((run, row["measure"], value, error, row["n"], kind, cost, f"{cost.seconds:.2f} s"))
         before = row["run"]
-    return shown
+    heads = ("run", "measure", "value", "error", "n", "kind", "cost", "time")
+    return table(heads, cells, right=("value", "error", "n", "time"), fold=("run", "kind", "cost"))
 
 
-def _write(path: Path, measured: Measurements) -> None:
-    from .._util.files import atomic_write
-
-    if path.suffix == ".json":
-        text = to_json({"results": measured.rows, "failures": measured.failures})
-    else:
-        text = csv_text(COLUMNS, (row | row["cost"] for row in measured.rows))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
-        file.write(text.encode())
+def write_results(path: Path, measured: Measurements) -> None:
+    """Write the numbers to a .json or .csv file."""
+    rows = (row | row["cost"] for row in measured.rows)
+    write_text(path, to_json(measured.data()) if path.suffix == ".json" else csv_text(COLUMNS, rows))
 
 
 def _dry(what: What, on: On, configs: Mapping[str, Config], measured: Measurements) -> Output:
     plans = [{"run": where, "data": c.data, "model": c.model, "method": c.method} for where, c in configs.items()]
-    shown = table("run", "data", "model")
-    for row in plans:
-        add_row(shown, row["run"], row["data"], row["model"])
     data = {"runs": plans, "measures": what.measures, "rows": on.rows, "batch": on.batch, "split": on.split}
     data |= {"failures": measured.failures}
+    shown = table(("run", "data", "model"), ((row["run"], row["data"], row["model"]) for row in plans))
     where = f"{on.rows} {on.split} rows, or as many as there are, in batches of {on.batch}"
     words = f"{', '.join(what.measures)} on {where}; nothing was measured"
     return Output(data, [shown, words], measured.error_lines(), FAILED if measured.failures else 0)
-
-
-COMMANDS = {
-    "measure": Command(
-        "measure",
-        "Measure how flat runs and checkpoints are: every number with its error, its kind and its cost.",
-        (What, On, File),
-        run,
-        [
-            "steppe measure runs/* --measures lambda_max,trace,adaptive_worst_linf",
-            "steppe measure weights.safetensors --model resnet18 --data cifar10 --normalise cifar10",
-        ],
-    )
-}

@@ -1,4 +1,4 @@
-"""Options of a command: the fields of dataclasses as jsonargparse arguments, set by flags or by one YAML file.
+"""Commands and their options: dataclass fields as jsonargparse arguments, set by flags or by one YAML file.
 
 A field's docstring is its help text. Its metadata goes to `add_argument`: `metavar`, and `nargs` for an argument
 without a flag.
@@ -6,24 +6,27 @@ without a flag.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from .._util.extras import installed
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.types import alternatives, choices, words
-from .errors import UsageError
-from .option_files import read_mapping
-from .output import Output
+from .._util.untrusted import loader, refuse_yaml_within, yaml_in
+from .output import Output, UsageError
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser, Namespace
+
+Run = TypeVar("Run", bound=Callable[..., Output])
 
 FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the name of a file
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
@@ -53,25 +56,19 @@ class File:
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Where each option comes from. It adds no option itself: a command that needs this lists it in its settings."""
-
-    of: Mapping[str, str]  # by option: FLAG, DEFAULT or the name of a file
-
-    def spelled(self, name: str) -> str:
-        """Return an option as the user wrote it: as a flag, or as a key of a file."""
-        return flag_of(name) if self.of[name] in (FLAG, DEFAULT) else f"{self.of[name]}: {name}"
-
-
-@dataclass(frozen=True)
 class Option:
-    """One flag or positional argument of a command."""
+    """One flag or positional argument of a command: a field of a dataclass."""
 
     name: str  # also the key in a file
     type: Any
     default: Any
-    help: str
     metadata: Mapping[str, Any]
+    settings: type  # the dataclass
+
+    @property
+    def help(self) -> str:
+        """The docstring of the field; reading it needs a package of an extra."""
+        return _help_texts(self.settings)[self.name]
 
     @property
     def flag(self) -> str | None:
@@ -90,6 +87,13 @@ class Option:
         return any((get_origin(t) or t) is kind for t in alternatives(self.type))
 
 
+@cache  # docstrings of fields are read from the source
+def _help_texts(settings: type) -> Mapping[str, str]:
+    from docstring_parser import parse_from_object
+
+    return {p.arg_name: " ".join((p.description or "").split()) for p in parse_from_object(settings).params}
+
+
 @dataclass(frozen=True)
 class Command:
     """A sub-command of `steppe`.
@@ -98,65 +102,82 @@ class Command:
     ----------
     name
         The words after `steppe`.
-    summary
-        One line of help.
-    settings
-        Dataclasses whose fields are the options.
     run
-        The function that runs the command. It takes one value of each of the settings.
-    examples
-        Command lines for the help page.
+        The function that runs the command. Its parameters are dataclasses, whose fields are the options, or `Parsed`.
+        The first line of its docstring is the summary; its examples are command lines.
+    takes_file
+        Whether `--config` names a file of options.
     in_core
         Whether the command also runs without the packages that parse options; it then has switches and texts only.
 
     """
 
     name: str
-    summary: str
-    settings: tuple[type, ...]
     run: Callable[..., Output]
-    examples: Sequence[str] = ()
-    in_core: bool = False
+    takes_file: bool
+    in_core: bool
 
-    def options(self, with_help: bool = True) -> dict[str, Option]:
-        """Return the options by name; their help texts need a package of an extra."""
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.run) or "").partition("\n")[0]
+
+    @property
+    def examples(self) -> list[str]:
+        return (inspect.getdoc(self.run) or "").partition("Examples\n--------\n")[2].splitlines()
+
+    @property
+    def settings(self) -> list[type]:
+        """The types of the function's parameters."""
+        return [kind for name, kind in get_type_hints(self.run).items() if name != "return"]
+
+    def options(self) -> dict[str, Option]:
+        """Return the options by name."""
         options = {}
-        for settings in (*self.settings, Common):
-            if settings is Sources:
-                continue
-            types, helps = get_type_hints(settings), _help_texts(settings) if with_help else {}
+        groups = [settings for settings in self.settings if settings is not Parsed]
+        for settings in (*groups, *([File] if self.takes_file else []), Common):
+            types = get_type_hints(settings)
             for f in fields(settings):
                 default = f.default if f.default_factory is MISSING else f.default_factory()
-                options[f.name] = Option(f.name, types[f.name], default, helps.get(f.name, ""), f.metadata)
+                options[f.name] = Option(f.name, types[f.name], default, f.metadata, settings)
         return options
 
 
-@cache  # docstrings of fields are read from the source
-def _help_texts(settings: type) -> Mapping[str, str]:
-    """Return the help texts of the fields of a dataclass."""
-    from docstring_parser import parse_from_object
+REGISTRY: dict[str, Command] = {}
 
-    return {p.arg_name: " ".join((p.description or "").split()) for p in parse_from_object(settings).params}
+
+def command(name: str, *, takes_file: bool = False, in_core: bool = False) -> Callable[[Run], Run]:
+    """Return a decorator that makes a function a command, as `Command` describes."""
+
+    def add(run: Run) -> Run:
+        REGISTRY[name] = Command(name, run, takes_file, in_core)
+        return run
+
+    return add
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """The values of a command's options, and where each comes from."""
+    """The values of a command's options, and where each comes from: FLAG, DEFAULT or the name of a file."""
 
     values: Mapping[str, Any]
-    sources: Sources
+    sources: Mapping[str, str]
 
     def of(self, settings: type) -> Any:
         """Return the options of one dataclass, as a value of it."""
-        if settings is Sources:
-            return self.sources
+        if settings is Parsed:
+            return self
         try:
             return settings(**{f.name: self.values[f.name] for f in fields(settings)})
         except ValueError as error:
             name, space, rest = str(error).partition(" ")
             if name not in self.values:
                 raise
-            raise UsageError(f"{self.sources.spelled(name)}{space}{rest}") from error
+            raise UsageError(f"{self.spelled(name)}{space}{rest}") from error
+
+    def spelled(self, name: str) -> str:
+        """Return an option as the user wrote it: as a flag, or as a key of a file."""
+        source = self.sources[name]
+        return flag_of(name) if source in (FLAG, DEFAULT) else f"{source}: {name}"
 
 
 def flag_of(name: str) -> str:
@@ -171,7 +192,7 @@ def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     options = command.options()
     arguments = list(_arguments(options, argv))
     file = next((word.partition("=")[2] for name, word in reversed(arguments) if name == "config"), None)
-    in_file = read_options(file, options) if file is not None else {}
+    in_file = _read_options(file, options) if file is not None else {}
     parser = _parser(command, options, file, in_file)
     if any(name == "help" for name, _ in arguments):
         return str(parser.format_help())
@@ -181,12 +202,12 @@ def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     positional = [word for name, word in arguments if not name]
     values = _checked(lambda: parser.parse_args([*flags, *(["--", *positional] if positional else [])]), options, None)
     sources = dict.fromkeys(options, DEFAULT) | dict.fromkeys(in_file, str(file))
-    return Parsed(values, Sources(sources | {name: FLAG for name, _ in arguments if name}))
+    return Parsed(values, sources | {name: FLAG for name, _ in arguments if name})
 
 
 def _parse_in_core(command: Command, argv: Sequence[str]) -> Parsed | str:
     """The same for switches and texts, without the packages that parse options and read their help texts."""
-    options = command.options(with_help=False)
+    options = command.options()
     values, sources = {o.name: o.default for o in options.values()}, dict.fromkeys(options, DEFAULT)
     for name, word in _arguments(options, argv):
         if name == "help":
@@ -196,7 +217,7 @@ def _parse_in_core(command: Command, argv: Sequence[str]) -> Parsed | str:
             raise UsageError(f"steppe {command.name} takes options only, not {word!r}")
         values[name] = not word.startswith("--no-") if options[name].is_a(bool) else word.partition("=")[2]
         sources[name] = FLAG
-    return Parsed(values, Sources(sources))
+    return Parsed(values, sources)
 
 
 def _arguments(options: Mapping[str, Option], argv: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -214,37 +235,35 @@ def _arguments(options: Mapping[str, Option], argv: Sequence[str]) -> Iterator[t
             return
         if word in ("-h", "--help"):
             yield "help", word
-            continue
-        if not word.startswith("-") or word == "-":
+        elif word.startswith("-") and word != "-":
+            yield _flag(flags, word, rest)
+        else:
             yield "", word
-            continue
-        flag, equals, value = word.partition("=")
-        head, dot, key = flag.partition(".")
-        head = head.replace("_", "-")
-        head = flag_of(RENAMED[head[2:]]) if head[2:] in RENAMED else head
-        switch = flags.get(head.replace("--no-", "--", 1))
-        if head.startswith("--no-") and switch and switch.is_a(bool) and not equals:
-            yield switch.name, head
-            continue
-        option = flags.get(head.removesuffix("+"))  # --list+ VALUE of jsonargparse adds to a list
-        if option is None or (dot and not option.is_a(dict)) or (head.endswith("+") and not option.is_a(list)):
-            raise UsageError(unknown("option", flag, flags))
-        if option.is_a(bool):
-            if equals and value.lower() not in ("true", "false"):
-                raise UsageError(f"{head} takes no value, or =true or =false, not {value!r}")
-            yield option.name, head.replace("--", "--no-", 1) if value.lower() == "false" else head
-            continue
-        if not equals:
-            if not rest or rest[0].startswith("--"):
-                raise UsageError(f"{head} takes {words(option.type)}, and no value follows it")
-            value = rest.pop(0)
-        if option.is_a(list) and not value.startswith("["):
-            value = _bracketed(value, str in get_args(option.type))
-        yield option.name, f"{head}{dot}{key}={value}"
 
 
-def _bracketed(value: str, of_texts: bool) -> str:
-    return json.dumps(split_at_commas(value)) if of_texts else f"[{value}]"
+def _flag(flags: Mapping[str, Option], word: str, rest: list[str]) -> tuple[str, str]:
+    """Return an option's name, and its flag with its value as one word; remove the value from the rest."""
+    flag, equals, value = word.partition("=")
+    head, dot, key = flag.partition(".")
+    head = head.replace("_", "-")
+    head = flag_of(RENAMED[head[2:]]) if head[2:] in RENAMED else head
+    switch = flags.get(head.replace("--no-", "--", 1))
+    if head.startswith("--no-") and switch and switch.is_a(bool) and not equals:
+        return switch.name, head
+    option = flags.get(head.removesuffix("+"))  # --list+ VALUE of jsonargparse adds to a list
+    if option is None or (dot and not option.is_a(dict)) or (head.endswith("+") and not option.is_a(list)):
+        raise UsageError(unknown("option", flag, flags))
+    if option.is_a(bool):
+        if equals and value.lower() not in ("true", "false"):
+            raise UsageError(f"{head} takes no value, or =true or =false, not {value!r}")
+        return option.name, head.replace("--", "--no-", 1) if value.lower() == "false" else head
+    if not equals:
+        if not rest or rest[0].startswith("--"):
+            raise UsageError(f"{head} takes {words(option.type)}, and no value follows it")
+        value = rest.pop(0)
+    if option.is_a(list) and not value.startswith("["):
+        value = json.dumps(split_at_commas(value)) if str in get_args(option.type) else f"[{value}]"
+    return option.name, f"{head}{dot}{key}={value}"
 
 
 def _parser(
@@ -306,14 +325,42 @@ def _checked(parse: Callable[[], Namespace], options: Mapping[str, Option], file
         raise UsageError(place + message) from error
 
 
-def read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
+def _read_options(file: str, options: Mapping[str, Option]) -> dict[str, Any]:
     """Return the options in a YAML file, or in a run's run.yaml, which has them under `config`."""
     mapping = read_mapping(file)
     if isinstance(mapping.get("config"), dict):
         mapping = mapping["config"]
-    mapping = {RENAMED.get(key, key): value for key, value in mapping.items()}
+    mapping = {str(RENAMED.get(key, key)).replace("-", "_"): value for key, value in mapping.items()}
     names = [o.name for o in options.values() if o.flag and o.name not in NOT_IN_FILES]
     for key in mapping:
-        if str(key).replace("-", "_") not in names:
-            raise UsageError(f"{file}: " + unknown("option", str(key), names))
-    return {str(key).replace("-", "_"): value for key, value in mapping.items()}
+        if key not in names:
+            raise UsageError(f"{file}: " + unknown("option", key, names))
+    return mapping
+
+
+def read_mapping(file: str) -> dict[Any, Any]:
+    """Return the mapping in a YAML file: small, without aliases, each key once."""
+    import yaml
+    from jsonargparse import get_loader
+
+    path = Path(file)
+    if path.is_dir():
+        inside = path / "run.yaml"
+        hint = f" Did you mean {str(inside)!r}?" if inside.exists() else ""
+        raise UsageError(f"{file!r} is a folder, and a YAML file is needed.{hint}")
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {file!r} to read options from (the working folder is {Path.cwd()})")
+    try:
+        mapping = yaml_in(path, get_loader("yaml"))  # reads 1e-3 as a number, which YAML 1.1 does not
+        refuse_yaml_within(mapping, file)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if mapping is None:
+        return {}
+    if not isinstance(mapping, dict):
+        raise UsageError(f"{file}: an options file has lines such as `lr: 0.1`, and this is a {type(mapping).__name__}")
+    keys = [key.value for key, _ in yaml.compose(path.read_text(encoding="utf-8"), Loader=loader()).value]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UsageError(f"{file}: {key!r} appears {keys.count(key)} times: keep one")
+    return mapping

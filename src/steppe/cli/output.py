@@ -1,16 +1,24 @@
-"""Output of a command: JSON for programs, tables and sentences on a terminal."""
+"""What a command prints: its result as JSON or as tables and sentences, or its error; and its exit code."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .._util.export import json_safe
 from .._util.terminal import cell, complain, console, say
 
+# exit codes: the command failed; wrong usage; stopped, rerun it to resume (EX_TEMPFAIL of sysexits.h); Ctrl-C
+FAILED, MISUSED, TRY_AGAIN, STOPPED = 1, 2, 75, 130
+DEBUG = "STEPPE_DEBUG"
+EXPECTED = (OSError, ValueError, ImportError, ArithmeticError, RuntimeError)  # any other type is likely to be a bug
 PIPE_WIDTH = 160  # columns without a terminal: enough for one line per row of a table
 
 
@@ -53,24 +61,91 @@ def print_output(output: Output, as_json: bool) -> None:
         complain(line)
 
 
-def table(*heads: str, right: Sequence[str] = (), fold: Sequence[str] = ()) -> Any:
-    """Return an empty table; columns in `right` are aligned right, columns in `fold` wrap their cells."""
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Iterable[object]],
+    right: Sequence[str] = (),
+    fold: Sequence[str] = (),
+    gap: int = 2,
+) -> Any:
+    """Return a table of rich: columns in `right` are aligned right, cells in `fold` wrap, `gap` is between columns."""
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    built = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, gap - 1))
     for head in heads:
-        made.add_column(
-            cell(head), justify="right" if head in right else "left", no_wrap=head not in fold, overflow="fold"
-        )
-    return made
-
-
-def add_row(to: Any, *cells: object) -> None:
-    """Add a row to a table."""
-    to.add_row(*map(cell, cells))
+        justify = "right" if head in right else "left"
+        built.add_column(cell(head), justify=justify, no_wrap=head not in fold, overflow="fold")  # type: ignore[arg-type]
+    for row in rows:
+        built.add_row(*map(cell, row))
+    return built
 
 
 def to_json(data: Any) -> str:
     """Return values as JSON text: paths and other types as strings, numbers that are not finite as null."""
     return json.dumps(json_safe(data, str), indent=2, allow_nan=False)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically, after its folder."""
+    from .._util.files import atomic_write
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+class UsageError(ValueError):
+    """The command line or the options file is wrong."""
+
+
+@contextmanager
+def usage_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these types into usage errors; by default all that are about names and values."""
+    turned = kinds or (ValueError, TypeError, LookupError)
+    try:
+        yield
+    except turned as error:
+        raise UsageError(message(error)) from error
+
+
+@contextmanager
+def debugging(on: bool) -> Iterator[None]:
+    """Show tracebacks in this block, and in processes that it starts."""
+    before = os.environ.get(DEBUG, "")
+    os.environ[DEBUG] = "1" if on else before
+    try:
+        yield
+    finally:
+        os.environ[DEBUG] = before
+
+
+def print_traceback(error: BaseException) -> None:
+    """Print the traceback of an error if --debug or STEPPE_DEBUG is on."""
+    if os.environ.get(DEBUG, "") not in ("", "0"):
+        say("".join(traceback.format_exception(error)), error=True)
+
+
+def report_error(error: BaseException, command: str) -> int:
+    """Print an error on stderr and return the exit code."""
+    print_traceback(error)
+    if isinstance(error, KeyboardInterrupt):
+        complain(f"{command}: stopped")
+        return STOPPED
+    hint = "" if isinstance(error, EXPECTED) else f" (unexpected {type(error).__name__}: --debug shows where)"
+    complain(f"{command}: {message(error)}{hint}")
+    return MISUSED if isinstance(error, UsageError) else FAILED
+
+
+def stop_code(reason: object) -> int:
+    """Return the exit code of a command that a signal stopped; the reason names the signal."""
+    return STOPPED if "SIGINT" in str(reason) else TRY_AGAIN
+
+
+def message(error: BaseException) -> str:
+    """Return the message of an error, readable without its type."""
+    if isinstance(error, KeyError):  # str() adds quotes
+        return str(error.args[0]) if error.args else "a key is missing"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
+    return str(error) or type(error).__name__

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..papers.recipe import BUDGETS, Budget, Recipe, recipe
-from .errors import UsageError, usage_errors
-from .options import Command
-from .output import Output, add_row, table
+from . import theory
+from .options import command
+from .output import Output, UsageError, table, usage_errors
 from .study_options import Engine, with_flags
-from .study_output import exit_code, shown_tables
+from .study_output import error_lines, exit_code, shown_tables
 
 if TYPE_CHECKING:
-    from ..papers.render import Compared
     from ..studies.plan import Study
     from ..studies.result import StudyResult
 
@@ -50,12 +48,23 @@ class Listing:
     """list all recipes with their state, from records.csv in the folders of their budgets"""
 
 
-def run(which: Which, engine: Engine, listing: Listing) -> Output:
-    """Run a recipe as a study, and print and write its tables beside the paper's."""
+@command("reproduce")
+def reproduce(which: Which, engine: Engine, listing: Listing) -> Output:
+    """Run a table or figure of a paper, and print our numbers beside the paper's.
+
+    Examples
+    --------
+    steppe reproduce --list
+    steppe reproduce universal/table2 --budget short --dry-run
+    steppe reproduce universal/table2 --budget paper --workers 4
+    steppe reproduce universal/table2 --budget paper --records other/records.csv --report
+
+    """
     if listing.list or which.name is None:
         return _listed(which)
     if (in_theory := _name_in_theory(which.name)) is not None:
-        return _theory(which, in_theory)
+        out = which.out or f"studies/{which.name}"
+        return theory.theory(theory.Which(in_theory, out, quick=which.budget == "smoke"))
     with usage_errors():
         chosen = recipe(which.name)
         if which.budget not in chosen.content.get("budgets", {}):
@@ -68,16 +77,14 @@ def run(which: Which, engine: Engine, listing: Listing) -> Output:
     imported = _import(study, which.records)
     if which.dry_run:
         return _dry(study)
-    result = _stored(study) if which.report else _run(study, engine)
+    if which.report:
+        return _output(chosen, study, _stored(study), imported)
+    from ..studies.check import InvalidStudy
+    from ..studies.run import run
+
+    with usage_errors(InvalidStudy):
+        result = run(study, progress=engine.progress, again=engine.again, trust=engine.trust)
     return _output(chosen, study, result, imported)
-
-
-def _run(study: Study, engine: Engine) -> StudyResult:
-    from ..studies.run import run as run_study
-    from .study import invalid_is_usage
-
-    with invalid_is_usage():
-        return run_study(study, progress=engine.progress, again=engine.again, trust=engine.trust)
 
 
 def _stored(study: Study) -> StudyResult:
@@ -118,20 +125,12 @@ def _output(chosen: Recipe, study: Study, result: StudyResult, imported: Sequenc
     if result.done:
         files.append(write(study.store, study.folder / "report.html", result.findings))
     shown: list[Any] = [title, "", *shown_tables(tables), *imported, *words, "", *map(str, files)]
-    errors = [f"steppe reproduce: {name} failed: {error}" for name, error in result.failures.items()]
-    if result.stopped:
-        errors.append(f"steppe reproduce: stopped ({result.stopped}); rerun the command to resume in {study.folder}")
-    return Output(_data(chosen, study, result, tables, files), shown, errors, exit_code(result))
-
-
-def _data(
-    chosen: Recipe, study: Study, result: StudyResult, tables: Sequence[Compared], files: Sequence[Path]
-) -> dict[str, Any]:
-    return {
+    data = {
         "name": chosen.name, "budget": study.budget, "folder": study.folder, "planned": result.planned,
         "done": result.done, "failures": result.failures, "words": result.words, "stopped": result.stopped,
         "tables": {t.ours.spec.name: t.records() for t in tables}, "files": files,
     }  # fmt: skip
+    return Output(data, shown, error_lines("reproduce", result), exit_code(result))
 
 
 def _machines(origins: Any) -> list[str]:
@@ -144,15 +143,13 @@ def _machines(origins: Any) -> list[str]:
 
 def _dry(study: Study) -> Output:
     from ..papers.projection import project
-    from .study import invalid_is_usage
 
-    with invalid_is_usage(), usage_errors():
+    with usage_errors():
         projection = project(study)
-    listed = table("stage", "cells", "open", "passes", "hours", right=("cells", "open", "passes", "hours"))
-    for stage in projection.stages:
-        add_row(listed, stage.name, stage.cells, stage.open, f"{stage.passes:,.0f}", f"{stage.hours:.3g}")
+    heads = ("stage", "cells", "open", "passes", "hours")
+    cells = ((s.name, s.cells, s.open, f"{s.passes:,.0f}", f"{s.hours:.3g}") for s in projection.stages)
     words = [*projection.basis, f"Nothing was computed in {study.folder}."]
-    return Output(projection.to_dict(), [listed, "", *words])
+    return Output(projection.to_dict(), [table(heads, cells, right=heads[1:]), "", *words])
 
 
 def _name_in_theory(name: str) -> str | None:
@@ -164,36 +161,13 @@ def _name_in_theory(name: str) -> str | None:
     return next((study for study, entry in NAMED.items() if entry.recipe == name), None)
 
 
-def _theory(which: Which, name: str) -> Output:
-    from . import theory
-
-    return theory.run(theory.Which(name, which.out or f"studies/{which.name}", quick=which.budget == "smoke"))
-
-
 def _listed(which: Which) -> Output:
     from ..papers.records import states, theory_state
     from ..theory.registry import NAMED
 
     root = which.out or "studies"
-    theory = [theory_state(entry.recipe or THEORY + name, name, entry.about, root) for name, entry in NAMED.items()]
-    rows = [state.to_dict() for state in (*states(root), *theory)]
-    shown = table("recipe", "shows", "state", "date", "cells", fold=("shows",))
-    for row in rows:
-        add_row(shown, *(row[k] for k in ("name", "title", "state", "date", "cells")))
+    of_theory = [theory_state(entry.recipe or THEORY + name, name, entry.about, root) for name, entry in NAMED.items()]
+    rows = [state.to_dict() for state in (*states(root), *of_theory)]
+    cells = ([row[k] for k in ("name", "title", "state", "date", "cells")] for row in rows)
+    shown = table(("recipe", "shows", "state", "date", "cells"), cells, fold=("shows",))
     return Output(rows, [shown, f"steppe reproduce NAME --budget {'|'.join(BUDGETS)} runs one."])
-
-
-COMMANDS = {
-    "reproduce": Command(
-        "reproduce",
-        "Run a table or figure of a paper, and print our numbers beside the paper's.",
-        (Which, Engine, Listing),
-        run,
-        [
-            "steppe reproduce --list",
-            "steppe reproduce universal/table2 --budget short --dry-run",
-            "steppe reproduce universal/table2 --budget paper --workers 4",
-            "steppe reproduce universal/table2 --budget paper --records other/records.csv --report",
-        ],
-    )
-}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import complain
 from .._util.user_code import is_factory
-from .errors import UsageError, usage_errors
-from .options import Command
-from .output import Output, add_row, table
+from .options import command
+from .output import Output, UsageError, table, usage_errors
 from .study_options import Engine, Which, store_of, study_and_results, study_of
 from .study_output import heading, output_of
 
@@ -74,8 +72,16 @@ class Server:
     """on this machine only; 0 takes any free port"""
 
 
+@command("study init")
 def init(new: New) -> Output:
-    """Writes a study file with comments; the same file runs as it is."""
+    """Write a commented study file for a data set and a model.
+
+    Examples
+    --------
+    steppe study init
+    steppe study init cifar.yaml --data cifar10 --model resnet18
+
+    """
     from ..data.catalogue import CATALOGUE
     from ..data.registry import load
     from ..nn.registry import refuse_options
@@ -86,8 +92,6 @@ def init(new: New) -> Output:
     file = Path(new.file)
     if file.suffix not in (".yaml", ".yml"):
         raise UsageError(f"a study's file ends in .yaml, not {new.file!r}")
-    if file.exists():
-        raise UsageError(f"{file} exists and stays as it is: give another name, or remove it")
     with usage_errors():
         refuse_unknown(Config(data=new.data))
         if not is_factory(new.model):
@@ -109,19 +113,34 @@ def init(new: New) -> Output:
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
-    except FileExistsError:  # another process was first
+    except FileExistsError:
         raise UsageError(f"{file} exists and stays as it is: give another name, or remove it") from None
     return Output({"file": file, "data": new.data, "model": new.model}, shown)
 
 
+@command("study run")
 def run(which: Which, engine: Engine, dry: Dry) -> Output:
-    """Trains, measures, correlates and writes the report; cells that are done are kept."""
+    """Train a pool of runs, measure, correlate, write the report; rerun the command to resume.
+
+    Examples
+    --------
+    steppe study run
+    steppe study run study.yaml --workers 4
+
+    """
     study = study_of(which, engine)
     return _dry(study, engine) if dry.dry_run else _run(study, engine, ())
 
 
+@command("study add-measure")
 def add_measure(more: More, engine: Engine) -> Output:
-    """Adds measures to all runs of a study."""
+    """Add measures to all runs of a study.
+
+    Examples
+    --------
+    steppe study add-measure trace worst_linf@0.002 --study study.yaml
+
+    """
     if not more.names:
         raise UsageError("name the measures to add: steppe study add-measure trace worst_linf@0.002 --study study.yaml")
     if more.study is None:
@@ -143,27 +162,34 @@ def add_measure(more: More, engine: Engine) -> Output:
     return _run(study, engine, names)
 
 
+@command("study status")
 def status(which: Which) -> Output:
-    """How many cells of a study are done."""
+    """Show how many cells of a study are done.
+
+    Examples
+    --------
+    steppe study status study.yaml
+
+    """
     from ..studies.plan import TEXTS
     from ..studies.run import being_run
 
     study, cells, results = study_and_results(which)
     alive = being_run(study)
     runs = {r.key: r if alive or r.state != "running" else replace(r, state="open") for r in results.runs}
-    rows = [
-        {"key": c.key, "name": c.name, "state": runs[c.key].state if c.key in runs else "open"}
-        | ({"error": runs[c.key].error} if c.key in runs and runs[c.key].error else {})
-        for c in cells
-    ]
+    rows = [{"key": c.key, "name": c.name, "state": runs[c.key].state if c.key in runs else "open"} for c in cells]
+    for row in rows:
+        if row["key"] in runs and (error := runs[row["key"]].error):
+            row["error"] = error
     counts = Counter(row["state"] for row in rows)
     states = ", ".join(f"{n} {state}" for state in ("done", "running", "failed", "open") if (n := counts[state]))
     shown: list[Any] = [*heading(study), f"{study.folder}: {len(rows)} cells: {states}"]
-    listed = table("cell", "state", "run", "error", fold=("error", "run"))
-    for row in rows:
-        if row["state"] in ("failed", "running"):
-            add_row(listed, row["key"], row["state"], row["name"], row.get("error", ""))
-    shown += [listed] if listed.row_count else []
+    listed = [
+        (row["key"], row["state"], row["name"], row.get("error", ""))
+        for row in rows
+        if row["state"] in ("failed", "running")
+    ]
+    shown += [table(("cell", "state", "run", "error"), listed, fold=("error", "run"))] if listed else []
     old = len(runs) - sum(c.key in runs for c in cells)
     shown += [f"{old} more in the store are not in the study as it is now"] if old else []
     texts = {name: getattr(study, name) for name in TEXTS if getattr(study, name)}
@@ -171,8 +197,16 @@ def status(which: Which) -> Output:
     return Output(data, shown)
 
 
+@command("study report")
 def report(which: Which, page: Page) -> Output:
-    """Writes the report again, and prints the table."""
+    """Print the findings of a study so far, and write its page.
+
+    Examples
+    --------
+    steppe study report study.yaml --page report.html
+    steppe study report study.yaml --export runs.csv
+
+    """
     from ..studies.export import export_findings, export_table
     from ..studies.result import of_plan
     from ..studies.run import renote, result_of
@@ -189,8 +223,15 @@ def report(which: Which, page: Page) -> Output:
     return output_of(study, replace(result, report=_page(study, page.page, result.findings)))
 
 
+@command("report serve")
 def serve(which: Which, server: Server) -> Output:
-    """Serves the page of a study to browsers on this machine until Ctrl-C; it follows the study while it runs."""
+    """Serve a study's page on this machine, and follow the study while it runs.
+
+    Examples
+    --------
+    steppe report serve study.yaml --port 0
+
+    """
     from ..studies.report import serve as serve_page
 
     store = store_of(which)
@@ -199,11 +240,11 @@ def serve(which: Which, server: Server) -> Output:
 
 
 def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
-    from ..studies.check import check_names, invalid_values
+    from ..studies.check import InvalidStudy, check_names, invalid_values
     from ..studies.run import run as run_study
     from ..studies.selection import previewed_cells
 
-    with invalid_is_usage():
+    with usage_errors(InvalidStudy):
         if study.engine.name == "ray":  # a driver of Ray in Python needs no torch, and checks no names
             with invalid_values():
                 planned = previewed_cells(study)
@@ -214,17 +255,6 @@ def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
     return output_of(study, result)
 
 
-@contextmanager
-def invalid_is_usage() -> Iterator[None]:
-    """Turn errors about a study's file into usage errors."""
-    from ..studies.check import InvalidStudy
-
-    try:
-        yield
-    except InvalidStudy as error:
-        raise UsageError(str(error)) from error
-
-
 def _page(study: Study, out: str | None, findings: Findings) -> Path:
     from ..studies.report import write
 
@@ -232,18 +262,16 @@ def _page(study: Study, out: str | None, findings: Findings) -> Path:
 
 
 def _dry(study: Study, engine: Engine) -> Output:
-    from ..studies.check import check_names, check_study
+    from ..studies.check import InvalidStudy, check_names, check_study
     from ..studies.pictures import open_pictures
     from ..studies.result import admitted, of_plan
-    from ..studies.run import open_tasks
+    from ..studies.run import measures_of, open_tasks
     from ..studies.selection import planned_cells, previewed_cells
     from ..studies.store import Store
     from ..studies.table import Table
 
     results, measures, notes = Table([]), list(study.measures), {}
     if study.store.exists():
-        from ..studies.run import measures_of
-
         with Store.reading(study.store) as store:
             results, measures, notes = store.table(), measures_of(study, store), store.notes()
     with usage_errors():
@@ -251,43 +279,15 @@ def _dry(study: Study, engine: Engine) -> Output:
         if study.select is not None and not any(cell.stage == "final" for cell in planned):
             planned = previewed_cells(study)
     tasks = open_tasks(study, planned, results, measures, engine.again)
-    with invalid_is_usage():
+    with usage_errors(InvalidStudy):
         remote = study.engine.name == "ray"
         if remote:
             check_names(study, planned)
         check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
     pictures = open_pictures(study, planned, admitted(study, of_plan(study, planned, results)), notes, engine.again)
     rows = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
-    shown = table("cell", "run", "measures", fold=("run", "measures"))
-    for row in rows:
-        add_row(shown, row["key"], row["name"], ", ".join(row["measures"]))
+    cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)
+    shown = [table(("cell", "run", "measures"), cells, fold=("run", "measures"))] if tasks else []
     drawn = f" and {len(pictures)} pictures made" if pictures and not tasks else ""  # open tasks decide which runs
     words = f"{len(tasks)} of {len(planned)} cells would be computed{drawn} in {study.folder}; nothing was"
-    return Output({"folder": study.folder, "cells": rows, "planned": len(planned)}, [*([shown] * bool(rows)), words])
-
-
-COMMANDS = {
-    "study init": Command(
-        "study init", "Write a commented study file for a data set and a model.", (New,), init,
-        ["steppe study init", "steppe study init cifar.yaml --data cifar10 --model resnet18"],
-    ),
-    "study run": Command(
-        "study run", "Train a pool of runs, measure, correlate, write the report; rerun the command to resume.",
-        (Which, Engine, Dry), run, ["steppe study run", "steppe study run study.yaml --workers 4"],
-    ),
-    "study status": Command(
-        "study status", "Show how many cells of a study are done.", (Which,), status, ["steppe study status study.yaml"]
-    ),
-    "study report": Command(
-        "study report", "Print the findings of a study so far, and write its page.", (Which, Page), report,
-        ["steppe study report study.yaml --page report.html", "steppe study report study.yaml --export runs.csv"],
-    ),
-    "study add-measure": Command(
-        "study add-measure", "Add measures to all runs of a study.", (More, Engine), add_measure,
-        ["steppe study add-measure trace worst_linf@0.002 --study study.yaml"],
-    ),
-    "report serve": Command(
-        "report serve", "Serve a study's page on this machine, and follow the study while it runs.", (Which, Server),
-        serve, ["steppe report serve study.yaml --port 0"],
-    ),
-}  # fmt: skip
+    return Output({"folder": study.folder, "cells": rows, "planned": len(planned)}, [*shown, words])

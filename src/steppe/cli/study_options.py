@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import UsageError, usage_errors
-from .option_files import read_mapping
+from .options import read_mapping
+from .output import UsageError, usage_errors
 
 if TYPE_CHECKING:
     from ..studies.cell import Cell
@@ -103,9 +103,8 @@ def _folder_is_no_file(folder: Path) -> UsageError:
     if not (folder / STORE).exists():
         hint = folder_hint(folder) or "`steppe study init` writes one"
         return UsageError(f"{folder} is a folder, and this command needs a study's YAML file. {hint}")
-    file = file_of(folder)
-    name = str(file) if file is not None else BUILT_IN if folder.name == BUILT_IN else None
-    if name is None:
+    name = str(file_of(folder) or (BUILT_IN if folder.name == BUILT_IN else ""))
+    if not name:
         return UsageError(f"{folder} is a study's folder, and this command needs the study's YAML file")
     out = "" if folder == Path("studies") / Path(name).stem else f" --out {folder}"
     return UsageError(f"{folder} is a study's folder, and this command needs the study's file: give {name}{out}")

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from .errors import FAILED, STOPPED
-from .output import Output, add_row, table
+from .output import FAILED, Output, stop_code, table
 
 if TYPE_CHECKING:
     from ..papers.render import Compared
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from ..studies.statistics.predictions import Finding
 
 SHORT = {"predicts the opposite": "opposite", "no sign of it": "no sign", "no difference seen": "no difference"}
-TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h, as for runs: rerun the command to resume
 
 
 def heading(study: Study) -> list[str]:
@@ -38,17 +36,20 @@ def output_of(study: Study, result: StudyResult) -> Output:
         shown += shown_tables(compare(result.tables, {}))
     shown += list(result.words)
     shown += [f"The page: {result.report}"] if result.report else []
-    errors = [f"steppe study: {name} failed: {error}" for name, error in result.failures.items()]
+    return Output(result.to_dict(), shown, error_lines("study", result), exit_code(result))
+
+
+def error_lines(command: str, result: StudyResult) -> list[str]:
+    """The failures of a study, and how to resume one that was stopped."""
+    lines = [f"{name} failed: {error}" for name, error in result.failures.items()]
     if result.stopped:
-        errors.append(f"steppe study: stopped ({result.stopped}); rerun the command to resume in {result.folder}")
-    return Output(result.to_dict(), shown, errors, exit_code(result))
+        lines.append(f"stopped ({result.stopped}); rerun the command to resume in {result.folder}")
+    return [f"steppe {command}: {line}" for line in lines]
 
 
 def exit_code(result: StudyResult) -> int:
     """The exit code of a command that ran a study."""
-    if result.stopped:
-        return STOPPED if "SIGINT" in result.stopped else TRY_AGAIN
-    return FAILED if result.failures else 0
+    return stop_code(result.stopped) if result.stopped else FAILED if result.failures else 0
 
 
 def shown_tables(tables: Sequence[Compared]) -> list[Any]:
@@ -58,10 +59,7 @@ def shown_tables(tables: Sequence[Compared]) -> list[Any]:
     shown: list[Any] = []
     for one in tables:
         heads, rows = lines(one)
-        listed = table(one.name, *heads[1:])
-        for row in rows:
-            add_row(listed, *row)
-        shown += [listed, "", *remarks(one), ""]
+        shown += [table((one.name, *heads[1:]), rows), "", *remarks(one), ""]
     return shown
 
 
@@ -72,18 +70,17 @@ def _predictions(study: Study, findings: Findings) -> Any:
     grouped = any(f.hypothesis == "within groups" for f in findings.findings)
     within = f"within {', '.join(study.groups)}"
     heads = ["measure", "tau", "95 % interval", "corrected p", "strong", *([within] if grouped else []), "weak"]
-    shown = table(*heads, right=("tau", "corrected p"), fold=("measure", "corrected p", within))
-    shown.padding = (0, 1, 0, 0)
+    cells: list[tuple[object, ...]] = []
     for target in dict.fromkeys(f.target for f in findings.findings):
         rows = [f for f in findings.findings if f.target == target]
         strong = [f for f in rows if f.hypothesis == "strong"]
-        add_row(shown, f"{target} ({_span([f.n for f in strong])} runs{_power(strong)})")
+        cells.append((f"{target} ({_span([f.n for f in strong])} runs{_power(strong)})",))
         for f in strong:
             verdicts = [SHORT.get(g.verdict, g.verdict) for g in rows if g.measure == f.measure]
             interval = f"{tau_words(f.low)} to {tau_words(f.high)}" if isfinite(f.low) else "none"
             p = chance(f.p_corrected) if isfinite(f.p_corrected) else ""
-            add_row(shown, f"  {f.measure}", tau_words(f.tau) if isfinite(f.tau) else "", interval, p, *verdicts)
-    return shown
+            cells.append((f"  {f.measure}", tau_words(f.tau) if isfinite(f.tau) else "", interval, p, *verdicts))
+    return table(heads, cells, right=("tau", "corrected p"), fold=("measure", "corrected p", within), gap=1)
 
 
 def _span(numbers: Sequence[int]) -> str:
@@ -102,12 +99,11 @@ def _comparisons(findings: Findings) -> Any:
     from ..studies.statistics.sentences import amount
 
     heads = [f"compared with {findings.reference}", "difference", "95 % interval", "won/lost", "cost", "verdict"]
-    shown = table(*heads, right=("difference", "won/lost", "cost"), fold=(heads[0],))
-    shown.padding = (0, 1, 0, 0)
+    cells: list[tuple[object, ...]] = []
     for target in dict.fromkeys(c.target for c in findings.comparisons):
         rows = [c for c in findings.comparisons if c.target == target]
         unit = " (points)" if amount(target, 0, signed=True).endswith("points") else ""
-        add_row(shown, f"{target}{unit}")
+        cells.append((f"{target}{unit}",))
         for c in (c for c in rows if c.pairs):
             value, low, high = (
                 amount(target, v, signed=True).removesuffix(" points") for v in (c.difference, c.low, c.high)
@@ -115,7 +111,6 @@ def _comparisons(findings: Findings) -> Any:
             interval = f"{low} to {high}" if isfinite(c.low) else "none"
             ratio = c.passes / c.reference_passes if c.reference_passes else float("nan")
             cost = f"{ratio:.3g}x" if isfinite(ratio) else ""
-            mark = "*" if c.warning else ""
-            verdict = SHORT.get(c.verdict, c.verdict) + mark
-            add_row(shown, f"  {c.contender}", value, interval, f"{c.wins}/{c.losses}", cost, verdict)
-    return shown
+            verdict = SHORT.get(c.verdict, c.verdict) + ("*" if c.warning else "")
+            cells.append((f"  {c.contender}", value, interval, f"{c.wins}/{c.losses}", cost, verdict))
+    return table(heads, cells, right=("difference", "won/lost", "cost"), fold=heads[:1], gap=1)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from .._util.checkpoints import load_into, read_checkpoint
 from ..data.registry import CHOICES, declared
 from ..training.config import Config, refuse_unknown
-from .errors import UsageError, usage_errors
 from .options import flag_of
+from .output import UsageError, usage_errors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,7 +64,6 @@ class On:
 class Subject:
     """A trained model with its data and its loss."""
 
-    name: str
     model: nn.Module
     splits: Splits
     task: Task
@@ -124,8 +123,8 @@ def subject(where: str, on: On) -> Subject:
                 f"{where} is a run that was trained with {run.task.standard}, and --normalise {on.normalise} is "
                 f"{standard}: leave it out for runs, which record their own"
             )
-        return Subject(where, run.model(on.weights), splits, run.task, config)
+        return Subject(run.model(on.weights), splits, run.task, config)
     task = task_of(splits, standard)
     model = model_of(config, task.shape, task.outputs)
     load_into(model, state, path)
-    return Subject(where, model, splits, task, config)
+    return Subject(model, splits, task, config)

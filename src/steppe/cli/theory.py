@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import UsageError, usage_errors
-from .options import Command
-from .output import Output, add_row, table
+from .options import command
+from .output import Output, UsageError, table, usage_errors
 
 
 @dataclass(frozen=True)
@@ -26,49 +25,34 @@ class Which:
     """sizes of the study, such as {"matrices": 10}"""
 
 
-def run(which: Which) -> Output:
-    """Run one study and write it, or list all in a table."""
-    from ..theory.registry import NAMED, find
-    from ..theory.result import Settings, check_path, save
+@command("theory")
+def theory(which: Which) -> Output:
+    """Show closed forms beside simulations: reproduced figures of papers, and checks of their formulas.
+
+    Examples
+    --------
+    steppe theory
+    steppe theory sharpbalance-figure-9 --out figures
+    steppe theory wishart-moments --quick --json
+    steppe theory sharpbalance-figure-2 --sizes.matrices 10 --seed 1
+
+    """
+    from .._util.progress import ticking
+    from ..theory.registry import NAMED, Settings, check_path, find, save
 
     if which.name is None:
-        return _listed(NAMED)
+        rows = [{"name": name, "shows": entry.about, "paper": entry.paper} for name, entry in NAMED.items()]
+        shown = table(("study", "shows", "paper"), (row.values() for row in rows), fold=("shows",))
+        return Output(rows, [shown, "steppe theory NAME --out FOLDER writes its numbers and its figure."])
     with usage_errors():
-        find(which.name)
-    if which.seed < 0:
-        raise UsageError(f"--seed is 0 or more, not {which.seed}")
-    if which.out is not None:
-        with usage_errors():
+        entry = find(which.name)
+        if which.seed < 0:
+            raise UsageError(f"--seed is 0 or more, not {which.seed}")
+        if which.out is not None:
             check_path(which.out)
-    from .._util.progress import ticking
-
     with ticking(which.name, None) as tick:
         settings = Settings(which.seed, which.quick, which.sizes, tick)
-        result = find(which.name).load()(settings)
+        result = entry.load()(settings)
     files = [str(f) for f in save(result, which.name, which.out, settings)] if which.out is not None else []
     data = {"name": which.name, "words": list(result.words), "files": files, **result.plain()}
     return Output(data, [*result.words, *files])
-
-
-def _listed(named: Any) -> Output:
-    rows = [{"name": name, "shows": entry.about, "paper": entry.paper} for name, entry in named.items()]
-    shown = table("study", "shows", "paper", fold=("shows",))
-    for row in rows:
-        add_row(shown, *row.values())
-    return Output(rows, [shown, "steppe theory NAME --out FOLDER writes its numbers and its figure."])
-
-
-COMMANDS = {
-    "theory": Command(
-        "theory",
-        "Show closed forms beside simulations: reproduced figures of papers, and checks of their formulas.",
-        (Which,),
-        run,
-        [
-            "steppe theory",
-            "steppe theory sharpbalance-figure-9 --out figures",
-            "steppe theory wishart-moments --quick --json",
-            "steppe theory sharpbalance-figure-2 --sizes.matrices 10 --seed 1",
-        ],
-    )
-}

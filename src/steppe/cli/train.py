@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..training.config import OWN_STEP_SIZE, Config, refuse_unknown
-from .errors import STOPPED, usage_errors
-from .options import DEFAULT, Command, File, Sources
-from .output import Output, add_row, table
+from .options import DEFAULT, Parsed, command
+from .output import Output, stop_code, table, usage_errors
 
 
 @dataclass(frozen=True)
@@ -21,20 +20,29 @@ class How:
     """show what would be trained and written, and stop"""
 
 
-def run(config: Config, how: How, file: File, sources: Sources) -> Output:
-    """Train, or return what training would do."""
+@command("train", takes_file=True)
+def train(config: Config, how: How, parsed: Parsed) -> Output:
+    """Train a model by one of the methods; rerun the command to resume a run that was stopped.
+
+    Examples
+    --------
+    steppe train --data digits --model mlp --method sam --rho 0.05 --epochs 30 --seed 0 --out runs/sam
+    steppe train --data cifar10 --data-root data --model resnet18 --method agnostic-sam --label-noise 0.4
+    steppe train --config run.yaml --lr 0.05
+
+    """
     with usage_errors():
-        refuse_unknown(config, sources.spelled)
+        refuse_unknown(config, parsed.spelled)
     if how.dry_run:
-        return dry(config, sources)
-    from ..training import Stopped, train
+        return _dry(config, parsed)
+    from .. import training
     from ..training.progress import summary
 
     try:
-        done = train(config, how.progress)
-    except Stopped as stop:
-        code = STOPPED if "SIGINT" in str(stop) else stop.exit_code
-        return Output({"out": str(stop.path), "finished": False}, errors=[f"steppe train: {stop}"], code=code)
+        done = training.train(config, how.progress)
+    except training.Stopped as stop:
+        unfinished = {"out": str(stop.path), "finished": False}
+        return Output(unfinished, errors=[f"steppe train: {stop}"], code=stop_code(stop))
     data = {"out": str(done.path), "finished": done.finished, "epochs": len(done.records), "last": done.result}
     lines = [started(done.about["init"])] if "init" in done.about else []
     return Output(data, [*lines, f"{done.path}: {len(done.records)} epochs, {summary(done.result)}"])
@@ -46,7 +54,7 @@ def started(init: dict[str, Any]) -> str:
     return f"started from {init['file']}; {new}"
 
 
-def dry(config: Config, sources: Sources) -> Output:
+def _dry(config: Config, parsed: Parsed) -> Output:
     """Return everything that a run would start with; write nothing."""
     import torch
 
@@ -56,18 +64,18 @@ def dry(config: Config, sources: Sources) -> Output:
     from ..training.loop import Training
     from ..training.problem import data_of, task_of
     from ..training.resume import resume_point
-    from .methods import passes
+    from .listings import passes
 
     path, splits = folder_of(config), data_of(config)
     training = Training(config, path, splits, task_of(splits), Workers(), torch.device("cpu"))
     opt, course = training.state.opt, training.course
-    resolved = {name: {"value": value, "from": sources.of[name]} for name, value in asdict(config).items()}
+    resolved = {name: {"value": value, "from": parsed.sources[name]} for name, value in asdict(config).items()}
     if config.rho is None and "rho" in opt.param_groups[0]:
         resolved["rho"] = {"value": opt.param_groups[0]["rho"], "from": f"{config.method}'s own default"}
     for name in OWN_STEP_SIZE.get(config.method, {}):
-        if sources.of[name] == DEFAULT:
+        if parsed.sources[name] == DEFAULT:
             resolved[name]["from"] = f"{config.method}'s own default"
-    resolved["out"] = {"value": str(path), "from": sources.of["out"]}
+    resolved["out"] = {"value": str(path), "from": parsed.sources["out"]}
     done = resume_point(path, read_run_yaml(path), config) if path.exists() else None
     plan: dict[str, Any] = {
         "parameters": sum(p.numel() for p in training.state.module.parameters()),
@@ -79,35 +87,15 @@ def dry(config: Config, sources: Sources) -> Output:
         "init": None if training.init is None else asdict(training.init),
         "goes_on_from": None if done is None else "its end" if done.about.finished else str(done.about.position),
     }
-    return Output({"config": resolved, **plan}, _shown(resolved, plan))
-
-
-def _shown(resolved: dict[str, Any], plan: dict[str, Any]) -> list[Any]:
-    settings = table("setting", "value", "from", fold=("value",))
-    for name, row in resolved.items():
-        add_row(settings, name, row["value"], row["from"])
+    cells = ((name, row["value"], row["from"]) for name, row in resolved.items())
     rows = ", ".join(f"{n:,} {part}" for part, n in plan["rows"].items())
-    resumes = [f"{resolved['out']['value']} has a run: it would resume from {plan['goes_on_from']}"]
-    return [
-        settings,
+    resumes = [f"{path} has a run: it would resume from {plan['goes_on_from']}"]
+    shown = [
+        table(("setting", "value", "from"), cells, fold=("value",)),
         f"\n{plan['parameters']:,} parameters, {rows} rows, {plan['steps']:,} steps ({plan['steps_per_epoch']:,} per "
         f"epoch), passes per step: {plan['passes_a_step']}",
         *(resumes if plan["goes_on_from"] else []),
         *([started(plan["init"])] if plan["init"] else []),
         f"would write {', '.join(plan['would_write'])}; nothing was trained or written",
     ]
-
-
-COMMANDS = {
-    "train": Command(
-        "train",
-        "Train a model by one of the methods; rerun the command to resume a run that was stopped.",
-        (Config, How, File, Sources),
-        run,
-        [
-            "steppe train --data digits --model mlp --method sam --rho 0.05 --epochs 30 --seed 0 --out runs/sam",
-            "steppe train --data cifar10 --data-root data --model resnet18 --method agnostic-sam --label-noise 0.4",
-            "steppe train --config run.yaml --lr 0.05",
-        ],
-    )
-}
+    return Output({"config": resolved, **plan}, shown)

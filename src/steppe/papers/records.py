@@ -24,7 +24,7 @@ from ..studies.schema import text_of
 from ..studies.selection import planned_cells, previewed_cells
 from ..studies.store import Store
 from ..studies.table import Table
-from ..theory.result import RUN
+from ..theory.registry import RUN
 from ..training.config import Config
 from .recipe import BUDGETS, names, recipe
 

@@ -4,11 +4,11 @@ from .quadratic import ball_maximum as ball_maximum
 from .quadratic import unrolled as unrolled
 from .registry import NAMED as NAMED
 from .registry import Entry as Entry
+from .registry import Result as Result
+from .registry import Settings as Settings
 from .registry import find as find
 from .registry import run as run
-from .result import Result as Result
-from .result import Settings as Settings
-from .result import save as save
+from .registry import save as save
 from .sharpbalance import Training as Training
 from .simulation import Draws as Draws
 from .simulation import Measured as Measured

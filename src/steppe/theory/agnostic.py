@@ -13,7 +13,7 @@ the conditions do not bound. The bound on eta_2 contains eta_2 on both sides, th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -21,13 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
+from torch.nn.utils import parameters_to_vector
 
 from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from ..core.vector import Vector
 from ..measures import Curvature, Objective
 from ..optim.build import build
 from .panels import Panel, dots, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 from .small_radius import images, network
 
 SHARE = 0.7  # of a batch, for training: section 3.3
@@ -173,11 +174,9 @@ class History:
 
 def gradient_cosine(model: nn.Module, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> float:
     """The cosine between the gradients of the mean loss on two sets of rows."""
-    flat = []
-    for x, y in (first, second):
-        grads = torch.autograd.grad(cross_entropy(model(x), y), list(model.parameters()))
-        flat.append(torch.cat([g.reshape(-1) for g in grads]))
-    return float(cosine_similarity(flat[0], flat[1], dim=0))
+    losses = (cross_entropy(model(x), y) for x, y in (first, second))
+    grads = [parameters_to_vector(torch.autograd.grad(loss, list(model.parameters()))) for loss in losses]
+    return float(cosine_similarity(grads[0], grads[1], dim=0))
 
 
 def train(name: str, sizes: Sizes, seed: int, checks: int = 0) -> History:
@@ -209,10 +208,7 @@ def train(name: str, sizes: Sizes, seed: int, checks: int = 0) -> History:
 
 def _check(parts: Parts, step: int) -> dict[str, Any]:
     radii = METHODS["agnostic-sam"]
-    points = {
-        "admitted": at_largest_steps(parts),
-        "practice": at_radii(parts, radii["rho"], radii["held_out_rho"]),
-    }
+    points = {"admitted": at_largest_steps(parts), "practice": at_radii(parts, radii["rho"], radii["held_out_rho"])}
     return {"step": step} | {k: {**vars(p), "holds": p.holds, "within": p.admitted} for k, p in points.items()}
 
 
@@ -229,14 +225,18 @@ def gradient_congruence(settings: Settings) -> Result:
     x, y = images(sizes.batch)
     errors = expansion_errors(split(network(sizes.width, settings.seed), x, y), torch.logspace(-4, 0, 9).tolist())
     courses = {
-        name: {"cosine": [fmean(c) for c in zip(*(h.cosine for h in histories), strict=True)],
-               "loss": [fmean(c) for c in zip(*(h.loss for h in histories), strict=True)],
+        name: {"cosine": _means(h.cosine for h in histories), "loss": _means(h.loss for h in histories),
                "last": [fmean(h.cosine[-3:]) for h in histories]}
         for name, histories in runs.items()
     }  # fmt: skip
     data = {"checks": checks, "expansions": errors, "courses": courses, "sizes": vars(sizes)}
     words = _words(checks, errors, courses)
-    return Result(data, _draw(data, words), words)
+    return Result(data, _draw(data), words)
+
+
+def _means(runs: Iterable[Sequence[float]]) -> list[float]:
+    """The mean over runs, epoch by epoch."""
+    return [fmean(values) for values in zip(*runs, strict=True)]
 
 
 def _words(checks: Sequence[Any], errors: Sequence[dict[str, float]], courses: dict[str, Any]) -> list[str]:
@@ -254,20 +254,19 @@ def _words(checks: Sequence[Any], errors: Sequence[dict[str, float]], courses: d
     ]  # fmt: skip
 
 
-def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _draw(data: dict[str, Any]) -> dict[str, Any]:
     steps = [c["step"] for c in data["checks"]]
-    sides = []
-    for name, key, colour in (
-        ("largest admitted steps", "admitted", BLUE),
-        ("the algorithm's radii", "practice", ORANGE),
-    ):
-        sides.append(dots(name, steps, [c[key]["after"] / abs(c[key]["before"]) for c in data["checks"]], colour))
+    kinds = (("largest admitted steps", "admitted", BLUE), ("the algorithm's radii", "practice", ORANGE))
+    sides = [
+        dots(name, steps, [c[key]["after"] / abs(c[key]["before"]) for c in data["checks"]], colour)
+        for name, key, colour in kinds
+    ]
     bounds = [(0.5 if c["admitted"]["before"] >= 0 else -1.5) for c in data["checks"]]
     sides.append(line("bound", steps, bounds, GREY, line={"dash": "dot"}))
     etas = [e["eta"] for e in data["expansions"]]
     errors = [
-        line("proof's expansion", etas, [e["printed"] for e in data["expansions"]], VERMILLION, mode="lines+markers"),
-        line("corrected", etas, [e["corrected"] for e in data["expansions"]], GREEN, mode="lines+markers"),
+        line(name, etas, [e[key] for e in data["expansions"]], colour, mode="lines+markers")
+        for name, key, colour in (("proof's expansion", "printed", VERMILLION), ("corrected", "corrected", GREEN))
     ]
     colours = {"none": GREY, "sam": BLUE, "agnostic-sam": ORANGE}
     curves = [
@@ -276,7 +275,6 @@ def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     ]
     return picture(
         "Agnostic-SAM: Theorem 2 and the cosine of the two gradients, on the digits",
-        " ".join(words),
         Panel("left side over |g<sub>t</sub>·g<sub>v</sub>|", "training step", "ratio", sides),
         Panel("error of two expansions", "η₁ = η₂", "error of the inner product", errors, "xy"),
         Panel("cosine in training", "epoch", "cosine of the gradients", curves),

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .._util.colours import BLUE
 from .panels import Panel, dots, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 
 # -- closed forms -----------------------------------------------------------------------------------------------------
 
@@ -275,13 +275,13 @@ def sparse_regression(settings: Settings) -> Result:
         "scale": trained.scale[keep].tolist(), "rate": trained.rate[keep].tolist(),
         "steps": trained.steps[keep].tolist(), "loss": trained.loss[keep].tolist(),
     }  # fmt: skip
-    return Result(data, _draw(data, words), words)
+    return Result(data, _draw(data), words)
 
 
 PLOTTED = ("||β||₁", "tr, adaptive", "tr", "λ max, adaptive")  # the columns of Figure 7
 
 
-def _draw(data: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _draw(data: Mapping[str, Any]) -> dict[str, Any]:
     panels = []
     colours = {"color": [float(torch.tensor(s).log10()) for s in data["scale"]], "colorscale": "Cividis", "size": 6}
     for i, name in enumerate(PLOTTED):
@@ -290,4 +290,4 @@ def _draw(data: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
         trace = dots("network", data["values"][name], data["values"]["test loss"], BLUE, marker={**colours, **bar})
         tau = f"τ = {data['tau']['test loss'][name]:+.2f}"
         panels.append(Panel(f"{name}, {tau}", name, "test loss", [{**trace, "showlegend": False}], "y"))
-    return picture("Sharpness and test loss of diagonal linear networks", " ".join(words), *panels)
+    return picture("Sharpness and test loss of diagonal linear networks", *panels)

@@ -8,8 +8,9 @@ constants in O(1). This module has all versions, with all constants.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
-from math import ceil, exp, floor, inf, log, log1p, pi, sqrt
+from math import exp, floor, inf, log, log1p, pi, sqrt
 
 
 @dataclass(frozen=True)
@@ -118,10 +119,4 @@ def prior_gap(s: Setting) -> float:
 
 def rows_needed(s: Setting, gap: float) -> int:
     """The smallest number of rows for which `explicit_gap` is at most `gap`, all else equal."""
-    low, high = 2, 4
-    while explicit_gap(replace(s, rows=high)) > gap:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = ceil((low + high) / 2)
-        low, high = (low, middle) if explicit_gap(replace(s, rows=middle)) <= gap else (middle, high)
-    return high
+    return bisect_left(range(10**18), True, lo=2, key=lambda rows: explicit_gap(replace(s, rows=rows)) <= gap)

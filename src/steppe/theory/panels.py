@@ -26,6 +26,8 @@ class Panel:
         Horizontal lines, each with its label.
     range_y
         The range of the y axis; None for plotly's own.
+    powers
+        The powers of ten between two ticks of a logarithmic y axis.
 
     """
 
@@ -36,28 +38,32 @@ class Panel:
     log: str = ""
     across: Sequence[tuple[float, str]] = ()
     range_y: tuple[float, float] | None = None
+    powers: int = 1
 
 
 def line(name: str, x: Any, y: Any, colour: str, **more: Any) -> dict[str, Any]:
     """A line through points."""
     style = {"color": colour, "width": 2.2, **more.pop("line", {})}
-    return {"type": "scatter", "mode": "lines", "name": name, "x": _list(x), "y": _list(y), "line": style, **more}
+    return _scatter(name, x, y) | {"mode": "lines", "line": style, **more}
 
 
 def dots(name: str, x: Any, y: Any, colour: Any, **more: Any) -> dict[str, Any]:
     """Points."""
     marker = {"color": colour, "size": 7, **more.pop("marker", {})}
-    return {
-        "type": "scatter", "mode": "markers", "name": name, "x": _list(x), "y": _list(y), "marker": marker, **more
-    }  # fmt: skip
+    return _scatter(name, x, y) | {"mode": "markers", "marker": marker, **more}
 
 
-def picture(title: str, caption: str, *row: Panel, height: int = 430) -> dict[str, Any]:
-    """A figure with its panels side by side; its title and its caption, in `meta`, are text of the page."""
+def _scatter(name: str, x: Any, y: Any) -> dict[str, Any]:
+    x, y = (values.tolist() if hasattr(values, "tolist") else list(values) for values in (x, y))
+    return {"type": "scatter", "name": name, "x": x, "y": y}
+
+
+def picture(title: str, *row: Panel) -> dict[str, Any]:
+    """A figure with its panels side by side; a page shows its title as text."""
     width, gap = 90 + 430 * len(row) if len(row) > 1 else 860, 0.22 / len(row)
     layout: dict[str, Any] = {
-        "template": "plotly_white", "width": width, "height": height + 160, "font": {"size": 14},
-        "title": {"text": title, "font": {"size": 18}, "x": 0.02}, "meta": {"caption": caption},
+        "template": "plotly_white", "width": width, "height": 590, "font": {"size": 14},
+        "title": {"text": title, "font": {"size": 18}, "x": 0.02},
         "margin": {"l": 80, "r": 30, "t": 130, "b": 80},
         "legend": {"orientation": "h", "x": 0, "y": 1.1, "yanchor": "bottom"}, "annotations": [], "shapes": [],
     }  # fmt: skip
@@ -67,7 +73,7 @@ def picture(title: str, caption: str, *row: Panel, height: int = 430) -> dict[st
         n = "" if i == 0 else str(i + 1)
         left = i * (share + gap)
         layout[f"xaxis{n}"] = _axis(panel.x, "x" in panel.log) | {"domain": [left, left + share], "anchor": f"y{n}"}
-        layout[f"yaxis{n}"] = _axis(panel.y, "y" in panel.log) | {"domain": [0, 1], "anchor": f"x{n}"}
+        layout[f"yaxis{n}"] = _axis(panel.y, "y" in panel.log, panel.powers) | {"domain": [0, 1], "anchor": f"x{n}"}
         if panel.range_y is not None:
             layout[f"yaxis{n}"]["range"] = list(panel.range_y)
         layout["annotations"].append({
@@ -92,11 +98,7 @@ def picture(title: str, caption: str, *row: Panel, height: int = 430) -> dict[st
     return {"data": traces, "layout": layout}
 
 
-def _axis(title: str, logarithmic: bool) -> dict[str, Any]:
+def _axis(title: str, logarithmic: bool, powers: int = 1) -> dict[str, Any]:
     # plotly prints powers of ten in a larger font than other numbers
-    scale = {"type": "log", "exponentformat": "power", "dtick": 1, "tickfont": {"size": 12}} if logarithmic else {}
+    scale = {"type": "log", "exponentformat": "power", "dtick": powers, "tickfont": {"size": 12}} if logarithmic else {}
     return {"title": {"text": title, "standoff": 8}, "ticks": "outside", "zeroline": False, **scale}
-
-
-def _list(values: Any) -> Any:
-    return values.tolist() if hasattr(values, "tolist") else list(values)

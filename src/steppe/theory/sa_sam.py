@@ -12,14 +12,14 @@ The paper conjectures that its step size regularises sharpness through this edge
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import mse_loss, one_hot
 
 from .._util.colours import BLUE, VERMILLION
@@ -29,7 +29,7 @@ from ..methods.sa_sam import SASAM, SASGD
 from ..methods.sam import SAM, Plain
 from ..optim.engine import SharpnessAware
 from .panels import Panel, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 from .small_radius import images, network
 from .universal import Quadratic
 
@@ -84,17 +84,20 @@ def train_quadratic(method: SASAM | SASGD, hessian: Tensor, start: Tensor, steps
     model = Quadratic(hessian, start)
     base = torch.optim.SGD(model.parameters(), lr=eta_0)
     opt = SharpnessAware(base, method, model=model)
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss: Tensor = model()
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
-
     for _ in range(steps):
-        opt.step(closure)
+        opt.step(_closure(opt, model))
         w = model.w.detach().clone()
         yield Point(float(base.param_groups[0]["lr"]), w, (w @ hessian @ w / 2).item())
+
+
+def _closure(opt: SharpnessAware, loss: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        opt.zero_grad()
+        value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    return closure
 
 
 # -- edge of stability ------------------------------------------------------------------------------------------------
@@ -139,35 +142,26 @@ def train(method: Method, sizes: Sizes, seed: int) -> Trace:
     model = network(sizes.width, seed)
     base = torch.optim.SGD(model.parameters(), lr=sizes.lr if isinstance(method, (Plain, SAM)) else 0.01)
     opt = SharpnessAware(base, method, model=model, seed=seed)
-
-    def closure() -> Tensor:
-        opt.zero_grad()
-        loss = squared_error(model(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss
-
+    closure = _closure(opt, lambda: squared_error(model(x), y))
     trace = Trace([], [], [], [])
     for step in range(1, sizes.steps + 1):
         loss = opt.step(closure)
         if step % sizes.every == 0:
             trace.step.append(step)
-            trace.top.append(_lambda_max(model, x, y))
+            trace.top.append(Eigenvalue(rtol=1e-2).estimate(Objective(model, squared_error, (x, y))).value)
             trace.edge.append(2 / float(base.param_groups[0]["lr"]))
             trace.loss.append(float(loss))
     return trace
 
 
-def _lambda_max(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    return Eigenvalue(rtol=1e-2).estimate(Objective(model, squared_error, (x, y))).value
-
-
 def edge_of_stability(settings: Settings) -> Result:
     """lambda_max and 2 / eta in full-batch training by four methods, and SA-SAM's limit cycle on a quadratic."""
     sizes = settings.of(Sizes(), steps=120, rows=60, width=8, every=20)
+    chosen = methods(sizes)
     traces: dict[str, Trace] = {}
-    for name, method in methods(sizes).items():
+    for name, method in chosen.items():
         traces[name] = train(method, sizes, settings.seed)
-        settings.tick(len(traces), len(methods(sizes)))
+        settings.tick(len(traces), len(chosen))
     ratios = {name: fmean(a / b for a, b in list(zip(t.top, t.edge, strict=True))[-10:]) for name, t in traces.items()}
     words = [
         "The mean of lambda_max / (2 / eta) over the last ten measurements is "
@@ -177,7 +171,7 @@ def edge_of_stability(settings: Settings) -> Result:
         _limit_cycle_words(),
     ]  # fmt: skip
     data = {"traces": {k: vars(t) for k, t in traces.items()}, "ratio": ratios, "sizes": vars(sizes)}
-    return Result(data, _draw(data, words), words)
+    return Result(data, _draw(data), words)
 
 
 def _limit_cycle_words() -> str:
@@ -189,7 +183,7 @@ def _limit_cycle_words() -> str:
     )
 
 
-def _draw(data: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _draw(data: Mapping[str, Any]) -> dict[str, Any]:
     panels = []
     for name, t in data["traces"].items():
         traces = [
@@ -197,4 +191,4 @@ def _draw(data: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
             line("2 / η", t["step"], t["edge"], VERMILLION, line={"dash": "dash"}),
         ]
         panels.append(Panel(name, "step", "curvature" if name == "gd" else "", traces))
-    return picture("lambda_max and the edge of stability", " ".join(words), *panels)
+    return picture("lambda_max and the edge of stability", *panels)

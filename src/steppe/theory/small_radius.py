@@ -23,7 +23,7 @@ from ..core.metric import Elementwise, Metric
 from ..data.built_in import digits
 from ..measures import AverageCase, AverageLimit, CurvatureLimit, Measure, Objective, SlopeLimit, WorstCase
 from .panels import Panel, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 
 MAGNITUDE = Elementwise(eta=0.0, everywhere=True)  # T = |w|, as in the propositions
 
@@ -75,30 +75,24 @@ def asymptotics(settings: Settings) -> Result:
     descend(model, x, y, sizes.steps)
     slope, minimum = Objective(model, cross_entropy, (x, y)), at_minimum(model, x)
     radii = torch.logspace(-4, 0, sizes.radii, dtype=torch.float64).tolist()
-    curves: dict[str, dict[str, list[float]]] = {"slope": {}, "minimum": {}, "average": {}}
-    done = 0
-
-    def ratios(
-        where: str, name: str, objective: Objective, values: Sequence[Measure], limit: Measure, order: int
-    ) -> None:
-        """Sharpness at every radius over limit * radius^order, with the limit of radius 1."""
-        nonlocal done
-        unit = limit.estimate(objective).value
-        curves[where][name] = curve = []
-        for radius, value in zip(radii, values, strict=True):
-            curve.append(value.estimate(objective).value / (unit * radius**order))
-            done += 1
-            settings.tick(done, 8 * len(radii))
-
     metrics: list[tuple[str, Metric | None]] = [("standard", None), ("adaptive", MAGNITUDE)]
+    lines: list[tuple[str, str, Objective, Sequence[Measure], Measure, int]] = []  # sharpness, its limit and its order
     for name, metric in metrics:
         for p in (2.0, inf):
             searches = [WorstCase(Ball(r, metric, p)) for r in radii]
-            ratios("slope", f"{name}, p = {p:g}", slope, searches, SlopeLimit(Ball(1.0, metric, p)), 1)
+            lines.append(("slope", f"{name}, p = {p:g}", slope, searches, SlopeLimit(Ball(1.0, metric, p)), 1))
         longer = [WorstCase(Ball(r, metric), 60, 3) for r in radii]
-        ratios("minimum", name, minimum, longer, CurvatureLimit(Ball(1.0, metric), rtol=1e-6), 2)
+        lines.append(("minimum", name, minimum, longer, CurvatureLimit(Ball(1.0, metric), rtol=1e-6), 2))
         noise = [AverageCase(r, metric=metric, n=sizes.draws) for r in radii]
-        ratios("average", name, slope, noise, AverageLimit(1.0, metric, rtol=1e-3), 2)
+        lines.append(("average", name, slope, noise, AverageLimit(1.0, metric, rtol=1e-3), 2))
+    curves: dict[str, dict[str, list[float]]] = {"slope": {}, "minimum": {}, "average": {}}
+    for done, (where, name, objective, measures, limit, order) in enumerate(lines):
+        unit = limit.estimate(objective).value
+        ratios = []
+        for radius, measure in zip(radii, measures, strict=True):
+            ratios.append(measure.estimate(objective).value / (unit * radius**order))
+            settings.tick(done * len(radii) + len(ratios), len(lines) * len(radii))
+        curves[where][name] = ratios
     words = [
         f"At radius {radii[0]:g}, worst case / (rho ||T g||_q) at a slope is {_range(curves['slope'], 0)}, "
         f"worst case / (rho^2/2 lambda_max) at a minimum {_range(curves['minimum'], 0)}, and "
@@ -106,7 +100,7 @@ def asymptotics(settings: Settings) -> Result:
         f"At radius {radii[-1]:g} they are " + ", ".join(_range(c, -1) for c in curves.values()) + ".",
     ]
     data = {"radii": radii, "ratios": curves, "sizes": vars(sizes)}
-    return Result(data, _draw(data, words), words)
+    return Result(data, _draw(data), words)
 
 
 def _range(curves: dict[str, list[float]], at: int) -> str:
@@ -121,18 +115,15 @@ TITLES = {
 }
 
 
-def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _draw(data: dict[str, Any]) -> dict[str, Any]:
     panels = []
-    colours = {"standard, p = 2": BLUE, "standard, p = inf": GREEN, "adaptive, p = 2": ORANGE}
-    colours |= {"adaptive, p = inf": VERMILLION}
+    names = ("standard, p = 2", "standard, p = inf", "adaptive, p = 2", "adaptive, p = inf")
+    colours = dict(zip(names, (BLUE, GREEN, ORANGE, VERMILLION), strict=True))
     for where, title in TITLES.items():
         traces = []
         for label, values in data["ratios"][where].items():
             name = label if label in colours else f"{label}, p = 2"
             traces.append(line(name, data["radii"], values, colours[name], mode="lines+markers"))
-        panels.append(
-            Panel(
-                title, "radius rho", "ratio to its limit", traces, "xy" if where == "slope" else "x", [(1.0, "limit")]
-            )
-        )
-    return picture("Sharpness over its limit for small radii", " ".join(words), *panels)
+        log = "xy" if where == "slope" else "x"
+        panels.append(Panel(title, "radius rho", "ratio to its limit", traces, log, [(1.0, "limit")]))
+    return picture("Sharpness over its limit for small radii", *panels)

@@ -15,7 +15,7 @@ from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple, exponential
 from ..measures import Objective, SecondOrder
 from .panels import Panel, dots, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 
 F64 = torch.float64
 
@@ -182,7 +182,7 @@ def table_1(settings: Settings) -> Result:
         f"({sizes.draws} draws, {sizes.dimension} parameters, {sizes.spectra} random spectra).",
         "The second row is the square of the Frobenius norm, not the norm as printed.",
     ]
-    return Result({"rows": rows, "sizes": vars(sizes)}, _draw(rows, words), words)
+    return Result({"rows": rows, "sizes": vars(sizes)}, _draw(rows), words)
 
 
 LABELS: Mapping[str, tuple[str, str]] = {
@@ -193,7 +193,7 @@ LABELS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _draw(rows: Sequence[Mapping[str, Any]], words: Sequence[str]) -> dict[str, Any]:
+def _draw(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     panels = []
     for name, (label, colour) in LABELS.items():
         chosen = [r for r in rows if r["row"] == name]
@@ -203,4 +203,4 @@ def _draw(rows: Sequence[Mapping[str, Any]], words: Sequence[str]) -> dict[str, 
         ends = [min(closed), max(closed)]
         equal = line("equal", ends, ends, GREY, line={"dash": "dot", "width": 1.2})
         panels.append(Panel(label, "closed form", "measured", [equal, measured]))
-    return picture("Table 1 of the universal-SAM paper on random spectra", " ".join(words), *panels)
+    return picture("Table 1 of the universal-SAM paper on random spectra", *panels)

@@ -22,7 +22,7 @@ from .._util.colours import BLUE, GREEN, ORANGE
 from ..measures import Objective
 from ..measures.registry import measure_by_name
 from .panels import Panel, dots, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 
 
 @dataclass(frozen=True)
@@ -85,18 +85,17 @@ def weight_scaling(settings: Settings) -> Result:
     few = torch.logspace(-3, 3, sizes.measured, dtype=torch.float64).tolist()
     forms = {"adaptive_worst_linf": sharpness, "adaptive_worst_linf_normalised": normalised_sharpness}
     curves: dict[str, Any] = {}  # one step of an ascent reaches the worst point of a linear model
-    furthest, done = 0.0, 0
-    for name, form in forms.items():
-        for rho in sizes.radii:
-            exact = [float(form(x, y, a * w, rho)) for a in scales]
-            measured = []
-            for a in few:
-                objective = Objective(classifier(a * w), cross_entropy, (x, (y > 0).long()), m=1)
-                measured.append(measure_by_name(f"{name}@{rho}[starts=1,steps=2]").estimate(objective).value)
-                furthest = max(furthest, abs(measured[-1] - float(form(x, y, a * w, rho))))
-                done += 1
-                settings.tick(done, len(forms) * len(sizes.radii) * len(few))
-            curves[f"{name}@{rho:g}"] = {"exact": exact, "measured": measured}
+    points = [(name, rho) for name in forms for rho in sizes.radii]
+    furthest = 0.0
+    for done, (name, rho) in enumerate(points):
+        exact = [float(forms[name](x, y, a * w, rho)) for a in scales]
+        measured: list[float] = []
+        for a in few:
+            objective = Objective(classifier(a * w), cross_entropy, (x, (y > 0).long()), m=1)
+            measured.append(measure_by_name(f"{name}@{rho}[starts=1,steps=2]").estimate(objective).value)
+            furthest = max(furthest, abs(measured[-1] - float(forms[name](x, y, a * w, rho))))
+            settings.tick(done * len(few) + len(measured), len(points) * len(few))
+        curves[f"{name}@{rho:g}"] = {"exact": exact, "measured": measured}
     words = [f"{sizes.rows - wrong} of {sizes.rows} rows are classified correctly, at every scale of the weights."]
     for rho in sizes.radii:
         plain, normalised = (curves[f"{name}@{rho:g}"]["exact"] for name in forms)
@@ -107,7 +106,7 @@ def weight_scaling(settings: Settings) -> Result:
         )
     words.append(f"Measured values differ from closed forms by at most {furthest:.1g}.")
     data = {"scales": scales, "measured_scales": few, "sharpness": curves, "sizes": vars(sizes), "seed": settings.seed}
-    return Result(data, _draw(data, words), words)
+    return Result(data, _draw(data), words)
 
 
 def _range(values: Sequence[float]) -> str:
@@ -115,7 +114,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{low:.3g} at every scale" if low == high else f"from {low:.3g} to {high:.3g}"
 
 
-def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _draw(data: dict[str, Any]) -> dict[str, Any]:
     panels = []
     for title, normalised in (("adaptive sharpness", False), ("with normalised logits", True)):
         traces = []
@@ -125,4 +124,4 @@ def _draw(data: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
             traces.append(line(radius, data["scales"], curve["exact"], colour))
             traces.append(dots(f"{radius}, measured", data["measured_scales"], curve["measured"], colour))
         panels.append(Panel(title, "scale of the weights", "sharpness", traces, "x"))
-    return picture("Adaptive sharpness of a linear classifier with scaled weights", " ".join(words), *panels)
+    return picture("Adaptive sharpness of a linear classifier with scaled weights", *panels)

@@ -18,6 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._util.colours import BLUE, GREEN, VERMILLION
+from .panels import Panel, line, picture
+from .registry import Result, Settings
+
 Array = NDArray[np.float64]
 Function = Callable[[Array], Array]
 
@@ -225,12 +229,58 @@ def _exact(phi: Phi, i: int, j: int) -> float:
     return float(phi.sum_of(i, j, phi.law.moment))
 
 
-def stable(law: Wishart, eta: float, rho: float) -> bool:
-    """Whether |B| < 1 up to the upper edge; if not, the components at the edge grow and dominate all averages."""
-    return bool(abs(contraction(law.edges[1], eta, rho)) < 1)
+# -- the study --------------------------------------------------------------------------------------------------------
 
 
-def largest_stable_step(law: Wishart, rho: float) -> float:
-    """The eta at which B reaches -1 at the upper edge b: 2 / (b + rho b^2)."""
-    top = law.edges[1]
-    return 2 / (top + rho * top * top)
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of `wishart-moments`: a SAM step near the edge of stability, and the dimensions."""
+
+    eta: float = 0.005
+    rho: float = 0.4
+    ratio: int = 20  # rows per column, as in 3000 x 150
+    columns: tuple[int, ...] = (20, 40, 80, 150, 320, 640)
+    power: int = 20  # i of phi(i, j): 2k with k = 10
+
+
+def wishart_moments(settings: Settings) -> Result:
+    """Errors of the limit of phi, with and without its next term, for matrices of finite size, and of float64."""
+    s = settings.of(Sizes(), columns=(20, 40, 80))
+    rows = []
+    for done, d in enumerate(s.columns):
+        phi = Phi(Wishart(s.ratio * d, d), s.eta, s.rho)
+        row: dict[str, Any] = {"columns": d}
+        for j in (0, 2):
+            row |= {f"{n}_{j}": getattr(phi, n)(s.power, j) for n in ("limit", "first_order", "exact")}
+        rows.append(row)
+        settings.tick(done + 1, len(s.columns))
+    phi = Phi(Wishart(s.ratio * 150, 150), s.eta, s.rho)
+    sums = []
+    for i in range(2, 2 * s.power + 1, 2):
+        rational, floats, limit = float(phi.printed_sum(i, 4)), phi.float_sum(i, 4), phi.limit(i, 4)
+        errors = {"quadrature": abs(limit / rational - 1), "float": abs(floats / rational - 1)}
+        sums.append({"i": i, "rational": rational, "float_sum": floats, **errors})
+    at, last = min(rows, key=lambda r: abs(r["columns"] - 150)), sums[-1]
+    words = [
+        f"At d = {at['columns']}, phi({s.power}, 0) is {at['exact_0']:.6g} exactly, {at['limit_0']:.6g} in the limit "
+        f"(printed), and {at['first_order_0']:.6g} with the next term; phi({s.power}, 2) is {at['exact_2']:.5g}, "
+        f"{at['limit_2']:.5g} and {at['first_order_2']:.5g}.",
+        f"The printed sum for phi({last['i']}, 4) is {last['rational']:.6g} in rationals, {last['float_sum']:.6g} term "
+        f"by term in float64; quadrature differs from rationals by {max(r['quadrature'] for r in sums):.1e} at most.",
+    ]
+    sizes, powers = [r["columns"] for r in rows], [r["i"] for r in sums]
+    orders = [("limit (printed)", "limit_0", VERMILLION), ("with the next term in 1/d", "first_order_0", GREEN)]
+    methods = [("term by term in float64", "float", VERMILLION), ("quadrature", "quadrature", BLUE)]
+    by_columns = [
+        line(name, sizes, [abs(r[key] / r["exact_0"] - 1) for r in rows], colour, mode="lines+markers")
+        for name, key, colour in orders
+    ]
+    by_power = [line(name, powers, [max(r[key], 1e-17) for r in sums], colour) for name, key, colour in methods]
+    relative = "relative error"
+    panels = [
+        Panel(f"phi({s.power}, 0) against its exact value", "columns d", relative, by_columns, log="xy"),
+        Panel("phi(i, 4) at d = 150 against the rational sum", "i", relative, by_power, log="y", powers=4),
+    ]
+    title = f"Wishart moments, eta = {s.eta}, rho = {s.rho}, n / d = {s.ratio}"
+    data = {"sizes": vars(s), "by_columns": rows, "by_power": sums}
+    return Result(data, picture(title, *panels), words)

@@ -23,7 +23,7 @@ from ..core.triple import DETERMINANT, Hypercube
 from ..methods.universal import UniversalSAM, det_sam, frob_sam, trace_sam
 from ..optim.engine import SharpnessAware
 from .panels import Panel, dots, line, picture
-from .result import Result, Settings
+from .registry import Result, Settings
 
 # The curvatures a(s) and b(s) across the valley, as coefficients of 1, s, s^2: positive for every s. Their sum of
 # squares has its minimum at -0.32, their sum at 0 and their product at 0.77.
@@ -62,7 +62,7 @@ class Valley(nn.Module):
         along = sum(t * x * x for t, x in zip(slopes, (y, z), strict=True)) / 2
         self.along.grad = torch.tensor(along, dtype=torch.float64)
         self.across.grad = torch.tensor([a * y, b * z], dtype=torch.float64)
-        return torch.tensor((a * y * y + b * z * z) / 2, dtype=torch.float64)
+        return torch.tensor(self.loss(), dtype=torch.float64)
 
     def loss(self) -> float:
         """The loss as a number, without a gradient."""
@@ -81,13 +81,8 @@ def cube_measure(s: float, half: float) -> float:
 
     For a small cube it tends to half^2 tr(H) / 3, for a large one to log(a b) plus a constant.
     """
-    return -2 * sum(log(_gaussian_mean(value, half)) for value in curvatures(s))
-
-
-def _gaussian_mean(value: float, half: float) -> float:
-    """The mean of exp(-value t^2 / 2) over |t| < half."""
-    x = half * sqrt(value / 2)
-    return sqrt(pi) / 2 * erf(x) / x
+    scaled = [half * sqrt(value / 2) for value in curvatures(s)]
+    return -2 * sum(log(sqrt(pi) / 2 * erf(x) / x) for x in scaled)  # means of exp(-value t^2 / 2) over |t| < half
 
 
 def argmin(function: Callable[[float], float], low: float = -3.0, high: float = 3.0) -> float:
@@ -135,24 +130,19 @@ class Run:
     own: str  # the measure that the method minimises along the manifold
 
 
-def _large_cube(rho: float = 0.1, n: int = 32, strength: float = 0.03) -> Run:
-    """Det-SAM on a large cube: 2 strength a b < 1/5 for all s, and the mean over the cube scaled to an integral."""
-    volume = (2 * LARGE) ** 4 / (2 * pi) ** 2
-    method = det_sam(rho, n, strength / volume, replace(DETERMINANT, laws=(Hypercube(LARGE),)))
-    return Run(method, 0.5 / (strength * rho**2), "determinant")
-
-
-def _small_cube(n: int = 2, strength: float = 1.0) -> Run:
-    """Det-SAM with the cube, the radius and the largest strength of appendix O."""
-    method = det_sam(1.0, n, strength, replace(DETERMINANT, laws=(Hypercube(SMALL),)))
-    return Run(method, 2.0 / (strength * SMALL**2), "trace")
-
-
+VOLUME = (2 * LARGE) ** 4 / (2 * pi) ** 2  # scales the mean over the large cube to an integral
+STRENGTH = 0.03  # on the large cube: 2 strength a b < 1/5 for all s
 METHODS: Mapping[str, Run] = {
     "trace": Run(trace_sam(rho=0.1, n=2), 4.0 / 0.1**2, "trace"),
     "frobenius": Run(frob_sam(rho=0.1, n=6, strength=0.05), 0.2 / (0.05 * 0.1**2), "frobenius"),
-    "determinant": _large_cube(),
-    "determinant, small cube": _small_cube(),
+    "determinant": Run(
+        det_sam(0.1, 32, STRENGTH / VOLUME, replace(DETERMINANT, laws=(Hypercube(LARGE),))),
+        0.5 / (STRENGTH * 0.1**2),
+        "determinant",
+    ),
+    "determinant, small cube": Run(  # the cube, the radius and the largest strength of appendix O
+        det_sam(1.0, 2, 1.0, replace(DETERMINANT, laws=(Hypercube(SMALL),))), 2.0 / SMALL**2, "trace"
+    ),
 }
 
 
@@ -204,24 +194,23 @@ def explicit_bias(settings: Settings) -> Result:
         "Trace-SAM with another strength."
     )
     data = {"minima": best, "runs": runs, "cubes": cubes, "sizes": vars(sizes)}
-    return Result(data, _draw(data, words), words)
+    return Result(data, _draw(data), words)
 
 
 def _sentence(name: str, runs: Sequence[Mapping[str, Any]], best: Mapping[str, float]) -> str:
     own = runs[0]["own"]
     ends = " and ".join(f"{r['end']:.2f}" for r in runs)
     nearest = all(min(best, key=lambda k: abs(best[k] - r["end"])) == own for r in runs)
-    verdict = "is" if nearest else "is NOT"
     return (
-        f"Method for the {name}: training ends at s = {ends}. The minimum of the {own}, at {best[own]:.2f}, {verdict} "
-        "the nearest of the three."
+        f"Method for the {name}: training ends at s = {ends}. The minimum of the {own}, at {best[own]:.2f}, "
+        f"{'is' if nearest else 'is NOT'} the nearest of the three."
     )
 
 
 COLOURS = {"trace": BLUE, "frobenius": ORANGE, "determinant": GREEN, "determinant, small cube": PURPLE}
 
 
-def _draw(data: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _draw(data: Mapping[str, Any]) -> dict[str, Any]:
     grid = torch.linspace(-1.6, 1.6, 161).tolist()
     along, paths = [], []
     for name, at in data["minima"].items():
@@ -239,7 +228,6 @@ def _draw(data: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
     levels = [(at, f"minimum of {name}") for name, at in data["minima"].items()]
     return picture(
         "Three measures along a valley of minima, and the ends of training with their methods",
-        " ".join(words),
         Panel("measure over its minimum", "s along the manifold", "ratio", along, range_y=(0.95, 2)),
         Panel("training", "step", "s", paths, across=levels),
         Panel("Det-SAM's measure by its cube", "half side of the cube", "s at its minimum", cubes, "x", levels),

@@ -1,0 +1,280 @@
+"""`steppe methods`, `steppe measures` and `steppe models`: tables of what the library has, read from its code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from .._util.measure_names import MeasureName
+from .._util.names import unknown
+from ..methods.about import ABOUT, FORET, TAHMASEBI
+from .options import command
+from .output import Output, UsageError, table, usage_errors
+
+if TYPE_CHECKING:
+    from ..core.probe import Method
+    from ..measures.estimate import Measure
+
+
+@dataclass(frozen=True)
+class OfMethods:
+    """Options of `steppe methods`."""
+
+    method: str | None = field(default=None, metadata={"metavar": "METHOD", "nargs": "?"})
+    """one method, in detail"""
+
+
+@dataclass(frozen=True)
+class OfMeasures:
+    """Options of `steppe measures`."""
+
+    measure: str | None = field(default=None, metadata={"metavar": "MEASURE", "nargs": "?"})
+    """one measure, in detail"""
+
+
+@dataclass(frozen=True)
+class OfModels:
+    """Options of `steppe models`."""
+
+    model: str | None = field(default=None, metadata={"metavar": "MODEL", "nargs": "?"})
+    """one model, in detail"""
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+
+STEPS = 1000  # steps over which passes are counted: more than any default period
+
+
+@command("methods")
+def methods(options: OfMethods) -> Output:
+    """List the methods with their cost, parameters and papers.
+
+    Examples
+    --------
+    steppe methods
+    steppe methods frob-sam
+    steppe methods --json
+
+    """
+    from ..methods.registry import METHODS
+
+    if options.method is None:
+        rows = [describe_method(name) for name in METHODS]
+        heads = ("method", "passes", "parameters", "what it does", "paper")
+        cells = (
+            (r["name"], r["passes"], " ".join(f"{p['name']}={p['default']}" for p in r["parameters"]), r["does"],
+             r["paper"])
+            for r in rows
+        )  # fmt: skip
+        shown = table(heads, cells, fold=("parameters", "what it does"))
+        return Output(rows, [shown, "Passes per step, at default options."])
+    with usage_errors():
+        row = describe_method(options.method)
+    lines = [f"{row['name']}: {row['does']}", f"paper: {row['paper'] or 'none'}", f"passes per step: {row['passes']}"]
+    columns = ("parameter", "default", "source and meaning")
+    parameters = table(columns, (p.values() for p in row["parameters"]), fold=columns[2:])
+    return Output(row, ["\n".join([*lines, f"{row['class']}: {row['definition']}", ""]), parameters])
+
+
+def describe_method(name: str) -> dict[str, Any]:
+    """Return the description of a method, read from its code."""
+    from ..methods.registry import METHODS, method
+
+    instance, factory = method(name), METHODS[name]
+    defaults = {p.name: p.default for p in inspect.signature(factory).parameters.values()}
+    usual = {p.name: p.default for p in inspect.signature(type(instance)).parameters.values()}
+    sources = _parameter_docs(factory)
+    for parameter, source in _parameter_docs(type(instance)).items():
+        if parameter in defaults and defaults[parameter] == usual[parameter]:  # else it is about another default
+            sources.setdefault(parameter, source)
+    parameters = [{"name": p, "default": _typed(d), "source": sources.get(p, "")} for p, d in defaults.items()]
+    does, paper = ABOUT[name]
+    return {
+        "name": name, "does": does, "paper": paper, "passes": passes(instance), "parameters": parameters,
+        "class": type(instance).__name__, "definition": _definition(type(instance), factory),
+    }  # fmt: skip
+
+
+def _typed(default: Any) -> Any:
+    """Return a default as a user types it."""
+    from ..core.triple import TRIPLES
+
+    return next((name for name, triple in TRIPLES.items() if triple is default), default)
+
+
+def passes(method: Method) -> str:
+    """Return the number of passes per step, and that of the first or of every k-th step if it differs."""
+    costs = [method.cost(step) for step in range(STEPS)]
+    odd = [step for step, cost in enumerate(costs) if cost != costs[1]]
+    if not odd:
+        return str(costs[0])
+    return f"{costs[1]}; first step {costs[0]}" if odd == [0] else f"{costs[1]}; every {odd[1]} steps {costs[0]}"
+
+
+def _definition(*documented: object) -> str:
+    """Return the docstrings of classes and functions without their sections, each text once."""
+    texts = dict.fromkeys((inspect.getdoc(one) or "").partition("\n\nParameters\n")[0] for one in documented)
+    return " ".join(" ".join(texts).split())
+
+
+def _parameter_docs(documented: object) -> dict[str, str]:
+    """Return the parameters in the numpy-style docstring of a function or class, with their descriptions."""
+    section = (inspect.getdoc(documented) or "").partition("\nParameters\n----------\n")[2]
+    entries = re.findall(r"^(\w+(?:, \w+)*)\n((?:    .+\n?)+)", section, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
+
+
+# -- measures ---------------------------------------------------------------------------------------------------------
+
+ANDRIUSHCHENKO, PETZKA = "Andriushchenko et al. 2023", "Petzka et al. 2021"
+PRODUCTS, ASCENT = "up to 200 products", "up to 42 gradients"  # at default options
+MEASURES: Mapping[str, tuple[str, str, str]] = {  # kind of estimate, cost in passes over the rows, paper
+    "loss": ("exact", "1 loss", ""),
+    "grad_norm": ("exact", "1 gradient", ""),
+    "lambda_max": ("lower bound", PRODUCTS, ""),
+    "lambda_min": ("upper bound", PRODUCTS, ""),
+    "trace": ("unbiased", PRODUCTS, ""),
+    "frobenius_squared": ("unbiased", PRODUCTS, ""),
+    "log_determinant": ("plug-in", "up to 1000 products", ""),
+    "adaptive_lambda_max": ("lower bound", PRODUCTS, ANDRIUSHCHENKO),
+    "adaptive_trace": ("unbiased", PRODUCTS, ANDRIUSHCHENKO),
+    "adaptive_frobenius_squared": ("unbiased", PRODUCTS, ""),
+    "gauss_newton_lambda_max": ("lower bound", PRODUCTS, ""),
+    "gauss_newton_trace": ("unbiased", PRODUCTS, ""),
+    "gauss_newton_frobenius_squared": ("unbiased", PRODUCTS, ""),
+    "fisher_trace": ("unbiased", "1 gradient", ""),
+    "input_trace": ("unbiased", "1 gradient and 10 products", ""),
+    "input_curvature": ("unbiased", "1 gradient and 10 products", "Garg and Roy 2023"),
+    "fisher_input_correlation": ("plug-in", "2 gradients and 10 products", "Lu et al. 2024"),
+    "relative_flatness": ("unbiased", "up to 100 products", PETZKA),
+    "sam_sharpness": ("exact", "1 gradient and 1 loss", FORET),
+    "adaptive_slope_limit": ("exact", "1 gradient", ANDRIUSHCHENKO),
+    "adaptive_curvature_limit": ("lower bound", PRODUCTS, ANDRIUSHCHENKO),
+    "adaptive_average_limit": ("unbiased", PRODUCTS, ANDRIUSHCHENKO),
+    "zeroth_trace": ("unbiased", "100 losses", TAHMASEBI),
+    "zeroth_frobenius_squared": ("plug-in", "100 losses", TAHMASEBI),
+    "zeroth_determinant": ("plug-in", "100 losses", TAHMASEBI),
+    **{
+        f"{scale}{case}_{norm}{logits}": (kind, cost, ANDRIUSHCHENKO)
+        for scale, logits in (("", ""), ("adaptive_", ""), ("adaptive_", "_normalised"))
+        for case, kind, cost in (("avg", "unbiased", "101 losses"), ("worst", "lower bound", ASCENT))
+        for norm in ("l2", "linf")
+    },
+}
+ABOUT_COSTS = (
+    "Costs are passes over the measured rows at default options; a product with the Hessian costs about two gradients. "
+    "worst_linf@0.002[m=64,steps=50,rows=test] sets the radius of the last twelve, and options: docs/measures.md."
+)
+
+
+@command("measures")
+def measures(options: OfMeasures) -> Output:
+    """List the measures with their kinds, costs, options and papers.
+
+    Examples
+    --------
+    steppe measures
+    steppe measures worst_linf@0.002
+    steppe measures --json
+
+    """
+    from ..measures import registry
+
+    if options.measure is None:
+        rows = [describe_measure(name, measure) for name, measure in registry.MEASURES.items()]
+        heads = ("measure", "kind", "cost", "options", "what it is", "paper")
+        cells = ((r["name"], r["kind"], r["cost"], _numbers(r["options"]), r["is"], r["paper"]) for r in rows)
+        return Output(rows, [table(heads, cells, fold=("options", "what it is")), ABOUT_COSTS])
+    with usage_errors():
+        row = describe_measure(options.measure, registry.measure_by_name(options.measure))
+    lines = [f"{row['name']}: {row['is']}", f"paper: {row['paper'] or 'none'}", f"kind of estimate: {row['kind']}"]
+    lines += [f"cost: {row['cost']} over the measured rows", f"{row['class']}: {row['definition']}", ""]
+    shown = table(("option", "default", "meaning"), (o.values() for o in row["options"]), fold=("meaning",))
+    return Output(row, ["\n".join(lines), *([shown] if row["options"] else []), ABOUT_COSTS])
+
+
+def describe_measure(name: str, measure: Measure) -> dict[str, Any]:
+    """Return the description of a measure; options and definition are read from its code."""
+    from ..studies.report.definitions import definition
+
+    kind, cost, paper = MEASURES[MeasureName.of(name).base]
+    layers = [measure]  # the measure, the one that it averages or transforms, and so on
+    while hasattr(layers[-1], "measure"):
+        layers.append(layers[-1].measure)
+    return {
+        "name": name, "is": definition(name), "kind": kind, "cost": cost, "options": list(_options(layers[-1])),
+        "paper": paper, "class": " of ".join(type(one).__name__ for one in layers),
+        "definition": _definition(*map(type, reversed(layers))),
+    }  # fmt: skip
+
+
+def _numbers(options: list[dict[str, Any]]) -> str:
+    return " ".join(f"{o['name']}={o['default']:g}" for o in options if isinstance(o["default"], (int, float)))
+
+
+def _options(measure: Any) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a measure with their values; those of its ball one by one."""
+    from ..core.ball import Ball
+
+    meanings = _parameter_docs(type(measure))
+    for f in fields(measure):
+        value = getattr(measure, f.name)
+        if isinstance(value, Ball):
+            yield from _options(value)
+        elif f.name != "triple":  # the name of the measure implies it
+            yield {"name": f.name, "default": _plain(value), "meaning": meanings.get(f.name, "")}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as a user writes it in Python: numbers and texts as they are, functions and classes by name."""
+    if value is None or isinstance(value, (int, float, str)):
+        return value
+    return repr(value) if is_dataclass(value) and not isinstance(value, type) else value.__name__
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+
+IMAGES, CLASSES = (3, 32, 32), 10  # CIFAR-10, for the numbers of parameters
+ABOUT_PARAMETERS = (
+    "Parameters are for 3 x 32 x 32 images and 10 classes. `--model-options.width 16` sets an option; a model of "
+    "your own is --model package.module:factory."
+)
+
+
+@command("models")
+def models(options: OfModels) -> Output:
+    """List the reference models with their sizes and options.
+
+    Examples
+    --------
+    steppe models
+    steppe models resnet18 --json
+
+    """
+    from ..nn.registry import MODELS
+
+    if options.model is not None and options.model not in MODELS:
+        raise UsageError(unknown("model", options.model, MODELS))
+    rows = [describe_model(name) for name in (MODELS if options.model is None else [options.model])]
+    cells = (
+        (r["name"], f"{r['parameters']:,}", r["is"], " ".join(f"{k}={v}" for k, v in r["options"].items()))
+        for r in rows
+    )
+    heads = ("model", "parameters", "what it is", "options")
+    shown = table(heads, cells, right=("parameters",), fold=("what it is", "options"))
+    return Output(rows if options.model is None else rows[0], [shown, ABOUT_PARAMETERS])
+
+
+def describe_model(name: str) -> dict[str, Any]:
+    """Return a model with its options and number of parameters; built on the meta device, without memory."""
+    import torch
+
+    from ..nn.registry import MODELS, build
+
+    with torch.device("meta"):
+        model = build(name, IMAGES, CLASSES)
+    count = sum(p.numel() for p in model.parameters())
+    return {"name": name, "is": MODELS[name].about, "parameters": count, "options": dict(MODELS[name].options)}
