@@ -13,19 +13,26 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from steppe.data.corruptions import NAMES, SEVERITIES, corrupt, corrupted, registry, selected
-from steppe.data.corruptions.blur import (
+from steppe.data.corruptions.camera import (
+    Draws,
+    _affine,
     defocus_blur,
+    elastic_transform,
     enlarged,
     gaussian_blur,
+    gaussian_noise,
     glass_blur,
+    impulse_noise,
     motion_blur,
+    pixelate,
+    sampled,
+    shot_noise,
     smoothed,
+    speckle_noise,
     streaked,
     zoom_blur,
 )
-from steppe.data.corruptions.digital import _affine, elastic_transform, pixelate, sampled
-from steppe.data.corruptions.noise import Draws, gaussian_noise, impulse_noise, shot_noise, speckle_noise
-from steppe.data.corruptions.severities import CONSTANTS
+from steppe.data.corruptions.registry import CONSTANTS
 from steppe.data.corruptions.weather import MUD, edges, equalised, fog, frost, plasma, refraction, snow, spatter
 from steppe.data.dataset import Dataset
 

@@ -11,8 +11,7 @@ import torch
 from . import cifar_c, folders
 from .catalogue import CORRUPTIONS_OF
 from .corruptions import corrupted, selected
-from .dataset import Dataset
-from .errors import DataError
+from .dataset import DataError, Dataset
 
 REMADE = "remade"
 CACHE = "corrupted"  # folder of remade images under the root

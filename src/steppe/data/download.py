@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 from .._util.progress import Tick, bar, style
 from .._util.terminal import say
 from .catalogue import CATALOGUE, CORRUPTED, File, files
-from .errors import MOST_BYTES, DataError
+from .dataset import MOST_BYTES, DataError
 
 TRIES = 5  # a broken connection resumes where it broke
 TIMEOUT = 30.0  # seconds without a byte

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .dataset import Dataset
-from .errors import DataError
+from .dataset import DataError, Dataset
 from .registry import split_name
 
 JOIN = "+"  # between the training classes of a union

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..pixels import brighter, grey, tinted
-from .blur import enlarged, smoothed, streaked
-from .noise import Draws
+from ..pixels import grey, tinted
+from .camera import Draws, enlarged, smoothed, streaked
 
 ICE = (0.78, 0.88, 1.0)  # the tint of frost: a pale blue
 WATER = (175 / 255, 238 / 255, 238 / 255)  # pale turquoise
@@ -58,8 +57,14 @@ def fog(images: Tensor, draws: Draws, amount: float, smoothness: float) -> Tenso
 
 
 def brightness(images: Tensor, _: Draws, amount: float) -> Tensor:
-    """Raise HSV's value."""
-    return brighter(images, amount)
+    """Raise HSV's value by an amount, clipped to 0 .. 1; keep hue and saturation.
+
+    Red, green and blue are value * (1 - saturation * k) with k between 0 and 1 from the hue, so all three scale with
+    the value; black, which has no hue, becomes grey.
+    """
+    value = images.amax(1, keepdim=True)
+    raised = (value + amount).clamp(0, 1)
+    return torch.where(value > 0, images * (raised / value.clamp(min=1e-12)), raised)
 
 
 def plasma(draws: Draws, size: int, smoothness: float) -> Tensor:
