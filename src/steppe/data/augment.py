@@ -149,7 +149,7 @@ def _start(chance: Tensor, room: Tensor, random: Tensor) -> Tensor:
 
 def _resized_places(start: Tensor, length: Tensor, size: int) -> Tensor:
     """Return where pixels of the resized box lie in the image, as grid_sample counts; not outside the box."""
-    centres = (_numbers(size, start.device) + 0.5) * (length / size).unsqueeze(1) - 0.5
+    centres = (torch.arange(size, device=start.device) + 0.5) * (length / size).unsqueeze(1) - 0.5
     places = torch.minimum(centres.clamp(min=0), length.unsqueeze(1) - 1) + start.unsqueeze(1)
     return places * (2 / max(size - 1, 1)) - 1
 
@@ -261,13 +261,7 @@ def _window(wide: Tensor, shape: torch.Size, draws: Generator) -> Tensor:
     rows, height, width = len(wide), shape[-2], shape[-1]
     windows = wide.unfold(2, height, 1).unfold(3, width, 1)
     place = torch.randint(0, 2 * MARGIN + 1, (2, rows), generator=draws, device=wide.device)
-    return windows[_numbers(rows, wide.device), :, place[0], place[1]]
-
-
-@lru_cache(maxsize=32)
-def _numbers(rows: int, device: torch.device) -> Tensor:
-    """Cached: one kernel less per batch."""
-    return torch.arange(rows, device=device)
+    return windows[torch.arange(rows, device=wide.device), :, place[0], place[1]]
 
 
 @lru_cache(maxsize=32)

@@ -9,7 +9,7 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from http import HTTPStatus
 from io import FileIO
 from pathlib import Path
@@ -63,11 +63,11 @@ def get(name: str, root: Path | str, progress: bool | None = None, mirror: str |
     if _whole(name, root):
         return root
     root.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(FileLock(root / f".{name}.lock", timeout=0))
-        except Timeout:
-            raise RuntimeError(f"another process is downloading {name} to {root}; wait for it, or stop it") from None
+    try:
+        lock = FileLock(root / f".{name}.lock").acquire(timeout=0)
+    except Timeout:
+        raise RuntimeError(f"another process is downloading {name} to {root}; wait for it, or stop it") from None
+    with lock:
         for file, address in zip(wanted, addresses, strict=True):
             target = root / file.place
             if file.holds and (root / file.result).exists():
@@ -91,8 +91,10 @@ def fetch(file: File, target: Path, address: str, progress: bool | None = None) 
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    begun = _size(part)
-    _check_space(file.size - begun, target.parent)
+    begun, free = _size(part), shutil.disk_usage(target.parent).free
+    if free < file.size - begun:
+        why = f"{file.size - begun:,} bytes are still to come, and only {free:,} are free"
+        raise OSError(errno.ENOSPC, why, str(target.parent))
     with _progress(file.name, progress) as tick:
         _collect(file, part, address, tick)
         if begun and file.differs(part):  # the old part may be of another file: once more from the start
@@ -116,15 +118,13 @@ def _collect(file: File, part: Path, address: str, tick: Tick) -> None:
         try:
             _receive(file, part, address, begun, tick)
         except HTTPError as error:
-            if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and begun:
-                part.unlink()  # the server's file ends before ours: ours is another
-                continue
-            raise ConnectionError(f"{address}: the server answered {error.code} {error.reason}") from error
+            if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not begun:
+                raise ConnectionError(f"{address}: the server answered {error.code} {error.reason}") from error
+            part.unlink()  # the server's file ends before ours: ours is another
         except (http.client.HTTPException, URLError, ConnectionError, TimeoutError) as error:
-            if _size(part) > begun:
-                continue
-            why = getattr(error, "reason", None) or error
-            raise ConnectionError(f"{address}: {why}; call again to resume from {_size(part):,} bytes") from error
+            if (size := _size(part)) <= begun:
+                why = getattr(error, "reason", None) or error
+                raise ConnectionError(f"{address}: {why}; call again to resume from {size:,} bytes") from error
     if _size(part) != file.size:
         raise ConnectionError(
             f"{address}: it ended after {_size(part):,} of {file.size:,} bytes, {TRIES} times; call again to resume"
@@ -197,12 +197,6 @@ def _unpacked(archive: Path, holds: str) -> None:
         os.replace(scratch / holds, root / holds)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _check_space(needed: int, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise OSError(errno.ENOSPC, f"{needed:,} bytes are still to come, and only {free:,} are free", str(folder))
 
 
 def _size(path: Path) -> int:

@@ -70,8 +70,7 @@ def _mnist_part(folder: Path, part: str, name: str) -> Dataset:
 
 
 def _idx_file(folder: Path, name: str) -> Path:
-    plain = folder / name
-    return plain if plain.is_file() else folder / f"{name}.gz"
+    return path if (path := folder / name).is_file() else folder / f"{name}.gz"
 
 
 # -- SVHN -------------------------------------------------------------------------------------------------------------

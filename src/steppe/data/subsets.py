@@ -39,13 +39,14 @@ def per_class(dataset: Dataset, n: int) -> Dataset:
         The number of rows of each class.
 
     """
-    _require_classes(dataset, "rows per class")
+    if not dataset.classes:
+        raise ValueError(f"{dataset.name} has numbers as targets, not classes: it has no rows per class")
     counts = torch.bincount(dataset.targets, minlength=len(dataset.classes))
     if n < 1 or n > int(counts.min()):
-        least = int(counts.argmin())
+        smallest, least = dataset.classes[int(counts.argmin())], int(counts.min())
         raise ValueError(
-            f"{dataset.name}: {n} rows of each class are not possible: class {dataset.classes[least]!r} has "
-            f"{int(counts[least])}; ask for 1 to {int(counts.min())}"
+            f"{dataset.name}: {n} rows of each class are not possible: class {smallest!r} has {least}; "
+            f"ask for 1 to {least}"
         )
     return dataset.rows(_rank_in_class(dataset.targets, torch.arange(len(dataset))) < n)
 
@@ -108,11 +109,6 @@ def _count(dataset: Dataset, fraction: float) -> int:
             f"ask for a fraction above {0.5 / len(dataset):.1g} and up to 1"
         )
     return n
-
-
-def _require_classes(dataset: Dataset, what: str) -> None:
-    if not dataset.classes:
-        raise ValueError(f"{dataset.name} has numbers as targets, not classes: it has no {what}")
 
 
 def _rank_in_class(targets: Tensor, order: Tensor) -> Tensor:

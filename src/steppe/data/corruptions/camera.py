@@ -86,15 +86,14 @@ def gaussian_blur(images: Tensor, _: Draws, sigma: float) -> Tensor:
 
 def defocus_blur(images: Tensor, _: Draws, radius: float, softness: float) -> Tensor:
     """Convolve with a disc whose edge is softened by a Gaussian of three pixels; reflect borders."""
+    from scipy.ndimage import correlate
+
     reach = int(radius)
-    line = np.arange(-reach, reach + 1)
+    line = np.arange(-reach - 1, reach + 2)
     disc = (line[:, None] ** 2 + line**2 <= radius**2).astype(np.float64)
     beside = np.exp(-0.5 / softness**2)
     edge = np.array([beside, 1, beside]) / (1 + 2 * beside)
-    soft = np.zeros((disc.shape[0] + 2,) * 2)
-    for i, a in enumerate(edge):
-        for j, b in enumerate(edge):
-            soft[i : i + len(disc), j : j + len(disc)] += a * b * disc / disc.sum()
+    soft = correlate(disc / disc.sum(), np.outer(edge, edge), mode="constant")
     kernel = torch.from_numpy(soft).float()[None, None]
     wide = pad(images, [reach + 1] * 4, mode="reflect").flatten(0, 1).unsqueeze(1)
     return conv2d(wide, kernel).view_as(images)
@@ -123,8 +122,6 @@ def _sources(back: Tensor, far: int) -> Tensor:
     inside[far + 1 : height - far + 1, far + 1 : width - far + 1] = True
     back = back * inside
     neighbours = (torch.arange(height).unsqueeze(1) - back[:, 0]) * width + torch.arange(width) - back[:, 1]
-    if far == 1:  # no neighbour has been replaced before
-        return neighbours.flatten(1)
     steps = neighbours.flatten(1).T.numpy()
     sources = np.repeat(np.arange(height * width)[:, None], len(back), axis=1)
     every = np.arange(len(back))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from zlib import crc32
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..._util.digests import read_array, save_array
+from ..._util.digests import digest, read_array, save_array
 from ..._util.names import unknown
 from ..dataset import Dataset
 from . import camera, weather
@@ -49,13 +48,8 @@ SEVERITIES: Mapping[str, tuple[Constants, ...]] = {
     "fog": ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),  # amount, smoothness
     "brightness": ((0.05,), (0.1,), (0.15,), (0.2,), (0.3,)),  # added to HSV's value
     "contrast": ((0.75,), (0.5,), (0.4,), (0.3,), (0.15,)),  # what is left of it
-    "elastic_transform": (  # strength and smoothness of the field, and how far three points move
-        (0, 0, 0.08),
-        (0.05, 0.2, 0.07),
-        (0.08, 0.06, 0.06),
-        (0.1, 0.04, 0.05),
-        (0.1, 0.03, 0.03),
-    ),
+    # strength and smoothness of the field, and how far three points move
+    "elastic_transform": ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
     "pixelate": ((0.95,), (0.9,), (0.85,), (0.75,), (0.65,)),  # pixels left in a line
     "jpeg_compression": ((80,), (65,), (58,), (50,), (40,)),  # quality
     # the four that the authors keep for validation
@@ -90,13 +84,7 @@ TINY_IMAGENET: Mapping[str, tuple[Constants, ...]] = {
     "fog": ((0.4, 3), (0.7, 3), (1, 2.5), (1.5, 2), (2, 1.75)),
     "brightness": ((0.1,), (0.2,), (0.3,), (0.4,), (0.5,)),
     "contrast": ((0.4,), (0.3,), (0.2,), (0.1,), (0.05,)),
-    "elastic_transform": (
-        (0, 0, 0.08),
-        (0.05, 0.3, 0.06),
-        (0.1, 0.08, 0.06),
-        (0.1, 0.03, 0.03),
-        (0.16, 0.03, 0.02),
-    ),
+    "elastic_transform": ((0, 0, 0.08), (0.05, 0.3, 0.06), (0.1, 0.08, 0.06), (0.1, 0.03, 0.03), (0.16, 0.03, 0.02)),
     "pixelate": ((0.9,), (0.8,), (0.7,), (0.6,), (0.5,)),
     "jpeg_compression": ((65,), (58,), (50,), (40,), (25,)),
     "speckle_noise": ((0.15,), (0.2,), (0.25,), (0.3,), (0.35,)),
@@ -179,12 +167,7 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0, constants: 
 
 
 def corrupted(
-    dataset: Dataset,
-    name: str,
-    severity: int,
-    seed: int = 0,
-    cache: Path | str | None = None,
-    constants: str = "cifar",
+    dataset: Dataset, name: str, severity: int, seed: int = 0, cache: Path | str | None = None, constants: str = "cifar"
 ) -> Dataset:
     """Return a data set with corrupted images and the same targets.
 
@@ -223,9 +206,8 @@ def _cached(path: Path, shape: tuple[int, ...]) -> Tensor | None:
 
 def _key(inputs: Tensor, name: str, severity: int, seed: int, constants: str) -> str:
     """Return a digest of everything that the images depend on."""
-    whole = sha256(f"{_makers()} {constants} {name} {severity} {seed} {inputs.dtype} {tuple(inputs.shape)}".encode())
-    whole.update(inputs.cpu().contiguous().numpy().data)
-    return whole.hexdigest()[:32]
+    settings = f"{_makers()} {constants} {name} {severity} {seed} {inputs.dtype} {tuple(inputs.shape)}"
+    return digest([settings, inputs.cpu().contiguous().numpy().data])
 
 
 @lru_cache(maxsize=1)
@@ -233,8 +215,8 @@ def _makers() -> str:
     """Return a digest of the corruptions' source, and the releases of the libraries below them."""
     folder = Path(__file__).parent
     sources = [*sorted(folder.glob("*.py")), folder.parent / "pixels.py"]
-    code = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    return " ".join([code, *(f"{library} {_version(library)}" for library in LIBRARIES)])
+    releases = (f"{library} {_version(library)}" for library in LIBRARIES)
+    return " ".join([digest(path.read_bytes() for path in sources), *releases])
 
 
 def _version(library: str) -> str:

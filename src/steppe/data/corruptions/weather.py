@@ -19,16 +19,16 @@ def snow(
     images: Tensor,
     draws: Draws,
     mean: float,
-    deviation: float,
+    std: float,
     size: float,
-    least: float,
+    low: float,
     radius: float,
     sigma: float,
     kept: float,
 ) -> Tensor:
     """Whiten the image and add streaks of flakes in one direction and in the opposite one."""
-    flakes = enlarged(mean + deviation * draws.normal("flakes", 1, *images.shape[-2:]), size)
-    flakes = flakes.masked_fill(flakes < least, 0.0).clamp(0, 1)
+    flakes = enlarged(mean + std * draws.normal("flakes", 1, *images.shape[-2:]), size)
+    flakes = flakes.masked_fill(flakes < low, 0.0).clamp(0, 1)
     streaks = streaked(flakes, radius, sigma, draws.uniform("angle", low=-135, high=-45))
     whitened = torch.maximum(images, 1.5 * grey(images) + 0.5)
     return kept * images + (1 - kept) * whitened + streaks + streaks.flip(2, 3)
@@ -94,22 +94,15 @@ def plasma(draws: Draws, size: int, smoothness: float) -> Tensor:
 
 
 def spatter(
-    images: Tensor,
-    draws: Draws,
-    mean: float,
-    deviation: float,
-    smoothness: float,
-    least: float,
-    weight: float,
-    mud: float,
+    images: Tensor, draws: Draws, mean: float, std: float, smoothness: float, low: float, weight: float, mud: float
 ) -> Tensor:
     """Add drops where smooth noise is high: bright water that refracts at its rims, or opaque brown mud."""
-    liquid = mean + deviation * draws.normal("liquid", 1, *images.shape[-2:])
+    liquid = mean + std * draws.normal("liquid", 1, *images.shape[-2:])
     liquid = smoothed(liquid, smoothness, mode="nearest")
-    liquid = liquid.masked_fill(liquid < least, 0.0)
+    liquid = liquid.masked_fill(liquid < low, 0.0)
     channels = images.shape[1]
     if mud:
-        cover = smoothed((liquid > least).float(), weight, mode="nearest")
+        cover = smoothed((liquid > low).float(), weight, mode="nearest")
         cover = cover.masked_fill(cover < 0.8, 0.0)
         return torch.lerp(images, tinted(MUD, channels), cover)
     shine = torch.from_numpy(refraction(np.clip(liquid.squeeze(1).numpy() * 255, 0, 255).astype(np.uint8))).unsqueeze(1)
