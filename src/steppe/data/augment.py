@@ -115,8 +115,8 @@ def resized_crop(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Ten
     top, left, tall, wide = random_boxes(len(images), height, width, draws, images.device)
     rows = _resized_places(top, tall, height)
     columns = _resized_places(left, wide, width)
-    whole = (len(images), height, width)
-    grid = torch.stack([columns.unsqueeze(1).expand(whole), rows.unsqueeze(2).expand(whole)], -1)
+    shape = (len(images), height, width)
+    grid = torch.stack([columns.unsqueeze(1).expand(shape), rows.unsqueeze(2).expand(shape)], -1)
     out = grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=True)
     return (out if images.is_floating_point() else out.round_().to(images.dtype)), targets
 

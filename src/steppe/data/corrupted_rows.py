@@ -20,7 +20,7 @@ TINY = "tiny-imagenet"
 
 @dataclass(frozen=True)
 class CorruptedRows:
-    """The test rows of a data set under corruptions, read or made when they are asked for.
+    """The test rows of a data set under corruptions, read or made on demand.
 
     Attributes
     ----------

@@ -26,11 +26,7 @@ TRIES = 5  # a broken connection resumes where it broke
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 18
 MOST_FILES = 500_000  # in an archive; TinyImageNet has 120 thousand
-PROOF = {
-    "cifar10-c": "labels.npy",
-    "cifar100-c": "labels.npy",
-    "tiny-imagenet-c": "gaussian_noise",
-}  # in a whole folder
+PROOF = {"cifar10-c": "labels.npy", "cifar100-c": "labels.npy", "tiny-imagenet-c": "gaussian_noise"}  # of a full folder
 SCHEMES = ("http", "https", "file")
 
 
@@ -58,8 +54,8 @@ def get(name: str, root: Path | str, progress: bool | None = None, mirror: str |
     """
     from filelock import FileLock, Timeout
 
-    wanted, root = files(name), Path(root).expanduser()
-    addresses = [_address(file, mirror) for file in wanted]
+    published, root = files(name), Path(root).expanduser()
+    addresses = [_address(file, mirror) for file in published]
     if _whole(name, root):
         return root
     root.mkdir(parents=True, exist_ok=True)
@@ -68,10 +64,10 @@ def get(name: str, root: Path | str, progress: bool | None = None, mirror: str |
     except Timeout:
         raise RuntimeError(f"another process is downloading {name} to {root}; wait for it, or stop it") from None
     with lock:
-        for file, address in zip(wanted, addresses, strict=True):
+        for file, address in zip(published, addresses, strict=True):
             target = root / file.place
             if file.holds and (root / file.result).exists():
-                if len(wanted) > 1:  # an earlier call has unpacked this one of several archives
+                if len(published) > 1:  # an earlier call has unpacked this one of several archives
                     continue
                 raise DataError(f"{root / file.result}: it exists, but is incomplete; move it away and call again")
             was_there = target.is_file()
@@ -93,7 +89,7 @@ def fetch(file: File, target: Path, address: str, progress: bool | None = None) 
     part = target.with_name(f"{target.name}.part")
     begun, free = _size(part), shutil.disk_usage(target.parent).free
     if free < file.size - begun:
-        why = f"{file.size - begun:,} bytes are still to come, and only {free:,} are free"
+        why = f"{file.size - begun:,} bytes are missing, and only {free:,} are free"
         raise OSError(errno.ENOSPC, why, str(target.parent))
     with _progress(file.name, progress) as tick:
         _collect(file, part, address, tick)
@@ -102,7 +98,7 @@ def fetch(file: File, target: Path, address: str, progress: bool | None = None) 
             _collect(file, part, address, tick)
         if wrong := file.differs(part):
             part.unlink()
-            raise DataError(f"{target}: what came from {address} is not the published file, and was removed: {wrong}")
+            raise DataError(f"{target}: the file from {address} is not the published one, and was removed: {wrong}")
     os.replace(part, target)
     return target
 
@@ -151,7 +147,7 @@ def _receive(file: File, part: Path, address: str, begun: int, tick: Tick) -> No
                 so_far += len(chunk)
                 if so_far > file.size:
                     part.unlink()
-                    raise DataError(f"{address}: more than the published {file.size:,} bytes came; it is another file")
+                    raise DataError(f"{address}: it has more than the published {file.size:,} bytes: another file")
                 _write(out, chunk, part)
                 tick(so_far, file.size)
             os.fsync(out.fileno())
@@ -163,7 +159,7 @@ def _write(out: FileIO, chunk: bytes, part: Path) -> None:
         while left:
             left = left[out.write(left) :]
     except OSError as error:
-        why = f"{error.strerror}; what came so far stays, make room and call again"
+        why = f"{error.strerror}; the part so far is kept; make room and call again to resume"
         raise OSError(error.errno, why, str(part)) from error
 
 

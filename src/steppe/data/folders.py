@@ -72,14 +72,14 @@ def _read_classes(folder: Path, name: str, size: int | None = None) -> Dataset:
     return Dataset(name, pixels(files, size), torch.tensor(labels), classes)
 
 
-def _split(whole: Dataset, root: Path) -> Splits:
-    labels = whole.targets.tolist()
-    few = [whole.classes[label] for label, count in Counter(labels).items() if count < EVERY]
+def _split(dataset: Dataset, root: Path) -> Splits:
+    labels = dataset.targets.tolist()
+    few = [dataset.classes[label] for label, count in Counter(labels).items() if count < EVERY]
     if few:
         raise DataError(f"{root}: every {EVERY}th picture of a class is for testing, and {few[0]!r} has fewer pictures")
     start = {label: labels.index(label) for label in set(labels)}
     tests = torch.tensor([(row - start[label]) % EVERY == EVERY - 1 for row, label in enumerate(labels)])
-    return Splits(whole.rows(~tests), whole.rows(tests))
+    return Splits(dataset.rows(~tests), dataset.rows(tests))
 
 
 def class_folders(folder: Path) -> list[Path]:

@@ -69,5 +69,5 @@ def grey(images: Tensor) -> Tensor:
 
 def tinted(colour: tuple[float, float, float], channels: int) -> Tensor:
     """Return a colour (red, green, blue), or its luma for one channel, shaped to multiply images."""
-    whole = torch.tensor(colour).view(1, 3, 1, 1)
-    return whole if channels == 3 else grey(whole)
+    rgb = torch.tensor(colour).view(1, 3, 1, 1)
+    return rgb if channels == 3 else grey(rgb)

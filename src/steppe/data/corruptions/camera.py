@@ -36,7 +36,7 @@ class Draws:
         """Draw independent numbers, uniform between low and high."""
         return torch.from_numpy(self._stream(use).random((self.rows, *shape)) * (high - low) + low)
 
-    def whole(self, use: str, *shape: int, low: int, high: int) -> Tensor:
+    def integers(self, use: str, *shape: int, low: int, high: int) -> Tensor:
         """Draw independent integers from low to high - 1."""
         return self.uniform(use, *shape, low=low, high=high).floor().long()
 
@@ -109,7 +109,7 @@ def glass_blur(images: Tensor, draws: Draws, sigma: float, rounds: float, reach:
     images, far = smoothed(images, sigma, mode="nearest"), int(reach)
     height, width = images.shape[-2:]
     for turn in range(int(rounds)):
-        back = draws.whole(f"moves {turn}", 2, height, width, low=1 - far, high=far + 1)
+        back = draws.integers(f"moves {turn}", 2, height, width, low=1 - far, high=far + 1)
         places = _sources(back, far).unsqueeze(1).expand(-1, images.shape[1], -1)
         images = images.flatten(2).gather(2, places).view_as(images)
     return smoothed(images, sigma, mode="nearest")
@@ -145,8 +145,7 @@ def smoothed(images: Tensor, sigma: float, mode: str, truncate: float = 4.0) -> 
     """Convolve with a Gaussian along the last two dimensions."""
     from scipy.ndimage import gaussian_filter
 
-    whole = images.numpy()
-    return torch.from_numpy(gaussian_filter(whole, sigma, mode=mode, truncate=truncate, axes=(-2, -1)))
+    return torch.from_numpy(gaussian_filter(images.numpy(), sigma, mode=mode, truncate=truncate, axes=(-2, -1)))
 
 
 def streaked(images: Tensor, radius: float, sigma: float, degrees: Tensor) -> Tensor:
@@ -199,9 +198,9 @@ def saturate(images: Tensor, _: Draws, factor: float, amount: float) -> Tensor:
         return images
     value, least = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
     saturation = (value - least) / value.clamp(min=1e-12)
-    wanted = (saturation * factor + amount).clamp(0, 1)
+    changed = (saturation * factor + amount).clamp(0, 1)
     below = torch.where(saturation > 0, (value - images) / saturation.clamp(min=1e-12), value * tinted((0, 1, 1), 3))
-    return value - below * wanted
+    return value - below * changed
 
 
 def pixelate(images: Tensor, _: Draws, left: float) -> Tensor:
