@@ -38,9 +38,7 @@ def check_size(path: Path, declared: int, stored: int, most: int = MOST_BYTES) -
     if declared > most:
         raise DataError(f"{path}: it declares {declared:,} bytes, and the limit is {most:,}; it is damaged, or a bomb")
     if declared > SMALL and declared > MOST_RATIO * stored:
-        raise DataError(
-            f"{path}: it declares {declared:,} bytes and stores {stored:,}, more than {MOST_RATIO} to 1; it is a bomb"
-        )
+        raise DataError(f"{path}: it declares {declared:,} bytes and stores {stored:,}; it is a decompression bomb")
 
 
 @contextmanager

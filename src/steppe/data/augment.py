@@ -94,9 +94,7 @@ def crop_reflect(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Ten
     _require_images(images, "crop-reflect")
     height, width = images.shape[-2:]
     if min(height, width) <= MARGIN:
-        raise ValueError(
-            f"a margin of {MARGIN} pixels reflects images above {MARGIN} pixels; these are {height}x{width}"
-        )
+        raise ValueError(f"crop-reflect takes images above {MARGIN} pixels; these are {height}x{width}")
     wide = images.index_select(2, _mirrored(height, images.device)).index_select(3, _mirrored(width, images.device))
     return _window(wide, images.shape, draws), targets
 

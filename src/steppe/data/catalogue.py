@@ -67,21 +67,23 @@ class Published:
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
+    def search(self, root: Path) -> list[tuple[Path, Layout, list[str]]]:
+        """Return every place where this data set may be under a root, its layout there, and the missing files."""
+        places = ((root / place, layout) for layout in self.layouts for place in layout.places)
+        return [(folder, layout, layout.missing(folder)) for folder, layout in places]
+
     def find(self, root: Path | str) -> Path:
         """Return the folder under the root that holds this data set; raise FileNotFoundError if none does."""
-        places = [(layout, Path(root) / place) for layout in self.layouts for place in layout.places]
-        incomplete: list[tuple[int, str]] = []
-        for layout, folder in places:
-            missing = layout.missing(folder)
+        searched = self.search(Path(root))
+        for folder, _, missing in searched:
             if not missing:
                 return folder
-            if len(missing) < len(layout.needs):
-                incomplete.append((len(missing), f"{folder} lacks {', '.join(missing)}"))
-        nearest = f" {min(incomplete)[1]}." if incomplete else ""
-        tried = ", ".join(dict.fromkeys(str(folder) for _, folder in places))
-        source = (
-            f"`steppe data get {self.name}` downloads it ({self.size / 1e6:,.0f} MB)." if self.files else NO_ADDRESS
-        )
+        partly = [(folder, missing) for folder, layout, missing in searched if len(missing) < len(layout.needs)]
+        folder, missing = min(partly, key=lambda one: len(one[1]), default=(Path(root), []))
+        nearest = f" {folder} lacks {', '.join(missing)}." if missing else ""
+        tried = ", ".join(dict.fromkeys(str(folder) for folder, _, _ in searched))
+        get = f"`steppe data get {self.name}` downloads it ({self.size / 1e6:,.0f} MB)."
+        source = get if self.files else NO_ADDRESS
         raise FileNotFoundError(f"{self.title} is not under {root}.{nearest} Looked in {tried}. {source}")
 
 

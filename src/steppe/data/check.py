@@ -115,12 +115,10 @@ def _read_published(name: str, root: Path, folder: Path) -> Found:
 
 def _partly(one: Published, root: Path) -> Found | None:
     """Report a layout of files of which at least half exist, so that the user learns what is missing."""
-    for layout in one.layouts:
-        for folder in (root / place for place in layout.places):
-            missing = layout.missing(folder)
-            only_files = not any(name.endswith("/") for name in layout.needs)
-            if only_files and len(missing) <= len(layout.needs) // 2:
-                return Found(one.name, str(folder), problem=f"it lacks {', '.join(missing)}")
+    for folder, layout, missing in one.search(root):
+        only_files = not any(name.endswith("/") for name in layout.needs)
+        if only_files and len(missing) <= len(layout.needs) // 2:
+            return Found(one.name, str(folder), problem=f"it lacks {', '.join(missing)}")
     return None
 
 

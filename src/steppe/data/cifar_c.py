@@ -38,9 +38,7 @@ def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset
         raise ValueError(unknown(f"corruption in {folder}", corruption, names))
     images = map_npy(path)
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images.shape) != 4:
-        raise DataError(
-            f"{path}: images should be bytes of shape (rows, 32, 32, 3), and are {images.dtype} {images.shape}"
-        )
+        raise DataError(f"{path}: images should be bytes (rows, 32, 32, 3), and are {images.dtype} {images.shape}")
     targets = labels(folder, data, severity)
     check_pairs(path, len(images), len(map_npy(folder / "labels.npy")))
     pixels = np.ascontiguousarray(images[_rows(path, len(images), severity)].transpose(0, 3, 1, 2))

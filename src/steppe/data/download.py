@@ -121,10 +121,9 @@ def _collect(file: File, part: Path, address: str, tick: Tick) -> None:
             if (size := _size(part)) <= begun:
                 why = getattr(error, "reason", None) or error
                 raise ConnectionError(f"{address}: {why}; call again to resume from {size:,} bytes") from error
-    if _size(part) != file.size:
-        raise ConnectionError(
-            f"{address}: it ended after {_size(part):,} of {file.size:,} bytes, {TRIES} times; call again to resume"
-        )
+    if (size := _size(part)) != file.size:
+        so_far = f"ended after {size:,} of {file.size:,} bytes"
+        raise ConnectionError(f"{address}: {TRIES} tries {so_far}; call again to resume")
 
 
 def _receive(file: File, part: Path, address: str, begun: int, tick: Tick) -> None:
@@ -137,10 +136,8 @@ def _receive(file: File, part: Path, address: str, begun: int, tick: Tick) -> No
                 return
             so_far = begun
         length = answer.headers.get("Content-Length", "")
-        if length.isdecimal() and so_far + int(length) != file.size:  # perhaps a login page
-            raise DataError(
-                f"{address}: the server has {so_far + int(length):,} bytes, and the published file {file.size:,}"
-            )
+        if length.isdecimal() and (total := so_far + int(length)) != file.size:  # perhaps a login page
+            raise DataError(f"{address}: the server has {total:,} bytes, and the published file {file.size:,}")
         with part.open("ab", buffering=0) as out:
             out.truncate(so_far)
             while chunk := answer.read(CHUNK):

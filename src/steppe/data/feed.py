@@ -54,16 +54,12 @@ class Feed:
     world: int = 1
 
     def __post_init__(self) -> None:
-        if not 1 <= self.batch_size <= len(self.dataset):
-            raise ValueError(
-                f"{self.dataset.name}: a batch of {self.batch_size} rows is not possible with "
-                f"{len(self.dataset)} rows; give a batch size from 1 to {len(self.dataset)}"
-            )
+        name, rows = self.dataset.name, len(self.dataset)
+        if not 1 <= self.batch_size <= rows:
+            raise ValueError(f"{name} has no batch of {self.batch_size} rows: give a batch size from 1 to {rows}")
         if self.batch_size % self.world or not 0 <= self.rank < self.world:
-            raise ValueError(
-                f"process {self.rank} of {self.world} cannot have an equal share of {self.batch_size} rows: "
-                "give a batch size that is a multiple of the number of processes"
-            )
+            process = f"process {self.rank} of {self.world} cannot have an equal share of {self.batch_size} rows"
+            raise ValueError(f"{process}: give a batch size that is a multiple of the number of processes")
 
     def __len__(self) -> int:
         """Return the number of steps per epoch."""

@@ -157,10 +157,8 @@ def pixels(files: Sequence[Path], size: int | None = None) -> Tensor:
         with _opened(files[0]) as picture:
             width, height = picture.size if size is None else (size, size)
         if len(files) * 3 * height * width > MOST_BYTES:
-            raise DataError(
-                f"{files[0].parent}: {len(files)} pictures of {width} x {height} are more than {MOST_BYTES:,} bytes, "
-                "the limit of what is kept in memory; make them smaller first"
-            )
+            pictures = f"{files[0].parent}: {len(files)} pictures of {width} x {height}"
+            raise DataError(f"{pictures} need more than {MOST_BYTES:,} bytes, the limit; make them smaller first")
         images = np.empty((len(files), 3, height, width), np.uint8)
 
         def decode(row: int) -> bool:
@@ -192,10 +190,8 @@ def _decoded(path: Path, shape: tuple[int, int], size: int | None) -> tuple[np.n
 
     with _opened(path) as picture:
         if size is None and picture.size != shape:
-            raise DataError(
-                f"{path}: it is {picture.size[0]} x {picture.size[1]} where others are {shape[0]} x {shape[1]}; "
-                "bring them to one size, such as 64 with `folder:PATH@64`"
-            )
+            sizes = f"{picture.size[0]} x {picture.size[1]} where others are {shape[0]} x {shape[1]}"
+            raise DataError(f"{path}: it is {sizes}; resize all of them, for example to 64 with `folder:PATH@64`")
         try:
             rgb = picture.convert("RGB")
             return np.asarray(rgb if size is None else ImageOps.fit(rgb, shape)), picture.mode in GREY

@@ -46,7 +46,14 @@ def read(path: Path | str, most: int = MOST_BYTES) -> Splits:
     sets = _sets(path, most)
     if "train" not in sets:
         raise DataError(f"{path}: it holds no arrays for training, such as x_train and y_train, or x and y")
-    return _splits(path, sets)
+    if "test" in sets:
+        return Splits(sets["train"], sets["test"], validation=sets.get("validation"))
+    if "validation" in sets:
+        return Splits(sets["train"], sets["validation"])
+    tests = torch.arange(len(sets["train"])) % EVERY == EVERY - 1
+    if not tests.any():
+        raise DataError(f"{path}: every {EVERY}th row is for testing, and there are only {len(tests)}")
+    return Splits(sets["train"].rows(~tests), sets["train"].rows(tests))
 
 
 def read_test(path: Path | str, most: int = MOST_BYTES) -> Dataset:
@@ -82,17 +89,6 @@ def _sets(path: Path, most: int) -> dict[str, Dataset]:
         if (inputs.shape[1:], fields) != (first.inputs.shape[1:], first.fields):
             raise DataError(f"{where}: its rows have another shape than those for training")
     return sets
-
-
-def _splits(path: Path, sets: dict[str, Dataset]) -> Splits:
-    if "test" in sets:
-        return Splits(sets["train"], sets["test"], validation=sets.get("validation"))
-    if "validation" in sets:
-        return Splits(sets["train"], sets["validation"])
-    tests = torch.arange(len(sets["train"])) % EVERY == EVERY - 1
-    if not tests.any():
-        raise DataError(f"{path}: every {EVERY}th row is for testing, and there are only {len(tests)}")
-    return Splits(sets["train"].rows(~tests), sets["train"].rows(tests))
 
 
 def _columns(names: Iterable[str], parts: tuple[str, ...]) -> tuple[dict[str, str], str] | None:

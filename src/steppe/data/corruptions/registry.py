@@ -152,10 +152,8 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0, constants: 
         raise ValueError(f"{name} has severities 1 to 5, not {severity}")
     shape = tuple(images.shape)
     if images.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3) or min(shape[2:]) < SMALLEST:
-        raise ValueError(
-            f"{name} takes bytes (rows, 1 or 3 channels, height, width) of at least {SMALLEST} x {SMALLEST} pixels, "
-            f"and these are {images.dtype} of shape {shape}"
-        )
+        needs = f"bytes (rows, 1 or 3 channels, height, width) of at least {SMALLEST} x {SMALLEST} pixels"
+        raise ValueError(f"{name} takes {needs}, and these are {images.dtype} of shape {shape}")
     values = CONSTANTS[constants][name][severity - 1]
     out = torch.empty(shape, dtype=torch.uint8)
     for number, start in enumerate(range(0, len(images), BLOCK)):
