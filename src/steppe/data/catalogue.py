@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from os.path import isdir, isfile
 from pathlib import Path
 
 from .._util.names import unknown
@@ -47,7 +48,7 @@ class Layout:
     needs: tuple[str, ...]
 
     def missing(self, folder: Path) -> list[str]:
-        return [name for name in self.needs if not _there(folder, name)]
+        return [name for name in self.needs if not _is_there(f"{folder}/{name}")]
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,8 @@ class Published:
         raise FileNotFoundError(f"{self.title} is not under {root}.{nearest} Looked in {tried}. {source}")
 
 
-def _there(folder: Path, name: str) -> bool:
-    if name.endswith("/"):
-        return (folder / name).is_dir()
-    return (folder / name).is_file() or (folder / f"{name}.gz").is_file()
+def _is_there(path: str) -> bool:
+    return isdir(path) if path.endswith("/") else isfile(path) or isfile(f"{path}.gz")
 
 
 NO_ADDRESS = "Its official address no longer answers: put the files there yourself, as docs/data.md describes."
@@ -107,13 +106,14 @@ def _file(url: str, size: int, digest: str, holds: str = "", folder: str = ".") 
     return File(url, str(Path(folder, url.rpartition("/")[2])), size, digest, holds)
 
 
-def _idx_layout(folder: str) -> tuple[Layout, ...]:
-    return (Layout((f"{folder}/raw", folder, f"{folder.lower()}/raw", folder.lower(), "raw", "."), IDX),)
-
-
-def _idx_files(folder: str, base: str, *sizes_and_digests: tuple[int, str]) -> tuple[File, ...]:
-    named = zip(IDX, sizes_and_digests, strict=True)
-    return tuple(_file(f"{base}/{name}.gz", size, f"sha256:{sha}", "", f"{folder}/raw") for name, (size, sha) in named)
+def _idx(folder: str, base: str, *published: tuple[int, str]) -> tuple[tuple[Layout, ...], tuple[File, ...]]:
+    """The layout and the files, with sizes and SHA-256, of MNIST or Fashion-MNIST."""
+    layout = Layout((f"{folder}/raw", folder, f"{folder.lower()}/raw", folder.lower(), "raw", "."), IDX)
+    files = (
+        _file(f"{base}/{name}.gz", size, f"sha256:{sha}", "", f"{folder}/raw")
+        for name, (size, sha) in zip(IDX, published, strict=True)
+    )
+    return (layout,), tuple(files)
 
 
 _OXFORD = "https://www.robots.ox.ac.uk/~vgg/data"
@@ -124,8 +124,8 @@ CATALOGUE: dict[str, Published] = {
     one.name: one
     for one in (
         Published(
-            "mnist", "MNIST", _idx_layout("MNIST"),
-            _idx_files(  # the mirror that torchvision uses: the original address, yann.lecun.com, no longer answers
+            "mnist", "MNIST",
+            *_idx(  # the mirror that torchvision uses: the original address, yann.lecun.com, no longer answers
                 "MNIST", "https://ossci-datasets.s3.amazonaws.com/mnist",
                 (9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
                 (28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
@@ -136,8 +136,8 @@ CATALOGUE: dict[str, Published] = {
             "LeCun, Bottou, Bengio & Haffner 1998, Gradient-based learning applied to document recognition",
         ),
         Published(
-            "fashion-mnist", "Fashion-MNIST", _idx_layout("FashionMNIST"),
-            _idx_files(
+            "fashion-mnist", "Fashion-MNIST",
+            *_idx(
                 "FashionMNIST", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
                 (26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
                 (29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),

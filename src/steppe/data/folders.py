@@ -172,16 +172,12 @@ def pixels(files: Sequence[Path], size: int | None = None) -> Tensor:
 
 
 def _opened(path: Path) -> Image:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
         return Image.open(path, formats=FORMATS)
-    except UnidentifiedImageError as error:
-        raise DataError(f"{path}: not a picture that can be read ({', '.join(FORMATS)})") from error
-    except FileNotFoundError:
-        raise
     except Exception as error:  # damaged files make Pillow raise errors of many types
-        raise DataError(f"{path}: not a readable picture: {error}") from error
+        raise DataError(f"{path}: not a picture that can be read ({', '.join(FORMATS)}): {error}") from error
 
 
 def _decoded(path: Path, shape: tuple[int, int], size: int | None) -> tuple[np.ndarray, bool]:

@@ -122,18 +122,22 @@ LISTS: dict[str, Callable[[Path], Lists]] = {
 }
 
 
-def _text(path: Path, value: Any) -> str:
-    """Return a string, which a struct of Matlab holds in a list."""
+def _scalar(value: Any) -> Any:
+    """Return a value, which a struct of Matlab holds in a list."""
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
+    return value
+
+
+def _text(path: Path, value: Any) -> str:
+    value = _scalar(value)
     if not isinstance(value, str):
         raise DataError(f"{path}: {value!r:.60} where a text is expected")
     return value
 
 
 def _whole(path: Path, value: Any) -> int:
-    while isinstance(value, list) and len(value) == 1:
-        value = value[0]
+    value = _scalar(value)
     if not isinstance(value, int | float) or not float(value).is_integer():
         raise DataError(f"{path}: {value!r:.60} where a whole number is expected")
     return int(value)

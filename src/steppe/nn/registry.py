@@ -58,10 +58,6 @@ class Architecture:
         }
 
 
-def _cifar_resnet(depth: int) -> Architecture:
-    return Architecture(cifar_resnet, f"ResNet-{depth} for CIFAR, thin, padded shortcuts", {"depth": depth})
-
-
 def _wide(depth: int, width: int) -> Architecture:
     about = f"wide ResNet of {depth} layers, {width} times as wide"
     return Architecture(wide_resnet, about, {"depth": depth, "width": width})
@@ -81,11 +77,10 @@ MODELS: dict[str, Architecture] = {
     "mlp": Architecture(mlp, "six layers of 128 ReLUs, on rows of any shape"),
     "resnet18": Architecture(resnet18, "ResNet-18 of any width, 3x3 stem"),
     "preact-resnet18": Architecture(preact_resnet18, "pre-activation ResNet-18 of any width, 3x3 stem"),
-    "resnet20": _cifar_resnet(20),
-    "resnet32": _cifar_resnet(32),
-    "resnet44": _cifar_resnet(44),
-    "resnet56": _cifar_resnet(56),
-    "resnet110": _cifar_resnet(110),
+    **{
+        f"resnet{n}": Architecture(cifar_resnet, f"ResNet-{n} for CIFAR, thin, padded shortcuts", {"depth": n})
+        for n in (20, 32, 44, 56, 110)
+    },
     "wrn28-10": _wide(28, 10),
     "wrn40-2": _wide(40, 2),
     "vgg19": Architecture(vgg19, "VGG-19 with batch norms and one linear layer"),
