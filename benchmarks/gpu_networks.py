@@ -20,9 +20,9 @@ from torch.nn.functional import cross_entropy, interpolate
 
 import steppe
 from steppe.cuda.capture import capture
-from steppe.data import cifar
+from steppe.data import small_images
 from steppe.data.augment import augmentation
-from steppe.data.catalogue import CATALOGUE
+from steppe.data.catalogue import CATALOGUE, CIFAR10_BATCHES
 from steppe.data.dataset import Dataset
 from steppe.data.feed import Feed
 from steppe.data.pixels import Standard
@@ -147,11 +147,10 @@ def cifar10(root: Path) -> Dataset:
     """The training images of CIFAR-10 in all files that exist, in the root or in the published folder below it."""
     places = dict.fromkeys(place for layout in CATALOGUE["cifar10"].layouts for place in layout.places)
     for folder in (root, *(root / place for place in places)):
-        names = [
-            name for name in cifar.TRAIN["cifar10"] if any((folder / f"{name}{end}").is_file() for end in _SUFFIXES)
-        ]
+        names = [name for name in CIFAR10_BATCHES if any((folder / f"{name}{end}").is_file() for end in _SUFFIXES)]
         if names:
-            return cifar._part(folder, tuple(names), "cifar10", cifar._classes(folder, "cifar10"))
+            classes = small_images._cifar_classes(folder, "cifar10")
+            return small_images._cifar_part(folder, "cifar10", tuple(names), classes)
     raise FileNotFoundError(
         f"{root} has no data_batch_1.bin or data_batch_1 of CIFAR-10, nor do its folders {[*places]}"
     )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from steppe.data import CATALOGUE, matlab
+from steppe.data import CATALOGUE, arrays
 
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -24,7 +24,7 @@ READ: dict[tuple[bytes, tuple[str, ...]], dict[str, list[Any]]] = {}
 
 def read_each_mat_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A .mat file is read in a process of its own, which takes half a second; one that is refused, each time."""
-    read = matlab.variables
+    read = arrays.read_mat
 
     def known(path: Path, *names: str) -> dict[str, list[Any]]:
         key = re.sub(rb"Created on: [\w :]{24}", b"", path.read_bytes()), names
@@ -32,7 +32,7 @@ def read_each_mat_once(monkeypatch: pytest.MonkeyPatch) -> None:
             READ[key] = read(path, *names)
         return READ[key]
 
-    monkeypatch.setattr(matlab, "variables", known)
+    monkeypatch.setattr(arrays, "read_mat", known)
 
 
 def random_bytes(*shape: int, seed: int = 0) -> np.ndarray:

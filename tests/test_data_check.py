@@ -24,7 +24,7 @@ from data_files import (
     write_tiny_imagenet_c,
 )
 
-from steppe.data import CATALOGUE, mnist
+from steppe.data import CATALOGUE, small_images
 from steppe.data.check import Part, check
 
 
@@ -78,7 +78,7 @@ def test_mnist_and_its_relative_are_told_apart(tmp_path: Path, monkeypatch: pyte
     held = write_mnist(tmp_path)
     assert only(tmp_path).what == "mnist"
     digest = hashlib.sha256(held["t10k-labels-idx1-ubyte"].tobytes()).hexdigest()
-    monkeypatch.setitem(mnist.LABELS, digest, "fashion-mnist")
+    monkeypatch.setitem(small_images.TEST_LABELS, digest, "fashion-mnist")
     assert only(tmp_path).what == "fashion-mnist"
 
 

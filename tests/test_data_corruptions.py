@@ -13,19 +13,26 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from steppe.data.corruptions import NAMES, SEVERITIES, corrupt, corrupted, registry, selected
-from steppe.data.corruptions.blur import (
+from steppe.data.corruptions.camera import (
+    Draws,
+    _affine,
     defocus_blur,
+    elastic_transform,
     enlarged,
     gaussian_blur,
+    gaussian_noise,
     glass_blur,
+    impulse_noise,
     motion_blur,
+    pixelate,
+    sampled,
+    shot_noise,
     smoothed,
+    speckle_noise,
     streaked,
     zoom_blur,
 )
-from steppe.data.corruptions.digital import _affine, elastic_transform, pixelate, sampled
-from steppe.data.corruptions.noise import Draws, gaussian_noise, impulse_noise, shot_noise, speckle_noise
-from steppe.data.corruptions.severities import CONSTANTS
+from steppe.data.corruptions.registry import CONSTANTS
 from steppe.data.corruptions.weather import MUD, edges, equalised, fog, frost, plasma, refraction, snow, spatter
 from steppe.data.dataset import Dataset
 
@@ -251,7 +258,7 @@ def test_glass_blur_is_the_authors_loop():
     x, source = floats(3, 2, 9, 8), draws(3)
     known = smoothed(x, 0.4, "nearest").numpy().copy()
     for turn in range(2):
-        back = source.whole(f"moves {turn}", 2, 9, 8, low=0, high=2).numpy()
+        back = source.integers(f"moves {turn}", 2, 9, 8, low=0, high=2).numpy()
         for i, image in enumerate(known):
             for h in range(9 - 1, 1, -1):
                 for w in range(8 - 1, 1, -1):
@@ -261,7 +268,7 @@ def test_glass_blur_is_the_authors_loop():
     for reach in (2, 3):
         known = smoothed(x, 0.4, "nearest").numpy().copy()
         for turn in range(2):
-            back = source.whole(f"moves {turn}", 2, 9, 8, low=1 - reach, high=reach + 1).numpy()
+            back = source.integers(f"moves {turn}", 2, 9, 8, low=1 - reach, high=reach + 1).numpy()
             for i, image in enumerate(known):
                 for h in range(9 - reach, reach, -1):
                     for w in range(8 - reach, reach, -1):
@@ -368,7 +375,7 @@ def test_fog_brightens_the_dark_and_keeps_the_brightest():
 
 def test_snow_without_flakes_is_a_whitened_image():
     x = floats(3, 3, 8, 8)
-    none = snow(x, draws(3), mean=-9, deviation=0.1, size=1, least=0.5, radius=3, sigma=1, kept=0.8)
+    none = snow(x, draws(3), mean=-9, std=0.1, size=1, low=0.5, radius=3, sigma=1, kept=0.8)
     grey = 0.299 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]
     torch.testing.assert_close(none, 0.8 * x + 0.2 * torch.maximum(x, 1.5 * grey + 0.5))
     torch.testing.assert_close(snow(x, draws(3), -9, 0.1, 1, 0.5, 3, 1, 1.0), x)

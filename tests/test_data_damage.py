@@ -36,8 +36,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steppe.data import DataError, Splits, cifar_c, load, npz
+from steppe.data.arrays import read_pickle
 from steppe.data.download import unpack
-from steppe.data.unpickling import table
 
 
 def refused(name: str, root: Path, *words: str) -> None:
@@ -57,7 +57,7 @@ def refused(name: str, root: Path, *words: str) -> None:
     ("name", "body", "words"),
     [
         ("train-images-idx3-ubyte", idx_bytes(random_bytes(6, 28, 28))[:-1], "4704 in all, and the file holds 4703"),
-        ("train-images-idx3-ubyte", idx_bytes(random_bytes(6, 28, 28)) + b"x", "4704 in all, and the file holds 4705"),
+        ("train-images-idx3-ubyte", idx_bytes(random_bytes(6, 28, 28)) + b"x", "4704 in all, and the file holds more"),
         ("train-images-idx3-ubyte", b"", "it begins with nothing"),
         ("train-images-idx3-ubyte", b"\x00\x00\x08\x03\x00", "ends inside its header"),
         ("train-images-idx3-ubyte", b"PK\x03\x04" + bytes(100), "not an IDX file"),
@@ -67,7 +67,7 @@ def refused(name: str, root: Path, *words: str) -> None:
         ("train-images-idx3-ubyte", idx_bytes(random_bytes(0, 28, 28)), "should be (rows, height, width)"),
         ("train-labels-idx1-ubyte", idx_bytes(np.array([0, 1, 2, 3, 4, 10])), "a label is 10, and the 10 classes"),
         ("t10k-labels-idx1-ubyte", idx_bytes(np.arange(3)), "4 images but 3 labels"),
-        ("train-images-idx3-ubyte", b"\x00\x00\x08\x03" + b"\xff" * 12, "are declared"),
+        ("train-images-idx3-ubyte", b"\x00\x00\x08\x03" + b"\xff" * 12, "it declares"),
     ],
 )
 def test_damaged_idx(tmp_path: Path, name: str, body: bytes, words: str) -> None:
@@ -85,7 +85,7 @@ def test_damaged_gzip(tmp_path: Path) -> None:
         path.write_bytes(body)
         refused("mnist", tmp_path, path.name)
     path.write_bytes(gzip.compress(idx_bytes(random_bytes(6, 28, 28)) + b"x"))
-    refused("mnist", tmp_path, path.name, "4704 bytes are declared, and the file holds more")
+    refused("mnist", tmp_path, path.name, "4704 in all, and the file holds more")
 
 
 def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
@@ -101,11 +101,11 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path) -> None:
 def test_the_labels_of_another_set_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
 
-    from steppe.data import mnist
+    from steppe.data import small_images
 
     held = write_mnist(tmp_path)
     digest = hashlib.sha256(held["t10k-labels-idx1-ubyte"].tobytes()).hexdigest()
-    monkeypatch.setitem(mnist.LABELS, digest, "fashion-mnist")
+    monkeypatch.setitem(small_images.TEST_LABELS, digest, "fashion-mnist")
     refused("mnist", tmp_path, "these are the files of fashion-mnist, not of mnist")
 
 
@@ -195,13 +195,13 @@ def test_pickles_by_hand_run_nothing(tmp_path: Path, body: bytes) -> None:
     path = tmp_path / "p"
     path.write_bytes(body)
     with pytest.raises(DataError, match=r"p: not a pickle of plain data.*nothing in it was run"):
-        table(path)
+        read_pickle(path)
 
 
 def test_pickles_that_would_take_all_memory_or_all_time(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_bytes(b"\x80\x02}r\xff\xff\xff\x7f.")  # kept under the number 2**31 - 1
-    assert table(path) == {}
+    assert read_pickle(path) == {}
     pairs = b"".join(b"h" + bytes([k, ord("h"), k]) + b"\x86q" + bytes([k + 1]) for k in range(60))
     laughs = b"\x80\x02K\x01\x85q\x00" + pairs  # a tuple of two tuples of two tuples of ...
     deep = b"\x80\x02)" + b"\x85" * 100_000 + b"q\x3c"
@@ -209,7 +209,7 @@ def test_pickles_that_would_take_all_memory_or_all_time(tmp_path: Path) -> None:
         for end in (b"}h\x3cK\x01s.", b"cnumpy\ndtype\nh\x3c\x85R.", b"}cnumpy\nndarray\n)Rh\x3cb."):
             path.write_bytes(start + end)
             with pytest.raises(DataError, match="nothing in it was run"):
-                table(path)
+                read_pickle(path)
 
 
 @pytest.mark.parametrize(
@@ -649,7 +649,7 @@ def test_any_bytes_as_a_pickle(tmp_path_factory: pytest.TempPathFactory, body: b
     path = tmp_path_factory.getbasetemp() / "any.pickle"
     for start in (b"", b"\x80\x02}q\x01(U\x04dataq\x02", b"\x80\x02cnumpy\ndtype\n"):
         path.write_bytes(start + body)
-        found = result(table, path)
+        found = result(read_pickle, path)
         assert isinstance(found, dict) or str(path) in str(found)
 
 
@@ -667,6 +667,6 @@ def test_the_memory_that_damage_takes_is_small(tmp_path: Path) -> None:
         refused("mnist", tmp_path / "m", "bomb")
         refused(f"npz:{path}", tmp_path, "x.npy")
         with pytest.raises(DataError, match="nothing in it was run"):
-            table(tmp_path / "p")
+            read_pickle(tmp_path / "p")
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limit)

@@ -161,7 +161,7 @@ def test_a_connection_that_breaks_is_taken_up_again(server: Server, tmp_path: Pa
 
 def test_a_body_that_stays_short_is_kept_for_later(server: Server, tmp_path: Path) -> None:
     server.files["a.bin"], server.breaks_after = BODY, [1000] * 100
-    with pytest.raises(ConnectionError, match=r"ended after 5,000 of 700,000 bytes, 5 times; call again to resume"):
+    with pytest.raises(ConnectionError, match=r"5 tries ended after 5,000 of 700,000 bytes; call again to resume"):
         fetched(server, published(BODY), tmp_path)
     assert (tmp_path / "a.bin.part").read_bytes() == BODY[:5000]
     assert not (tmp_path / "a.bin").exists()
@@ -183,7 +183,7 @@ def test_a_file_of_another_length_is_not_stored(server: Server, tmp_path: Path, 
     [
         (b"please log in", ConnectionError, "ended after 13 of 700,000 bytes"),
         (BODY[:-10], ConnectionError, "of 700,000 bytes"),
-        (BODY + b"x" * 10_000_000, DataError, "more than the published 700,000 bytes came"),
+        (BODY + b"x" * 10_000_000, DataError, "more than the published 700,000 bytes"),
     ],
 )
 def test_a_server_that_does_not_say_how_much_comes(
@@ -200,7 +200,7 @@ def test_a_server_that_does_not_say_how_much_comes(
 def test_a_wrong_digest_leaves_nothing(server: Server, tmp_path: Path) -> None:
     server.files["a.bin"] = BODY[:-1] + b"?"
     with pytest.raises(
-        DataError, match=r"a\.bin: what came from http://127.*was removed: its sha256 is .* is published"
+        DataError, match=r"a\.bin: the file from http://127.*was removed: its sha256 is .* is published"
     ):
         fetched(server, published(BODY), tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -221,7 +221,7 @@ def test_a_full_disk_keeps_what_came(server: Server, tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (350_000, limits[1]))
     try:
-        with pytest.raises(OSError, match=r"what came so far stays, make room and call again.*a\.bin\.part") as caught:
+        with pytest.raises(OSError, match=r"the part so far is kept; make room.*a\.bin\.part") as caught:
             fetched(server, published(BODY), tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -243,7 +243,7 @@ def test_a_disk_that_takes_a_little_at_a_time(tmp_path: Path) -> None:
 
 
 def test_no_room_is_seen_before_anything_comes(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="bytes are still to come") as caught:
+    with pytest.raises(OSError, match="bytes are missing") as caught:
         fetched(server, replace(published(BODY), size=2**60), tmp_path)
     assert caught.value.errno == errno.ENOSPC
     assert server.asked == []

@@ -12,7 +12,7 @@ import torch
 from data_files import write_cifar_binary
 
 from steppe.data import DataError, load
-from steppe.data.cifar_n import LABELS, relabelled
+from steppe.data.small_images import HUMAN_LABELS, relabelled
 from steppe.training.config import Config, refuse_unknown
 from steppe.training.problem import data_of
 
@@ -23,7 +23,7 @@ def tables(root: Path) -> dict[str, np.ndarray]:
     """Labels as in CIFAR-10_human.pt: int64 arrays by name, for the training rows in their order."""
     held = write_cifar_binary(root / "cifar-10-batches-bin", "cifar10", rows=4)
     clean = np.concatenate([held[f"data_batch_{i}"][1] for i in range(1, 6)]).astype(np.int64)
-    names = {"clean_label": 0} | {key: i for i, key in enumerate(LABELS.values(), start=1)}
+    names = {"clean_label": 0} | {key: i for i, key in enumerate(HUMAN_LABELS.values(), start=1)}
     return {name: (clean + shift) % 10 for name, shift in names.items()}
 
 
@@ -32,7 +32,7 @@ def settings(root: Path, **changes: object) -> Config:
 
 
 @pytest.mark.parametrize("kind", ["pt", "older pt", "numpy 1", "tensors", "npz"])
-@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize("name", HUMAN_LABELS)
 def test_labels_by_people_replace_those_of_the_training_rows(tmp_path: Path, kind: str, name: str) -> None:
     content = tables(tmp_path)
     path = tmp_path / "CIFAR-10_human.pt"
@@ -46,11 +46,11 @@ def test_labels_by_people_replace_those_of_the_training_rows(tmp_path: Path, kin
         rename_in(path, b"numpy._core.multiarray", b"numpy.core.multiarray")
     plain = load("cifar10", tmp_path)
     splits = data_of(settings(tmp_path, labels=name))
-    assert splits.train.targets.tolist() == content[LABELS[name]].tolist()
+    assert splits.train.targets.tolist() == content[HUMAN_LABELS[name]].tolist()
     assert torch.equal(splits.train.inputs, plain.train.inputs)
     assert torch.equal(splits.test.targets, plain.test.targets)  # test labels stay
     part = data_of(settings(tmp_path, labels=name, fraction=0.5))
-    assert part.train.targets.tolist() == content[LABELS[name]][:10].tolist()
+    assert part.train.targets.tolist() == content[HUMAN_LABELS[name]][:10].tolist()
 
 
 def rename_in(path: Path, old: bytes, new: bytes) -> None:

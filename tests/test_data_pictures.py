@@ -17,7 +17,7 @@ from data_files import (
 )
 from scipy.io import savemat
 
-from steppe.data import CATALOGUE, DataError, Splits, load, matlab
+from steppe.data import CATALOGUE, DataError, Splits, arrays, load
 from steppe.training.config import Config, refuse_unknown
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*published set has")
@@ -149,11 +149,11 @@ def test_a_damaged_mat_file_is_one_error(tmp_path: Path) -> None:
     write_flowers(tmp_path)
     path = tmp_path / "imagelabels.mat"
     whole = path.read_bytes()
-    assert matlab.variables(path, "labels")["labels"] == [77, 1, 77, 102, 1]
+    assert arrays.read_mat(path, "labels")["labels"] == [77, 1, 77, 102, 1]
     for body in (b"", whole[:60], whole[:-9], bytes(len(whole)), b"PK\x03\x04" + whole, whole[:130] + b"\xff" * 30):
         path.write_bytes(body)
         with pytest.raises(DataError, match=r"imagelabels\.mat: .*(not a readable|no variable)"):
-            matlab.variables(path, "labels")
+            arrays.read_mat(path, "labels")
 
 
 def test_a_reader_that_dies_or_hangs_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,17 +166,17 @@ def test_a_reader_that_dies_or_hangs_is_one_error(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(subprocess, "run", killed)
     with pytest.raises(DataError, match=r"a\.mat: .*status -11"):
-        matlab.variables(path, "labels")
+        arrays.read_mat(path, "labels")
 
     def slow(command: list[str], **_: object) -> None:
         raise subprocess.TimeoutExpired(command, 120)
 
     monkeypatch.setattr(subprocess, "run", slow)
     with pytest.raises(DataError, match=r"a\.mat: .*timed out"):
-        matlab.variables(path, "labels")
-    monkeypatch.setattr(matlab, "MOST_STORED", 0)
+        arrays.read_mat(path, "labels")
+    monkeypatch.setattr(arrays, "MOST_STORED", 0)
     with pytest.raises(DataError, match="it has 1 bytes"):
-        matlab.variables(path, "labels")
+        arrays.read_mat(path, "labels")
 
 
 def test_pictures_are_scaled_and_their_centre_is_cropped(tmp_path: Path) -> None:

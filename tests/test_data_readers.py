@@ -29,8 +29,8 @@ from data_files import (
 from PIL import Image
 
 from steppe.data import CATALOGUE, DATASETS, cifar_c, load
+from steppe.data.arrays import read_pickle
 from steppe.data.registry import loaded_once
-from steppe.data.unpickling import table
 
 
 def loaded(name: str, root: Path):
@@ -108,7 +108,7 @@ def test_pickles_of_later_pythons_read_the_same(tmp_path: Path, protocol: int, o
     }
     wanted["again"] = wanted["labels"]
     (tmp_path / "p").write_bytes(pickle.dumps(wanted, protocol))
-    held = table(tmp_path / "p")
+    held = read_pickle(tmp_path / "p")
     for key in ("data", "wide", "real"):
         assert held[key].dtype == wanted[key].dtype
         assert np.array_equal(held.pop(key), wanted.pop(key))

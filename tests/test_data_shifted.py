@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from steppe.data import shifted
-from steppe.data.dataset import Dataset
-from steppe.data.errors import DataError
+from steppe.data.dataset import DataError, Dataset
 from steppe.studies.plan import Study
 
 CLASSES = ("ant", "bee", "cat", "dog")

@@ -55,7 +55,7 @@ def test_per_class_takes_the_first_of_each(labels, n):
     for i, label in enumerate(labels):
         seen[label].append(i)
     if min(map(len, seen.values())) < n:
-        with pytest.raises(ValueError, match=f"{n} rows of each class"):
+        with pytest.raises(ValueError, match=f"{n} rows per class"):
             per_class(data, n)
     else:
         part = per_class(data, n)

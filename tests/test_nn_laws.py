@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.nn.functional import cross_entropy
 
-from steppe.nn.densenet import densenet121
-from steppe.nn.efficientnet import efficientnet
+from steppe.nn.convnets import densenet121, efficientnet, vgg19
 from steppe.nn.mlp import diagonal, mlp
 from steppe.nn.resnet import cifar_resnet, preact_resnet18, pyramidnet, resnet18, wide_resnet
-from steppe.nn.vgg import vgg19
 from steppe.nn.vit import simple_vit, vit_small
 
 Make = Callable[[tuple[int, ...], int], nn.Module]

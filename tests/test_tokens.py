@@ -262,7 +262,7 @@ def test_a_classifier_of_tokens_trains_and_resumes(place: Path, capsys: pytest.C
 
 
 def test_damaged_arrays_of_tokens_are_refused(place: Path) -> None:
-    from steppe.data.errors import DataError
+    from steppe.data.dataset import DataError
     from steppe.data.registry import load
 
     x, y = arrays(40, 0, 3)

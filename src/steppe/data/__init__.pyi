@@ -12,9 +12,9 @@ from . import npz as npz
 from . import pixels as pixels
 from . import subsets as subsets
 from .catalogue import CATALOGUE as CATALOGUE
+from .dataset import DataError as DataError
 from .dataset import Dataset as Dataset
 from .dataset import Splits as Splits
 from .download import get as get
-from .errors import DataError as DataError
 from .registry import DATASETS as DATASETS
 from .registry import load as load

@@ -94,9 +94,7 @@ def crop_reflect(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Ten
     _require_images(images, "crop-reflect")
     height, width = images.shape[-2:]
     if min(height, width) <= MARGIN:
-        raise ValueError(
-            f"a margin of {MARGIN} pixels reflects images above {MARGIN} pixels; these are {height}x{width}"
-        )
+        raise ValueError(f"crop-reflect takes images above {MARGIN} pixels; these are {height}x{width}")
     wide = images.index_select(2, _mirrored(height, images.device)).index_select(3, _mirrored(width, images.device))
     return _window(wide, images.shape, draws), targets
 
@@ -115,8 +113,8 @@ def resized_crop(images: Tensor, targets: Tensor, draws: Generator) -> tuple[Ten
     top, left, tall, wide = random_boxes(len(images), height, width, draws, images.device)
     rows = _resized_places(top, tall, height)
     columns = _resized_places(left, wide, width)
-    whole = (len(images), height, width)
-    grid = torch.stack([columns.unsqueeze(1).expand(whole), rows.unsqueeze(2).expand(whole)], -1)
+    shape = (len(images), height, width)
+    grid = torch.stack([columns.unsqueeze(1).expand(shape), rows.unsqueeze(2).expand(shape)], -1)
     out = grid_sample(images.float(), grid, mode="bilinear", padding_mode="border", align_corners=True)
     return (out if images.is_floating_point() else out.round_().to(images.dtype)), targets
 
@@ -149,7 +147,7 @@ def _start(chance: Tensor, room: Tensor, random: Tensor) -> Tensor:
 
 def _resized_places(start: Tensor, length: Tensor, size: int) -> Tensor:
     """Return where pixels of the resized box lie in the image, as grid_sample counts; not outside the box."""
-    centres = (_numbers(size, start.device) + 0.5) * (length / size).unsqueeze(1) - 0.5
+    centres = (torch.arange(size, device=start.device) + 0.5) * (length / size).unsqueeze(1) - 0.5
     places = torch.minimum(centres.clamp(min=0), length.unsqueeze(1) - 1) + start.unsqueeze(1)
     return places * (2 / max(size - 1, 1)) - 1
 
@@ -261,13 +259,7 @@ def _window(wide: Tensor, shape: torch.Size, draws: Generator) -> Tensor:
     rows, height, width = len(wide), shape[-2], shape[-1]
     windows = wide.unfold(2, height, 1).unfold(3, width, 1)
     place = torch.randint(0, 2 * MARGIN + 1, (2, rows), generator=draws, device=wide.device)
-    return windows[_numbers(rows, wide.device), :, place[0], place[1]]
-
-
-@lru_cache(maxsize=32)
-def _numbers(rows: int, device: torch.device) -> Tensor:
-    """Cached: one kernel less per batch."""
-    return torch.arange(rows, device=device)
+    return windows[torch.arange(rows, device=wide.device), :, place[0], place[1]]
 
 
 @lru_cache(maxsize=32)

@@ -34,10 +34,7 @@ def digits(training_rows: int = TRAINING_ROWS) -> Splits:
     with as_file(files(__package__) / "digits.npz") as file, np.load(file) as data:
         levels, targets = torch.tensor(data["levels"], dtype=torch.float64), torch.tensor(data["targets"]).long()
     if not 0 < training_rows < len(levels):
-        raise ValueError(
-            f"digits has {len(levels)} rows: training on {training_rows} of them leaves nothing to train or test on; "
-            f"take between 1 and {len(levels) - 1}"
-        )
+        raise ValueError(f"digits: train on between 1 and {len(levels) - 1} rows, not {training_rows}")
     images = (levels * 255 / 16).round().to(torch.uint8)
     dataset = Dataset("digits", images, targets, tuple("0123456789"))
     order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import line
-from .catalogue import CATALOGUE, CORRUPTED, CORRUPTIONS_OF, File, Published
+from .catalogue import CATALOGUE, CORRUPTED, CORRUPTIONS_OF, Published
 
 if TYPE_CHECKING:
     from .dataset import Dataset, Splits
+
+AS_PUBLISHED = "as published; `steppe data get` unpacks it"
 
 
 @dataclass(frozen=True)
@@ -85,81 +86,62 @@ def check(path: Path | str) -> Report:
 
 def _published(root: Path) -> Iterator[Found]:
     seen = set()
-    for name, one in CATALOGUE.items():
+    for one in CATALOGUE.values():
         try:
-            folder = one.find(root)
+            result: Found | None = _read_published(one.name, root, one.find(root))
         except FileNotFoundError:
             result = _partly(one, root)
-        else:
-            result = _read_published(name, root, folder)
         if result is not None and (result.where, one.layouts[0].needs) not in seen:
             seen.add((result.where, one.layouts[0].needs))  # MNIST and Fashion-MNIST have the same file names
             yield result
 
 
 def _read_published(name: str, root: Path, folder: Path) -> Found:
-    from . import mnist, registry
+    from . import registry, small_images
 
     try:
-        if name in mnist.CLASSES:
-            name = mnist.identity(folder) or ("fashion-mnist" if "fashion" in str(folder).lower() else name)
-            root = folder
+        if name in small_images.MNIST_CLASSES:
+            fashion = "fashion-mnist" if "fashion" in str(folder).lower() else name
+            name, root = small_images.mnist_or_fashion(folder) or fashion, folder
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # becomes a note below
             parts = _parts(registry.DATASETS[name](root))
     except (ValueError, OSError) as error:
         return Found(name, str(folder), problem=str(error))
     expected = CATALOGUE[name].rows
-    differs = tuple(part.rows for part in parts) != expected
     note = f"the published set has {expected[0]:,} rows to train on and {expected[1]:,} to test on"
-    return Found(name, str(folder), parts, (note,) if differs else ())
+    return Found(name, str(folder), parts, (note,) if tuple(part.rows for part in parts) != expected else ())
 
 
 def _partly(one: Published, root: Path) -> Found | None:
-    """Report a layout of which at least half exists, so that the user learns what is missing."""
-    for layout in one.layouts:
-        for place in layout.places:
-            missing = layout.missing(root / place)
-            only_files = not any(name.endswith("/") for name in layout.needs)
-            if only_files and len(missing) <= len(layout.needs) // 2:
-                return Found(one.name, str(root / place), problem=f"it lacks {', '.join(missing)}")
+    """Report a layout of files of which at least half exist, so that the user learns what is missing."""
+    for folder, layout, missing in one.search(root):
+        only_files = not any(name.endswith("/") for name in layout.needs)
+        if only_files and len(missing) <= len(layout.needs) // 2:
+            return Found(one.name, str(folder), problem=f"it lacks {', '.join(missing)}")
     return None
 
 
 def _corrupted(root: Path) -> Iterator[Found]:
     from . import cifar_c, folders
 
+    def part(name: str) -> Part:
+        if data in cifar_c.SETS:
+            return _part(name, cifar_c.read(folder, data, name, severity=1))
+        files, _, classes = folders.listed(folder / name / "1")  # a list: not all images are decoded
+        return Part(name, len(files), tuple(folders.pixels(files[:1]).shape[1:]), len(classes))
+
     for data, folder_name in CORRUPTIONS_OF.items():
         folder = root if root.name == folder_name else root / folder_name
-        if not folder.is_dir():
-            continue
-        if data in cifar_c.SETS:
-            names = cifar_c.corruptions(folder)
-            read = partial(_cifar_c_part, folder, data)
-        else:
-            names = folders.tiny_corruptions(folder)
-            read = partial(_tiny_part, folder)
-        try:
-            parts = tuple(read(name) for name in names)
-        except (ValueError, OSError) as error:
-            yield Found(f"{data}-c", str(folder), problem=str(error))
-            continue
-        problem = None if names else "it has no images"
-        yield Found(f"{data}-c", str(folder), parts, ("rows of one severity of five",), problem)
-
-
-def _cifar_c_part(folder: Path, data: str, name: str) -> Part:
-    from . import cifar_c
-
-    return _part(name, cifar_c.read(folder, data, name, severity=1))
-
-
-def _tiny_part(folder: Path, name: str) -> Part:
-    """Describe a folder of TinyImageNet-C by its list of files; its images are not decoded."""
-    from . import folders
-
-    files, _, classes = folders.listed(folder / name / "1")
-    return Part(name, len(files), tuple(folders.pixels(files[:1]).shape[1:]), len(classes))
+        if folder.is_dir():
+            names = (cifar_c.corruptions if data in cifar_c.SETS else folders.tiny_corruptions)(folder)
+            try:
+                parts = tuple(map(part, names))
+            except (ValueError, OSError) as error:
+                yield Found(f"{data}-c", str(folder), problem=str(error))
+                continue
+            problem = None if names else "it has no images"
+            yield Found(f"{data}-c", str(folder), parts, ("rows of one severity of five",), problem)
 
 
 def _folder(path: Path) -> Found:
@@ -175,40 +157,23 @@ def _folder(path: Path) -> Found:
 
 
 def _file(path: Path) -> Found:
-    archives = {file.name: file for one in CATALOGUE.values() for file in one.files if file.holds}
-    archives |= {file.name: file for file in CORRUPTED.values()}
-    readers: dict[str, Callable[[Path], Found]] = {".npz": _npz, ".mat": _mat}
+    from . import arrays, npz, small_images
+
+    published = [*(file for one in CATALOGUE.values() for file in one.files), *CORRUPTED.values()]
+    archive = next((file for file in published if file.holds and file.name == path.name), None)
     try:
-        if path.name in archives:
-            return _archive(path, archives[path.name])
-        return readers.get(path.suffix, _idx)(path)
+        if archive is not None:
+            wrong = archive.differs(path)
+            problem, notes = (f"{wrong}; download it again", ()) if wrong else (None, (AS_PUBLISHED,))
+            return Found(f"archive {archive.name}", str(path), notes=notes, problem=problem)
+        if path.suffix == ".npz":
+            return Found("arrays", str(path), _parts(npz.read(path)))
+        if path.suffix == ".mat":
+            return Found("svhn", str(path), (_part(path.stem, small_images.svhn_part(path)),))
+        shape = arrays.read_idx(path).shape
+        return Found("IDX file", str(path), (Part(path.stem, shape[0], shape[1:], 0),))
     except (ValueError, OSError) as error:
         return Found("unknown", str(path), problem=str(error))
-
-
-def _archive(path: Path, file: File) -> Found:
-    if wrong := file.differs(path):
-        return Found(f"archive {file.name}", str(path), problem=f"{wrong}; download it again")
-    return Found(f"archive {file.name}", str(path), notes=("as published; `steppe data get` unpacks it",))
-
-
-def _npz(path: Path) -> Found:
-    from . import npz
-
-    return Found("arrays", str(path), _parts(npz.read(path)))
-
-
-def _mat(path: Path) -> Found:
-    from . import svhn
-
-    return Found("svhn", str(path), (_part(path.stem, svhn.part(path)),))
-
-
-def _idx(path: Path) -> Found:
-    from . import mnist
-
-    array = mnist.array(path)
-    return Found("IDX file", str(path), (Part(path.stem, array.shape[0], array.shape[1:], 0),))
 
 
 def _parts(splits: Splits) -> tuple[Part, ...]:

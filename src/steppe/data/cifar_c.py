@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from .._util.names import unknown
+from .arrays import map_npy
 from .catalogue import CATALOGUE, CORRUPTIONS_OF
-from .dataset import Dataset
-from .errors import DataError, check_pairs, class_numbers
-from .npz import mapped
+from .dataset import DataError, Dataset, check_pairs, class_numbers
 
 SETS = ("cifar10", "cifar100")
 SEVERITIES = 5  # one after the other in each file: README.txt of the archive
@@ -37,13 +36,11 @@ def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset
     path = folder / f"{corruption}.npy"
     if corruption not in (names := corruptions(folder)):
         raise ValueError(unknown(f"corruption in {folder}", corruption, names))
-    images = mapped(path)
+    images = map_npy(path)
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images.shape) != 4:
-        raise DataError(
-            f"{path}: images should be bytes of shape (rows, 32, 32, 3), and are {images.dtype} {images.shape}"
-        )
+        raise DataError(f"{path}: images should be bytes (rows, 32, 32, 3), and are {images.dtype} {images.shape}")
     targets = labels(folder, data, severity)
-    check_pairs(path, len(images), len(mapped(folder / "labels.npy")))
+    check_pairs(path, len(images), len(map_npy(folder / "labels.npy")))
     pixels = np.ascontiguousarray(images[_rows(path, len(images), severity)].transpose(0, 3, 1, 2))
     classes = tuple(map(str, range(CATALOGUE[data].classes)))
     return Dataset(f"{data}-c/{corruption}-{severity}", torch.from_numpy(pixels), targets, classes)
@@ -52,7 +49,7 @@ def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset
 def labels(folder: Path, data: str, severity: int) -> Tensor:
     """Read the class numbers of the images of one severity."""
     path = folder / "labels.npy"
-    numbers = mapped(path)
+    numbers = map_npy(path)
     if len(numbers.shape) != 1 or numbers.dtype.kind not in "iu" or not numbers.shape[0]:
         raise DataError(f"{path}: labels should be one row of whole numbers, and are {numbers.dtype} {numbers.shape}")
     return class_numbers(path, np.array(numbers[_rows(path, len(numbers), severity)]), CATALOGUE[data].classes)

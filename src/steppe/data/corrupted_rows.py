@@ -11,8 +11,7 @@ import torch
 from . import cifar_c, folders
 from .catalogue import CORRUPTIONS_OF
 from .corruptions import corrupted, selected
-from .dataset import Dataset
-from .errors import DataError
+from .dataset import DataError, Dataset
 
 REMADE = "remade"
 CACHE = "corrupted"  # folder of remade images under the root
@@ -21,7 +20,7 @@ TINY = "tiny-imagenet"
 
 @dataclass(frozen=True)
 class CorruptedRows:
-    """The test rows of a data set under corruptions, read or made when they are asked for.
+    """The test rows of a data set under corruptions, read or made on demand.
 
     Attributes
     ----------
@@ -74,23 +73,17 @@ def corrupted_rows(data: str, root: Path | str, test: Dataset, names: Iterable[s
         return CorruptedRows(data, root, test, chosen, REMADE)
     folder = root / official
     have = folders.tiny_corruptions(folder) if data == TINY else cifar_c.corruptions(folder)
-    missing = [name for name in chosen if name not in have]
-    if missing:
+    if missing := [name for name in chosen if name not in have]:
         raise DataError(
             f"{folder} lacks {', '.join(missing)}: evaluate fewer corruptions (`main` for the benchmark's 15), "
             "complete the folder, or rename it to evaluate remade images instead"
         )
-    _refuse_unfit(folder, data, test, chosen)
-    return CorruptedRows(data, root, test, chosen, official)
-
-
-def _refuse_unfit(folder: Path, data: str, test: Dataset, names: Iterable[str]) -> None:
-    """Raise DataError, before anything is trained, unless the files belong to the test rows."""
     if data == TINY:
-        for name in names:
+        for name in chosen:
             folders.refuse_other_classes(test.classes, folder / name / "1")
     elif not torch.equal(cifar_c.labels(folder, data, 1), test.targets.cpu()):
         raise DataError(
             f"{folder / 'labels.npy'}: the labels are not those of the {len(test)} test rows of {data}; one of the two "
             "is incomplete or in another order"
         )
+    return CorruptedRows(data, root, test, chosen, official)

@@ -1,12 +1,19 @@
-"""Inputs with their targets in memory: what every reader returns."""
+"""Data sets in memory, as all readers return them, and the error for files that hold none; imports torch late."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+# Data sets are held in memory: more than this is a mistake or an attack. TinyImageNet is 1.2 GiB.
+MOST_BYTES = 16 * 2**30
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,8 @@ class Dataset:
 
     @property
     def is_images(self) -> bool:
+        import torch
+
         return self.inputs.dtype == torch.uint8 and self.inputs.ndim == 4
 
 
@@ -91,3 +100,40 @@ class Splits:
     test: Dataset
     validation: Dataset | None = None
     held_out: Dataset | None = None
+
+
+class DataError(ValueError):
+    """A file or folder that cannot be read as data; the message names it and says what is wrong.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "rows.npz")
+    ...     _ = file.write_bytes(b"")
+    ...     try:
+    ...         steppe.data.load(f"npz:{file}")
+    ...     except steppe.data.DataError as error:
+    ...         print(str(error).replace(folder, "FOLDER"))
+    FOLDER/rows.npz: not readable arrays of numbers: BadZipFile: File is not a zip file
+
+    """
+
+
+def class_numbers(path: Path | str, labels: NDArray[np.generic], classes: int) -> Tensor:
+    """Return labels as int64; raise DataError if one is not a class number."""
+    import torch
+
+    if labels.ndim != 1 or not len(labels):
+        raise DataError(f"{path}: labels should be one row of numbers, and have the shape {labels.shape}")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        wrong = low if low < 0 else high
+        raise DataError(f"{path}: a label is {wrong}, and the {classes} classes are 0 to {classes - 1}")
+    return torch.from_numpy(labels.astype("int64"))
+
+
+def check_pairs(path: Path | str, inputs: int, labels: int) -> None:
+    """Raise DataError unless there are as many labels as images."""
+    if inputs != labels:
+        raise DataError(f"{path}: {inputs} images but {labels} labels; the files do not belong together")

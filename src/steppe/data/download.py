@@ -9,7 +9,7 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from http import HTTPStatus
 from io import FileIO
 from pathlib import Path
@@ -20,17 +20,13 @@ from urllib.request import Request, urlopen
 from .._util.progress import Tick, bar, style
 from .._util.terminal import say
 from .catalogue import CATALOGUE, CORRUPTED, File, files
-from .errors import MOST_BYTES, DataError
+from .dataset import MOST_BYTES, DataError
 
 TRIES = 5  # a broken connection resumes where it broke
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 18
 MOST_FILES = 500_000  # in an archive; TinyImageNet has 120 thousand
-PROOF = {
-    "cifar10-c": "labels.npy",
-    "cifar100-c": "labels.npy",
-    "tiny-imagenet-c": "gaussian_noise",
-}  # in a whole folder
+PROOF = {"cifar10-c": "labels.npy", "cifar100-c": "labels.npy", "tiny-imagenet-c": "gaussian_noise"}  # of a full folder
 SCHEMES = ("http", "https", "file")
 
 
@@ -58,20 +54,20 @@ def get(name: str, root: Path | str, progress: bool | None = None, mirror: str |
     """
     from filelock import FileLock, Timeout
 
-    wanted, root = files(name), Path(root).expanduser()
-    addresses = [_address(file, mirror) for file in wanted]
+    published, root = files(name), Path(root).expanduser()
+    addresses = [_address(file, mirror) for file in published]
     if _whole(name, root):
         return root
     root.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(FileLock(root / f".{name}.lock", timeout=0))
-        except Timeout:
-            raise RuntimeError(f"another process is downloading {name} to {root}; wait for it, or stop it") from None
-        for file, address in zip(wanted, addresses, strict=True):
+    try:
+        lock = FileLock(root / f".{name}.lock").acquire(timeout=0)
+    except Timeout:
+        raise RuntimeError(f"another process is downloading {name} to {root}; wait for it, or stop it") from None
+    with lock:
+        for file, address in zip(published, addresses, strict=True):
             target = root / file.place
             if file.holds and (root / file.result).exists():
-                if len(wanted) > 1:  # an earlier call has unpacked this one of several archives
+                if len(published) > 1:  # an earlier call has unpacked this one of several archives
                     continue
                 raise DataError(f"{root / file.result}: it exists, but is incomplete; move it away and call again")
             was_there = target.is_file()
@@ -91,8 +87,10 @@ def fetch(file: File, target: Path, address: str, progress: bool | None = None) 
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    begun = _size(part)
-    _check_space(file.size - begun, target.parent)
+    begun, free = _size(part), shutil.disk_usage(target.parent).free
+    if free < file.size - begun:
+        why = f"{file.size - begun:,} bytes are missing, and only {free:,} are free"
+        raise OSError(errno.ENOSPC, why, str(target.parent))
     with _progress(file.name, progress) as tick:
         _collect(file, part, address, tick)
         if begun and file.differs(part):  # the old part may be of another file: once more from the start
@@ -100,7 +98,7 @@ def fetch(file: File, target: Path, address: str, progress: bool | None = None) 
             _collect(file, part, address, tick)
         if wrong := file.differs(part):
             part.unlink()
-            raise DataError(f"{target}: what came from {address} is not the published file, and was removed: {wrong}")
+            raise DataError(f"{target}: the file from {address} is not the published one, and was removed: {wrong}")
     os.replace(part, target)
     return target
 
@@ -116,19 +114,16 @@ def _collect(file: File, part: Path, address: str, tick: Tick) -> None:
         try:
             _receive(file, part, address, begun, tick)
         except HTTPError as error:
-            if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and begun:
-                part.unlink()  # the server's file ends before ours: ours is another
-                continue
-            raise ConnectionError(f"{address}: the server answered {error.code} {error.reason}") from error
+            if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not begun:
+                raise ConnectionError(f"{address}: the server answered {error.code} {error.reason}") from error
+            part.unlink()  # the server's file ends before ours: ours is another
         except (http.client.HTTPException, URLError, ConnectionError, TimeoutError) as error:
-            if _size(part) > begun:
-                continue
-            why = getattr(error, "reason", None) or error
-            raise ConnectionError(f"{address}: {why}; call again to resume from {_size(part):,} bytes") from error
-    if _size(part) != file.size:
-        raise ConnectionError(
-            f"{address}: it ended after {_size(part):,} of {file.size:,} bytes, {TRIES} times; call again to resume"
-        )
+            if (size := _size(part)) <= begun:
+                why = getattr(error, "reason", None) or error
+                raise ConnectionError(f"{address}: {why}; call again to resume from {size:,} bytes") from error
+    if (size := _size(part)) != file.size:
+        so_far = f"ended after {size:,} of {file.size:,} bytes"
+        raise ConnectionError(f"{address}: {TRIES} tries {so_far}; call again to resume")
 
 
 def _receive(file: File, part: Path, address: str, begun: int, tick: Tick) -> None:
@@ -141,17 +136,15 @@ def _receive(file: File, part: Path, address: str, begun: int, tick: Tick) -> No
                 return
             so_far = begun
         length = answer.headers.get("Content-Length", "")
-        if length.isdecimal() and so_far + int(length) != file.size:  # perhaps a login page
-            raise DataError(
-                f"{address}: the server has {so_far + int(length):,} bytes, and the published file {file.size:,}"
-            )
+        if length.isdecimal() and (total := so_far + int(length)) != file.size:  # perhaps a login page
+            raise DataError(f"{address}: the server has {total:,} bytes, and the published file {file.size:,}")
         with part.open("ab", buffering=0) as out:
             out.truncate(so_far)
             while chunk := answer.read(CHUNK):
                 so_far += len(chunk)
                 if so_far > file.size:
                     part.unlink()
-                    raise DataError(f"{address}: more than the published {file.size:,} bytes came; it is another file")
+                    raise DataError(f"{address}: it has more than the published {file.size:,} bytes: another file")
                 _write(out, chunk, part)
                 tick(so_far, file.size)
             os.fsync(out.fileno())
@@ -163,7 +156,7 @@ def _write(out: FileIO, chunk: bytes, part: Path) -> None:
         while left:
             left = left[out.write(left) :]
     except OSError as error:
-        why = f"{error.strerror}; what came so far stays, make room and call again"
+        why = f"{error.strerror}; the part so far is kept; make room and call again to resume"
         raise OSError(error.errno, why, str(part)) from error
 
 
@@ -197,12 +190,6 @@ def _unpacked(archive: Path, holds: str) -> None:
         os.replace(scratch / holds, root / holds)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _check_space(needed: int, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise OSError(errno.ENOSPC, f"{needed:,} bytes are still to come, and only {free:,} are free", str(folder))
 
 
 def _size(path: Path) -> int:

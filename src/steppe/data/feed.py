@@ -54,16 +54,12 @@ class Feed:
     world: int = 1
 
     def __post_init__(self) -> None:
-        if not 1 <= self.batch_size <= len(self.dataset):
-            raise ValueError(
-                f"{self.dataset.name}: a batch of {self.batch_size} rows is not possible with "
-                f"{len(self.dataset)} rows; give a batch size from 1 to {len(self.dataset)}"
-            )
+        name, rows = self.dataset.name, len(self.dataset)
+        if not 1 <= self.batch_size <= rows:
+            raise ValueError(f"{name} has no batch of {self.batch_size} rows: give a batch size from 1 to {rows}")
         if self.batch_size % self.world or not 0 <= self.rank < self.world:
-            raise ValueError(
-                f"process {self.rank} of {self.world} cannot have an equal share of {self.batch_size} rows: "
-                "give a batch size that is a multiple of the number of processes"
-            )
+            process = f"process {self.rank} of {self.world} cannot have an equal share of {self.batch_size} rows"
+            raise ValueError(f"{process}: give a batch size that is a multiple of the number of processes")
 
     def __len__(self) -> int:
         """Return the number of steps per epoch."""
@@ -74,9 +70,10 @@ class Feed:
         data, size, draws = self.dataset, self.batch_size, Generator(self.dataset.inputs.device)
         order = permutation(len(data), self.seed, ORDER, number).to(data.inputs.device)
         targets = data.targets.index_select(0, order)
-        share = size // self.world
+        mine = slice(self.rank * size // self.world, (self.rank + 1) * size // self.world)
         ahead = min(AHEAD, MOST_AHEAD // data.inputs[0].numel())
-        together, augment = max(1, ahead // size), self.augment or Augmentations()
+        together = max(1, ahead // size)
+        augment, standard = self.augment or Augmentations(), self.standard or _unchanged
         for first in range(start - start % together, len(self), together):
             last = min(first + together, len(self))
             rows = slice(first * size, last * size)
@@ -85,7 +82,7 @@ class Feed:
             for change in augment.by_image:
                 images, labels = change(images, labels, draws)
             if not augment.by_batch:
-                images = self._standard(images)
+                images = standard(images)
             for step in range(max(first, start), last):
                 rows = slice((step - first) * size, (step - first + 1) * size)
                 x, y = images[rows], labels[rows]
@@ -93,14 +90,8 @@ class Feed:
                     draws.manual_seed(seed_of(self.seed, BATCH, number, step))
                     for change in augment.by_batch:
                         x, y = change(x, y, draws)
-                    x = self._standard(x)
-                if self.world > 1:
-                    mine = slice(self.rank * share, (self.rank + 1) * share)
-                    x, y = x[mine], y[mine]
-                yield x, y
-
-    def _standard(self, inputs: Tensor) -> Tensor:
-        return inputs if self.standard is None else self.standard(inputs)
+                    x = standard(x)
+                yield x[mine], y[mine]
 
 
 def batches(
@@ -109,5 +100,8 @@ def batches(
     """Yield every row once, in order, without augmentation; the last batch may be small; processes alternate."""
     for start in range(rank * batch_size, len(dataset), world * batch_size):
         rows = slice(start, start + batch_size)
-        x = dataset.inputs[rows]
-        yield (x if standard is None else standard(x)), dataset.targets[rows]
+        yield (standard or _unchanged)(dataset.inputs[rows]), dataset.targets[rows]
+
+
+def _unchanged(inputs: Tensor) -> Tensor:
+    return inputs

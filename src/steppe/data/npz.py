@@ -1,23 +1,20 @@
-"""Arrays of .npy and .npz files, read by numpy after a check of sizes and without pickle; data sets made of them."""
+"""Data sets of arrays in .npz files."""
 
 from __future__ import annotations
 
-import warnings
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from io import BytesIO
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .dataset import Dataset, Splits
-from .errors import MOST_BYTES, DataError, check_pairs, check_size, class_numbers
+from .arrays import read_npz
+from .dataset import MOST_BYTES, DataError, Dataset, Splits, check_pairs, class_numbers
+
+Arrays = dict[str, NDArray[Any]]
 
 INPUTS = ("x", "inputs", "images", "data")
 TOKENS = "tokens"  # integers that a model takes as its one input
@@ -49,7 +46,14 @@ def read(path: Path | str, most: int = MOST_BYTES) -> Splits:
     sets = _sets(path, most)
     if "train" not in sets:
         raise DataError(f"{path}: it holds no arrays for training, such as x_train and y_train, or x and y")
-    return _splits(path, sets)
+    if "test" in sets:
+        return Splits(sets["train"], sets["test"], validation=sets.get("validation"))
+    if "validation" in sets:
+        return Splits(sets["train"], sets["validation"])
+    tests = torch.arange(len(sets["train"])) % EVERY == EVERY - 1
+    if not tests.any():
+        raise DataError(f"{path}: every {EVERY}th row is for testing, and there are only {len(tests)}")
+    return Splits(sets["train"].rows(~tests), sets["train"].rows(tests))
 
 
 def read_test(path: Path | str, most: int = MOST_BYTES) -> Dataset:
@@ -62,42 +66,29 @@ def _sets(path: Path, most: int) -> dict[str, Dataset]:
     """The parts of a file by name; rows without a part are for training."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    content = arrays(path, most)
-    for name, array in content.items():
+    arrays = read_npz(path, most)
+    for name, array in arrays.items():
         if array.dtype.kind not in NUMBERS + "U":
             raise DataError(f"{path}, {name}: it holds {array.dtype}, and numbers were expected")
-    names = {part: arrays_of for part, words in PARTS.items() if (arrays_of := _columns(content, words))}
-    if "train" not in names and (whole := _columns(content, ())):
-        names = {"train": whole}
+    names = {part: columns for part, words in PARTS.items() if (columns := _columns(arrays, words))}
+    if "train" not in names and (columns := _columns(arrays, ())):
+        names = {"train": columns}
     if not names:
         raise DataError(
-            f"{path}: it holds {', '.join(sorted(content)) or 'nothing'}; expected are x_train, y_train, "
+            f"{path}: it holds {', '.join(sorted(arrays)) or 'nothing'}; expected are x_train, y_train, "
             "x_test, y_test, or x and y (also inputs or images, tokens or input_ids, targets or labels)"
         )
-    classes, targets = _targets(path, {part: (y, content[y]) for part, (_, y) in names.items()})
-    if classes and CLASSES in content:
-        classes = _named(path, content[CLASSES], len(classes))
+    classes, targets = _targets(path, arrays, {part: target for part, (_, target) in names.items()})
     sets: dict[str, Dataset] = {}
-    for part, (columns, _) in names.items():
-        where = f"{path}, {next(iter(columns.values()))}"
-        inputs, fields = _inputs(path, {word: (name, content[name]) for word, name in columns.items()})
+    for part, (columns_of, _) in names.items():
+        where = f"{path}, {next(iter(columns_of.values()))}"
+        inputs, fields = _inputs(path, arrays, columns_of)
         check_pairs(where, len(inputs), len(targets[part]))
         sets[part] = Dataset(path.stem, inputs, targets[part], classes, fields)
         first = next(iter(sets.values()))
         if (inputs.shape[1:], fields) != (first.inputs.shape[1:], first.fields):
             raise DataError(f"{where}: its rows have another shape than those for training")
     return sets
-
-
-def _splits(path: Path, sets: dict[str, Dataset]) -> Splits:
-    if "test" in sets:
-        return Splits(sets["train"], sets["test"], validation=sets.get("validation"))
-    if "validation" in sets:
-        return Splits(sets["train"], sets["validation"])
-    tests = torch.arange(len(sets["train"])) % EVERY == EVERY - 1
-    if not tests.any():
-        raise DataError(f"{path}: every {EVERY}th row is for testing, and there are only {len(tests)}")
-    return Splits(sets["train"].rows(~tests), sets["train"].rows(tests))
 
 
 def _columns(names: Iterable[str], parts: tuple[str, ...]) -> tuple[dict[str, str], str] | None:
@@ -118,13 +109,13 @@ def _columns(names: Iterable[str], parts: tuple[str, ...]) -> tuple[dict[str, st
     return (columns, targets) if columns and targets else None
 
 
-def _inputs(path: Path, columns: Mapping[str, tuple[str, NDArray[Any]]]) -> tuple[Tensor, tuple[str, ...]]:
+def _inputs(path: Path, arrays: Arrays, columns: dict[str, str]) -> tuple[Tensor, tuple[str, ...]]:
     """Return inputs, and the names by which a model takes them if they are stacked."""
     if "" in columns:
-        name, array = columns[""]
-        return _numbers(f"{path}, {name}", array), ()
+        return _numbers(f"{path}, {columns['']}", arrays[columns[""]]), ()
     integers: list[Tensor] = []
-    for name, array in columns.values():
+    for name in columns.values():
+        array = arrays[name]
         if array.dtype.kind not in "biu" or array.ndim != 2 or not array.size:
             wrong = f"{array.dtype} of shape {array.shape}"
             raise DataError(f"{path}, {name}: tokens should be integers (rows, length), and are {wrong}")
@@ -146,27 +137,26 @@ def _numbers(where: str, array: NDArray[Any]) -> Tensor:
     return _finite(where, array)
 
 
-def _targets(path: Path, named: dict[str, tuple[str, NDArray[Any]]]) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-    columns = {}
-    for part, (name, array) in named.items():
+def _targets(path: Path, arrays: Arrays, names: dict[str, str]) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+    """Return the classes, none where targets are numbers to predict, and the targets of each part."""
+    columns, where = {}, {part: f"{path}, {name}" for part, name in names.items()}
+    for part, name in names.items():
+        array = arrays[name]
         columns[part] = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 and array.dtype.kind in "biu" else array
         axes = 2 if array.dtype.kind == "f" else 1
         if array.dtype.kind not in NUMBERS or not array.size or not 1 <= columns[part].ndim <= axes:
             wrong = f"{array.dtype} of shape {array.shape}"
-            raise DataError(f"{path}, {name}: targets should be a class or numbers for each row, and are {wrong}")
+            raise DataError(f"{where[part]}: targets should be a class or numbers for each row, and are {wrong}")
     if any(column.dtype.kind == "f" for column in columns.values()):
-        return (), {part: _finite(f"{path}, {named[part][0]}", column) for part, column in columns.items()}
+        return (), {part: _finite(where[part], column) for part, column in columns.items()}
     count = 1 + max(int(column.max()) for column in columns.values())
     if count > MOST_CLASSES:
         raise DataError(f"{path}: a label is {count - 1}, and more than {MOST_CLASSES:,} classes are not read")
-    numbers = {part: class_numbers(f"{path}, {named[part][0]}", column, count) for part, column in columns.items()}
-    return tuple(map(str, range(count))), numbers
-
-
-def _named(path: Path, names: NDArray[Any], count: int) -> tuple[str, ...]:
-    if names.ndim != 1 or len(names) < count:
-        raise DataError(f"{path}, {CLASSES}: it should name the {count} classes, and has the shape {names.shape}")
-    return tuple(map(str, names))
+    targets = {part: class_numbers(where[part], column, count) for part, column in columns.items()}
+    classes = arrays.get(CLASSES, np.arange(count))
+    if classes.ndim != 1 or len(classes) < count:
+        raise DataError(f"{path}, {CLASSES}: it should name the {count} classes, and has the shape {classes.shape}")
+    return tuple(map(str, classes)), targets
 
 
 def _finite(where: str, array: NDArray[Any]) -> Tensor:
@@ -175,44 +165,3 @@ def _finite(where: str, array: NDArray[Any]) -> Tensor:
     if not numbers.isfinite().all():
         raise DataError(f"{where}: some numbers are not finite in float32")
     return numbers
-
-
-def mapped(path: Path) -> NDArray[Any]:
-    """Memory-map the array of a .npy file."""
-    with _as_data_error(path):
-        array = npy.open_memmap(path, "r")
-        stored, declared = path.stat().st_size - array.offset, array.nbytes
-        if stored != declared:
-            raise ValueError(f"its header declares {declared} bytes, shape {array.shape}, and the file holds {stored}")
-        return array
-
-
-def arrays(path: Path, most: int = MOST_BYTES) -> dict[str, NDArray[Any]]:
-    """Read the arrays of a .npz file by name; raise DataError above `most` bytes."""
-    with _as_data_error(path), zipfile.ZipFile(path) as archive:
-        entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
-        stored = min(path.stat().st_size, sum(entry.compress_size for entry in entries))
-        check_size(path, sum(entry.file_size for entry in entries), stored, most)
-        result = {}
-        for entry in entries:
-            with _as_data_error(f"{path}, {entry.filename}"):
-                content = BytesIO(archive.read(entry))  # at most what it declares, with a valid checksum
-                array = npy.read_array(content, allow_pickle=False)
-                if content.tell() != entry.file_size:
-                    there = f"and the file has {entry.file_size:,}"
-                    raise ValueError(f"its header declares {content.tell():,} bytes, shape {array.shape}, {there}")
-                result[entry.filename.removesuffix(".npy")] = array
-        return result
-
-
-@contextmanager
-def _as_data_error(where: Path | str) -> Iterator[None]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy warns about headers of Python 2, and reads them
-            yield
-    except (DataError, FileNotFoundError):
-        raise
-    except Exception as error:  # damaged headers and archives raise errors of many types
-        why = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else error
-        raise DataError(f"{where}: not readable arrays of numbers: {why}") from error

@@ -1,4 +1,4 @@
-"""Standardisation of images for a model, and colours: grey levels, brightness, saturation."""
+"""Standardisation of images for a model, and grey levels of colours."""
 
 from __future__ import annotations
 
@@ -69,31 +69,5 @@ def grey(images: Tensor) -> Tensor:
 
 def tinted(colour: tuple[float, float, float], channels: int) -> Tensor:
     """Return a colour (red, green, blue), or its luma for one channel, shaped to multiply images."""
-    whole = torch.tensor(colour).view(1, 3, 1, 1)
-    return whole if channels == 3 else grey(whole)
-
-
-def brighter(images: Tensor, amount: float) -> Tensor:
-    """Raise HSV's value by an amount, clipped to 0 .. 1; keep hue and saturation.
-
-    Red, green and blue are value * (1 - saturation * k) with k between 0 and 1 from the hue, so all three scale with
-    the value; black, which has no hue, becomes grey.
-    """
-    value = images.amax(1, keepdim=True)
-    raised = (value + amount).clamp(0, 1)
-    return torch.where(value > 0, images * (raised / value.clamp(min=1e-12)), raised)
-
-
-def saturated(images: Tensor, factor: float, amount: float) -> Tensor:
-    """Scale HSV's saturation by a factor and add an amount, clipped to 0 .. 1; keep hue and value.
-
-    Greys have no hue; HSV sets it to red, as do Hendrycks & Dietterich (2019): an amount above 0 reddens greys.
-    One channel has no saturation and stays as it is.
-    """
-    if images.shape[1] == 1:
-        return images
-    value, least = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
-    saturation = (value - least) / value.clamp(min=1e-12)
-    wanted = (saturation * factor + amount).clamp(0, 1)
-    below = torch.where(saturation > 0, (value - images) / saturation.clamp(min=1e-12), value * tinted((0, 1, 1), 3))
-    return value - below * wanted
+    rgb = torch.tensor(colour).view(1, 3, 1, 1)
+    return rgb if channels == 3 else grey(rgb)

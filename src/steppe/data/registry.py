@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from math import inf, isfinite
 from pathlib import Path
@@ -20,49 +20,37 @@ if TYPE_CHECKING:
 
 Reader = Callable[..., "Splits"]  # from the root and, for pictures of many sizes, the size in pixels
 
-
-def _built_in(function: str) -> Reader:
-    def make(root: Path) -> Splits:
-        splits: Splits = getattr(import_module(".built_in", __package__), function)()
-        return splits
-
-    return make
-
-
-def _published(module: str, name: str, function: str = "read") -> Reader:
-    def read(root: Path, *size: int) -> Splits:
-        splits: Splits = getattr(import_module(f".{module}", __package__), function)(root, name, *size)
-        rows = (len(splits.train), len(splits.test))
-        if rows != CATALOGUE[name].rows:
-            warnings.warn(
-                f"{name} under {root} has {rows[0]} training rows and {rows[1]} test rows, "
-                f"and the published set has {CATALOGUE[name].rows[0]} and {CATALOGUE[name].rows[1]}",
-                stacklevel=3,
-            )
-        return splits
-
-    return read
-
-
 PICTURES = ("flowers102", "stanford-cars", "fgvc-aircraft", "oxford-pets")
 """Published data sets of pictures of many sizes, whose names take a size: `flowers102@64`."""
 
+
+def _built_in(name: str, root: Path) -> Splits:
+    from . import built_in
+
+    splits: Splits = getattr(built_in, name.replace("-", "_"))()
+    return splits
+
+
+def _published(name: str, root: Path, *size: int) -> Splits:
+    module = {"tiny-imagenet": "folders", **dict.fromkeys(PICTURES, "listed")}.get(name, "small_images")
+    function = "read_tiny_imagenet" if name == "tiny-imagenet" else "read"
+    splits: Splits = getattr(import_module(f".{module}", __package__), function)(root, name, *size)
+    rows, published = (len(splits.train), len(splits.test)), CATALOGUE[name].rows
+    if rows != published:
+        warnings.warn(
+            f"{name} under {root} has {rows[0]} training rows and {rows[1]} test rows, "
+            f"and the published set has {published[0]} and {published[1]}",
+            stacklevel=3,
+        )
+    return splits
+
+
 DATASETS: dict[str, Reader] = {
-    "digits": _built_in("digits"),
-    "spirals": _built_in("spirals"),
-    "teacher-student": _built_in("teacher_student"),
-    "sparse-regression": _built_in("sparse_regression"),
-    "mnist": _published("mnist", "mnist"),
-    "fashion-mnist": _published("mnist", "fashion-mnist"),
-    "cifar10": _published("cifar", "cifar10"),
-    "cifar100": _published("cifar", "cifar100"),
-    "svhn": _published("svhn", "svhn"),
-    "tiny-imagenet": _published("folders", "tiny-imagenet", "read_tiny_imagenet"),
-    **{name: _published("listed", name) for name in PICTURES},
+    **{name: partial(_built_in, name) for name in ("digits", "spirals", "teacher-student", "sparse-regression")},
+    **{name: partial(_published, name) for name in CATALOGUE},
 }
 OWN = ("folder:PATH", "folder:PATH@SIZE", "npz:PATH")
 """Forms of names for data sets of the user's own."""
-SIZED = re.compile(r"(.+)@(\d+)")
 LARGEST = 4096  # pixels of a side
 
 
@@ -91,7 +79,7 @@ def split_name(name: str) -> tuple[str, Path, int | None]:
 
 def _sized(name: str) -> tuple[str, int | None]:
     """Return what stands before and behind `@`, if that is a size."""
-    sized = SIZED.fullmatch(name)
+    sized = re.fullmatch(r"(.+)@(\d+)", name)
     if not sized:
         return name, None
     if not 1 <= int(sized[2]) <= LARGEST:
@@ -122,24 +110,16 @@ def load(name: str, root: Path | str = "data") -> Splits:
     (torch.Size([1200, 1, 8, 8]), 597, ('0', '1', '2'))
 
     """
-    if not _memory.blocks:
+    if not _last_loaded:
         return _read(name, root)
     key = name, str(Path(root).expanduser().absolute())
-    if key not in _memory.kept:
-        _memory.kept.clear()  # one at a time: data sets are large
-        _memory.kept[key] = _read(name, root)
-    return _memory.kept[key]
+    if key not in _last_loaded[0]:
+        _last_loaded[0].clear()  # one at a time: data sets are large
+        _last_loaded[0][key] = _read(name, root)
+    return _last_loaded[0][key]
 
 
-@dataclass
-class _Memory:
-    """The data set that `load` read last, and the number of open blocks of `loaded_once`."""
-
-    blocks: int = 0
-    kept: dict[tuple[str, str], Splits] = field(default_factory=dict)
-
-
-_memory = _Memory()
+_last_loaded: list[dict[tuple[str, str], Splits]] = []  # one and the same dictionary for each block of `loaded_once`
 
 
 @contextmanager
@@ -148,28 +128,23 @@ def loaded_once() -> Iterator[None]:
 
     For code that loads a data set several times while its files stay the same. Blocks may be nested.
     """
-    _memory.blocks += 1
+    _last_loaded.append(_last_loaded[0] if _last_loaded else {})
     try:
         yield
     finally:
-        _memory.blocks -= 1
-        if not _memory.blocks:
-            _memory.kept.clear()
+        _last_loaded.pop()
 
 
 def _read(name: str, root: Path | str) -> Splits:
+    from . import folders, npz
+
     kind, place, size = split_name(name)
     if kind == "npz":
-        from . import npz
-
         return npz.read(place)
     if kind == "folder":
-        from . import folders
-
         return folders.read(place, size)
     base, size = check_name(name)
-    root = Path(root).expanduser()
-    return DATASETS[base](root) if size is None else DATASETS[base](root, size)
+    return DATASETS[base](Path(root).expanduser(), *([] if size is None else [size]))
 
 
 CHOICES = (
@@ -184,9 +159,8 @@ def declared(text: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Parse `normalise`: return means and standard deviations, empty for `none`; None if it names a data set."""
     if text == "none":
         return (), ()
-    means, _, stds = text.partition("/")
     try:
-        mean, std = (tuple(float(number) for number in part.split(",")) for part in (means, stds))
+        mean, std = (tuple(map(float, part.split(","))) for part in text.split("/"))
     except ValueError:
         try:
             check_name(text)
@@ -195,6 +169,6 @@ def declared(text: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
         return None
     if len(mean) != len(std):
         raise ValueError(f"normalise is {text!r}: {len(mean)} means and {len(std)} standard deviations")
-    if not all(isfinite(m) for m in mean) or not all(0 < s < inf for s in std):
+    if not all(map(isfinite, mean)) or not all(0 < s < inf for s in std):
         raise ValueError(f"normalise is {text!r}; means have to be finite and standard deviations above 0")
     return mean, std

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .dataset import Dataset
-from .errors import DataError
-from .registry import split_name
+from . import folders, npz
+from .dataset import DataError, Dataset
+from .registry import OWN, split_name
 
 JOIN = "+"  # between the training classes of a union
 
@@ -43,7 +43,10 @@ def read(name: str, train: Dataset) -> ShiftedSet:
         The rows that the model was trained on, for their classes and shape.
 
     """
-    rows = _rows(name)
+    kind, place, size = split_name(name)
+    if not kind:
+        raise ValueError(f"a test set of your own is {', '.join(OWN)}, not {name!r}")
+    rows = npz.read_test(place) if kind == "npz" else folders.read_test(place, size)
     if not train.classes or not rows.classes:
         raise DataError(f"{name}: errors under another distribution need classes, and there are numbers as targets")
     if (rows.inputs.shape[1:], rows.fields) != (train.inputs.shape[1:], train.fields):
@@ -53,17 +56,6 @@ def read(name: str, train: Dataset) -> ShiftedSet:
     return ShiftedSet(rows, tuple(_members(name, rows.classes, train.classes)))
 
 
-def _rows(name: str) -> Dataset:
-    from . import folders, npz
-
-    kind, place, size = split_name(name)
-    if kind == "npz":
-        return npz.read_test(place)
-    if kind == "folder":
-        return folders.read_test(place, size)
-    raise ValueError(f"a test set of your own is folder:PATH, folder:PATH@SIZE or npz:PATH, not {name!r}")
-
-
 def _members(name: str, own: Sequence[str], trained: Sequence[str]) -> list[tuple[int, ...]]:
     numbers = {one: i for i, one in enumerate(trained)}
     if all(one.isdecimal() for one in own) and not set(own) <= set(trained):
@@ -71,14 +63,12 @@ def _members(name: str, own: Sequence[str], trained: Sequence[str]) -> list[tupl
     groups = []
     for one in own:
         parts = [one] if one in numbers else one.split(JOIN)
-        unknown = [part for part in parts if part not in numbers]
-        if unknown:
+        if not set(parts) <= set(numbers):
             raise DataError(
                 f"{name}: its class {one!r} is none of the {len(trained)} training classes, such as {trained[0]!r}, "
                 f"and no union of them, such as {JOIN.join(trained[:2])!r}: rename it, or leave it out"
             )
         groups.append(tuple(numbers[part] for part in parts))
-    twice = [trained[i] for i in range(len(trained)) if sum(i in group for group in groups) > 1]
-    if twice:
+    if twice := [one for i, one in enumerate(trained) if sum(i in group for group in groups) > 1]:
         raise DataError(f"{name}: the training class {twice[0]!r} belongs to two of its classes")
     return groups

@@ -39,14 +39,12 @@ def per_class(dataset: Dataset, n: int) -> Dataset:
         The number of rows of each class.
 
     """
-    _require_classes(dataset, "rows per class")
+    if not dataset.classes:
+        raise ValueError(f"{dataset.name} has numbers as targets, not classes: it has no rows per class")
     counts = torch.bincount(dataset.targets, minlength=len(dataset.classes))
     if n < 1 or n > int(counts.min()):
-        least = int(counts.argmin())
-        raise ValueError(
-            f"{dataset.name}: {n} rows of each class are not possible: class {dataset.classes[least]!r} has "
-            f"{int(counts[least])}; ask for 1 to {int(counts.min())}"
-        )
+        smallest, least = dataset.classes[int(counts.argmin())], int(counts.min())
+        raise ValueError(f"{dataset.name}: {n} rows per class: class {smallest!r} has {least}; use 1 to {least}")
     return dataset.rows(_rank_in_class(dataset.targets, torch.arange(len(dataset))) < n)
 
 
@@ -92,9 +90,7 @@ def set_aside(splits: Splits, validation: float = 0.0, held_out: float = 0.0, se
     if held_out:
         left = 1 - validation
         if held_out >= left:
-            raise ValueError(
-                f"validation {validation:g} and held-out {held_out:g} leave no rows of {train.name} to train"
-            )
+            raise ValueError(f"{train.name}: validation {validation:g} and held-out {held_out:g} leave no rows")
         train, part = split(train, held_out / left, seed)
         splits = replace(splits, train=train, held_out=part)
     return splits
@@ -103,16 +99,9 @@ def set_aside(splits: Splits, validation: float = 0.0, held_out: float = 0.0, se
 def _count(dataset: Dataset, fraction: float) -> int:
     n = round(fraction * len(dataset)) if 0 < fraction <= 1 else 0
     if n < 1:
-        raise ValueError(
-            f"{dataset.name}: a fraction of {fraction:g} is no row of {len(dataset)}; "
-            f"ask for a fraction above {0.5 / len(dataset):.1g} and up to 1"
-        )
+        way_out = f"use a fraction above {0.5 / len(dataset):.1g} and up to 1"
+        raise ValueError(f"{dataset.name}: a fraction of {fraction:g} is no row of {len(dataset)}; {way_out}")
     return n
-
-
-def _require_classes(dataset: Dataset, what: str) -> None:
-    if not dataset.classes:
-        raise ValueError(f"{dataset.name} has numbers as targets, not classes: it has no {what}")
 
 
 def _rank_in_class(targets: Tensor, order: Tensor) -> Tensor:

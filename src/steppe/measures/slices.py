@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .._util.files import atomic_write
 from .._util.untrusted import from_json
-from ..data.npz import arrays
+from ..data.arrays import read_npz
 from .estimate import Cost
 
 Array = NDArray[np.float64]
@@ -147,7 +147,7 @@ class Slice:
         name = os.fspath(path)
         if not is_zipfile(path):
             raise ValueError(f"{name} is not an .npz file as Slice.save() writes it")
-        contents = arrays(Path(path))
+        contents = read_npz(Path(path))
         about = from_json(str(contents["about"]), name) if "about" in contents else {}
         if not isinstance(about, dict) or about.pop("format", None) != FORMAT:
             raise ValueError(f"{name} holds no slice as Slice.save() writes it")

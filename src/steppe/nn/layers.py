@@ -33,6 +33,13 @@ def convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
 
+def classifier(channels: int, outputs: int) -> dict[str, nn.Module]:
+    """The layers behind pre-activation blocks: norm, ReLU, global average pooling and a linear layer."""
+    return {
+        "norm": nn.BatchNorm2d(channels), "relu": nn.ReLU(), "pool": Mean(2, 3), "head": nn.Linear(channels, outputs)
+    }  # fmt: skip
+
+
 def stem_for(images: str, small: nn.Module, channels: int, width: int) -> nn.Module:
     """The stem for small images (CIFAR), `small` itself, or for large ones (ImageNet).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from inspect import Parameter, signature
+from inspect import signature
 from math import inf
 from typing import Any
 
@@ -12,11 +12,9 @@ from torch import nn
 
 from .._util.names import unknown
 from .._util.user_code import imported, is_factory, working_folder_first
-from .densenet import densenet121
-from .efficientnet import efficientnet
+from .convnets import densenet121, efficientnet, vgg19
 from .mlp import diagonal, mlp
 from .resnet import cifar_resnet, preact_resnet18, pyramidnet, resnet18, wide_resnet
-from .vgg import vgg19
 from .vit import simple_vit, vit_small
 
 
@@ -60,10 +58,6 @@ class Architecture:
         }
 
 
-def _cifar_resnet(depth: int) -> Architecture:
-    return Architecture(cifar_resnet, f"ResNet-{depth} for CIFAR, thin, padded shortcuts", {"depth": depth})
-
-
 def _wide(depth: int, width: int) -> Architecture:
     about = f"wide ResNet of {depth} layers, {width} times as wide"
     return Architecture(wide_resnet, about, {"depth": depth, "width": width})
@@ -83,11 +77,10 @@ MODELS: dict[str, Architecture] = {
     "mlp": Architecture(mlp, "six layers of 128 ReLUs, on rows of any shape"),
     "resnet18": Architecture(resnet18, "ResNet-18 of any width, 3x3 stem"),
     "preact-resnet18": Architecture(preact_resnet18, "pre-activation ResNet-18 of any width, 3x3 stem"),
-    "resnet20": _cifar_resnet(20),
-    "resnet32": _cifar_resnet(32),
-    "resnet44": _cifar_resnet(44),
-    "resnet56": _cifar_resnet(56),
-    "resnet110": _cifar_resnet(110),
+    **{
+        f"resnet{n}": Architecture(cifar_resnet, f"ResNet-{n} for CIFAR, thin, padded shortcuts", {"depth": n})
+        for n in (20, 32, 44, 56, 110)
+    },
     "wrn28-10": _wide(28, 10),
     "wrn40-2": _wide(40, 2),
     "vgg19": Architecture(vgg19, "VGG-19 with batch norms and one linear layer"),
@@ -152,28 +145,22 @@ def refuse_options(name: str, options: Mapping[str, Any]) -> None:
     for option, value in options.items():
         if option not in defaults:
             raise ValueError(unknown(f"option of {name}", option, defaults))
-        default = defaults[option]
-        if not _alike(value, default):
-            raise ValueError(f"{option} of {name} is {_kind(default)}, such as {default!r}; got {value!r}")
+        kind, valid = _checked(value, defaults[option])
+        if not valid:
+            raise ValueError(f"{option} of {name} is {kind}, such as {defaults[option]!r}; got {value!r}")
 
 
-def _kind(default: Any) -> str:
+def _checked(value: Any, default: Any) -> tuple[str, bool]:
+    """What a default's type allows, and whether a value is that: a wrong one raises here and not deep inside torch."""
     if isinstance(default, str):
-        return "a string"
+        return "a string", isinstance(value, str)
     if isinstance(default, tuple):
-        return "a list of whole numbers above zero"
-    return "a number of zero or more" if isinstance(default, float) else "a whole number above zero"
-
-
-def _alike(value: Any, default: Any) -> bool:
-    """Whether a value has the type of the default: a wrong one raises here and not deep inside torch."""
-    if isinstance(default, str):
-        return isinstance(value, str)
-    if isinstance(default, tuple):
-        return isinstance(value, list | tuple) and bool(value) and all(_alike(v, default[0]) for v in value)
+        is_list = isinstance(value, list | tuple) and len(value) > 0
+        return "a list of whole numbers above zero", is_list and all(_checked(v, default[0])[1] for v in value)
     if isinstance(default, float):
-        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return "a number of zero or more", is_number and 0 <= value < inf
+    return "a whole number above zero", isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 # -- users' own models ------------------------------------------------------------------------------------------------
@@ -190,36 +177,30 @@ def _user_model(place: str, shape: tuple[int, ...], outputs: int, options: Mappi
 
 
 def _factory_call(place: str, provided: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A user's factory and its arguments; raises for options that it does not take."""
+    """A user's factory and its arguments; raises for options that it does not take.
+
+    `**kwargs` takes options but not the shape: factories often pass it on.
+    """
     factory = imported(place, "model")
     if isinstance(factory, nn.Module):
         raise ValueError(
             f"{place} is a model already: name a function or a class that makes one, so that a seed decides its weights"
         )
-    return factory, _arguments(place, factory, provided, options)
-
-
-def _arguments(place: str, factory: Any, provided: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a factory. `**kwargs` takes options but not the shape: factories often pass it on."""
     try:
-        parameters = signature(factory).parameters
+        parameters = signature(factory).parameters.values()
     except ValueError:  # written in C, without a signature
-        return dict(options)
-    takes_any = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
-    named = [n for n, p in parameters.items() if p.kind in {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}]
-    for option in options:
-        if option not in named and not takes_any:
-            raise ValueError(unknown(f"option of {place}", option, named))
-    arguments = {n: v for n, v in provided.items() if n in named} | dict(options)
-    missing = [n for n in parameters if n not in arguments and _is_required(parameters[n])]
+        return factory, dict(options)
+    names = [p.name for p in parameters if p.kind in {p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY}]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for option in options:
+            if option not in names:
+                raise ValueError(unknown(f"option of {place}", option, names))
+    arguments = {name: value for name, value in provided.items() if name in names} | dict(options)
+    required = [p for p in parameters if p.default is p.empty and p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
+    missing = [p.name for p in required if p.name not in arguments]
     if missing:
         raise ValueError(
             f"{place} cannot be called without {', '.join(missing)}: pass them as options of the model. "
             "Without options a factory gets only `shape` and `outputs`, by these names."
         )
-    return arguments
-
-
-def _is_required(parameter: Parameter) -> bool:
-    variadic = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
-    return parameter.default is parameter.empty and parameter.kind not in variadic
+    return factory, arguments

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, pad, relu
 
 from .._util.names import unknown
-from .layers import Mean, convolution, he_, image, sequence, stem_for, units
+from .layers import Mean, classifier, convolution, he_, image, sequence, stem_for, units
 
 Module = Callable[[int, int, int], nn.Module]  # from input channels, output channels and stride
 
@@ -149,8 +149,7 @@ def wide_resnet(shape: tuple[int, ...], outputs: int, depth: int = 28, width: in
     blocks = units(depth, "a wide ResNet", layers=2, others=4)  # three shortcuts and the stem are the other four
     stem = convolution(channels, 16)
     body, last = stages(WideBlock, 16, 16 * width, (blocks,) * 3)
-    end = {"norm": nn.BatchNorm2d(last), "relu": nn.ReLU(), "pool": Mean(2, 3), "head": nn.Linear(last, outputs)}
-    return he_(sequence(stem=stem, **body, **end))
+    return he_(sequence(stem=stem, **body, **classifier(last, outputs)))
 
 
 def preact_resnet18(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:
@@ -166,7 +165,7 @@ def preact_resnet18(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn
     """
     channels, _, _ = image(shape, "preact-resnet18")
     body, last = stages(WideBlock, width, width, (2, 2, 2, 2))
-    end = {"norm": nn.BatchNorm2d(last), "relu": nn.ReLU(), "pool": Mean(2, 3), "head": nn.Linear(last, outputs)}
+    end = classifier(last, outputs)  # before the stem: the order decides the initial weights for a seed
     return he_(sequence(stem=convolution(channels, width), **body, **end))
 
 
@@ -244,5 +243,4 @@ def pyramidnet(
     blocks = units(depth, f"a PyramidNet of {block} blocks", layers=len(KINDS[block].sizes), others=2)
     body, last = pyramid(16, alpha, (blocks,) * 3, KINDS[block])
     stem = sequence(conv=convolution(channels, 16), norm=nn.BatchNorm2d(16))
-    end = {"norm": nn.BatchNorm2d(last), "relu": nn.ReLU(), "pool": Mean(2, 3), "head": nn.Linear(last, outputs)}
-    return he_(sequence(stem=stem, **body, **end))
+    return he_(sequence(stem=stem, **body, **classifier(last, outputs)))

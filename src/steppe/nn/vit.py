@@ -127,9 +127,7 @@ def simple_vit(
     """
     channels, rows, columns = _grid(shape, patch, "simple-vit")
     if width % 4 or width < 8:
-        raise ValueError(
-            f"simple-vit needs a width that is a multiple of 4 and at least 8, for its positions; got {width}"
-        )
+        raise ValueError(f"simple-vit needs a width that is a multiple of 4 and at least 8; got {width}")
     blocks = {f"block{i + 1}": TransformerBlock(width, heads, head_width, hidden, False) for i in range(depth)}
     return sequence(
         patches=Patches(channels, width, patch),

@@ -241,9 +241,9 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
     from .._util.extras import require
     from .._util.user_code import imported, is_factory
     from ..data.augment import expanded
-    from ..data.cifar_n import refuse_labels
     from ..data.corruptions import selected
     from ..data.registry import check_name
+    from ..data.small_images import refuse_labels
     from ..measures.registry import resolve_measures
     from ..nn.registry import refuse_options
     from .loggers import LOGGERS

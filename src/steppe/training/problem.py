@@ -61,7 +61,7 @@ def data_of(config: Config) -> Splits:
 
     splits = load(config.data, config.data_root)
     if config.labels is not None:
-        from ..data.cifar_n import relabelled
+        from ..data.small_images import relabelled
 
         splits = replace(splits, train=relabelled(splits.train, config.data_root, config.labels))
     train = splits.train if config.fraction == 1 else subsets.first(splits.train, config.fraction)

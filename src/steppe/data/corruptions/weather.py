@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..pixels import brighter, grey, tinted
-from .blur import enlarged, smoothed, streaked
-from .noise import Draws
+from ..pixels import grey, tinted
+from .camera import Draws, enlarged, smoothed, streaked
 
 ICE = (0.78, 0.88, 1.0)  # the tint of frost: a pale blue
 WATER = (175 / 255, 238 / 255, 238 / 255)  # pale turquoise
@@ -20,16 +19,16 @@ def snow(
     images: Tensor,
     draws: Draws,
     mean: float,
-    deviation: float,
+    std: float,
     size: float,
-    least: float,
+    low: float,
     radius: float,
     sigma: float,
     kept: float,
 ) -> Tensor:
     """Whiten the image and add streaks of flakes in one direction and in the opposite one."""
-    flakes = enlarged(mean + deviation * draws.normal("flakes", 1, *images.shape[-2:]), size)
-    flakes = flakes.masked_fill(flakes < least, 0.0).clamp(0, 1)
+    flakes = enlarged(mean + std * draws.normal("flakes", 1, *images.shape[-2:]), size)
+    flakes = flakes.masked_fill(flakes < low, 0.0).clamp(0, 1)
     streaks = streaked(flakes, radius, sigma, draws.uniform("angle", low=-135, high=-45))
     whitened = torch.maximum(images, 1.5 * grey(images) + 0.5)
     return kept * images + (1 - kept) * whitened + streaks + streaks.flip(2, 3)
@@ -58,8 +57,14 @@ def fog(images: Tensor, draws: Draws, amount: float, smoothness: float) -> Tenso
 
 
 def brightness(images: Tensor, _: Draws, amount: float) -> Tensor:
-    """Raise HSV's value."""
-    return brighter(images, amount)
+    """Raise HSV's value by an amount, clipped to 0 .. 1; keep hue and saturation.
+
+    Red, green and blue are value * (1 - saturation * k) with k between 0 and 1 from the hue, so all three scale with
+    the value; black, which has no hue, becomes grey.
+    """
+    value = images.amax(1, keepdim=True)
+    raised = (value + amount).clamp(0, 1)
+    return torch.where(value > 0, images * (raised / value.clamp(min=1e-12)), raised)
 
 
 def plasma(draws: Draws, size: int, smoothness: float) -> Tensor:
@@ -89,22 +94,15 @@ def plasma(draws: Draws, size: int, smoothness: float) -> Tensor:
 
 
 def spatter(
-    images: Tensor,
-    draws: Draws,
-    mean: float,
-    deviation: float,
-    smoothness: float,
-    least: float,
-    weight: float,
-    mud: float,
+    images: Tensor, draws: Draws, mean: float, std: float, smoothness: float, low: float, weight: float, mud: float
 ) -> Tensor:
     """Add drops where smooth noise is high: bright water that refracts at its rims, or opaque brown mud."""
-    liquid = mean + deviation * draws.normal("liquid", 1, *images.shape[-2:])
+    liquid = mean + std * draws.normal("liquid", 1, *images.shape[-2:])
     liquid = smoothed(liquid, smoothness, mode="nearest")
-    liquid = liquid.masked_fill(liquid < least, 0.0)
+    liquid = liquid.masked_fill(liquid < low, 0.0)
     channels = images.shape[1]
     if mud:
-        cover = smoothed((liquid > least).float(), weight, mode="nearest")
+        cover = smoothed((liquid > low).float(), weight, mode="nearest")
         cover = cover.masked_fill(cover < 0.8, 0.0)
         return torch.lerp(images, tinted(MUD, channels), cover)
     shine = torch.from_numpy(refraction(np.clip(liquid.squeeze(1).numpy() * 255, 0, 255).astype(np.uint8))).unsqueeze(1)
