@@ -80,7 +80,7 @@ def run(ensemble: Ensemble, scoring: Scoring, config: Config, how: How, file: Fi
 
 def _root(config: Config) -> Path:
     """Return the folder of the ensembles of one command."""
-    from ..training.folder import folder_of
+    from ..training.runs import folder_of
 
     return folder_of(config, "ensemble")
 

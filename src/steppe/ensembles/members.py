@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from .._util.digests import read_array, read_yaml, save_array, save_yaml
 from .._util.names import unknown
 from ..measures.fisher import fisher_traces
+from ..training.batches import rows_file
 from ..training.config import Config
 from ..training.distributed import device_of
 from ..training.evaluate import objective_of
-from ..training.exchange import Exchange, rows_file, scores_file
-from ..training.folder import FREE, changes, folder_of, plain
 from ..training.problem import data_of
-from ..training.runs import Run, open_run
-from ..training.schedule import Position
+from ..training.runs import FREE, Run, changes, folder_of, open_run, plain
+from ..training.schedule import Exchange, Position
 from .strategies import End, Ensemble, Rest, Weights, strategy
 
 ABOUT = "ensemble.yaml"
@@ -212,6 +211,11 @@ def exchange_seconds(trained: Trained) -> float | None:
     if not files or not all(file.exists() for file in files):
         return None
     return sum(float(read_yaml(file, "a time", lambda content: float(content["seconds"]))["seconds"]) for file in files)
+
+
+def scores_file(folder: Path, epoch: int) -> Path:
+    """Return the file with a member's score for every training row after an epoch."""
+    return folder / f"scores-{epoch}.npy"
 
 
 def _time_file(folder: Path, epoch: int) -> Path:

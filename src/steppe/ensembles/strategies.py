@@ -11,7 +11,7 @@ from typing import Any, Literal, get_type_hints
 from .._util.names import unknown
 from .._util.types import fits, words
 from ..training.config import Config
-from ..training.exchange import Exchange
+from ..training.schedule import Exchange
 
 End = Literal["sharpest", "flattest"]
 Rest = Literal["normal", "own-share", "other-shares"]

@@ -17,9 +17,8 @@ from .._util.processes import end_with_parent
 from ..training.config import Config
 from ..training.entry import train
 from ..training.evaluate import corrupted_test
-from ..training.folder import RUN, folder_of
 from ..training.problem import data_of
-from ..training.runs import open_run
+from ..training.runs import RUN, folder_of, open_run
 from ..training.schedule import Position
 from ..training.stopping import Stopped, StopRequest, stop_signals
 from .members import Trained, exchange, exchanges, folder, keep, members_of, open_ensemble, write_scores

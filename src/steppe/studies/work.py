@@ -182,7 +182,7 @@ def _members(task: Task) -> list[Member]:
 def _run(task: Task, config: Config) -> Trained:
     """Train the run of a cell, or resume it."""
     from ..training import train
-    from ..training.folder import read_run_yaml
+    from ..training.runs import read_run_yaml
 
     folder = Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,8 @@ def _checkpoint(task: Task, config: Config) -> Trained:
     """Read a checkpoint of the pool."""
     from .._util.checkpoints import load_into, read_checkpoint
     from ..training import open_run
-    from ..training.problem import data_of, model_of, standard_of, task_of
+    from ..training.model import model_of
+    from ..training.problem import data_of, standard_of, task_of
 
     path = Path(str(task.cell.checkpoint))
     if path.is_dir():

@@ -23,15 +23,17 @@ from ..measures.precision import Precision
 from ..measures.registry import resolve_measures
 from ..measures.run import STOPPED, measure_objective
 from ..measures.sharpness import OnData, Rows
-from .config import Config
+from .checkpoint import Record
+from .config import NOISE, Config
 from .distributed import align_
-from .losses import Sums
-from .problem import NOISE, Task, model_of
-from .records import Record
+from .model import model_of
+from .problem import Task
 from .schedule import Course, Position
-from .train_state import TrainState
+from .train_state import Sums, TrainState
 
 ROWS = 1024  # per batch: large enough to keep a GPU busy
+TIMINGS = ("images_per_second", "seconds", "evaluation_seconds")
+"""Entries of a record that differ when a run is repeated; all others are a function of the configuration."""
 M = 256  # rows per batch of measures: m-sharpness depends on it (A modern look, section 3)
 
 

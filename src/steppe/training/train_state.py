@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import isnan
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from ..measures.functional import unwrap
 from ..optim.engine import SharpnessAware
 from .config import Config
 from .distributed import gathered, placed
-from .losses import Sums
+from .problem import Loss
 
 NamedTensors = Mapping[str, Tensor]
 
@@ -82,6 +83,29 @@ def averages_of(config: Config) -> dict[str, Average]:
 def _copy(to: list[Tensor], of: list[Tensor]) -> None:
     for a, b in zip(to, of, strict=True):
         a.copy_(b)
+
+
+class Sums:
+    """Sums of losses, of correct rows and of rows, kept on the device until they are read."""
+
+    def __init__(self, device: torch.device):
+        precision = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
+        self.totals = torch.zeros(3, dtype=precision, device=device)
+
+    @torch.no_grad()
+    def add(self, losses: Tensor, output: Tensor, target: Tensor, loss: Loss, weight: float = 1.0) -> None:
+        """Add the rows of one batch."""
+        right = loss.correct(output, target)
+        rows = torch.full((), len(losses), dtype=self.totals.dtype, device=self.totals.device)
+        right_sum = rows.new_full((), float("nan")) if right is None else right.sum().to(rows.dtype)
+        self.totals += weight * torch.stack([losses.detach().to(rows.dtype).sum(), right_sum, rows])
+
+    def read(self, workers: Workers | None = None) -> dict[str, float]:
+        """Return mean loss and accuracy, over all workers if given. This synchronises with the device."""
+        totals = self.totals if workers is None else workers.all_reduce(self.totals.clone())
+        loss, right, rows = totals.tolist()
+        means = {"loss": loss / rows if rows else float("nan")}
+        return means | ({"accuracy": right / rows} if rows and not isnan(right) else {})
 
 
 KERNELS = ("foreach", "fused", "capturable")  # options of a torch optimizer that choose kernels, not results
