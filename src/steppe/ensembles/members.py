@@ -15,13 +15,13 @@ from .._util.digests import read_array, read_yaml, save_array, save_yaml
 from .._util.names import unknown
 from ..measures.fisher import fisher_traces
 from ..training.batches import rows_file
-from ..training.config import Config
+from ..training.config import Config, Weights
 from ..training.distributed import device_of
 from ..training.evaluate import objective_of
 from ..training.problem import data_of
 from ..training.runs import FREE, Run, changes, folder_of, open_run, plain
 from ..training.schedule import Exchange, Position
-from .strategies import End, Ensemble, Rest, Weights, strategy
+from .strategies import End, Ensemble, Rest, strategy
 
 ABOUT = "ensemble.yaml"
 APART = 1000  # between the seeds of two ensembles: they share no member
@@ -116,7 +116,7 @@ def _epochs(config: Config) -> int:
     return -(-config.steps // (len(data_of(config).train) // config.batch_size))
 
 
-def keep(config: Config, ensemble: Ensemble) -> None:
+def save_settings(config: Config, ensemble: Ensemble) -> None:
     """Write ensemble.yaml; raise ValueError if the folder holds an ensemble with other settings."""
     path = folder(config, ensemble)
     now = {"ensemble": asdict(ensemble), "config": plain(config)}

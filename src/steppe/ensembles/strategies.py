@@ -10,7 +10,7 @@ from typing import Any, Literal, get_type_hints
 
 from .._util.names import unknown
 from .._util.types import fits, words
-from ..training.config import Config
+from ..training.config import Config, Weights
 from ..training.schedule import Exchange
 
 End = Literal["sharpest", "flattest"]
@@ -77,7 +77,6 @@ def _types() -> dict[str, Any]:
     return get_type_hints(Ensemble)
 
 
-Weights = Literal["last", "ema", "swa"]
 SHARPNESS = "adaptive_worst_l2@0.5[count=500,m=5]"  # SharpBalance paper: section 4.1 and appendix D.2
 RHO = 0.2  # of SAM in ensembles: SharpBalance paper, Table 1, for all three data sets
 Changes = Callable[[Config, Ensemble, int, int], dict[str, Any]]  # for member i in a run of that many epochs

@@ -14,16 +14,47 @@ import torch
 from torch import Tensor, nn
 
 from ..data.dataset import Dataset, Splits
+from ..data.feed import batches
 from ..measures.estimate import Estimate, summarise
-from ..measures.registry import resolve_measures
-from ..measures.run import STOPPED, Results, measure_objective
+from ..measures.run import Results
 from ..training.distributed import device_of
-from ..training.evaluate import corrupted_test, objective_of, on_data
-from ..training.problem import moved
-from .diversity import MATRICES
+from ..training.evaluate import ROWS, corrupted_test, measured, objective_of, on_data
+from ..training.problem import Task, moved
 from .members import Trained
-from .scores import By, accuracy, calibration_error, logits, negative_log_likelihood, scored
+from .scores import MATRICES, OF_PREDICTOR, By, scored
 from .strategies import SHARPNESS
+
+
+@torch.no_grad()
+def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
+    """Return the logits of every model on every row, on the CPU; models run in evaluation mode.
+
+    Parameters
+    ----------
+    models
+        The members.
+    dataset
+        The rows.
+    task
+        The standardisation of the inputs.
+
+    Examples
+    --------
+    >>> from steppe.training.problem import task_of
+    >>> splits = steppe.data.load("spirals")
+    >>> members = [steppe.nn.build("mlp", (2,), 2, width=4, depth=2) for _ in range(3)]
+    >>> steppe.ensembles.logits(members, splits.test, task_of(splits)).shape
+    torch.Size([3, 1000, 2])
+
+    """
+    device = dataset.inputs.device
+    outputs = []
+    for model in models:
+        was_training = model.training
+        model.to(device).eval()
+        outputs.append(torch.cat([task.call(model, x).float().cpu() for x, _ in batches(dataset, ROWS, task.standard)]))
+        model.train(was_training)
+    return torch.stack(outputs)
 
 
 @dataclass(frozen=True)
@@ -94,10 +125,8 @@ class Predictors:
         for run, model in zip(self.trained.runs, self.models, strict=True):
             objective = objective_of(model, run.task, self.splits.train, run.config.measure_rows)
             # members have no corruptions of their own
-            plan, on = resolve_measures(names), on_data(model, run.task, self.splits, self.trained.config)
-            results.append(measure_objective(objective, plan, run.config.seed, progress=False, on=on))
-            if not all(e.complete for e in results[-1].values()) or STOPPED in results[-1].failures.values():
-                raise KeyboardInterrupt
+            on = on_data(model, run.task, self.splits, self.trained.config)
+            results.append(measured(objective, names, run.config.seed, on))
         return results
 
 
@@ -230,9 +259,7 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
         {
             "run": str(run.path),
             "seed": run.config.seed,
-            "accuracy": float(accuracy(one, targets)),
-            "nll": float(negative_log_likelihood(one, targets)),
-            "calibration_error": float(calibration_error(one, targets)),
+            **{name: float(score(one, targets)) for name, score in OF_PREDICTOR.items()},
             "sharpness": sharp,
         }
         for run, one, sharp in zip(trained.runs, own, sharpnesses, strict=True)

@@ -253,7 +253,7 @@ def _shifted_errors(
 ) -> dict[str, tuple[float, int]]:
     """Errors on test sets under another distribution, each with its number of rows."""
     from ..data import shifted
-    from ..ensembles.scores import logits
+    from ..ensembles.summary import logits
 
     errors = {}
     for name, place in ood.items():

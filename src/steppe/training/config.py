@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..core.probe import Method
 
 INITIAL, HELD_OUT, SHARP, NOISE = range(4)  # uses of a run's seed beside the order of rows: independent streams
+Weights = Literal["last", "ema", "swa"]  # the last weights of a run, or an average along it
 BY_METHOD: Any = None  # replaced in Config.__post_init__
 USUAL = {"lr": 0.1, "momentum": 0.9}
 OWN_STEP_SIZE = {  # SA-SAM paper: Algorithm 1 has no momentum, Remark 1 a small first step, from the grid of section 3

@@ -21,7 +21,7 @@ from ..measures.batches import share
 from ..measures.objective import Objective
 from ..measures.precision import Precision
 from ..measures.registry import resolve_measures
-from ..measures.run import STOPPED, measure_objective
+from ..measures.run import STOPPED, Results, measure_objective
 from ..measures.sharpness import OnData, Rows
 from .checkpoint import Record
 from .config import NOISE, Config
@@ -170,13 +170,21 @@ def on_data(
     return objective
 
 
+def measured(
+    objective: Objective, measures: Sequence[str], seed: int, on: Callable[[OnData], Objective] | None = None
+) -> Results:
+    """Return all measures; raise KeyboardInterrupt if one was interrupted, as half a measurement is no result."""
+    results = measure_objective(objective, resolve_measures(measures), seed, progress=False, on=on)
+    if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
+        raise KeyboardInterrupt
+    return results
+
+
 def flatness(
     objective: Objective, measures: Sequence[str], seed: int, on: Callable[[OnData], Objective] | None = None
 ) -> dict[str, Any]:
     """Return estimates with their errors as a record holds them, and the reasons of those that failed."""
-    results = measure_objective(objective, resolve_measures(measures), seed, progress=False, on=on)
-    if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
-        raise KeyboardInterrupt  # a record with half a measurement would differ from that of an undisturbed run
+    results = measured(objective, measures, seed, on)
     entries: dict[str, Any] = {}
     for name, e in results.estimates.items():
         entries[name] = {"value": e.value, "stderr": e.stderr, "n": e.n, "kind": e.kind}

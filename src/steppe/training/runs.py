@@ -24,13 +24,11 @@ from ..data.pixels import Standard
 from ..measures.objective import Objective
 from . import checkpoint
 from .checkpoint import PREVIOUS, RECORDS, WEIGHTS, Record
-from .config import Config
+from .config import Config, Weights
 from .evaluate import objective_of
 from .model import model_of
 from .problem import CrossEntropy, SquaredError, Task, data_of
 from .schedule import Position
-
-Weights = Literal["last", "ema", "swa"]
 
 RUN = "run.yaml"
 NAME = "run"  # of its lock
