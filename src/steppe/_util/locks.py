@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .files import atomic_write, refuse_link
+from .files import refuse_link, replace
 
 try:
     import fcntl
@@ -39,9 +39,7 @@ def lock_folder(folder: Path, name: str, patience: float = 0.0) -> Iterator[Call
     refuse_link(lock)
     with ExitStack() as stack:
         try:
-            file_lock = FileLock(lock)
-            file_lock.acquire(timeout=patience)
-            stack.callback(file_lock.release)
+            stack.enter_context(FileLock(lock, timeout=patience))
             stack.enter_context(_locked(folder, patience))
         except Timeout:
             owner = holder.read_text(encoding="utf-8") if holder.exists() else "another process"
@@ -52,8 +50,7 @@ def lock_folder(folder: Path, name: str, patience: float = 0.0) -> Iterator[Call
             if _identity(folder) != locked:
                 raise RuntimeError(f"{folder} was removed or replaced by another folder: nothing is written there")
 
-        with atomic_write(holder) as file:
-            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        replace(holder, f"process {os.getpid()} on {socket.gethostname()}".encode())
         try:
             yield refuse_another
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import reduce
 from math import isfinite, nan
 from operator import add
@@ -18,14 +18,13 @@ from ..data.feed import batches
 from ..measures.estimate import Estimate, summarise
 from ..measures.run import Results
 from ..training.distributed import device_of
-from ..training.evaluate import ROWS, corrupted_test, measured, objective_of, on_data
+from ..training.evaluate import ROWS, corrupted_test, evaluating, measured, objective_of, on_data
 from ..training.problem import Task, moved
 from .members import Trained
 from .scores import MATRICES, OF_PREDICTOR, By, scored
 from .strategies import SHARPNESS
 
 
-@torch.no_grad()
 def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
     """Return the logits of every model on every row, on the CPU; models run in evaluation mode.
 
@@ -50,10 +49,9 @@ def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
     device = dataset.inputs.device
     outputs = []
     for model in models:
-        was_training = model.training
-        model.to(device).eval()
-        outputs.append(torch.cat([task.call(model, x).float().cpu() for x, _ in batches(dataset, ROWS, task.standard)]))
-        model.train(was_training)
+        with evaluating(model.to(device)):
+            parts = [task.call(model, x).float().cpu() for x, _ in batches(dataset, ROWS, task.standard)]
+        outputs.append(torch.cat(parts))
     return torch.stack(outputs)
 
 
@@ -203,28 +201,16 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values as JSON types, except that numbers may be NaN or infinite."""
-        return {
-            "path": str(self.path),
-            "strategy": self.strategy,
-            "rho": self.rho,
-            "members": [{**m, "sharpness": without_cost(m["sharpness"])} for m in self.members],
-            "scores": _plain(self.scores),
-            "sharpness": without_cost(self.sharpness),
-            "matrices": self.matrices,
-            "severities": {str(severity): _plain(scores) for severity, scores in self.severities.items()},
-            "corrupted": _plain(self.corrupted),
-            "corrupted_source": self.corrupted_source,
-            "validation": _plain(self.validation),
-        }
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
-def _plain(scores: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {name: without_cost(e) for name, e in scores.items()}
-
-
-def without_cost(e: Estimate) -> dict[str, Any]:
-    """Return an estimate without its cost."""
-    return {k: v for k, v in asdict(e).items() if k not in ("cost", "complete")}
+def _plain(x: Any) -> Any:
+    """Return nested estimates, without their costs, as JSON types."""
+    if isinstance(x, Estimate):
+        return {k: v for k, v in asdict(x).items() if k not in ("cost", "complete")}
+    if isinstance(x, Mapping):
+        return {str(k): _plain(v) for k, v in x.items()}
+    return [_plain(v) for v in x] if isinstance(x, list) else str(x) if isinstance(x, Path) else x
 
 
 def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> Report:

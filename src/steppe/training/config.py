@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._util.names import unknown
-from .._util.types import fits, words
+from .._util.types import fits, refuse_wrong_types
 from ..methods.about import ABOUT
 
 if TYPE_CHECKING:
@@ -177,9 +176,7 @@ class Config:
         for name, value in OWN_STEP_SIZE.get(self.method, USUAL).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        for name, kind in _types().items():
-            if not fits(getattr(self, name), kind):
-                raise ValueError(f"{name} is {getattr(self, name)!r}, and has to be {words(kind)}")
+        refuse_wrong_types(self)
         for wanted, holds, names in _RANGES:
             for name in names:
                 value = getattr(self, name)
@@ -194,11 +191,6 @@ class Config:
         for name, why in _NOT_SHARDED.items():
             if self.fsdp and getattr(self, name):
                 raise ValueError(why)
-
-
-@cache
-def _types() -> dict[str, Any]:
-    return get_type_hints(Config)
 
 
 def _is_factor(value: Any) -> bool:

@@ -134,13 +134,13 @@ def _selected(patterns: Sequence[str], setting: str, names: Collection[str], hea
     for pattern in patterns:
         if pattern in (HEAD, BACKBONE):
             matching = {name for name in names if (name in of_head) == (pattern == HEAD)}
+            few = "no" if pattern == HEAD else "every"
+            error = f"the model has no {pattern}, as {few} tensor follows the number of outputs"
         else:
             matching = {name for name in names if fnmatchcase(name, pattern)}
-        if not matching and pattern in (HEAD, BACKBONE):
-            few = "no" if pattern == HEAD else "every"
-            raise ValueError(f"{setting}: the model has no {pattern}, as {few} tensor follows the number of outputs")
+            error = unknown("parameter", pattern, [HEAD, BACKBONE, *names])
         if not matching:
-            raise ValueError(f"{setting}: {unknown('parameter', pattern, [HEAD, BACKBONE, *names])}")
+            raise ValueError(f"{setting}: {error}")
         selected |= matching
     return selected
 

@@ -211,10 +211,7 @@ def _groups(config: Config, model: nn.Module, task: Task) -> list[Any]:
 
 def _base(config: Config, parameters: list[Any]) -> Optimizer:
     decay, lr = config.weight_decay, config.lr
-    match config.optimizer:
-        case "sgd":
-            return SGD(parameters, lr, config.momentum, weight_decay=decay, nesterov=config.nesterov)
-        case "adam":
-            return Adam(parameters, lr, (config.momentum, 0.999), weight_decay=decay)  # beta2: torch's default
-        case "adamw":
-            return AdamW(parameters, lr, (config.momentum, 0.999), weight_decay=decay)
+    if config.optimizer == "sgd":
+        return SGD(parameters, lr, config.momentum, weight_decay=decay, nesterov=config.nesterov)
+    adam = Adam if config.optimizer == "adam" else AdamW
+    return adam(parameters, lr, (config.momentum, 0.999), weight_decay=decay)  # beta2: torch's default

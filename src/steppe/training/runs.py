@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -58,14 +58,13 @@ def claimed(path: Path) -> Iterator[Callable[[], None]]:
     """
     path.mkdir(parents=True, exist_ok=True)
     _refuse_other_folders(path)
-    with ExitStack() as stack:
-        try:
-            check_folder = stack.enter_context(lock_folder(path, NAME))
-        except FolderLocked as owner:
-            raise RuntimeError(
-                f"{path} is being trained in by {owner}: wait for it, stop it, or choose another folder with out"
-            ) from None
-        yield check_folder
+    try:
+        with lock_folder(path, NAME) as check_folder:
+            yield check_folder
+    except FolderLocked as owner:
+        raise RuntimeError(
+            f"{path} is being trained in by {owner}: wait for it, stop it, or choose another folder with out"
+        ) from None
 
 
 def _refuse_other_folders(path: Path) -> None:

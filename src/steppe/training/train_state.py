@@ -41,14 +41,10 @@ class Average:
         """Add the current tensors to the average."""
         if not self.n:
             self.tensors = {k: t.detach().clone() for k, t in now.items()}
-        elif kinds := {(t.dtype, t.device) for t in now.values()}:
-            for kind in sorted(kinds, key=str):
-                names = [k for k, t in now.items() if (t.dtype, t.device) == kind]
-                before, latest = [self.tensors[k] for k in names], [now[k].detach() for k in names]
-                if kind[0].is_floating_point:
-                    self._rule(before, latest, self.n)
-                else:
-                    _copy(before, latest)
+        for floating, update in ((True, self._rule), (False, _copy)) if self.n else ():
+            names = [k for k, t in now.items() if t.is_floating_point() == floating]
+            if names:
+                update([self.tensors[k] for k in names], [now[k].detach() for k in names], self.n)
         self.n += 1
 
     @contextmanager
@@ -80,7 +76,7 @@ def averages_of(config: Config) -> dict[str, Average]:
 
 
 @torch.no_grad()
-def _copy(to: list[Tensor], of: list[Tensor]) -> None:
+def _copy(to: list[Tensor], of: list[Tensor], n: int = 0) -> None:
     for a, b in zip(to, of, strict=True):
         a.copy_(b)
 
