@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import files
-from .untrusted import yaml_in
+from .formats import yaml_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

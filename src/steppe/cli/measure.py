@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._util.export import csv_text
+from .._util.formats import csv_text
 from ..training.config import Config
 from .errors import FAILED, STOPPED, UsageError, message, print_traceback, usage_errors
 from .options import Command, File

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .._util.untrusted import from_yaml, loader, refuse_yaml_within
+from .._util.formats import from_yaml, loader, refuse_yaml_within
 from .errors import UsageError
 
 MAX_BYTES = 1 << 20  # of an options file

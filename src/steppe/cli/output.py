@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .._util.export import json_safe
+from .._util.formats import json_safe
 from .._util.terminal import cell, complain, console, say
 
 PIPE_WIDTH = 160  # columns without a terminal: enough for one line per row of a table

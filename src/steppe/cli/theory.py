@@ -40,7 +40,7 @@ def run(which: Which) -> Output:
     if which.out is not None:
         with usage_errors():
             check_path(which.out)
-    from .._util.progress import ticking
+    from .._util.terminal import ticking
 
     with ticking(which.name, None) as tick:
         settings = Settings(which.seed, which.quick, which.sizes, tick)

@@ -8,8 +8,7 @@ from dataclasses import replace
 from math import ceil, exp, floor, inf, isfinite, log, log10, nan, sqrt
 from typing import Any
 
-from .._util.colours import GREY, IN_TURN
-from .._util.offline import write_figure_page
+from .._util.pages import GREY, IN_TURN, write_figure_page
 from ..measures.estimate import Estimate
 from .summary import Report
 

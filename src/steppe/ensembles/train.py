@@ -12,14 +12,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from .._util.processes import end_with_parent
 from ..training.config import Config
 from ..training.entry import train
 from ..training.evaluate import corrupted_test
 from ..training.problem import data_of
 from ..training.runs import RUN, folder_of, open_run
 from ..training.schedule import Position
-from ..training.stopping import Stopped, stop_signals
+from ..training.stopping import Stopped, end_with_parent, stop_signals
 from .members import Trained, exchange, exchanges, folder, members_of, open_ensemble, save_settings, write_scores
 from .strategies import Ensemble
 

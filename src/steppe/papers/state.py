@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .._util.untrusted import from_json
+from .._util.formats import from_json
 from ..studies.selection import previewed_cells
 from ..theory.result import RUN
 from .recipe import BUDGETS, names, recipe

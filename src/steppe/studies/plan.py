@@ -8,8 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from .._util.formats import from_yaml
 from .._util.names import unknown
-from .._util.untrusted import from_yaml
 from .engines.settings import EngineSettings
 from .grid import Draws, Grid, settings, types
 from .measured import measures_in, names_in, normalise_in, ood_in

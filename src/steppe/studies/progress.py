@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from .._util.progress import bar, style
-from .._util.terminal import line, say
+from .._util.terminal import bar, line, say, style
 
 Update = Callable[[str, str], None]  # called with a cell's name and its state: running, done or failed
 

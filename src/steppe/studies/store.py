@@ -12,7 +12,7 @@ from math import nan
 from pathlib import Path
 from typing import Any, Protocol
 
-from .._util.untrusted import from_json
+from .._util.formats import from_json
 from . import schema
 from .schema import insert
 from .stored_values import columns_of, text_of, time_now

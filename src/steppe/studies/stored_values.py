@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from math import isnan
 from typing import Any
 
-from .._util.export import json_safe
+from .._util.formats import json_safe
 
 
 def columns_of(estimate: Any) -> tuple[Any, ...]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .._util.equality import compared
 from .._util.measure_names import MeasureName
+from .._util.numbers import compared
 from .cell import Cell
 from .plan import Study
 from .protocol import EPOCH, OF_TAU, VALUE, TableSpec

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
+from .._util.pages import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from ..core.vector import Vector
 from ..measures import Curvature, Objective
 from ..optim.build import build

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
+from .._util.pages import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from . import sharpbalance as sb
 from .panels import Panel, line, picture
 from .quadratic import Array, ascent, ball_maximum

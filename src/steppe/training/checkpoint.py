@@ -27,8 +27,7 @@ from torch import Tensor
 
 from .._util import files
 from .._util.digests import digest, refuse_changed_metadata, refuse_changed_tensors, with_digests
-from .._util.export import json_safe
-from .._util.untrusted import from_json
+from .._util.formats import from_json, json_safe
 from .schedule import Position
 
 WEIGHTS = "checkpoint.safetensors"

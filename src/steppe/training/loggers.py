@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from .._util import files
 from .._util.digests import digest
-from .._util.export import csv_text
 from .._util.extras import explained
+from .._util.formats import csv_text
 from .._util.user_code import imported
 from .checkpoint import read_header
 from .runs import Run

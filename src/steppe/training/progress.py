@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from .._util.progress import bar, style
-from .._util.terminal import say
+from .._util.terminal import bar, say, style
 from .schedule import Course, Position
 from .train_state import Sums
 

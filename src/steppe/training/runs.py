@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .._util import files
 from .._util.digests import read_yaml
-from .._util.locks import FolderLocked, lock_folder
+from .._util.files import FolderLocked, lock_folder
 from .._util.names import unknown
 from .._util.types import fits, words
 from .._util.user_code import refuse_untrusted
