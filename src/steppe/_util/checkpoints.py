@@ -67,14 +67,8 @@ def load_plain(path: Path, allowed: Sequence[Any] = ()) -> Any:
             f"{path} holds more than weights, or is damaged, and what else is in it could run code: it was not opened. "
             "Where you trust it, save the weights alone: torch.save(model.state_dict(), ...), or as .safetensors"
         ) from error
-    except ZipError as error:
-        raise ValueError(f"{path} {error}") from error
     except Exception as error:  # bytes that are no checkpoint raise errors of any type
-        raise ValueError(f"{path} is no checkpoint as torch.save writes it, or is damaged: {error!r:.200}") from error
-
-
-class ZipError(ValueError):
-    """The zip file has records that torch.save does not write."""
+        raise ValueError(f"{path} is no checkpoint as torch.save writes it, or is damaged: {error!r:.300}") from error
 
 
 def _stored(path: Path) -> Path | BytesIO:
@@ -91,12 +85,12 @@ def _stored(path: Path) -> Path | BytesIO:
         records = source.infolist()
         declared = sum(record.file_size for record in records)
         if declared > size:
-            raise ZipError(f"has {size:,} bytes and declares {declared:,} bytes: its records inflate or overlap")
+            raise ValueError(f"it has {size:,} bytes and declares {declared:,} bytes: its records inflate or overlap")
         if len({record.filename for record in records}) < len(records):
-            raise ZipError("holds two records of one name, and torch.save writes no such files")
+            raise ValueError("it holds two records of one name, and torch.save writes no such files")
         for record in records:
             if record.compress_type != ZIP_STORED:
-                raise ZipError(f"holds {record.filename!r} compressed, and torch.save writes no such files")
+                raise ValueError(f"it holds {record.filename!r} compressed, and torch.save writes no such files")
             plain.writestr(record.filename, source.read(record))
     copy.seek(0)
     return copy

@@ -38,13 +38,13 @@ def digest(parts: Iterable[str | bytes | memoryview]) -> str:
 def with_digests(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata of a safetensors file of these tensors, with digests of both."""
     entries = {**metadata, DIGESTS: json.dumps({name: _of_tensor(t) for name, t in tensors.items()})}
-    return {**entries, DIGEST: _of_entries(entries)}
+    return {**entries, DIGEST: _of_mapping(entries)}
 
 
 def refuse_changed_metadata(metadata: Mapping[str, str]) -> None:
     """Raise ValueError unless the metadata are those that `with_digests` returned."""
     entries = {k: v for k, v in metadata.items() if k != DIGEST}
-    if DIGESTS not in entries or metadata.get(DIGEST) != _of_entries(entries):
+    if DIGESTS not in entries or metadata.get(DIGEST) != _of_mapping(entries):
         raise ValueError("its metadata do not match their digest")
 
 
@@ -127,10 +127,6 @@ def read_yaml(file: Path, what: str, check: Callable[[dict[str, Any]], object]) 
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} does not describe {what}: {error!r}. Restore it, or use another folder") from error
     return content
-
-
-def _of_entries(entries: Mapping[str, str]) -> str:
-    return digest([json.dumps(dict(sorted(entries.items())))])
 
 
 def _of_mapping(content: Mapping[str, Any]) -> str:

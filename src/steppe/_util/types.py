@@ -47,15 +47,11 @@ def refuse_wrong_types(settings: DataclassInstance) -> None:
 
 def words(kind: Any) -> str:
     """Return the values of a type in words, such as `a number or null (None)`."""
-    texts = []
-    for one in alternatives(kind):
-        shape = get_origin(one) or one
-        texts.append(f"one of {', '.join(get_args(one))}" if shape is Literal else _word(shape))
-    return " or ".join(texts)
-
-
-def _word(shape: Any) -> str:
-    return WORDS.get(shape) or f"a {shape.__name__}"
+    shapes = [(get_origin(one) or one, one) for one in alternatives(kind)]
+    return " or ".join(
+        f"one of {', '.join(get_args(one))}" if shape is Literal else WORDS.get(shape) or f"a {shape.__name__}"
+        for shape, one in shapes
+    )
 
 
 def fits(value: Any, kind: Any) -> bool:

@@ -19,7 +19,7 @@ from ..training.problem import data_of
 from ..training.runs import RUN, folder_of, open_run
 from ..training.schedule import Position
 from ..training.stopping import Stopped, end_with_parent, stop_signals
-from .members import Trained, exchange, exchanges, folder, members_of, open_ensemble, save_settings, write_scores
+from .members import Trained, exchange, exchanges, members_of, open_ensemble, save_settings, write_scores
 from .strategies import Ensemble
 
 
@@ -60,7 +60,7 @@ def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: b
         train_members(configs, epoch, ensemble, progress)
         exchange(configs, ensemble, epoch)
     train_members(configs, None, ensemble, progress)
-    return open_ensemble(folder(config, ensemble), config.model)
+    return open_ensemble(folder_of(config, ensemble.strategy), config.model)
 
 
 def _in_sequence(configs: Sequence[Config], until: int | None, ensemble: Ensemble, progress: bool | None) -> None:

@@ -182,8 +182,7 @@ class Config:
                 value = getattr(self, name)
                 if value is not None and not holds(value):
                     raise ValueError(f"{name} is {value!r}, and has to be {wanted}")
-        if self.method not in ABOUT:
-            raise ValueError(unknown("method", self.method, ABOUT))
+        _check("method", self.method, ABOUT)
         if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
             raise ValueError("nesterov needs SGD with momentum: set optimizer to sgd and momentum above 0")
         if self.lr_factors and self.method in OWN_STEP_SIZE:
@@ -258,7 +257,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
         if is_factory(name):
             imported(name, "logger")
         else:
-            _check("logger", [name], LOGGERS)
+            _check("logger", name, LOGGERS)
             require(name)
     with _prefixed(spelled("measures")):
         resolve_measures(config.measures)
@@ -284,21 +283,15 @@ def method_of(config: Config, spelled: Callable[[str], str] = str) -> Method:
         return method(config.method, **options)
 
 
-def as_setting(error: Exception) -> str:
-    """Return the engine's message about a non-finite step with the run's setting instead of the engine's option."""
-    return str(error).replace("SharpnessAware(..., on_nonfinite='skip')", "on_nonfinite skip (--on-nonfinite skip)")
-
-
 def known_device(name: str | None) -> None:
     """Raise ValueError unless this machine has a device of that name."""
     import torch
 
-    if name is None:
-        return
     devices = {"cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))}
     devices |= {"cuda"} if torch.cuda.is_available() else set()
     devices |= {"mps"} if torch.backends.mps.is_available() else set()
-    _check("device", [name], devices)
+    if name is not None:
+        _check("device", name, devices)
 
 
 @contextmanager
@@ -310,7 +303,6 @@ def _prefixed(setting: str, about: str = "") -> Iterator[None]:
         raise ValueError(f"{setting}: {error}" if about in str(error) else str(error)) from error
 
 
-def _check(what: str, names: Iterable[str], valid: Iterable[str]) -> None:
-    for name in names:
-        if name not in valid:
-            raise ValueError(unknown(what, name, valid))
+def _check(what: str, name: str, valid: Iterable[str]) -> None:
+    if name not in valid:
+        raise ValueError(unknown(what, name, valid))

@@ -17,9 +17,9 @@ from ..cuda.capture import CapturedStep, compiled
 from ..data.dataset import Splits
 from ..optim.base import STEP
 from ..optim.step import Pass
-from .batches import Batch, BatchSource, Rows
+from .batches import Batch, BatchSource
 from .checkpoint import Checkpoint, Record, RecordsPrefix, append_record, commit, with_digest
-from .config import NOISE, OWN_STEP_SIZE, Config, as_setting
+from .config import NOISE, OWN_STEP_SIZE, Config
 from .distributed import agreed, align_, together, wrapped
 from .evaluate import autocast, record_of
 from .loggers import Logger, numbers
@@ -99,8 +99,12 @@ class Training:
                 self._train_epoch()
                 self._end_epoch()
         except FloatingPointError as error:
+            # name the run's setting instead of the engine's option
+            why = str(error).replace(
+                "SharpnessAware(..., on_nonfinite='skip')", "on_nonfinite skip (--on-nonfinite skip)"
+            )
             raise FloatingPointError(
-                f"{self.path}, {self.position}: {as_setting(error)} The folder keeps the last checkpoint before this. "
+                f"{self.path}, {self.position}: {why} The folder keeps the last checkpoint before this. "
                 "The same command would fail again: give other settings and another --out."
             ) from error
 
@@ -147,7 +151,10 @@ class Training:
 
         def run(turn: Pass) -> None:
             nonlocal counted
-            x, y = turn.rows(*self._rows(batch, turn.held_out))
+            rows = batch.held_out if turn.held_out else batch.rows
+            if rows is None:
+                raise ValueError(f"{config.method} needs held-out rows: set held_out to a fraction above 0")
+            x, y = turn.rows(*rows)
             with autocast(config, self.device):
                 output = self.task.call(self._called, x)
             losses = self.loss(output, y)
@@ -179,13 +186,6 @@ class Training:
         for average in self.state.averages.values():
             if average.every_step == every_step and steps > average.start * self.course.steps:
                 average.update(self.state.tensors())
-
-    def _rows(self, batch: Batch, held_out: bool) -> Rows:
-        if not held_out:
-            return batch.rows
-        if batch.held_out is None:
-            raise ValueError(f"{self.config.method} needs held-out rows: set held_out to a fraction above 0")
-        return batch.held_out
 
     def _stop_or_save(self) -> None:
         due = monotonic() - self._saved >= self.config.checkpoint_every

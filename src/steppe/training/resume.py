@@ -13,6 +13,7 @@ import platform
 import socket
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,7 +57,11 @@ def resume_point(path: Path, content: Mapping[str, Any] | None, config: Config) 
 
     """
     before = config_in(path, content) if content is not None else config
-    refuse_changes(path, before, config)
+    if different := changes(plain(before), plain(config), (*FREE, *LENGTH)):
+        raise ValueError(
+            f"{path} holds a run with another configuration: {different}. A run keeps its configuration: use the old "
+            "values, or another out."
+        )
     done = checkpoint.load_intact(path)
     if done is None or content is None or all(getattr(before, name) == getattr(config, name) for name in LENGTH):
         return done
@@ -114,15 +119,6 @@ def _different_past(config: Config, then: Course, now: Course, position: Positio
         if any((t > config.swa * then.steps) != (t > config.swa * now.steps) for t in ends):
             return f"its average swa, which begins after {config.swa:g} of the run, would have averaged other weights"
     return ""
-
-
-def refuse_changes(path: Path, before: Config, config: Config) -> None:
-    """Raise if a setting differs that may not change during a run."""
-    if different := changes(plain(before), plain(config), (*FREE, *LENGTH)):
-        raise ValueError(
-            f"{path} holds a run with another configuration: {different}. A run keeps its configuration: use the old "
-            "values, or another out."
-        )
 
 
 def prepare(path: Path, done: Checkpoint | None, training: Training, splits: Splits) -> None:
@@ -192,13 +188,11 @@ def _factory(name: str) -> dict[str, str] | None:
     """Return the file and digest of a user's model factory; None for steppe's models and where there is no file."""
     if not is_factory(name):
         return None
-    try:
+    with suppress(TypeError):  # neither a function nor a class
         file = inspect.getsourcefile(inspect.unwrap(imported(name, "model")))
-    except TypeError:  # neither a function nor a class
-        return None
-    if file is None or not Path(file).is_file():
-        return None
-    return {"file": file, "digest": digest([Path(file).read_bytes()])}
+        if file is not None and Path(file).is_file():
+            return {"file": file, "digest": digest([Path(file).read_bytes()])}
+    return None
 
 
 def _start(training: Training) -> dict[str, Any]:

@@ -104,9 +104,9 @@ def plain(config: Config) -> dict[str, Any]:
 def config_in(path: Path, content: Mapping[str, Any]) -> Config:
     """Return the configuration in the content of run.yaml; raise ValueError if the file is incomplete."""
     names = {f.name for f in fields(Config)}
-    strange = [k for k in content["config"] if k not in names]
-    if strange:
-        raise ValueError(f"{path / RUN}: {unknown('setting', strange[0], names)} Was it written by another steppe?")
+    unexpected = [k for k in content["config"] if k not in names]
+    if unexpected:
+        raise ValueError(f"{path / RUN}: {unknown('setting', unexpected[0], names)} Was it written by another steppe?")
     try:
         config = Config(**content["config"])
     except ValueError as error:

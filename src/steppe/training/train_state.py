@@ -116,9 +116,9 @@ class TrainState:
         names = dict(self.module.named_parameters(remove_duplicate=False))
         # kept from here: FSDP replaces parameters by gathered ones during a forward pass
         self._params = {k: t for k, t in self.module.state_dict().items() if k in names}
-        strange = [k for k, t in self.module.state_dict().items() if not isinstance(t, Tensor)]
-        if strange:
-            raise TypeError(f"the model's state has {strange[0]}, which is no tensor; a checkpoint holds only tensors")
+        odd = [k for k, t in self.module.state_dict().items() if not isinstance(t, Tensor)]
+        if odd:
+            raise TypeError(f"the model's state has {odd[0]}, which is no tensor; a checkpoint holds only tensors")
         self.sums = Sums(next(self.module.parameters()).device)
         self.start_epoch()
 
@@ -178,8 +178,8 @@ class TrainState:
         """Restore what `weights` and `state_dict` returned."""
         own = self._own
         if weights.keys() != own.keys():
-            strange = sorted(weights.keys() ^ own.keys())
-            raise ValueError(f"the checkpoint is of another model: {', '.join(strange[:3])} is in one of them only")
+            odd = sorted(weights.keys() ^ own.keys())
+            raise ValueError(f"the checkpoint is of another model: {', '.join(odd[:3])} is in one of them only")
         for k, t in own.items():
             if weights[k].shape != t.shape:
                 raise ValueError(
@@ -188,7 +188,10 @@ class TrainState:
                 )
             local(t).copy_(local(placed(weights[k], t)))
         kernels = [{k: g[k] for k in KERNELS if k in g} for g in self.opt.param_groups]
-        self.opt.load_state_dict(self._placed(state["optimizer"]))
+        params = [p for g in self.opt.param_groups for p in g["params"]]
+        for i, slots in state["optimizer"]["state"].items():
+            slots |= {k: placed(t, params[i]) for k, t in slots.items() if isinstance(t, Tensor)}
+        self.opt.load_state_dict(state["optimizer"])
         for group, own_kernels in zip(self.opt.param_groups, kernels, strict=True):
             group.update(own_kernels)  # this machine's, not those of the machine that wrote the checkpoint
         for name, stored in state["averages"].items():
@@ -201,9 +204,3 @@ class TrainState:
         elif self.workers.rank == 0:  # resumed with another number of processes
             self.sums.totals.copy_(totals.sum(0))
         self.passes, self.skipped, self.seconds = state["passes"], state["skipped"], state["seconds"]
-
-    def _placed(self, optimizer: dict[str, Any]) -> dict[str, Any]:
-        params = [p for g in self.opt.param_groups for p in g["params"]]
-        for i, slots in optimizer["state"].items():
-            optimizer["state"][i] = {k: placed(t, params[i]) if isinstance(t, Tensor) else t for k, t in slots.items()}
-        return optimizer
