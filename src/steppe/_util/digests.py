@@ -23,10 +23,6 @@ TAIL = re.compile(rb"\n[0-9a-f]{32}")  # after the array in a .npy file, where o
 TAIL_LENGTH = 33  # in bytes
 
 
-class ChangedError(ValueError):
-    """A YAML file whose content does not match its digest."""
-
-
 def digest(parts: Iterable[str | bytes | memoryview]) -> str:
     """Return a digest of strings or bytes, in hexadecimal."""
     state = sha256()
@@ -107,25 +103,23 @@ def read_yaml(file: Path, what: str, check: Callable[[dict[str, Any]], object]) 
 
     Raises
     ------
-    ChangedError
-        If the digest does not match.
     ValueError
-        If the file is not YAML, or `check` raises.
+        If the file is not YAML, its digest does not match, or `check` raises.
 
     """
     try:
         content: dict[str, Any] = yaml_in(file)
         stored = content.pop(DIGEST, None)
-        if stored is not None and stored != _of_mapping(content):
-            raise ChangedError(
-                f"{file} is damaged, or was changed: its digest does not match its content. Restore it from a copy. If "
-                f"you changed it on purpose, delete its line `{DIGEST}: ...`"
-            )
-        check(content)
-    except ChangedError:
-        raise
+        changed = stored is not None and stored != _of_mapping(content)
+        if not changed:
+            check(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} does not describe {what}: {error!r}. Restore it, or use another folder") from error
+    if changed:
+        raise ValueError(
+            f"{file} is damaged, or was changed: its digest does not match its content. Restore it from a copy. If "
+            f"you changed it on purpose, delete its line `{DIGEST}: ...`"
+        )
     return content
 
 

@@ -82,13 +82,8 @@ def truncate(path: Path, length: int) -> None:
         raise ValueError(f"{path} has {size} bytes, fewer than {length}")
     if size == length:
         return
-    with _error_context(path):
-        handle = os.open(path, os.O_WRONLY | NO_LINKS)
-        try:
-            os.ftruncate(handle, length)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    with _error_context(path), _synced(path, os.O_WRONLY | NO_LINKS) as handle:
+        os.ftruncate(handle, length)
 
 
 def remove(path: Path) -> None:
@@ -111,24 +106,28 @@ def _draft(path: Path) -> Path:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | NO_LINKS | mode, 0o666)
-    try:
+    with _synced(path, os.O_WRONLY | os.O_CREAT | NO_LINKS | mode) as handle:
         left = memoryview(content)
         while left:
             left = left[os.write(handle, left) :]  # a disk that fills up writes a part first
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _sync_folder(folder: Path) -> None:
     """Make a new name survive a power cut, where the system can."""
     if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        with _synced(folder, os.O_RDONLY):
+            pass
+
+
+@contextmanager
+def _synced(path: Path, flags: int) -> Iterator[int]:
+    """Open a file or folder in a block; what the block has written is on the disk when it ends."""
+    handle = os.open(path, flags, 0o666)
+    try:
+        yield handle
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class RecordsPrefix:
 
 @dataclass(frozen=True)
 class Header:
-    """What a checkpoint says about itself."""
+    """The description of a checkpoint, in both of its files."""
 
     position: Position
     state: str  # name of the file with everything but the weights

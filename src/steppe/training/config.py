@@ -177,11 +177,11 @@ class Config:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         refuse_wrong_types(self)
-        for wanted, holds, names in _RANGES:
+        for allowed, holds, names in _RANGES:
             for name in names:
                 value = getattr(self, name)
                 if value is not None and not holds(value):
-                    raise ValueError(f"{name} is {value!r}, and has to be {wanted}")
+                    raise ValueError(f"{name} is {value!r}, and has to be {allowed}")
         _check("method", self.method, ABOUT)
         if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
             raise ValueError("nesterov needs SGD with momentum: set optimizer to sgd and momentum above 0")

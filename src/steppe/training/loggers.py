@@ -135,7 +135,7 @@ class MLflow:
     def __init__(self, run: Run):
         local = run.path / "mlflow.db"
         files.refuse_link(local)
-        if "MLFLOW_TRACKING_URI" not in os.environ:  # nothing leaves the machine unless the user says so
+        if "MLFLOW_TRACKING_URI" not in os.environ:  # nothing leaves the machine unless the user names a server
             os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         with explained():
             import mlflow
@@ -194,7 +194,7 @@ class MLflow:
 
 
 class WandB:
-    """One run of W&B under wandb/: offline and rewritten at each start, unless WANDB_MODE says otherwise."""
+    """One run of W&B under wandb/: offline and rewritten at each start, unless WANDB_MODE is set."""
 
     def __init__(self, run: Run):
         if "WANDB_MODE" not in os.environ:  # else offline runs send statistics of their own

@@ -116,9 +116,9 @@ class TrainState:
         names = dict(self.module.named_parameters(remove_duplicate=False))
         # kept from here: FSDP replaces parameters by gathered ones during a forward pass
         self._params = {k: t for k, t in self.module.state_dict().items() if k in names}
-        odd = [k for k, t in self.module.state_dict().items() if not isinstance(t, Tensor)]
-        if odd:
-            raise TypeError(f"the model's state has {odd[0]}, which is no tensor; a checkpoint holds only tensors")
+        others = [k for k, t in self.module.state_dict().items() if not isinstance(t, Tensor)]
+        if others:
+            raise TypeError(f"the model's state has {others[0]}, which is no tensor; a checkpoint holds only tensors")
         self.sums = Sums(next(self.module.parameters()).device)
         self.start_epoch()
 
@@ -178,8 +178,8 @@ class TrainState:
         """Restore what `weights` and `state_dict` returned."""
         own = self._own
         if weights.keys() != own.keys():
-            odd = sorted(weights.keys() ^ own.keys())
-            raise ValueError(f"the checkpoint is of another model: {', '.join(odd[:3])} is in one of them only")
+            unmatched = sorted(weights.keys() ^ own.keys())
+            raise ValueError(f"the checkpoint is of another model: {', '.join(unmatched[:3])} is in one of them only")
         for k, t in own.items():
             if weights[k].shape != t.shape:
                 raise ValueError(
