@@ -81,11 +81,10 @@ def under_corruptions(model: nn.Module, test: Dataset, task: Task, config: Confi
     corrupted = corrupted_test(config, test)
     if corrupted is None:
         return {}
-    accuracies: dict[str, list[float]] = {}
-    for name in corrupted.names:
-        for severity in config.severities:
-            scores = evaluated(model, corrupted.rows(name, severity), task, config, workers)
-            accuracies.setdefault(name, []).append(scores["accuracy"])
+    accuracies = {
+        name: [evaluated(model, corrupted.rows(name, s), task, config, workers)["accuracy"] for s in config.severities]
+        for name in corrupted.names
+    }
     every = [a for row in accuracies.values() for a in row]
     mean = sum(every) / len(every)
     return {"corrupted_accuracy": mean, "corrupted_source": corrupted.source, "corrupted": accuracies}
