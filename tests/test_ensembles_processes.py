@@ -21,6 +21,7 @@ import pytest
 from filelock import FileLock, Timeout
 from training_runs import assert_same_end, config
 
+import steppe
 from steppe.ensembles import Ensemble, Trained, open_ensemble, train_ensemble
 from steppe.ensembles import train as ensemble_training
 from steppe.training import Config, Stopped
@@ -147,9 +148,11 @@ def test_processes_end_with_the_one_that_started_them(straight: Trained, folder:
     )
     script = folder.with_suffix(".py")
     script.write_text(code)
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    paths = [Path(__file__).parent, Path(steppe.__file__).parents[1]]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     with subprocess.Popen([sys.executable, str(script)], env=env) as first:
         once_training(folder / "member-0", lambda _: first.kill()).join()
+    assert first.returncode == -signal.SIGKILL  # and not an error of its own
     assert_free(folder)
     assert not open_ensemble_finished(folder)
     assert_same_members(train_ensemble(settings(folder), Ensemble(**SETTINGS)), straight)
