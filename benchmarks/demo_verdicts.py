@@ -25,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from steppe._util.export import json_safe
+from steppe._util.formats import json_safe
 from steppe.studies.plan import Study, digits
 from steppe.studies.protocol import Show
 from steppe.studies.result import admitted, findings_of, of_plan, study_result

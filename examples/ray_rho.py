@@ -5,7 +5,7 @@ import tempfile
 import ray
 
 from steppe.training import Config, open_run, train
-from steppe.training.records import TIMINGS
+from steppe.training.evaluate import TIMINGS
 
 folder = tempfile.mkdtemp()
 radii = [0.05, 0.2, 0.8]

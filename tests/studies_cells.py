@@ -15,7 +15,7 @@ from steppe.studies.cell import Outcome, Task
 from steppe.studies.engines import Serial
 from steppe.studies.plan import Study
 from steppe.studies.store import Store
-from steppe.training.records import TIMINGS
+from steppe.training.evaluate import TIMINGS
 from steppe.training.stopping import StopRequest
 
 BASE: dict[str, Any] = {

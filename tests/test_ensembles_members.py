@@ -26,7 +26,8 @@ from steppe.core.draw import permutation
 from steppe.ensembles import STRATEGIES, Ensemble, Trained, members_of, open_ensemble, sharp_sets, train_ensemble
 from steppe.ensembles.members import _about
 from steppe.training import Config, Stopped, loop, open_run, train
-from steppe.training.problem import data_of, model_of, task_of
+from steppe.training.model import model_of
+from steppe.training.problem import data_of, task_of
 
 PLAIN = "training_runs:plain"  # without BatchNorm and dropout
 

@@ -10,16 +10,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from filelock import FileLock, Timeout
 from training_runs import assert_same_end, config
 
+import steppe
 from steppe.ensembles import Ensemble, Trained, open_ensemble, train_ensemble
 from steppe.ensembles import train as ensemble_training
 from steppe.training import Config, Stopped
@@ -92,36 +94,18 @@ def test_a_process_that_is_killed_costs_only_its_members_unfinished_part(straigh
     assert second[1]["at"] != "epoch 1, step 0"
 
 
-class Scripted:
-    """A worker without a process, which answers as it was told to, or dies."""
+def scripted(answers: list[str | None]) -> Any:
+    """Starts no process: sends the next answer, or nothing, as a process that dies."""
 
-    answers: ClassVar[list[str | None]] = []  # None: it dies
+    def start(settings: Config, until: int | None, threads: int) -> Any:
+        pipe, child_pipe = Pipe(duplex=False)
+        answer = answers.pop(0)
+        if answer is not None:
+            child_pipe.send(answer)
+        child_pipe.close()
+        return pipe, SimpleNamespace(exitcode=-9, kill=lambda: None, terminate=lambda: None, join=lambda: None)
 
-    def __init__(self, threads: int):
-        self.pipe, self._there = Pipe()
-        self.process = SimpleNamespace(exitcode=-9, kill=lambda: None, terminate=lambda: None)
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            try:
-                self._there.recv()
-            except EOFError:
-                return
-            said = self.answers.pop(0)
-            if said is None:
-                self._there.close()
-                return
-            self._there.send({"error": said})
-
-    def result(self) -> Any:
-        try:
-            return self.pipe.recv()
-        except EOFError:
-            return None
-
-    def dismiss(self) -> None:
-        self.pipe.close()
+    return start
 
 
 @pytest.mark.parametrize(
@@ -136,17 +120,12 @@ class Scripted:
 def test_members_are_restarted_and_errors_raised_at_the_end(
     answers: list[str | None], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ensemble_training, "Worker", Scripted)
-    monkeypatch.setattr(Scripted, "answers", list(answers))
+    monkeypatch.setattr(ensemble_training, "_start", scripted(answers := list(answers)))
     ensemble = Ensemble(members=2, how="processes", processes=1)
-    with ensemble_training.in_processes(ensemble, None) as reach:
-        configs = [settings(tmp_path / f"member-{i}") for i in range(2)]
-        if said is None:
-            reach(configs, None)
-        else:
-            with pytest.raises(RuntimeError, match=said):
-                reach(configs, None)
-    assert not Scripted.answers
+    configs = [settings(tmp_path / f"member-{i}") for i in range(2)]
+    with pytest.raises(RuntimeError, match=said) if said else nullcontext():
+        ensemble_training._in_processes(configs, None, ensemble, None)
+    assert not answers
 
 
 def test_a_signal_stops_all_and_the_same_call_goes_on(straight: Trained, folder: Path) -> None:
@@ -169,9 +148,11 @@ def test_processes_end_with_the_one_that_started_them(straight: Trained, folder:
     )
     script = folder.with_suffix(".py")
     script.write_text(code)
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    paths = [Path(__file__).parent, Path(steppe.__file__).parents[1]]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     with subprocess.Popen([sys.executable, str(script)], env=env) as first:
         once_training(folder / "member-0", lambda _: first.kill()).join()
+    assert first.returncode == -signal.SIGKILL  # and not an error of its own
     assert_free(folder)
     assert not open_ensemble_finished(folder)
     assert_same_members(train_ensemble(settings(folder), Ensemble(**SETTINGS)), straight)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steppe.ensembles import sharp_sets
-from steppe.training.exchange import Exchange
+from steppe.training.schedule import Exchange
 
 NAMED = ("sharpest", "flattest")
 RESTS = ("normal", "own-share", "other-shares")
@@ -124,7 +124,7 @@ def test_a_schedule_says_which_exchange_an_epoch_follows(first: int, every: int 
     moments = [e for e in range(epochs) if e == first or (every and e > first and (e - first) % every == 0)]
     assert schedule.epochs(epochs) == moments
     for epoch in range(epochs):
-        assert schedule.holding(epoch) == max((m for m in moments if m <= epoch), default=None)
+        assert schedule.last_before(epoch) == max((m for m in moments if m <= epoch), default=None)
 
 
 @pytest.mark.parametrize("text", [None, "rows.npy", "exchanged", "exchanged@", "exchanged@3+", "exchanged@3.npy"])

@@ -26,7 +26,7 @@ from steppe.measures.slices import empty_slice
 from steppe.studies import Store
 from steppe.studies.schema import insert
 from steppe.training import open_run, train
-from steppe.training.checkpoint import WEIGHTS, committed, state_in
+from steppe.training.checkpoint import WEIGHTS, read_header, read_state
 
 # checkpoints that inflate
 
@@ -191,7 +191,7 @@ def relabelled(path: Path, **changed: Callable[[str], str]) -> None:
 
 @pytest.mark.parametrize("deep", [DEEP, STEEP], ids=["deep", "steep"])
 def test_json_of_runs(run: Path, deep: str) -> None:
-    done = committed(run)
+    done = read_header(run)
     assert done is not None
     records = run / "metrics.jsonl"
     whole = records.read_bytes()
@@ -201,9 +201,9 @@ def test_json_of_runs(run: Path, deep: str) -> None:
     refused(lambda: open_run(run), "metrics.jsonl")
     records.write_bytes(whole)
     relabelled(run / done.state, tree=lambda _: deep)
-    refused(lambda: state_in(run, done), "state-")
+    refused(lambda: read_state(run, done), "state-")
     relabelled(run / done.state, steppe=lambda _: deep)
-    refused(lambda: state_in(run, done), "state-")
+    refused(lambda: read_state(run, done), "state-")
     relabelled(run / WEIGHTS, steppe=lambda text: text.replace('"finished"', f'"more": {deep}, "finished"'))
     refused(lambda: open_run(run), WEIGHTS)
 

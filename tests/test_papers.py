@@ -27,7 +27,7 @@ from recipe_table import recipe_table, written_table
 from studies_cells import BASE
 from tiers import slow_unless
 
-from steppe._util.offline import plotly_source
+from steppe._util.pages import plotly_source
 from steppe.cli import main
 from steppe.papers.recipe import BUDGETS, Recipe, names, recipe
 from steppe.papers.records import read_records

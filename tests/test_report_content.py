@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from pages import HOSTILE, MEASURES, Cell, cells, estimate, study
 
-from steppe._util.export import json_safe
-from steppe._util.offline import embedded, plotly_source
+from steppe._util.formats import json_safe
+from steppe._util.pages import embedded, plotly_source
 from steppe.studies.correlate import effects, findings
 from steppe.studies.report import content, html, write
 from steppe.studies.report.contents import definition

@@ -13,7 +13,7 @@ from pages import MEASURES, chart, study, wait_until, written
 from scipy.stats import linregress
 from scipy.stats import t as t_distribution
 
-from steppe._util.colours import BLUE
+from steppe._util.pages import BLUE
 from steppe.ensembles.summary import Report
 from steppe.ensembles.tradeoff import ROWS, figure, slope_interval, slopes, write_page
 from steppe.measures.estimate import Estimate

@@ -19,7 +19,7 @@ from scipy.stats import kendalltau
 from studies_cells import BASE, Counting, contents, tiny
 from torch.nn.functional import cross_entropy
 
-from steppe._util.export import json_safe
+from steppe._util.formats import json_safe
 from steppe.studies.cell import cells
 from steppe.studies.engines import Serial
 from steppe.studies.plan import Rule, Study

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from tiers import slow_unless
 
-from steppe._util.export import json_safe
+from steppe._util.formats import json_safe
 from steppe.studies import Measured, Run, Table, export_findings
 from steppe.studies.correlate import Comparison, Finding, findings
 from steppe.studies.statistics import sentences

@@ -23,7 +23,7 @@ from steppe.training.checkpoint import PREVIOUS, WEIGHTS
 HOLD = """
 import sys, time
 from pathlib import Path
-from steppe.training.folder import claimed
+from steppe.training.runs import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -123,19 +123,19 @@ def test_averages_are_read_while_training_writes_others(tmp_path: Path, monkeypa
     """A checkpoint is looked at, and by the time that its state is wanted two others have come."""
     settings = config(tmp_path, epochs=4, ema=0.9)
     train(settings, until=1)
-    look, looks = checkpoint.committed, 0
+    look, looks = checkpoint.read_header, 0
 
     def slow(folder: Path, name: str = WEIGHTS) -> Any:
         nonlocal looks
         found, looks = look(folder, name), looks + 1
         if looks == 1:
             with monkeypatch.context() as patch:
-                patch.setattr(checkpoint, "committed", look)
+                patch.setattr(checkpoint, "read_header", look)
                 train(settings)
         return found
 
     run = open_run(tmp_path)
-    monkeypatch.setattr(checkpoint, "committed", slow)
+    monkeypatch.setattr(checkpoint, "read_header", slow)
     found = run.weights("ema")
     monkeypatch.undo()
     assert looks > 1
@@ -188,10 +188,10 @@ def test_weights_of_another_shape_are_not_spread(tmp_path: Path, monkeypatch: py
     """copy_ would take one number for all of a row."""
     settings = config(tmp_path, model="training_runs:plain")
     train(settings, until=1)
-    done = checkpoint.loaded(tmp_path)
+    done = checkpoint.load(tmp_path)
     assert done is not None
     weights = {k: t[:1] if k == "1.bias" else t for k, t in done.weights.items()}
-    monkeypatch.setattr(checkpoint, "weights_in", lambda *_: weights)
+    monkeypatch.setattr(checkpoint, "read_weights", lambda *_: weights)
     with pytest.raises(ValueError, match=r"1.bias has the shape \(1,\) in the checkpoint and \(8,\) in the model"):
         train(settings)
 

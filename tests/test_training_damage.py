@@ -18,7 +18,7 @@ from training_runs import assert_same_end, config
 
 from steppe._util.checkpoints import read_checkpoint
 from steppe.training import Run, open_run, train
-from steppe.training.checkpoint import PREVIOUS, WEIGHTS, loaded
+from steppe.training.checkpoint import PREVIOUS, WEIGHTS, load
 from steppe.training.schedule import Position
 
 FLIPS = 60  # of random bits in each file
@@ -37,7 +37,7 @@ ABOUT = ("config", "data", "rows", "task", "parameters", "steps", "steps_per_epo
 def read(path: Path) -> dict[str, Any]:
     """Everything that a folder says, in values that compare bitwise."""
     run = open_run(path)
-    previous = loaded(path, PREVIOUS)
+    previous = load(path, PREVIOUS)
     about = {k: v for k, v in run.about.items() if k in ABOUT}  # a digest under another name is none, and does no harm
     said = {"about": about, "config": asdict(run.config), "records": run.records, "finished": run.finished}
     said |= {"position": run.position, "previous": previous and (previous.about, str(previous.state))}
@@ -175,7 +175,7 @@ def contents(path: Path) -> dict[str, bytes]:
 def test_a_checkpoint_keeps_the_one_before_it_and_no_more(whole: Run) -> None:
     names = {p.name for p in whole.path.glob("*.safetensors")}
     assert names == {WEIGHTS, PREVIOUS, "state-4-0.safetensors", "state-3-0.safetensors"}
-    last, previous = loaded(whole.path), loaded(whole.path, PREVIOUS)
+    last, previous = load(whole.path), load(whole.path, PREVIOUS)
     assert last is not None
     assert previous is not None
     assert (last.about.position, previous.about.position) == (Position(4), Position(3))

@@ -23,19 +23,22 @@ from training_stops import crashed, stopped
 
 import steppe
 from steppe._util import files
-from steppe.training import Config, checkpoint, folder, open_run, records, train
+from steppe.training import Config, checkpoint, open_run, train
 from steppe.training.checkpoint import (
     PREVIOUS,
     WEIGHTS,
-    Kept,
+    RecordsPrefix,
+    append_record,
     commit,
-    committed,
-    packed,
-    state_in,
-    unpacked,
-    weights_in,
+    pack,
+    read_header,
+    read_records,
+    read_state,
+    read_weights,
+    unpack,
 )
-from steppe.training.records import numbers
+from steppe.training.loggers import numbers
+from steppe.training.runs import claimed
 from steppe.training.schedule import Course, Position
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
@@ -66,23 +69,23 @@ def same(a: Any, b: Any) -> bool:
 
 @given(trees)
 def test_what_is_packed_comes_back(tree: Any) -> None:
-    assert same(unpacked(*packed(tree)), tree)
+    assert same(unpack(*pack(tree)), tree)
 
 
 def test_memory_order_and_numbers_that_json_has_not_come_back() -> None:
     images = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
     tree = {"x": images, "inf": math.inf, "small": 5e-324}
-    back = unpacked(*packed(tree))
+    back = unpack(*pack(tree))
     assert back["x"].is_contiguous(memory_format=torch.channels_last)
     assert same(back, tree)
-    assert math.isnan(unpacked(*packed(math.nan)))
+    assert math.isnan(unpack(*pack(math.nan)))
 
 
 def test_a_thing_that_cannot_be_kept_is_named() -> None:
     with pytest.raises(TypeError, match=r"/a/0 is a object"):
-        packed({"a": [object()]})
+        pack({"a": [object()]})
     with pytest.raises(TypeError, match="key of type float"):
-        packed({0.5: 1})
+        pack({0.5: 1})
 
 
 def test_a_file_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +149,7 @@ SECOND = Position(1, 2)
 
 
 def committed_once(path: Path, position: Position = SECOND, **state: Any) -> None:
-    commit(path, {"w": torch.arange(3.0)}, state, position, Kept(), finished=False)
+    commit(path, {"w": torch.arange(3.0)}, state, position, RecordsPrefix(), finished=False)
 
 
 def test_a_commit_is_read_back_and_clears_all_but_the_one_before_it(tmp_path: Path) -> None:
@@ -155,11 +158,11 @@ def test_a_commit_is_read_back_and_clears_all_but_the_one_before_it(tmp_path: Pa
     (tmp_path / "state-9-9.safetensors").write_bytes(b"of an interrupted commit")
     (tmp_path / "x.tmp").write_bytes(b"of an interrupted write")
     committed_once(tmp_path, Position(1, 2), lr=0.1)
-    about = committed(tmp_path)
+    about = read_header(tmp_path)
     assert about is not None
     assert about.position == Position(1, 2)
-    assert state_in(tmp_path, about) == {"lr": 0.1}
-    assert torch.equal(weights_in(tmp_path)["w"], torch.arange(3.0))
+    assert read_state(tmp_path, about) == {"lr": 0.1}
+    assert torch.equal(read_weights(tmp_path)["w"], torch.arange(3.0))
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         WEIGHTS, PREVIOUS, "state-0-1.safetensors", "state-1-2.safetensors",
     ]  # fmt: skip
@@ -167,19 +170,19 @@ def test_a_commit_is_read_back_and_clears_all_but_the_one_before_it(tmp_path: Pa
 
 def test_tied_weights_are_kept(tmp_path: Path) -> None:
     w = torch.rand(2)
-    commit(tmp_path, {"a": w, "b": w, "c": w[:1]}, {"a": w, "b": w}, Position(), Kept(), False)
-    assert weights_in(tmp_path).keys() == {"a", "b", "c"}
+    commit(tmp_path, {"a": w, "b": w, "c": w[:1]}, {"a": w, "b": w}, Position(), RecordsPrefix(), False)
+    assert read_weights(tmp_path).keys() == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 7, b"\xff" * 64])
 @pytest.mark.parametrize("name", [WEIGHTS, "state-1-2.safetensors"])
 def test_damage_is_named(damage: bytes, name: str, tmp_path: Path) -> None:
     committed_once(tmp_path)
-    about = committed(tmp_path)
+    about = read_header(tmp_path)
     assert about is not None
     (tmp_path / name).write_bytes(damage)
     with pytest.raises(ValueError, match=f"{name} is no checkpoint"):
-        committed(tmp_path) if name == WEIGHTS else state_in(tmp_path, about)
+        read_header(tmp_path) if name == WEIGHTS else read_state(tmp_path, about)
 
 
 def test_a_state_of_another_commit_is_not_taken(tmp_path: Path) -> None:
@@ -187,20 +190,20 @@ def test_a_state_of_another_commit_is_not_taken(tmp_path: Path) -> None:
     other = (tmp_path / "state-1-1.safetensors").read_bytes()
     committed_once(tmp_path, Position(1, 2))
     (tmp_path / "state-1-2.safetensors").write_bytes(other)
-    about = committed(tmp_path)
+    about = read_header(tmp_path)
     assert about is not None
     with pytest.raises(ValueError, match="another checkpoint"):
-        state_in(tmp_path, about)
+        read_state(tmp_path, about)
     (tmp_path / "state-1-2.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="state-1-2"):
-        state_in(tmp_path, about)
+        read_state(tmp_path, about)
 
 
 def test_a_checkpoint_that_points_out_of_its_folder_is_refused(tmp_path: Path) -> None:
     said = {"format": 1, "position": {"epoch": 0, "step": 0}, "state": "../x", "records": 0, "finished": False}
     save_file({"w": torch.ones(1)}, tmp_path / WEIGHTS, {"steppe": json.dumps(said)})
     with pytest.raises(ValueError, match="outside its folder"):
-        committed(tmp_path)
+        read_header(tmp_path)
 
 
 def test_nothing_is_pickled(tmp_path: Path) -> None:
@@ -217,9 +220,9 @@ def test_nothing_is_pickled(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
-    kept = records.write(tmp_path, {"a": math.nan, "b": [math.inf, 1.5], "c": {"d": 0.1}}, Kept())
+    kept = append_record(tmp_path, {"a": math.nan, "b": [math.inf, 1.5], "c": {"d": 0.1}}, RecordsPrefix())
     files.append(tmp_path / checkpoint.RECORDS, b'{"half')
-    assert records.read(tmp_path, kept) == [{"a": None, "b": [None, 1.5], "c": {"d": 0.1}}]
+    assert read_records(tmp_path, kept) == [{"a": None, "b": [None, 1.5], "c": {"d": 0.1}}]
 
 
 def test_numbers_of_a_record_by_path() -> None:
@@ -297,7 +300,7 @@ def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from steppe.training.folder import claimed
+from steppe.training.runs import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -316,7 +319,7 @@ def test_a_second_process_is_refused_while_the_first_holds_the_folder(tmp_path: 
 
 
 def test_two_runs_at_once_in_one_process(tmp_path: Path) -> None:
-    with folder.claimed(tmp_path), pytest.raises(RuntimeError, match=f"process {os.getpid()}"):
+    with claimed(tmp_path), pytest.raises(RuntimeError, match=f"process {os.getpid()}"):
         train(config(tmp_path))
 
 

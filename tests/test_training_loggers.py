@@ -24,8 +24,7 @@ from training_stops import crashed, stopped
 
 import steppe
 from steppe.training import Run, open_run, train
-from steppe.training.loggers import LOGGERS
-from steppe.training.records import numbers
+from steppe.training.loggers import LOGGERS, numbers
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of the other packages

@@ -21,7 +21,8 @@ from steppe.data.feed import Feed
 from steppe.optim.step import Pass
 from steppe.training import Config, Run, loop, open_run, train
 from steppe.training.batches import BatchSource
-from steppe.training.problem import data_of, model_of, task_of
+from steppe.training.model import model_of
+from steppe.training.problem import data_of, task_of
 
 STEPS = 10
 

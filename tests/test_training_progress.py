@@ -16,9 +16,9 @@ from rich.progress import Progress, TextColumn
 from training_runs import config
 
 from steppe.training import progress, train
-from steppe.training.losses import Sums
 from steppe.training.progress import Bars, summary
 from steppe.training.schedule import Course, Position
+from steppe.training.train_state import Sums
 
 
 def test_a_log_has_a_line_an_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

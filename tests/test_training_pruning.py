@@ -17,7 +17,8 @@ from steppe.core.draw import permutation
 from steppe.ensembles import Ensemble, train_ensemble
 from steppe.measures import Objective, Trace, fisher_traces
 from steppe.training import Config, Run, train
-from steppe.training.problem import data_of, model_of, task_of
+from steppe.training.model import model_of
+from steppe.training.problem import data_of, task_of
 
 SPARSE: dict[str, Any] = {"prune": 0.6, "prune_at": 0.4}
 PLAIN: dict[str, Any] = {"model": "training_runs:plain", "schedule": "constant", **SPARSE}

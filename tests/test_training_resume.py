@@ -23,7 +23,7 @@ from training_stops import crashed, stopped
 import steppe
 from steppe._util import files
 from steppe.training import Run, loop, open_run, train
-from steppe.training.checkpoint import WEIGHTS, committed
+from steppe.training.checkpoint import WEIGHTS, read_header
 from steppe.training.schedule import Position
 
 STEPS = 10  # two epochs of five
@@ -82,7 +82,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_crash_in_any_step(step: int, every: float, whole: Run, tmp_path: Path) -> None:
     settings = replace(whole.config, out=str(tmp_path), checkpoint_every=every)
     crashed(settings, step)
-    done = committed(tmp_path)
+    done = read_header(tmp_path)
     reached = done.position.epoch * 5 + done.position.step if done is not None else 0
     assert reached == (step if every == 0 else step // 5 * 5)  # what is kept is what was asked for
     assert_same_end(train(settings), whole)

@@ -23,7 +23,8 @@ from steppe.studies.cell import key_of
 from steppe.studies.grid import plain as plain_values
 from steppe.training import Config, Run, train
 from steppe.training.loop import Training
-from steppe.training.problem import channels_last, data_of, model_of, task_of
+from steppe.training.model import channels_last, model_of
+from steppe.training.problem import data_of, task_of
 
 STILL = {"lr": 0.0, "model": "training_runs:plain", "method": "none", "epochs": 1}
 HEAD = ["3.bias", "3.weight"]
@@ -348,7 +349,7 @@ def test_the_format_of_the_weights_and_of_their_momentum(chosen: bool | None, tm
 )
 def test_when_weights_are_channels_last(device: str, changes: dict[str, Any], expected: bool) -> None:
     settings = Config(**{**IMAGES, **changes})
-    assert channels_last(settings, task_of(data_of(settings)), torch.device(device)) is expected
+    assert channels_last(settings, task_of(data_of(settings)).shape, torch.device(device)) is expected
 
 
 def test_reference_models_compute_the_same_in_both_formats() -> None:

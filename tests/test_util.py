@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from steppe._util.checkpoints import without_prefix
-from steppe._util.export import json_safe
+from steppe._util.formats import json_safe
 from steppe._util.numbers import number, with_error
 
 

@@ -20,7 +20,8 @@ import torch._dynamo  # the first step of any optimizer imports it, in two secon
 
 from steppe._util import files
 from steppe.training import Config, train
-from steppe.training.problem import data_of, model_of  # and all that they import: no child has to
+from steppe.training.model import model_of
+from steppe.training.problem import data_of  # and all that they import: no child has to
 
 CALLS = ("open", "write", "fsync", "link", "replace", "unlink", "ftruncate")
 

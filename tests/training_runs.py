@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from steppe.training import Config, Run
-from steppe.training.records import TIMINGS
+from steppe.training.evaluate import TIMINGS
 
 
 def small(shape: tuple[int, ...], outputs: int, width: int = 8) -> nn.Module:

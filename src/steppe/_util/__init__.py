@@ -1,1 +1,1 @@
-"""Helpers that several packages share."""
+"""Helpers that several packages share: files, formats, terminal, pages, error messages."""

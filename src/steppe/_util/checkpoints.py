@@ -67,14 +67,8 @@ def load_plain(path: Path, allowed: Sequence[Any] = ()) -> Any:
             f"{path} holds more than weights, or is damaged, and what else is in it could run code: it was not opened. "
             "Where you trust it, save the weights alone: torch.save(model.state_dict(), ...), or as .safetensors"
         ) from error
-    except ZipError as error:
-        raise ValueError(f"{path} {error}") from error
     except Exception as error:  # bytes that are no checkpoint raise errors of any type
-        raise ValueError(f"{path} is no checkpoint as torch.save writes it, or is damaged: {error!r:.200}") from error
-
-
-class ZipError(ValueError):
-    """The zip file has records that torch.save does not write."""
+        raise ValueError(f"{path} is no checkpoint as torch.save writes it, or is damaged: {error!r:.300}") from error
 
 
 def _stored(path: Path) -> Path | BytesIO:
@@ -91,12 +85,12 @@ def _stored(path: Path) -> Path | BytesIO:
         records = source.infolist()
         declared = sum(record.file_size for record in records)
         if declared > size:
-            raise ZipError(f"has {size:,} bytes and declares {declared:,} bytes: its records inflate or overlap")
+            raise ValueError(f"it has {size:,} bytes and declares {declared:,} bytes: its records inflate or overlap")
         if len({record.filename for record in records}) < len(records):
-            raise ZipError("holds two records of one name, and torch.save writes no such files")
+            raise ValueError("it holds two records of one name, and torch.save writes no such files")
         for record in records:
             if record.compress_type != ZIP_STORED:
-                raise ZipError(f"holds {record.filename!r} compressed, and torch.save writes no such files")
+                raise ValueError(f"it holds {record.filename!r} compressed, and torch.save writes no such files")
             plain.writestr(record.filename, source.read(record))
     copy.seek(0)
     return copy
@@ -139,18 +133,11 @@ def _unwrapped(loaded: Any, path: Path) -> dict[str, Tensor]:
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
     """Load a state dict into a model, whatever prefix its names have; raise ValueError if it does not fit."""
-    state = without_prefix(state, model.state_dict().keys())
     try:
-        tensors = matched(model, state)
+        tensors = matched(model, without_prefix(state, model.state_dict().keys()))
     except ValueError as error:
-        own = list(model.state_dict())
-        missing = [name for name in own if name not in state]
-        unexpected = [name for name in state if name not in own]
-        near = [(s, get_close_matches(s, missing, n=1, cutoff=0.4)) for s in unexpected]
-        pairs = [f"{s!r} may be {m[0]!r}" for s, m in near if m][:PAIRS]
-        hint = f" ({'; '.join(pairs)}.)" if pairs else ""
         raise ValueError(
-            f"{path}: {error}.{hint} Name the model with --model, and its options with --model-options"
+            f"{path}: {error}. Name the model with --model, and its options with --model-options"
         ) from error
     model.load_state_dict(tensors, strict=False)  # matched() has checked the names; extra state has no tensors
 
@@ -202,8 +189,10 @@ def matched(model: nn.Module, state: State) -> dict[str, Tensor]:
     }
     if any(faults.values()):
         problems = "; ".join(f"{fault}: {_listed(names)}" for fault, names in faults.items() if names)
+        near = [(name, get_close_matches(name, faults["missing"], n=1, cutoff=0.4)) for name in faults["unexpected"]]
+        pairs = "; ".join([f"{name!r} may be {match[0]!r}" for name, match in near if match][:PAIRS])
         inner = [name for name, value in state.items() if isinstance(value, Mapping)]
-        hint = f". Did you mean the state dict under {inner[0]!r}?" if inner else ""
+        hint = f". Did you mean the state dict under {inner[0]!r}?" if inner else f" ({pairs})" if pairs else ""
         raise ValueError(f"the state dict does not fit the model: {problems}{hint}")
     return {name: tensors[id(t)] for name, t in own.items()}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import files
-from .untrusted import yaml_in
+from .formats import yaml_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,10 +21,6 @@ DIGESTS, DIGEST = "digests", "digest"
 """Entries in the metadata of a safetensors file: of each tensor by its name, and of all other entries."""
 TAIL = re.compile(rb"\n[0-9a-f]{32}")  # after the array in a .npy file, where other readers ignore it
 TAIL_LENGTH = 33  # in bytes
-
-
-class ChangedError(ValueError):
-    """A YAML file whose content does not match its digest."""
 
 
 def digest(parts: Iterable[str | bytes | memoryview]) -> str:
@@ -38,13 +34,13 @@ def digest(parts: Iterable[str | bytes | memoryview]) -> str:
 def with_digests(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata of a safetensors file of these tensors, with digests of both."""
     entries = {**metadata, DIGESTS: json.dumps({name: _of_tensor(t) for name, t in tensors.items()})}
-    return {**entries, DIGEST: _of_entries(entries)}
+    return {**entries, DIGEST: _of_mapping(entries)}
 
 
 def refuse_changed_metadata(metadata: Mapping[str, str]) -> None:
     """Raise ValueError unless the metadata are those that `with_digests` returned."""
     entries = {k: v for k, v in metadata.items() if k != DIGEST}
-    if DIGESTS not in entries or metadata.get(DIGEST) != _of_entries(entries):
+    if DIGESTS not in entries or metadata.get(DIGEST) != _of_mapping(entries):
         raise ValueError("its metadata do not match their digest")
 
 
@@ -107,30 +103,24 @@ def read_yaml(file: Path, what: str, check: Callable[[dict[str, Any]], object]) 
 
     Raises
     ------
-    ChangedError
-        If the digest does not match.
     ValueError
-        If the file is not YAML, or `check` raises.
+        If the file is not YAML, its digest does not match, or `check` raises.
 
     """
     try:
         content: dict[str, Any] = yaml_in(file)
         stored = content.pop(DIGEST, None)
-        if stored is not None and stored != _of_mapping(content):
-            raise ChangedError(
-                f"{file} is damaged, or was changed: its digest does not match its content. Restore it from a copy. If "
-                f"you changed it on purpose, delete its line `{DIGEST}: ...`"
-            )
-        check(content)
-    except ChangedError:
-        raise
+        changed = stored is not None and stored != _of_mapping(content)
+        if not changed:
+            check(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} does not describe {what}: {error!r}. Restore it, or use another folder") from error
+    if changed:
+        raise ValueError(
+            f"{file} is damaged, or was changed: its digest does not match its content. Restore it from a copy. If "
+            f"you changed it on purpose, delete its line `{DIGEST}: ...`"
+        )
     return content
-
-
-def _of_entries(entries: Mapping[str, str]) -> str:
-    return digest([json.dumps(dict(sorted(entries.items())))])
 
 
 def _of_mapping(content: Mapping[str, Any]) -> str:

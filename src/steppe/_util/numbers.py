@@ -1,8 +1,13 @@
-"""Numbers as text, with the same digits in the terminal and on the page (words.js has the same two functions)."""
+"""Numbers as text, with the same digits in the terminal and on the page (words.js has the same two functions); NaN."""
 
 from __future__ import annotations
 
-from math import floor, isfinite, log10
+from dataclasses import fields
+from math import floor, isfinite, isnan, log10
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 LARGE, SMALL = 1e6, 1e-4  # from here on, and below, with an exponent
 ENOUGH = 6  # significant digits of a value whose error is smaller than the last of them
@@ -60,3 +65,12 @@ def with_error(value: float, error: float) -> str:
 def _exponent(value: float) -> int:
     """The power of ten of a number that is rounded to two digits."""
     return int(f"{value:.1e}".partition("e")[2])
+
+
+def compared(value: DataclassInstance) -> tuple[Any, ...]:
+    """Return the fields by which a dataclass is compared, where nan equals nan.
+
+    Dataclasses compare tuples of fields, in which the same nan equals itself, up to Python 3.12 only.
+    """
+    values = (getattr(value, f.name) for f in fields(value) if f.compare)
+    return tuple("nan" if isinstance(x, float) and isnan(x) else x for x in values)

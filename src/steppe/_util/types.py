@@ -6,7 +6,10 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 WORDS: Mapping[Any, str] = {
     int: "a whole number",
@@ -30,17 +33,25 @@ def choices(kind: Any) -> tuple[str, ...]:
     return next((get_args(t) for t in alternatives(kind) if get_origin(t) is Literal), ())
 
 
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def refuse_wrong_types(settings: DataclassInstance) -> None:
+    """Raise ValueError with the first field of a dataclass whose value does not have its type."""
+    for name, kind in _hints(type(settings)).items():
+        if not fits(value := getattr(settings, name), kind):
+            raise ValueError(f"{name} is {value!r}, and has to be {words(kind)}")
+
+
 def words(kind: Any) -> str:
     """Return the values of a type in words, such as `a number or null (None)`."""
-    texts = []
-    for one in alternatives(kind):
-        shape = get_origin(one) or one
-        texts.append(f"one of {', '.join(get_args(one))}" if shape is Literal else _word(shape))
-    return " or ".join(texts)
-
-
-def _word(shape: Any) -> str:
-    return WORDS.get(shape) or f"a {shape.__name__}"
+    shapes = [(get_origin(one) or one, one) for one in alternatives(kind)]
+    return " or ".join(
+        f"one of {', '.join(get_args(one))}" if shape is Literal else WORDS.get(shape) or f"a {shape.__name__}"
+        for shape, one in shapes
+    )
 
 
 def fits(value: Any, kind: Any) -> bool:

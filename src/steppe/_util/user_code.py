@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from .names import unknown
@@ -60,8 +59,16 @@ def imported(place: str, what: str) -> Any:
     module_name, _, path = place.partition(":")
     if not all(part.isidentifier() for part in f"{module_name}.{path}".split(".")):
         raise ValueError(f"a {what} of your own is written package.module:factory, and {place!r} is not of that form")
-    with working_folder_first():
-        target: Any = _module(module_name, place)
+    try:
+        with working_folder_first():
+            target: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module exists, and one that it imports does not: the message names that one
+        raise ValueError(
+            f"{place}: there is no module {error.name or module_name!r}, neither in {Path.cwd()} nor among the "
+            "installed packages. Start from the folder that holds it, or install it."
+        ) from error
     for name in path.split("."):
         if not hasattr(target, name):
             callables = [n for n in getattr(target, "__dict__", {}) if n[0] != "_" and callable(getattr(target, n))]
@@ -71,15 +78,3 @@ def imported(place: str, what: str) -> Any:
     if not callable(target):
         raise ValueError(f"{place} is a {type(target).__name__}: name a function or a class that makes a {what}")
     return target
-
-
-def _module(name: str, place: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(
-                f"{place}: there is no module {error.name or name!r}, neither in {Path.cwd()} nor among the installed "
-                "packages. Start from the folder that holds it, or install it."
-            ) from error
-        raise  # the module exists, and one that it imports does not: the message names that one

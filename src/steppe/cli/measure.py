@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._util.export import csv_text
+from .._util.formats import csv_text
 from ..training.config import Config
 from .options import command
 from .output import (
@@ -129,7 +129,7 @@ def measure(what: What, on: On) -> Output:
 
 def _configs(what: What, on: On) -> tuple[dict[str, Config], Measurements]:
     """Return the configurations of all subjects, read before the first measurement starts."""
-    from ..training.folder import is_empty
+    from ..training.runs import is_empty
 
     empty = [where for where in what.what if is_empty(Path(where))]
     if len(empty) == len(what.what):

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from .._util.extras import installed
+from .._util.formats import loader, refuse_yaml_within, yaml_in
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.types import alternatives, choices, words
-from .._util.untrusted import loader, refuse_yaml_within, yaml_in
 from .output import Output, UsageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._util.export import json_safe
+from .._util.formats import json_safe
 from .._util.terminal import cell, complain, console, say
 
 # exit codes: the command failed; wrong usage; stopped, rerun it to resume (EX_TEMPFAIL of sysexits.h); Ctrl-C

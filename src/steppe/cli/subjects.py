@@ -109,7 +109,8 @@ def config_of(where: str, on: On) -> Config:
 
 def subject(where: str, on: On) -> Subject:
     """Load a run or a checkpoint: the model with its weights, and the data."""
-    from ..training.problem import data_of, model_of, standard_of, task_of
+    from ..training.model import model_of
+    from ..training.problem import data_of, standard_of, task_of
     from ..training.runs import open_run
 
     config, path = config_of(where, on), Path(where)

@@ -37,7 +37,7 @@ def theory(which: Which) -> Output:
     steppe theory sharpbalance-figure-2 --sizes.matrices 10 --seed 1
 
     """
-    from .._util.progress import ticking
+    from .._util.terminal import ticking
     from ..theory.registry import NAMED, Settings, check_path, find, save
 
     if which.name is None:

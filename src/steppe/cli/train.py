@@ -60,10 +60,10 @@ def _dry(config: Config, parsed: Parsed) -> Output:
 
     from ..core.process_group import Workers
     from ..training.checkpoint import PREVIOUS, RECORDS, WEIGHTS
-    from ..training.folder import RUN, folder_of, read_run_yaml
     from ..training.loop import Training
     from ..training.problem import data_of, task_of
     from ..training.resume import resume_point
+    from ..training.runs import RUN, folder_of, read_run_yaml
     from .listings import passes
 
     path, splits = folder_of(config), data_of(config)

@@ -17,8 +17,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from .._util.progress import Tick, bar, style
-from .._util.terminal import say
+from .._util.terminal import Tick, bar, say, style
 from .catalogue import CATALOGUE, CORRUPTED, File, files
 from .dataset import MOST_BYTES, DataError
 

@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 from .._util.digests import read_array, read_yaml, save_array, save_yaml
 from .._util.names import unknown
 from ..measures.fisher import fisher_traces
-from ..training.config import Config
+from ..training.batches import rows_file
+from ..training.config import Config, Weights
 from ..training.distributed import device_of
 from ..training.evaluate import objective_of
-from ..training.exchange import Exchange, rows_file, scores_file
-from ..training.folder import FREE, changes, folder_of, plain
 from ..training.problem import data_of
-from ..training.runs import Run, open_run
-from ..training.schedule import Position
-from .strategies import End, Ensemble, Rest, Weights, strategy
+from ..training.runs import FREE, Run, changes, folder_of, open_run, plain
+from ..training.schedule import Exchange, Position
+from .strategies import End, Ensemble, Rest, strategy
 
 ABOUT = "ensemble.yaml"
 APART = 1000  # between the seeds of two ensembles: they share no member
@@ -70,11 +69,6 @@ class Trained:
         return strategy(self.ensemble.strategy).weights(self.runs[0].config)
 
 
-def folder(config: Config, ensemble: Ensemble) -> Path:
-    """Return the folder of an ensemble: `out`, or a name made from its settings."""
-    return folder_of(config, ensemble.strategy)
-
-
 def members_of(config: Config, ensemble: Ensemble) -> list[Config]:
     """Return the configurations of all members. All have the same data, and seeds of their own.
 
@@ -104,7 +98,7 @@ def members_of(config: Config, ensemble: Ensemble) -> list[Config]:
             seed=seeds[i],
             data_seed=data_seed,
             corruptions=[],  # evaluated once for the whole ensemble
-            out=str(folder(config, ensemble) / f"member-{i}"),
+            out=str(folder_of(config, ensemble.strategy) / f"member-{i}"),
             **chosen.changes(config, ensemble, i, epochs),
         )
         for i in range(ensemble.members)
@@ -117,9 +111,9 @@ def _epochs(config: Config) -> int:
     return -(-config.steps // (len(data_of(config).train) // config.batch_size))
 
 
-def keep(config: Config, ensemble: Ensemble) -> None:
+def save_settings(config: Config, ensemble: Ensemble) -> None:
     """Write ensemble.yaml; raise ValueError if the folder holds an ensemble with other settings."""
-    path = folder(config, ensemble)
+    path = folder_of(config, ensemble.strategy)
     now = {"ensemble": asdict(ensemble), "config": plain(config)}
     if (path / ABOUT).exists():
         then = _about(path)
@@ -189,7 +183,7 @@ def write_scores(config: Config, epoch: int) -> None:
     In evaluation mode, on rows without augmentation and with the labels trained on (Lu et al. 2024, section 4.3).
     """
     path = folder_of(config)
-    file = scores_file(path, epoch)
+    file = _scores_file(path, epoch)
     if file.exists():
         return
     start = perf_counter()
@@ -202,21 +196,23 @@ def write_scores(config: Config, epoch: int) -> None:
     device = device_of(config.device)
     objective = objective_of(run.model().to(device), run.task, run.data().train.to(device), None)
     traces = fisher_traces(objective).numpy()
-    save_yaml(_time_file(path, epoch), {"seconds": perf_counter() - start})
+    save_yaml(file.with_suffix(".yaml"), {"seconds": perf_counter() - start})
     save_array(file, traces)
 
 
 def exchange_seconds(trained: Trained) -> float | None:
     """Return the seconds that the scores of all members took; None without exchanges, and for older folders."""
-    files = [_time_file(run.path, epoch) for run in trained.runs for epoch in exchanges(run.config)]
+    files = [
+        _scores_file(run.path, epoch).with_suffix(".yaml") for run in trained.runs for epoch in exchanges(run.config)
+    ]
     if not files or not all(file.exists() for file in files):
         return None
     return sum(float(read_yaml(file, "a time", lambda content: float(content["seconds"]))["seconds"]) for file in files)
 
 
-def _time_file(folder: Path, epoch: int) -> Path:
-    """The file with the time that a member's scores took."""
-    return scores_file(folder, epoch).with_suffix(".yaml")
+def _scores_file(folder: Path, epoch: int) -> Path:
+    """Return the file with a member's score for every training row after an epoch; .yaml: with the time it took."""
+    return folder / f"scores-{epoch}.npy"
 
 
 def exchange(configs: Sequence[Config], ensemble: Ensemble, epoch: int) -> None:
@@ -224,7 +220,7 @@ def exchange(configs: Sequence[Config], ensemble: Ensemble, epoch: int) -> None:
     paths = [folder_of(c) for c in configs]
     if all(rows_file(p, epoch).exists() for p in paths):
         return
-    scores = np.stack([read_array(scores_file(p, epoch)) for p in paths])
+    scores = np.stack([read_array(_scores_file(p, epoch)) for p in paths])
     for path, flags in zip(paths, sharp_sets(scores, ensemble.share, ensemble.named, ensemble.rest), strict=True):
         save_array(rows_file(path, epoch), np.flatnonzero(flags))
 

@@ -4,51 +4,200 @@ Errors are jackknife errors: leave out each member in turn; the squared error is
 deviations of the results. It estimates how much another draw of as many members would change a number on the same
 rows. For a mean over members it is the standard error of the mean.
 
-`logits` have the shape (members, rows, classes), `targets` the shape (rows,).
+A diversity is the mean over pairs of different members of a matrix (members, members), whose diagonal is zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import nan
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..data.dataset import Dataset
-from ..data.feed import batches
 from ..measures.estimate import Estimate, Kind, NotFinite, summarise
-from ..training.evaluate import ROWS
-from ..training.problem import Task
-from .diversity import disagreement, divergence, logit_variance, variance
+
+By = Literal["logits", "probabilities"]
+BINS = 15  # Guo et al. 2017, section 5
 
 
-def member_error(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the error of a member, averaged over members.
+def disagreements(logits: Tensor) -> Tensor:
+    """Return the fraction of rows on which two members predict different classes, for every pair.
 
     Parameters
     ----------
     logits
         The members' logits, (members, rows, classes).
-    targets
-        The classes of the rows.
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0]], [[9.0, 0.0], [9.0, 0.0]]])  # they differ on the second row
+    >>> steppe.ensembles.disagreements(logits).tolist()
+    [[0.0, 0.5], [0.5, 0.0]]
 
     """
+    guesses = logits.argmax(-1)
+    return (guesses[:, None] != guesses[None]).double().mean(-1)
+
+
+def distances(logits: Tensor) -> Tensor:
+    """Return half the mean squared distance of two members' probabilities, for every pair.
+
+    Parameters
+    ----------
+    logits
+        The members' logits, (members, rows, classes).
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[[0.5, 0.5]], [[0.9, 0.1]]]).log()  # two members, one row: (0.4^2 + 0.4^2) / 2
+    >>> steppe.ensembles.distances(logits)
+    tensor([[0.0000, 0.1600],
+            [0.1600, 0.0000]], dtype=torch.float64)
+
+    """
+    return logit_distances(logits.double().softmax(-1))
+
+
+def logit_distances(logits: Tensor) -> Tensor:
+    """Return half the mean squared distance of two members' logits, for every pair.
+
+    Parameters
+    ----------
+    logits
+        The members' logits, (members, rows, classes).
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[[2.0, 0.0]], [[0.0, 1.0]]])  # two members, one row: (2^2 + 1^2) / 2
+    >>> steppe.ensembles.logit_distances(logits).tolist()
+    [[0.0, 2.5], [2.5, 0.0]]
+
+    """
+    x = logits.double()
+    return torch.stack([(x - one).square().sum(-1).mean(-1) / 2 for one in x])  # one member at a time, to save memory
+
+
+def divergences(logits: Tensor) -> Tensor:
+    """Return KL(f_i || f_j), averaged over rows (Lu et al. 2024, Eq. 11), for every ordered pair.
+
+    Parameters
+    ----------
+    logits
+        The members' logits, (members, rows, classes).
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[[0.5, 0.5]], [[0.25, 0.75]]]).log()  # two members, one row
+    >>> steppe.ensembles.divergences(logits)  # above the diagonal: log(4 / 3) / 2
+    tensor([[0.0000, 0.1438],
+            [0.1308, 0.0000]], dtype=torch.float64)
+
+    """
+    log_p = logits.double().log_softmax(-1)
+    return torch.stack([(one.exp() * (one - log_p)).sum(-1).mean(-1) for one in log_p])
+
+
+def _over_pairs(matrix: Tensor) -> Tensor:
+    """Return the mean over ordered pairs of different members."""
+    n = len(matrix)
+    if n < 2:
+        raise ValueError("diversity needs two members, and there is one")
+    return (matrix.sum() - matrix.diagonal().sum()) / (n * (n - 1))
+
+
+def disagreement(logits: Tensor) -> Tensor:
+    """Return the mean fraction of rows on which two members predict different classes.
+
+    Parameters
+    ----------
+    logits
+        The members' logits, (members, rows, classes).
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0]], [[9.0, 0.0], [9.0, 0.0]]])  # they differ on the second row
+    >>> float(steppe.ensembles.disagreement(logits))
+    0.5
+
+    """
+    return _over_pairs(disagreements(logits))
+
+
+def variance(logits: Tensor) -> Tensor:
+    """Return the variance over members of the probabilities, summed over classes, averaged over rows.
+
+    Lu et al. 2024, Eq. 1. Unbiased, with members - 1 in the denominator: the mean of `distances`.
+
+    Parameters
+    ----------
+    logits
+        The members' logits, (members, rows, classes).
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[[0.5, 0.5]], [[0.9, 0.1]]]).log()  # two members, one row: 2 classes of variance 0.08
+    >>> round(float(steppe.ensembles.variance(logits)), 4)
+    0.16
+
+    """
+    return _over_pairs(distances(logits))
+
+
+def logit_variance(logits: Tensor) -> Tensor:
+    """Return the same variance of the logits, as in SharpBalance's released code (Lu et al. 2024).
+
+    Parameters
+    ----------
+    logits
+        The members' logits, (members, rows, classes).
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[[2.0, 0.0]], [[0.0, 1.0]]])  # two members, one row: variances 2 and 0.5
+    >>> float(steppe.ensembles.logit_variance(logits))
+    2.5
+
+    """
+    return _over_pairs(logit_distances(logits))
+
+
+def divergence(logits: Tensor) -> Tensor:
+    """Return the Kullback-Leibler divergence between two members (Lu et al. 2024, Eq. 11).
+
+    Parameters
+    ----------
+    logits
+        The members' logits, (members, rows, classes).
+
+    Examples
+    --------
+    >>> logits = torch.tensor([[[0.5, 0.5]], [[0.25, 0.75]]]).log()  # two members, one row
+    >>> round(float(steppe.ensembles.divergence(logits)), 4)  # log(3) / 8
+    0.1373
+
+    """
+    return _over_pairs(divergences(logits))
+
+
+MATRICES = {"disagreement": disagreements, "variance": distances, "logit_variance": logit_distances, "kl": divergences}
+OVER_PAIRS = {"disagreement": disagreement, "variance": variance, "logit_variance": logit_variance, "kl": divergence}
+"""Of all pairs of members, and their means, by name."""
+
+
+def _member_error(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the error of a member, averaged over members."""
     return (logits.argmax(-1) != targets).double().mean()
 
 
 def error_ratio(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the disagreement error ratio (Theisen et al. 2023; Lu et al. 2024, Eq. 2): disagreement over mean error.
-
-    NaN if no member makes an error.
+    """Return disagreement over mean error (Theisen et al. 2023; Lu et al. 2024, Eq. 2), NaN if there is no error.
 
     Parameters
     ----------
-    logits
-        The members' logits, (members, rows, classes).
-    targets
-        The classes of the rows.
+    logits, targets
+        The members' logits, (members, rows, classes), and the classes of the rows.
 
     Examples
     --------
@@ -58,43 +207,7 @@ def error_ratio(logits: Tensor, targets: Tensor) -> Tensor:
     2.0
 
     """
-    return disagreement(logits) / member_error(logits, targets)
-
-
-By = Literal["logits", "probabilities"]
-BINS = 15  # Guo et al. 2017, section 5
-
-
-@torch.no_grad()
-def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
-    """Return the logits of every model on every row, on the CPU; models run in evaluation mode.
-
-    Parameters
-    ----------
-    models
-        The members.
-    dataset
-        The rows.
-    task
-        The standardisation of the inputs.
-
-    Examples
-    --------
-    >>> from steppe.training.problem import task_of
-    >>> splits = steppe.data.load("spirals")
-    >>> members = [steppe.nn.build("mlp", (2,), 2, width=4, depth=2) for _ in range(3)]
-    >>> steppe.ensembles.logits(members, splits.test, task_of(splits)).shape
-    torch.Size([3, 1000, 2])
-
-    """
-    device = dataset.inputs.device
-    outputs = []
-    for model in models:
-        was_training = model.training
-        model.to(device).eval()
-        outputs.append(torch.cat([task.call(model, x).float().cpu() for x, _ in batches(dataset, ROWS, task.standard)]))
-        model.train(was_training)
-    return torch.stack(outputs)
+    return disagreement(logits) / _member_error(logits, targets)
 
 
 def predicted(logits: Tensor, by: By = "logits") -> Tensor:
@@ -129,10 +242,8 @@ def accuracy(log_probabilities: Tensor, targets: Tensor) -> Tensor:
 
     Parameters
     ----------
-    log_probabilities
-        Of a predictor, (rows, classes); more dimensions before them are kept.
-    targets
-        The classes of the rows.
+    log_probabilities, targets
+        Of a predictor, (rows, classes), with further dimensions before them; and the classes of the rows.
 
     Examples
     --------
@@ -149,15 +260,12 @@ def negative_log_likelihood(log_probabilities: Tensor, targets: Tensor) -> Tenso
 
     Parameters
     ----------
-    log_probabilities
-        Of a predictor, (rows, classes); more dimensions before them are kept.
-    targets
-        The classes of the rows.
+    log_probabilities, targets
+        Of a predictor, (rows, classes), with further dimensions before them; and the classes of the rows.
 
     Examples
     --------
-    >>> log_probabilities = torch.tensor([[0.8, 0.2], [0.6, 0.4]]).log()
-    >>> targets = torch.tensor([0, 1])
+    >>> log_probabilities, targets = torch.tensor([[0.8, 0.2], [0.6, 0.4]]).log(), torch.tensor([0, 1])
     >>> round(float(steppe.ensembles.negative_log_likelihood(log_probabilities, targets)), 4)  # -log(0.8 * 0.4) / 2
     0.5697
 
@@ -173,18 +281,15 @@ def calibration_error(log_probabilities: Tensor, targets: Tensor, bins: int = BI
 
     Parameters
     ----------
-    log_probabilities
-        Of one predictor, (rows, classes).
-    targets
-        The classes of the rows.
+    log_probabilities, targets
+        Of one predictor, (rows, classes), and the classes of the rows.
     bins
         The number of bins.
 
     Examples
     --------
-    >>> log_probabilities = torch.tensor([[0.8, 0.2], [0.8, 0.2]]).log()
-    >>> targets = torch.tensor([0, 1])  # a confidence of 0.8, and an accuracy of 0.5
-    >>> round(float(steppe.ensembles.calibration_error(log_probabilities, targets)), 4)
+    >>> log_probabilities, targets = torch.tensor([[0.8, 0.2], [0.8, 0.2]]).log(), torch.tensor([0, 1])
+    >>> round(float(steppe.ensembles.calibration_error(log_probabilities, targets)), 4)  # 0.8 - 0.5
     0.3
 
     """
@@ -201,10 +306,8 @@ def improvement_rate(logits: Tensor, targets: Tensor, by: By = "logits") -> Tens
 
     Parameters
     ----------
-    logits
-        The members' logits, (members, rows, classes).
-    targets
-        The classes of the rows.
+    logits, targets
+        The members' logits, (members, rows, classes), and the classes of the rows.
     by
         As in `predicted`.
 
@@ -218,7 +321,7 @@ def improvement_rate(logits: Tensor, targets: Tensor, by: By = "logits") -> Tens
     """
     if len(logits) < 2:
         raise ValueError("the improvement rate needs two members, and there is one")
-    error = member_error(logits, targets)
+    error = _member_error(logits, targets)
     return (error - (1 - accuracy(predicted(logits, by), targets))) / error
 
 
@@ -250,10 +353,12 @@ def over_members(logits: Tensor, statistic: Callable[[Tensor], Tensor], kind: Ki
         return Estimate(nan, nan, len(logits), kind, note="no member makes an error")
 
 
-SCORES = (
-    "member_accuracy", "accuracy", "member_nll", "nll", "member_calibration_error", "calibration_error", "eir", "der",
-    "disagreement", "variance", "logit_variance", "kl",
-)  # fmt: skip
+OF_PREDICTOR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "accuracy": accuracy,
+    "nll": negative_log_likelihood,
+    "calibration_error": calibration_error,
+}
+SCORES = (*(f"{prefix}{name}" for name in OF_PREDICTOR for prefix in ("member_", "")), "eir", "der", *OVER_PAIRS)
 """Names of all scores; the last six need two members."""
 
 
@@ -276,29 +381,16 @@ def scored(logits: Tensor, targets: Tensor, by: By = "logits") -> Mapping[str, E
     {'member_accuracy': 0.667, 'accuracy': 1.0, 'eir': 1.0, 'der': 2.0}
 
     """
-    own = logits.log_softmax(-1)
-
-    def of_members(score: Callable[[Tensor, Tensor], Tensor]) -> Estimate:
-        return summarise(torch.stack([score(one, targets) for one in own]), "unbiased")
 
     def of_ensemble(score: Callable[[Tensor, Tensor], Tensor]) -> Estimate:
         return over_members(logits, lambda some: score(predicted(some, by), targets))
 
-    scores = {
-        "member_accuracy": of_members(accuracy),
-        "accuracy": of_ensemble(accuracy),
-        "member_nll": of_members(negative_log_likelihood),
-        "nll": of_ensemble(negative_log_likelihood),
-        "member_calibration_error": of_members(calibration_error),
-        "calibration_error": of_ensemble(calibration_error),
-    }
-    if len(logits) < 2:
-        return scores
-    return scores | {
-        "eir": over_members(logits, lambda some: improvement_rate(some, targets, by)),
-        "der": over_members(logits, lambda some: error_ratio(some, targets)),
-        "disagreement": over_members(logits, disagreement, "unbiased"),
-        "variance": over_members(logits, variance, "unbiased"),
-        "logit_variance": over_members(logits, logit_variance, "unbiased"),
-        "kl": over_members(logits, divergence, "unbiased"),
-    }
+    own, scores = logits.log_softmax(-1), {}
+    for name, score in OF_PREDICTOR.items():
+        scores[f"member_{name}"] = summarise(torch.stack([score(one, targets) for one in own]), "unbiased")
+        scores[name] = of_ensemble(score)
+    if len(logits) > 1:
+        scores["eir"] = over_members(logits, lambda some: improvement_rate(some, targets, by))
+        scores["der"] = over_members(logits, lambda some: error_ratio(some, targets))
+        scores |= {name: over_members(logits, mean, "unbiased") for name, mean in OVER_PAIRS.items()}
+    return scores

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from math import inf
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 from .._util.names import unknown
-from .._util.types import fits, words
-from ..training.config import Config
-from ..training.exchange import Exchange
+from .._util.types import refuse_wrong_types
+from ..training.config import Config, Weights
+from ..training.schedule import Exchange
 
 End = Literal["sharpest", "flattest"]
 Rest = Literal["normal", "own-share", "other-shares"]
@@ -59,9 +58,7 @@ class Ensemble:
     def __post_init__(self) -> None:
         if str(self.how) == "stacked":
             raise ValueError("how is 'stacked', which was removed: use 'sequence' (faster on a GPU) or 'processes'")
-        for name, kind in _types().items():
-            if not fits(getattr(self, name), kind):
-                raise ValueError(f"{name} is {getattr(self, name)!r}, and has to be {words(kind)}")
+        refuse_wrong_types(self)
         for name in ("members", "exchange_at", "exchange_every", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -72,12 +69,6 @@ class Ensemble:
             raise ValueError(f"member_radii is {self.member_radii}, and has to be a list of radii, 0 or more")
 
 
-@cache
-def _types() -> dict[str, Any]:
-    return get_type_hints(Ensemble)
-
-
-Weights = Literal["last", "ema", "swa"]
 SHARPNESS = "adaptive_worst_l2@0.5[count=500,m=5]"  # SharpBalance paper: section 4.1 and appendix D.2
 RHO = 0.2  # of SAM in ensembles: SharpBalance paper, Table 1, for all three data sets
 Changes = Callable[[Config, Ensemble, int, int], dict[str, Any]]  # for member i in a run of that many epochs

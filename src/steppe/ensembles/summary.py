@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import reduce
 from math import isfinite, nan
 from operator import add
@@ -14,16 +14,45 @@ import torch
 from torch import Tensor, nn
 
 from ..data.dataset import Dataset, Splits
+from ..data.feed import batches
 from ..measures.estimate import Estimate, summarise
-from ..measures.registry import resolve_measures
-from ..measures.run import STOPPED, Results, measure_objective
+from ..measures.run import Results
 from ..training.distributed import device_of
-from ..training.evaluate import corrupted_test, objective_of, on_data
-from ..training.problem import moved
-from .diversity import MATRICES
+from ..training.evaluate import ROWS, corrupted_test, evaluating, measured, objective_of, on_data
+from ..training.problem import Task, moved
 from .members import Trained
-from .scores import By, accuracy, calibration_error, logits, negative_log_likelihood, scored
+from .scores import MATRICES, OF_PREDICTOR, By, scored
 from .strategies import SHARPNESS
+
+
+def logits(models: Sequence[nn.Module], dataset: Dataset, task: Task) -> Tensor:
+    """Return the logits of every model on every row, on the CPU; models run in evaluation mode.
+
+    Parameters
+    ----------
+    models
+        The members.
+    dataset
+        The rows.
+    task
+        The standardisation of the inputs.
+
+    Examples
+    --------
+    >>> from steppe.training.problem import task_of
+    >>> splits = steppe.data.load("spirals")
+    >>> members = [steppe.nn.build("mlp", (2,), 2, width=4, depth=2) for _ in range(3)]
+    >>> steppe.ensembles.logits(members, splits.test, task_of(splits)).shape
+    torch.Size([3, 1000, 2])
+
+    """
+    device = dataset.inputs.device
+    outputs = []
+    for model in models:
+        with evaluating(model.to(device)):
+            parts = [task.call(model, x).float().cpu() for x, _ in batches(dataset, ROWS, task.standard)]
+        outputs.append(torch.cat(parts))
+    return torch.stack(outputs)
 
 
 @dataclass(frozen=True)
@@ -94,10 +123,8 @@ class Predictors:
         for run, model in zip(self.trained.runs, self.models, strict=True):
             objective = objective_of(model, run.task, self.splits.train, run.config.measure_rows)
             # members have no corruptions of their own
-            plan, on = resolve_measures(names), on_data(model, run.task, self.splits, self.trained.config)
-            results.append(measure_objective(objective, plan, run.config.seed, progress=False, on=on))
-            if not all(e.complete for e in results[-1].values()) or STOPPED in results[-1].failures.values():
-                raise KeyboardInterrupt
+            on = on_data(model, run.task, self.splits, self.trained.config)
+            results.append(measured(objective, names, run.config.seed, on))
         return results
 
 
@@ -174,28 +201,16 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values as JSON types, except that numbers may be NaN or infinite."""
-        return {
-            "path": str(self.path),
-            "strategy": self.strategy,
-            "rho": self.rho,
-            "members": [{**m, "sharpness": without_cost(m["sharpness"])} for m in self.members],
-            "scores": _plain(self.scores),
-            "sharpness": without_cost(self.sharpness),
-            "matrices": self.matrices,
-            "severities": {str(severity): _plain(scores) for severity, scores in self.severities.items()},
-            "corrupted": _plain(self.corrupted),
-            "corrupted_source": self.corrupted_source,
-            "validation": _plain(self.validation),
-        }
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
-def _plain(scores: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {name: without_cost(e) for name, e in scores.items()}
-
-
-def without_cost(e: Estimate) -> dict[str, Any]:
-    """Return an estimate without its cost."""
-    return {k: v for k, v in asdict(e).items() if k not in ("cost", "complete")}
+def _plain(x: Any) -> Any:
+    """Return nested estimates, without their costs, as JSON types."""
+    if isinstance(x, Estimate):
+        return {k: v for k, v in asdict(x).items() if k not in ("cost", "complete")}
+    if isinstance(x, Mapping):
+        return {str(k): _plain(v) for k, v in x.items()}
+    return [_plain(v) for v in x] if isinstance(x, list) else str(x) if isinstance(x, Path) else x
 
 
 def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> Report:
@@ -230,9 +245,7 @@ def report(trained: Trained, by: By = "logits", sharpness: str = SHARPNESS) -> R
         {
             "run": str(run.path),
             "seed": run.config.seed,
-            "accuracy": float(accuracy(one, targets)),
-            "nll": float(negative_log_likelihood(one, targets)),
-            "calibration_error": float(calibration_error(one, targets)),
+            **{name: float(score(one, targets)) for name, score in OF_PREDICTOR.items()},
             "sharpness": sharp,
         }
         for run, one, sharp in zip(trained.runs, own, sharpnesses, strict=True)

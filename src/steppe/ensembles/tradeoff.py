@@ -8,8 +8,7 @@ from dataclasses import replace
 from math import ceil, exp, floor, inf, isfinite, log, log10, nan, sqrt
 from typing import Any
 
-from .._util.colours import GREY, IN_TURN
-from .._util.offline import write_figure_page
+from .._util.pages import GREY, IN_TURN, write_figure_page
 from ..measures.estimate import Estimate
 from .summary import Report
 
@@ -314,10 +313,9 @@ def _bars(estimates: Sequence[Estimate], colour: str) -> dict[str, Any]:
 
 def _line(x: Sequence[float], y: Sequence[float], fitted: Estimate) -> tuple[list[float], list[float]] | None:
     """Return the ends of the fitted line."""
-    good = [(a, b) for a, b in zip(x, y, strict=True) if 0 < a < inf and 0 < b < inf]
     if not isfinite(fitted.value):
         return None
-    middle = [sum(log(v) for v in side) / len(good) for side in zip(*good, strict=True)]
-    ends = [min(a for a, _ in good), max(a for a, _ in good)]
-    centre_x, centre_y = middle
+    points = [(a, b) for a, b in zip(x, y, strict=True) if 0 < a < inf and 0 < b < inf]
+    centre_x, centre_y = (sum(log(v) for v in side) / len(points) for side in zip(*points, strict=True))
+    ends = [min(points)[0], max(points)[0]]
     return ends, [exp(centre_y + fitted.value * (log(a) - centre_x)) for a in ends]

@@ -5,29 +5,22 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from .._util.processes import end_with_parent
 from ..training.config import Config
 from ..training.entry import train
 from ..training.evaluate import corrupted_test
-from ..training.folder import RUN, folder_of
 from ..training.problem import data_of
-from ..training.runs import open_run
+from ..training.runs import RUN, folder_of, open_run
 from ..training.schedule import Position
-from ..training.stopping import Stopped, StopRequest, stop_signals
-from .members import Trained, exchange, exchanges, folder, keep, members_of, open_ensemble, write_scores
-from .strategies import Ensemble, How
-
-Reach = Callable[[Sequence[Config], int | None], None]
-"""Trains all members to the end of an epoch and has them write scores, or to the end of their runs."""
-Way = Callable[[Ensemble, bool | None], AbstractContextManager[Reach]]
+from ..training.stopping import Stopped, end_with_parent, stop_signals
+from .members import Trained, exchange, exchanges, members_of, open_ensemble, save_settings, write_scores
+from .strategies import Ensemble
 
 
 def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: bool | None = None) -> Trained:
@@ -61,155 +54,120 @@ def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: b
     if not splits.train.classes:
         raise ValueError(f"{config.data} is a regression problem: ensembles are of classifiers")
     corrupted_test(config, splits.test)  # raises now, and not after training, if official files do not fit
-    keep(config, ensemble)
-    with WAYS[ensemble.how](ensemble, progress) as reach:
-        for epoch in exchanges(configs[0]):
-            reach(configs, epoch)
-            exchange(configs, ensemble, epoch)
-        reach(configs, None)
-    return open_ensemble(folder(config, ensemble), config.model)
+    save_settings(config, ensemble)
+    train_members = _in_processes if ensemble.how == "processes" else _in_sequence
+    for epoch in exchanges(configs[0]):
+        train_members(configs, epoch, ensemble, progress)
+        exchange(configs, ensemble, epoch)
+    train_members(configs, None, ensemble, progress)
+    return open_ensemble(folder_of(config, ensemble.strategy), config.model)
 
 
-@contextmanager
-def in_sequence(ensemble: Ensemble, progress: bool | None) -> Iterator[Reach]:
-    """Yield a function that trains one member after the other."""
+def _in_sequence(configs: Sequence[Config], until: int | None, ensemble: Ensemble, progress: bool | None) -> None:
+    for config in configs:
+        _train_member(config, until, progress)
 
-    def reach(configs: Sequence[Config], until: int | None) -> None:
-        for config in configs:
-            train(config, progress, until)
-            if until is not None:
-                write_scores(config, until)
 
-    yield reach
+def _train_member(config: Config, until: int | None, progress: bool | None) -> None:
+    """Train a member to the end of its run, or to the end of an epoch and write its scores."""
+    train(config, progress, until)
+    if until is not None:
+        write_scores(config, until)
 
 
 TRIES = 3  # starts of a member whose process dies without progress
 PAUSE = 0.2  # seconds between two checks for a signal to stop
 
 
-@contextmanager
-def in_processes(ensemble: Ensemble, progress: bool | None) -> Iterator[Callable[[Sequence[Config], int | None], None]]:
-    """Yield a function that trains several members at once, in spawned processes that live until the block ends."""
-    cores = os.cpu_count() or 1
-    count = min(ensemble.processes or cores, ensemble.members)
-    idle: list[Worker] = []
-    with stop_signals() as stop_request:
-
-        def reach(configs: Sequence[Config], until: int | None) -> None:
-            _reach(deque(_Task(c, until) for c in configs), count, idle, max(1, cores // count), stop_request)
-
-        try:
-            yield reach
-        finally:
-            for worker in idle:
-                worker.dismiss()
-
-
 @dataclass
 class _Task:
     config: Config
-    until: int | None
     deaths: int = 0
     reached: Position | None = None  # how far the run was when its process last died
 
 
-class Worker:
-    """A process that trains one member at a time."""
-
-    def __init__(self, threads: int):
-        context = get_context("spawn")
-        self.pipe, child_pipe = context.Pipe()
-        self.process = context.Process(target=_work, args=(child_pipe, threads), daemon=True)
-        self.process.start()
-        child_pipe.close()
-
-    def result(self) -> dict[str, str] | None:
-        """Return the result of its task; None if the process died."""
-        try:
-            result: dict[str, str] = self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            return None
-        return result
-
-    def dismiss(self) -> None:
-        self.pipe.close()
-        self.process.join()
-
-
-def _reach(waiting: deque[_Task], count: int, idle: list[Worker], threads: int, stop_request: StopRequest) -> None:
-    busy: dict[Connection, tuple[Worker, _Task]] = {}
+def _in_processes(configs: Sequence[Config], until: int | None, ensemble: Ensemble, progress: bool | None) -> None:
+    """Train several members at once, each in a spawned process, and restart those whose process dies."""
+    cores = os.cpu_count() or 1
+    count = min(ensemble.processes or cores, ensemble.members)
+    waiting, busy = deque(map(_Task, configs)), dict[Connection, tuple[Any, _Task]]()
     errors: list[str] = []
-    paths = [folder_of(t.config) for t in waiting]
     terminated = False
-    try:
-        while waiting or busy:
-            while waiting and len(busy) < count and not stop_request.why:
-                worker, task = idle.pop() if idle else Worker(threads), waiting.popleft()
-                worker.pipe.send((task.config, task.until))
-                busy[worker.pipe] = worker, task
-            if stop_request.why and not terminated:
-                terminated = True
-                waiting.clear()
-                for worker, _ in busy.values():
-                    worker.process.terminate()
-            ready: Any = wait(list(busy), PAUSE)
-            for pipe in ready:
-                worker, task = busy.pop(pipe)
-                result = worker.result()
-                if result is not None:
-                    idle.append(worker)
-                    errors += [result["error"]] if result["error"] and not stop_request.why else []
-                elif not stop_request.why:
-                    errors += _again(task, worker, waiting)
-    finally:
-        for worker, _ in busy.values():
-            worker.process.kill()
+    with stop_signals() as stop_request:
+        try:
+            while busy or (waiting and not stop_request.why):
+                while waiting and len(busy) < count and not stop_request.why:
+                    task = waiting.popleft()
+                    pipe, process = _start(task.config, until, max(1, cores // count))
+                    busy[pipe] = process, task
+                if stop_request.why and not terminated:
+                    terminated = True
+                    for process, _ in busy.values():
+                        process.terminate()
+                ready: Any = wait(list(busy), PAUSE)
+                for pipe in ready:
+                    process, task = busy.pop(pipe)
+                    error = _received(pipe)
+                    process.join()
+                    if error is None and not stop_request.why:
+                        error = _restart(task, process.exitcode, waiting)
+                    errors += [error] if error else []
+        finally:
+            for process, _ in busy.values():
+                process.kill()
     if stop_request.why:
-        raise Stopped(paths[0].parent, min(_place(p) for p in paths), stop_request.why)
+        paths = [folder_of(config) for config in configs]
+        raise Stopped(paths[0].parent, min(map(_position, paths)), stop_request.why)
     if errors:
         raise RuntimeError("; ".join(errors) + ". The progress of the other members is kept.")
 
 
-def _place(path: Path) -> Position:
-    """Return the position of a member's run, started or not."""
-    return open_run(path).position if (path / RUN).exists() else Position()
+def _start(config: Config, until: int | None, threads: int) -> tuple[Connection, Any]:
+    """Start a process that trains a member; return it with the pipe for its result."""
+    context = get_context("spawn")
+    pipe, child_pipe = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(child_pipe, config, until, threads), daemon=True)
+    process.start()
+    child_pipe.close()
+    return pipe, process
 
 
-def _again(task: _Task, worker: Worker, waiting: deque[_Task]) -> list[str]:
-    """Give a task to another process, unless its process died several times at the same position."""
-    path = folder_of(task.config)
-    now = _place(path)
-    task.deaths = 1 if now != task.reached else task.deaths + 1
-    task.reached = now
-    if task.deaths < TRIES:
-        waiting.append(task)
-        return []
-    return [f"{path}: its process ended with exit code {worker.process.exitcode}, {TRIES} times at the same position"]
-
-
-def _work(pipe: Connection, threads: int) -> None:
-    """Train one member after the other in this process until the pipe closes."""
+def _work(pipe: Connection, config: Config, until: int | None, threads: int) -> None:
+    """Train a member in this process, and send its error, empty if there is none."""
     import torch
-
-    from ..training.entry import train
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent stops the others
     end_with_parent()
     torch.set_num_threads(min(threads, torch.get_num_threads()))
-    while True:
-        try:
-            config, until = pipe.recv()
-        except EOFError:
-            return
-        message = ""
-        try:
-            train(config, False, until)
-            if until is not None:
-                write_scores(config, until)
-        except Exception as error:
-            message = str(error) or type(error).__name__
-        pipe.send({"error": message})
+    try:
+        _train_member(config, until, progress=False)
+    except Exception as error:
+        pipe.send(str(error) or type(error).__name__)
+    else:
+        pipe.send("")
 
 
-WAYS: Mapping[How, Way] = {"sequence": in_sequence, "processes": in_processes}
+def _received(pipe: Connection) -> str | None:
+    """Return what a process sent; None if it died."""
+    with pipe:
+        try:
+            return str(pipe.recv())
+        except (EOFError, OSError):
+            return None
+
+
+def _position(path: Path) -> Position:
+    """Return the position of a member's run, started or not."""
+    return open_run(path).position if (path / RUN).exists() else Position()
+
+
+def _restart(task: _Task, exit_code: int, waiting: deque[_Task]) -> str:
+    """Let a task wait for another process; return an error if its process died several times at the same position."""
+    path = folder_of(task.config)
+    position = _position(path)
+    task.deaths = 1 if position != task.reached else task.deaths + 1
+    task.reached = position
+    if task.deaths == TRIES:
+        return f"{path}: its process ended with exit code {exit_code}, {TRIES} times at the same position"
+    waiting.append(task)
+    return ""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .._util.colours import BLUE, IN_TURN, VERMILLION
 from .._util.extras import explained
 from .._util.measure_names import MeasureName
+from .._util.pages import BLUE, IN_TURN, VERMILLION
 from .curvature.lanczos import Density
 from .estimate import Estimate
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import exp, inf, isfinite, log
 from typing import Literal
 
-from .._util.progress import Tick
+from .._util.terminal import Tick
 from .directions import Direction, checked_vector, eigenvectors, random_plane
 from .landscape import coordinates, slice_along
 from .objective import Objective

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from .._util.equality import compared
-from .._util.export import json_safe
-from .._util.numbers import with_error
+from .._util.formats import json_safe
+from .._util.numbers import compared, with_error
 from .functional import measurement_mode
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from math import isfinite
 import numpy as np
 import torch
 
-from .._util.progress import Tick, ticking
+from .._util.terminal import Tick, ticking
 from ..core.vector import Vector
 from .directions import Direction, checked_vector
 from .objective import Objective

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from .._util.checkpoints import State, matched
-from .._util.progress import Tick
+from .._util.terminal import Tick
 from ..core.vector import Space, Vector
 from .batches import Batch
 from .directions import FILTERS, Normalised, weights_from_state

@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._util.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION
 from .._util.extras import explained
-from .._util.offline import write_figure_page
+from .._util.pages import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION, write_figure_page
 from .captions import caption, slices_of
 from .charts import spectrum
 from .curvature.lanczos import Density

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._util.export import json_safe
 from .._util.extras import explained
-from .._util.progress import bar, style
-from .._util.terminal import cell, console, line, say
+from .._util.formats import json_safe
+from .._util.terminal import bar, cell, console, line, say, style
 from .curvature.measures import Eigenvalue, SpectralMeasure
 from .curvature.operator import Curvature
 from .curvature.spectrum import Spectrum

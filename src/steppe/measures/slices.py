@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._util.files import atomic_write
-from .._util.untrusted import from_json
+from .._util.formats import from_json
 from ..data.arrays import read_npz
 from .estimate import Cost
 

@@ -98,7 +98,8 @@ def probe(config: Config) -> float:
     import torch
 
     from ..training.distributed import device_of, threads
-    from ..training.problem import data_of, model_of, task_of
+    from ..training.model import model_of
+    from ..training.problem import data_of, task_of
 
     device = device_of(config.device)
     splits = data_of(config)

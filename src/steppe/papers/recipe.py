@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from .._util.formats import yaml_in
 from .._util.names import unknown
-from .._util.untrusted import yaml_in
 from ..studies.plan import Study
 
 Budget = Literal["smoke", "short", "paper"]

@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .._util.export import csv_text
 from .._util.files import atomic_write
-from .._util.untrusted import from_json
+from .._util.formats import csv_text, from_json
 from ..studies.cell import Cell, as_stored, own_settings
 from ..studies.plan import Study
 from ..studies.protocol import EPOCH

@@ -9,11 +9,10 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from .._util.colours import IN_TURN
-from .._util.export import csv_text, json_safe
 from .._util.files import atomic_write
+from .._util.formats import csv_text, json_safe
 from .._util.numbers import number, with_error
-from .._util.offline import figure_page
+from .._util.pages import IN_TURN, figure_page
 from ..studies.protocol import EPOCH
 from ..studies.summary import Entry, Summary
 from .recipe import Printed

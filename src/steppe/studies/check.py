@@ -162,7 +162,8 @@ def _check_model(config: Config, splits: Splits) -> None:
     import torch
 
     from ..nn.registry import build
-    from ..training.problem import model_of, task_of
+    from ..training.model import model_of
+    from ..training.problem import task_of
 
     task = task_of(splits)
     try:

@@ -10,9 +10,9 @@ from math import isnan
 from pathlib import Path
 from typing import Any, Literal
 
-from .._util.export import csv_text
 from .._util.extras import explained
 from .._util.files import atomic_write
+from .._util.formats import csv_text
 from .._util.names import unknown
 from .statistics.findings import Findings
 from .table import Table, as_text

@@ -139,7 +139,8 @@ def _ensemble(keys: Sequence[str], members: Sequence[Trained]) -> Any:
     """The scores of an ensemble on the test rows."""
     from torch import cat, equal
 
-    from ..ensembles.scores import logits, scored
+    from ..ensembles.scores import scored
+    from ..ensembles.summary import logits
     from .report.notes import ensemble_note
 
     rows = members[0].splits.test

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._util.locks import FolderLocked, is_locked, lock_folder
-from .._util.progress import bar, style
-from .._util.terminal import line, say
+from .._util.files import FolderLocked, is_locked, lock_folder
+from .._util.terminal import bar, line, say, style
 from ..training.stopping import StopRequest, stop_signals
 from .cell import CORRUPTED_ROWS, Cell, Disagreement, Outcome, Task, as_stored
 from .check import check_study, invalid_values

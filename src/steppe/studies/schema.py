@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from .._util.digests import digest
-from .._util.export import json_safe
 from .._util.files import refuse_link
+from .._util.formats import json_safe
 
 APPLICATION = 0x53544550  # "STEP" in SQLite's header: the file's owner
 LAYOUT = 2  # of the tables below; increases when an older steppe can no longer read them

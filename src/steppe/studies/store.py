@@ -12,7 +12,7 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._util.untrusted import from_json
+from .._util.formats import from_json
 from . import schema
 from .schema import columns_of, insert, text_of, time_now
 from .table import Measured, Run, Table

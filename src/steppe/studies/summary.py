@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .._util.equality import compared
 from .._util.measure_names import MeasureName
+from .._util.numbers import compared
 from .._util.types import fits
 from .cell import Cell
 from .grid import differing, shown

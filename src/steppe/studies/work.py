@@ -135,7 +135,7 @@ def _trained(task: Task, config: Config) -> Trained:
 def _of_run(task: Task, config: Config) -> tuple[Any, ...]:
     """Train the run of a cell, or resume it: model, data, problem, records and meta."""
     from ..training import train
-    from ..training.folder import read_run_yaml
+    from ..training.runs import read_run_yaml
 
     folder = Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,8 @@ def _of_checkpoint(task: Task, config: Config) -> tuple[Any, ...]:
     """Read a checkpoint of the pool: model, data, problem, records and meta."""
     from .._util.checkpoints import load_into, read_checkpoint
     from ..training import open_run
-    from ..training.problem import data_of, model_of, standard_of, task_of
+    from ..training.model import model_of
+    from ..training.problem import data_of, standard_of, task_of
 
     path = Path(str(task.cell.checkpoint))
     if path.is_dir():
@@ -216,7 +217,7 @@ def _errors_and_gaps(
 def _shifted_errors(trained: Trained, ood: Mapping[str, str]) -> dict[str, tuple[float, int]]:
     """Errors on test sets under another distribution, each with its number of rows."""
     from ..data import shifted
-    from ..ensembles.scores import logits
+    from ..ensembles.summary import logits
 
     train, errors = trained.splits.train, {}
     for name, place in ood.items():

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 from torch.nn.utils import parameters_to_vector
 
-from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
+from .._util.pages import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from ..core.vector import Vector
 from ..measures import Curvature, Objective
 from ..optim.build import build

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._util.colours import BLUE
+from .._util.pages import BLUE
 from .panels import Panel, dots, picture
 from .registry import Result, Settings
 

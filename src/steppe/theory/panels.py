@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import log10
 from typing import Any
 
-from .._util.colours import GREY
+from .._util.pages import GREY
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .._util.export import json_safe
 from .._util.extras import explained
 from .._util.files import atomic_write
+from .._util.formats import json_safe
 from .._util.names import unknown
-from .._util.offline import figure_page
+from .._util.pages import figure_page
 from .._util.types import fits
 
 SUFFIXES = (".html", ".json")

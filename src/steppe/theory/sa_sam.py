@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss, one_hot
 
-from .._util.colours import BLUE, VERMILLION
+from .._util.pages import BLUE, VERMILLION
 from ..core.probe import Method
 from ..measures import Eigenvalue, Objective
 from ..methods.sa_sam import SASAM, SASGD

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
+from .._util.pages import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from . import sharpbalance as sb
 from .panels import Panel, dots, line, picture
 from .quadratic import ascent, ball_maximum

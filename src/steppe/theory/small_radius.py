@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .._util.colours import BLUE, GREEN, ORANGE, VERMILLION
+from .._util.pages import BLUE, GREEN, ORANGE, VERMILLION
 from ..core.ball import Ball
 from ..core.metric import Elementwise, Metric
 from ..data.built_in import digits

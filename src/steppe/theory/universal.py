@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._util.colours import BLUE, GREEN, GREY, ORANGE, VERMILLION
+from .._util.pages import BLUE, GREEN, GREY, ORANGE, VERMILLION
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple, exponential
 from ..measures import Objective, SecondOrder
 from .panels import Panel, dots, line, picture

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softplus
 
-from .._util.colours import BLUE, GREEN, ORANGE
+from .._util.pages import BLUE, GREEN, ORANGE
 from ..measures import Objective
 from ..measures.registry import measure_by_name
 from .panels import Panel, dots, line, picture

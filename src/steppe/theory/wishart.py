@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._util.colours import BLUE, GREEN, VERMILLION
+from .._util.pages import BLUE, GREEN, VERMILLION
 from .panels import Panel, line, picture
 from .registry import Result, Settings
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._util.colours import BLUE, GREEN, GREY, ORANGE, PURPLE
+from .._util.pages import BLUE, GREEN, GREY, ORANGE, PURPLE
 from ..core.triple import DETERMINANT, Hypercube
 from ..methods.universal import UniversalSAM, det_sam, frob_sam, trace_sam
 from ..optim.engine import SharpnessAware

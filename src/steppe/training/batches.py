@@ -15,9 +15,9 @@ from ..core.process_group import Workers
 from ..data.augment import augmentation
 from ..data.dataset import Dataset, Splits
 from ..data.feed import Feed
-from .config import Config
-from .exchange import Exchange, rows_file
-from .problem import HELD_OUT, SHARP, Task
+from .config import HELD_OUT, SHARP, Config
+from .problem import Task
+from .schedule import Exchange
 
 HALF = 0.5  # default fraction of sharp rows: the ratio of SharpBalance's released scripts
 
@@ -42,37 +42,39 @@ class BatchSource:
     sharp: Callable[[int], Feed | None] = lambda epoch: None  # masks of an epoch; None: no mask
 
     @classmethod
-    def of(cls, config: Config, splits: Splits, task: Task, workers: Workers, path: Path | None = None) -> BatchSource:
-        """Build the batches of the run in folder `path`, from rows that are on the device."""
+    def of(
+        cls, config: Config, splits: Splits, task: Task, workers: Workers, folder: Path | None = None
+    ) -> BatchSource:
+        """Build the batches of the run in a folder, from rows that are on the device."""
         rank, world, train = workers.rank, workers.count, splits.train
         augment = augmentation(config.augment, len(train.classes) or None) if config.augment else None
         feed = Feed(train, config.batch_size, config.seed, augment, task.standard, rank, world)
-        held = None
+        held_out = None
         if splits.held_out is not None:  # batches of the same size, if there are enough rows
             size = min(config.batch_size, len(splits.held_out) // world * world)
-            held = Feed(splits.held_out, size, seed_of(config.seed, HELD_OUT), None, task.standard, rank, world)
+            held_out = Feed(splits.held_out, size, seed_of(config.seed, HELD_OUT), None, task.standard, rank, world)
         if config.method != "sharpbalance" and config.sharp_rows is None:
-            return cls(feed, held)
+            return cls(feed, held_out)
         exchange, n = Exchange.of(config.sharp_rows), len(train)
         fixed = _sharp_rows(config, n) if exchange is None else None
 
         def masks(epoch: int) -> Feed | None:
-            # the same feed over one flag per row gives flags in the order of the rows; on the host, where the method
-            # reads them
-            flags = _exchanged_rows(path, exchange, epoch, n) if fixed is None else fixed
+            flags = fixed if exchange is None else _exchanged_rows(folder or Path(), exchange.last_before(epoch), n)
             if flags is None:
                 return None
+            # the same feed over one flag per row gives flags in the order of the rows; on the host, where the method
+            # reads them
             return replace(feed, dataset=Dataset("sharp rows", flags, flags), augment=None, standard=None)
 
-        return cls(feed, held, masks)
+        return cls(feed, held_out, masks)
 
     def epoch(self, number: int, start: int) -> Iterator[Batch]:
         """Yield the batches of one epoch, from a step on."""
-        held = _endless(self.held_out, number * len(self.feed) + start) if self.held_out is not None else None
+        held_out = _endless(self.held_out, number * len(self.feed) + start) if self.held_out is not None else None
         sharp = self.sharp(number)
         masks = sharp.epoch(number, start) if sharp is not None else None
         for rows in self.feed.epoch(number, start):
-            yield Batch(rows, next(held) if held is not None else None, next(masks)[0] if masks is not None else None)
+            yield Batch(rows, next(held_out) if held_out else None, next(masks)[0] if masks else None)
 
 
 def _endless(feed: Feed, step: int) -> Iterator[Rows]:
@@ -86,36 +88,42 @@ def _endless(feed: Feed, step: int) -> Iterator[Rows]:
 def _sharp_rows(config: Config, rows: int) -> Tensor:
     """Return the mask of sharp rows: those listed in a file, or a random half."""
     if config.sharp_rows is not None:
-        return _listed(Path(config.sharp_rows), rows)
-    sharp = torch.zeros(rows, dtype=torch.bool)
-    sharp[permutation(rows, config.seed, SHARP)[: round(HALF * rows)]] = True
-    return sharp
+        return _mask_in(Path(config.sharp_rows), rows)
+    return _mask(permutation(rows, config.seed, SHARP)[: round(HALF * rows)], rows)
 
 
-def _exchanged_rows(path: Path | None, exchange: Exchange | None, epoch: int, rows: int) -> Tensor | None:
-    """Return the mask of an ensemble's member in an epoch: the last exchange's, or None before the first."""
-    last = exchange.holding(epoch) if exchange is not None else None
-    if last is None:
+def rows_file(folder: Path, epoch: int) -> Path:
+    """Return the file with the numbers of a member's sharp rows from an epoch on."""
+    return folder / f"sharp-{epoch}.npy"
+
+
+def _exchanged_rows(folder: Path, epoch: int | None, rows: int) -> Tensor | None:
+    """Return the mask of an ensemble's member since its last exchange; None before the first."""
+    if epoch is None:
         return None
-    file = rows_file(path or Path(), last)
+    file = rows_file(folder, epoch)
     if not file.exists():
         raise FileNotFoundError(
-            f"{file} does not exist: from epoch {last + 1} on this run uses the rows that the members of its ensemble "
+            f"{file} does not exist: from epoch {epoch + 1} on this run uses the rows that the members of its ensemble "
             "exchange after the epoch before. `steppe ensemble` trains them together; for a single run give other "
             "sharp_rows."
         )
-    return _listed(file, rows)
+    return _mask_in(file, rows)
 
 
-def _listed(file: Path, rows: int) -> Tensor:
+def _mask_in(file: Path, rows: int) -> Tensor:
     """Return the mask of the rows whose numbers are in a file."""
-    sharp = torch.zeros(rows, dtype=torch.bool)
     listed = torch.from_numpy(read_array(file))
-    good = listed.dtype == torch.int64 and listed.ndim == 1 and len(listed)
-    if not good or not 0 <= int(listed.min()) <= int(listed.max()) < rows:
+    is_list = listed.dtype == torch.int64 and listed.ndim == 1 and len(listed)
+    if not is_list or not 0 <= int(listed.min()) <= int(listed.max()) < rows:
         raise ValueError(
             f"{file} holds {listed.dtype} of shape {tuple(listed.shape)}: a list of int64 numbers from 0 "
             f"to {rows - 1} is wanted, the sharp ones of {rows} training rows"
         )
-    sharp[listed] = True
-    return sharp
+    return _mask(listed, rows)
+
+
+def _mask(listed: Tensor, rows: int) -> Tensor:
+    mask = torch.zeros(rows, dtype=torch.bool)
+    mask[listed] = True
+    return mask

@@ -1,30 +1,33 @@
 """Checkpoints of a run: weights in one file, which commits, and all other state in a second file that it names.
 
-A kill at any moment is harmless because of the order of writes. Records are appended, one per epoch, and the state file
-is written first; then `checkpoint.safetensors` is replaced atomically, and only that advances the run. A resumed run
-removes the records after its checkpoint and repeats their epochs. Files of an unfinished write are referenced by
-nothing and are deleted at the next start. The checkpoint before the last one stays as `previous.safetensors`, with its
-state file. Digests detect damage: a run whose last checkpoint is damaged or lost resumes from the previous one.
+A kill at any moment is harmless because of the order of writes. Records are appended to metrics.jsonl, one JSON line
+per epoch, and the state file is written first; then `checkpoint.safetensors` is replaced atomically, and only that
+advances the run. A resumed run removes the records after its checkpoint and repeats their epochs. Files of an
+unfinished write are referenced by nothing and are deleted at the next start. The checkpoint before the last one stays
+as `previous.safetensors`, with its state file. Digests detect damage: a run whose last checkpoint is damaged or lost
+resumes from the previous one.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from .._util import files
-from .._util.digests import refuse_changed_metadata, refuse_changed_tensors, with_digests
-from .._util.untrusted import from_json
+from .._util.digests import digest, refuse_changed_metadata, refuse_changed_tensors, with_digests
+from .._util.formats import from_json, json_safe
 from .schedule import Position
 
 WEIGHTS = "checkpoint.safetensors"
@@ -35,9 +38,11 @@ WITHOUT_DIGESTS = 1  # a format that is still read
 KEY = "steppe"  # of our entry in the metadata of a safetensors file
 RESTORE = "Rerun `steppe train` to resume from the checkpoint before it, if that is intact; or restore it from a copy."
 
+Record = dict[str, Any]
+
 
 @dataclass(frozen=True)
-class Kept:
+class RecordsPrefix:
     """The part of metrics.jsonl that belongs to a checkpoint."""
 
     length: int = 0  # in bytes
@@ -45,34 +50,34 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Committed:
-    """The header of a checkpoint."""
+class Header:
+    """The description of a checkpoint, in both of its files."""
 
     position: Position
     state: str  # name of the file with everything but the weights
-    records: Kept
+    records: RecordsPrefix
     finished: bool
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Checkpoint:
     """An intact checkpoint with its content."""
 
     name: str  # of the file with the weights
-    about: Committed
+    about: Header
     weights: dict[str, Tensor]
     state: Any
 
 
 def commit(
-    folder: Path, weights: Mapping[str, Tensor], state: Any, position: Position, records: Kept, finished: bool
+    folder: Path, weights: Mapping[str, Tensor], state: Any, position: Position, records: RecordsPrefix, finished: bool
 ) -> None:
     """Make this the state that the run resumes from. Until the last rename, the previous checkpoint is current."""
     name = f"state-{position.epoch}-{position.step}.safetensors"
-    tensors, tree = packed(state)
-    header = json.dumps({"format": FORMAT, **asdict(Committed(position, name, records, finished))})
-    files.replace(folder / name, _saved(tensors, {KEY: header, "tree": tree}))
-    content = _saved({k: _on_host(t) for k, t in weights.items()}, {KEY: header})
+    tensors, tree = pack(state)
+    header = json.dumps({"format": FORMAT, **asdict(Header(position, name, records, finished))})
+    files.replace(folder / name, _serialised(tensors, {KEY: header, "tree": tree}))
+    content = _serialised({k: _on_host(t) for k, t in weights.items()}, {KEY: header})
     if (folder / WEIGHTS).exists():
         files.link(folder / WEIGHTS, folder / PREVIOUS)
     files.replace(folder / WEIGHTS, content)
@@ -84,14 +89,14 @@ def sweep(folder: Path) -> None:
     referenced = set()
     for name in (WEIGHTS, PREVIOUS):
         with suppress(ValueError, FileNotFoundError):  # a damaged or lost checkpoint references nothing
-            about = committed(folder, name)
-            referenced |= {about.state} if about is not None else set()
+            header = read_header(folder, name)
+            referenced |= {header.state} if header is not None else set()
     for path in [*folder.glob("state-*.safetensors"), *folder.glob(f"*{files.TEMPORARY}")]:
         if path.name not in referenced:
             files.remove(path)
 
 
-def committed(folder: Path, name: str = WEIGHTS) -> Committed | None:
+def read_header(folder: Path, name: str = WEIGHTS) -> Header | None:
     """Read the header of a checkpoint; None if there is no checkpoint yet."""
     path = folder / name
     if not path.exists():
@@ -105,34 +110,28 @@ def committed(folder: Path, name: str = WEIGHTS) -> Committed | None:
         raise _damaged(path, error) from error
 
 
-def loaded(folder: Path, name: str = WEIGHTS) -> Loaded | None:
-    """Read a whole checkpoint; None if there is none yet."""
-    about = committed(folder, name)
-    return None if about is None else Loaded(name, about, weights_in(folder, name), state_in(folder, about, name))
+def load(folder: Path, name: str = WEIGHTS) -> Checkpoint | None:
+    """Read a whole checkpoint; None if there is none yet. Raise if it or its records are damaged or lost."""
+    header = read_header(folder, name)
+    if header is None:
+        return None
+    checkpoint = Checkpoint(name, header, read_weights(folder, name), read_state(folder, header, name))
+    read_records(folder, header.records)
+    return checkpoint
 
 
-def last_whole(folder: Path, check: Callable[[Committed], object]) -> Loaded | None:
-    """Read the checkpoint to resume from: the last one or, with a warning, the previous one if the last is damaged.
-
-    `check` raises if the records of a checkpoint are damaged or lost.
-    """
-
-    def intact(name: str) -> Loaded | None:
-        done = loaded(folder, name)
-        if done is not None:
-            check(done.about)
-        return done
-
+def load_intact(folder: Path) -> Checkpoint | None:
+    """Read the checkpoint to resume from: the last one or, with a warning, the previous one if the last is damaged."""
     try:
-        return intact(WEIGHTS)
-    except (ValueError, FileNotFoundError) as trouble:
+        return load(folder)
+    except (ValueError, FileNotFoundError) as damage:
         try:
-            previous = intact(PREVIOUS)
+            previous = load(folder, PREVIOUS)
         except (ValueError, FileNotFoundError):
             previous = None
         if previous is None:
             raise
-        warnings.warn(f"{trouble} Going back to {PREVIOUS}, at {previous.about.position}.", stacklevel=2)
+        warnings.warn(f"{damage} Going back to {PREVIOUS}, at {previous.about.position}.", stacklevel=2)
         return previous
 
 
@@ -141,54 +140,99 @@ def go_back(folder: Path) -> None:
     files.move(folder / PREVIOUS, folder / WEIGHTS)
 
 
-def weights_in(folder: Path, name: str = WEIGHTS) -> dict[str, Tensor]:
+def read_weights(folder: Path, name: str = WEIGHTS) -> dict[str, Tensor]:
     """Read the model's weights and buffers."""
     return _read(folder / name)[0]
 
 
-def state_in(folder: Path, about: Committed, name: str = WEIGHTS) -> Any:
+def read_state(folder: Path, header: Header, name: str = WEIGHTS) -> Any:
     """Read everything but the weights of a checkpoint."""
-    path = folder / about.state
+    path = folder / header.state
     if not path.exists():
-        raise FileNotFoundError(f"{folder / name} needs {about.state}, which does not exist. {RESTORE}")
+        raise FileNotFoundError(f"{folder / name} needs {header.state}, which does not exist. {RESTORE}")
     tensors, metadata = _read(path)
     try:
-        if _header(metadata, path) != about:
+        if _header(metadata, path) != header:
             raise ValueError("it belongs to another checkpoint")
-        return unpacked(tensors, metadata["tree"], path)
+        return unpack(tensors, metadata["tree"], path)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise _damaged(path, error) from error
 
 
-def packed(tree: Any) -> tuple[dict[str, Tensor], str]:
+def append_record(folder: Path, record: Mapping[str, Any], before: RecordsPrefix) -> RecordsPrefix:
+    """Append the record of an epoch; return the length and digest of all records."""
+    line = (json.dumps(json_safe(record), allow_nan=False) + "\n").encode()
+    return RecordsPrefix(files.append(folder / RECORDS, line), _chained(before.digest or "", line))
+
+
+def read_records(folder: Path, prefix: RecordsPrefix) -> list[Record]:
+    """Read the records of a checkpoint; later lines belong to none yet. Raise ValueError if they have changed."""
+    return [from_json(line, f"{folder / RECORDS} is damaged") for line in _lines(folder, prefix)]
+
+
+def with_digest(folder: Path, prefix: RecordsPrefix) -> RecordsPrefix:
+    """Return `prefix` with a digest, also where the checkpoint was written in the format without digests."""
+    return RecordsPrefix(prefix.length, reduce(_chained, _lines(folder, prefix), ""))
+
+
+def _lines(folder: Path, prefix: RecordsPrefix) -> list[bytes]:
+    path = folder / RECORDS
+    content = b""
+    if prefix.length and path.exists():
+        with path.open("rb") as file:
+            content = file.read(prefix.length)
+    if len(content) < prefix.length:
+        raise ValueError(
+            f"{path} has {len(content)} bytes, and {prefix.length} belong to the checkpoint beside it: the file was "
+            "changed or lost. Restore it, or start the run in another folder."
+        )
+    lines = content.splitlines(keepends=True)
+    if prefix.digest is not None and reduce(_chained, lines, "") != prefix.digest:
+        raise ValueError(
+            f"{path} is damaged: its first {len(lines)} lines do not match the digest in the checkpoint beside it. "
+            "Restore it from a copy, or start the run in another folder."
+        )
+    return lines
+
+
+def _chained(before: str, line: bytes) -> str:
+    """Return the digest of all lines from the digest of the lines before this one."""
+    return digest([before, line])
+
+
+def pack(tree: Any) -> tuple[dict[str, Tensor], str]:
     """Split nested state into tensors by path and a JSON text of the rest, without pickle.
 
     Python writes floats so that they are read back exactly.
     """
     tensors: dict[str, Tensor] = {}
 
-    def pack(x: Any, path: str) -> Any:
+    def packed(x: Any, path: str) -> Any:
         if isinstance(x, Tensor):
             tensors[path] = _on_host(x)
             # strides of e.g. channels-last memory are kept: reductions over another order round differently
             return {"tensor": path} if x.is_contiguous() else {"tensor": path, "strides": list(x.stride())}
         if isinstance(x, dict):
-            return {"dict": [[_key(k, path), pack(v, f"{path}/{k}")] for k, v in x.items()]}
+            for key in x:
+                if type(key) not in (int, str):
+                    kind = type(key).__name__
+                    raise TypeError(f"{path} has a key of type {kind}; a checkpoint holds only int and str keys")
+            return {"dict": [[k, packed(v, f"{path}/{k}")] for k, v in x.items()]}
         if isinstance(x, (list, tuple)):
-            return {type(x).__name__: [pack(v, f"{path}/{i}") for i, v in enumerate(x)]}
+            return {type(x).__name__: [packed(v, f"{path}/{i}") for i, v in enumerate(x)]}
         if isinstance(x, (bool, int, float, str, type(None))):
             return x
         raise TypeError(
             f"{path} is a {type(x).__name__}; a checkpoint holds only tensors, numbers, strings, lists and dicts"
         )
 
-    return tensors, json.dumps(pack(tree, ""))
+    return tensors, json.dumps(packed(tree, ""))
 
 
-def unpacked(tensors: dict[str, Tensor], text: str, where: Path | str = "") -> Any:
-    """Rebuild what `packed` split; errors name the file `where`."""
+def unpack(tensors: dict[str, Tensor], text: str, where: Path | str = "") -> Any:
+    """Rebuild what `pack` split; errors name the file `where`."""
 
-    def unpack(x: Any) -> Any:
+    def unpacked(x: Any) -> Any:
         if not isinstance(x, dict):
             return x
         if "tensor" in x:
@@ -196,11 +240,11 @@ def unpacked(tensors: dict[str, Tensor], text: str, where: Path | str = "") -> A
             strides = x.get("strides", stored.stride())
             return torch.empty_strided(stored.shape, strides, dtype=stored.dtype).copy_(stored)
         if "dict" in x:
-            return {k: unpack(v) for k, v in x["dict"]}
+            return {k: unpacked(v) for k, v in x["dict"]}
         kind = list if "list" in x else tuple
-        return kind(unpack(v) for v in x[kind.__name__])
+        return kind(unpacked(v) for v in x[kind.__name__])
 
-    return unpack(from_json(text, where))
+    return unpacked(from_json(text, where))
 
 
 def _on_host(t: Tensor) -> Tensor:
@@ -208,20 +252,14 @@ def _on_host(t: Tensor) -> Tensor:
     return t.detach().to("cpu", copy=True).contiguous()
 
 
-def _key(key: Any, path: str) -> Any:
-    if type(key) not in (int, str):
-        raise TypeError(f"{path} has a key of type {type(key).__name__}; a checkpoint holds only int and str keys")
-    return key
-
-
-def _saved(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    return save(tensors, with_digests(tensors, metadata))
+def _serialised(tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    return save_tensors(tensors, with_digests(tensors, metadata))
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     content = path.read_bytes()  # in one read: a running process may replace the file meanwhile
     try:
-        tensors = load(content)
+        tensors = load_tensors(content)
         metadata = from_json(content[8 : 8 + int.from_bytes(content[:8], "little")], path)["__metadata__"]
         if _format(metadata, path) != WITHOUT_DIGESTS:
             refuse_changed_tensors(tensors, metadata)
@@ -237,15 +275,15 @@ def _format(metadata: Mapping[str, str], path: Path) -> int:
     return number
 
 
-def _header(metadata: Mapping[str, str], path: Path) -> Committed:
+def _header(metadata: Mapping[str, str], path: Path) -> Header:
     if _format(metadata, path) != WITHOUT_DIGESTS:
         refuse_changed_metadata(metadata)
     header = from_json(metadata[KEY], path)
     state, records = str(header["state"]), header["records"]
     if Path(state).name != state:
         raise ValueError(f"it names a file outside its folder: {state}")
-    kept = Kept(**records) if isinstance(records, dict) else Kept(int(records), None)
-    return Committed(Position(**header["position"]), state, kept, bool(header["finished"]))
+    prefix = RecordsPrefix(**records) if isinstance(records, dict) else RecordsPrefix(int(records), None)
+    return Header(Position(**header["position"]), state, prefix, bool(header["finished"]))
 
 
 def _damaged(path: Path, why: Exception) -> ValueError:

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._util.names import unknown
-from .._util.types import fits, words
+from .._util.types import fits, refuse_wrong_types
 from ..methods.about import ABOUT
 
 if TYPE_CHECKING:
     from ..core.probe import Method
 
+INITIAL, HELD_OUT, SHARP, NOISE = range(4)  # uses of a run's seed beside the order of rows: independent streams
+Weights = Literal["last", "ema", "swa"]  # the last weights of a run, or an average along it
 BY_METHOD: Any = None  # replaced in Config.__post_init__
 USUAL = {"lr": 0.1, "momentum": 0.9}
 OWN_STEP_SIZE = {  # SA-SAM paper: Algorithm 1 has no momentum, Remark 1 a small first step, from the grid of section 3
@@ -175,16 +176,13 @@ class Config:
         for name, value in OWN_STEP_SIZE.get(self.method, USUAL).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        for name, kind in _types().items():
-            if not fits(getattr(self, name), kind):
-                raise ValueError(f"{name} is {getattr(self, name)!r}, and has to be {words(kind)}")
-        for wanted, holds, names in _RANGES:
+        refuse_wrong_types(self)
+        for allowed, holds, names in _RANGES:
             for name in names:
                 value = getattr(self, name)
                 if value is not None and not holds(value):
-                    raise ValueError(f"{name} is {value!r}, and has to be {wanted}")
-        if self.method not in ABOUT:
-            raise ValueError(unknown("method", self.method, ABOUT))
+                    raise ValueError(f"{name} is {value!r}, and has to be {allowed}")
+        _check("method", self.method, ABOUT)
         if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
             raise ValueError("nesterov needs SGD with momentum: set optimizer to sgd and momentum above 0")
         if self.lr_factors and self.method in OWN_STEP_SIZE:
@@ -192,11 +190,6 @@ class Config:
         for name, why in _NOT_SHARDED.items():
             if self.fsdp and getattr(self, name):
                 raise ValueError(why)
-
-
-@cache
-def _types() -> dict[str, Any]:
-    return get_type_hints(Config)
 
 
 def _is_factor(value: Any) -> bool:
@@ -264,7 +257,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
         if is_factory(name):
             imported(name, "logger")
         else:
-            _check("logger", [name], LOGGERS)
+            _check("logger", name, LOGGERS)
             require(name)
     with _prefixed(spelled("measures")):
         resolve_measures(config.measures)
@@ -290,21 +283,15 @@ def method_of(config: Config, spelled: Callable[[str], str] = str) -> Method:
         return method(config.method, **options)
 
 
-def as_setting(error: Exception) -> str:
-    """Return the engine's message about a non-finite step with the run's setting instead of the engine's option."""
-    return str(error).replace("SharpnessAware(..., on_nonfinite='skip')", "on_nonfinite skip (--on-nonfinite skip)")
-
-
 def known_device(name: str | None) -> None:
     """Raise ValueError unless this machine has a device of that name."""
     import torch
 
-    if name is None:
-        return
     devices = {"cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))}
     devices |= {"cuda"} if torch.cuda.is_available() else set()
     devices |= {"mps"} if torch.backends.mps.is_available() else set()
-    _check("device", [name], devices)
+    if name is not None:
+        _check("device", name, devices)
 
 
 @contextmanager
@@ -316,7 +303,6 @@ def _prefixed(setting: str, about: str = "") -> Iterator[None]:
         raise ValueError(f"{setting}: {error}" if about in str(error) else str(error)) from error
 
 
-def _check(what: str, names: Iterable[str], valid: Iterable[str]) -> None:
-    for name in names:
-        if name not in valid:
-            raise ValueError(unknown(what, name, valid))
+def _check(what: str, name: str, valid: Iterable[str]) -> None:
+    if name not in valid:
+        raise ValueError(unknown(what, name, valid))

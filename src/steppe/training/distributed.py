@@ -64,12 +64,12 @@ def joined(device: torch.device, fsdp: bool) -> Iterator[Workers]:
 
 def together(workers: Workers, task: Callable[[], R]) -> R:
     """Return `task()` of this worker; raise on all workers if it fails on one."""
-    trouble: Exception | None = None
+    failure: Exception | None = None
     try:
         value = task()
     except Exception as error:
-        trouble = error
-    workers.raise_on_all(trouble)
+        failure = error
+    workers.raise_on_all(failure)
     return value
 
 

@@ -15,18 +15,16 @@ from filelock import FileLock, Timeout
 from .._util import files
 from ..core.process_group import Workers
 from ..measures.functional import preserved_rng
-from .checkpoint import Loaded
+from .checkpoint import Checkpoint
 from .config import Config, refuse_unknown
 from .distributed import device_of, joined, threads, together
 from .evaluate import corrupted_test
-from .folder import HOLDER, LOCK, RUN, claimed, folder_of, is_empty, plain, prepare, read_run_yaml
-from .loggers import build_logger, in_order, start
+from .loggers import Logger, build_logger, in_order, start
 from .loop import Training
 from .problem import data_of, task_of
 from .progress import progress_shown
-from .records import Logger
-from .resume import resume_point
-from .runs import Run, open_run
+from .resume import prepare, resume_point
+from .runs import HOLDER, LOCK, RUN, Run, claimed, folder_of, is_empty, open_run, plain, read_run_yaml
 from .stopping import StopRequest, stop_signals
 
 ONE_AT_A_TIME = threading.RLock()  # reentrant: an ensemble trains several runs in one thread
@@ -134,7 +132,7 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
         raise
 
 
-def _build(config: Config, path: Path, workers: Workers, device: torch.device, done: Loaded | None) -> Training:
+def _build(config: Config, path: Path, workers: Workers, device: torch.device, done: Checkpoint | None) -> Training:
     """Build the run in the state of a checkpoint, and write run.yaml."""
     splits = data_of(config)
     corrupted_test(config, splits.test)  # raises now, and not after the last epoch, if official files do not fit

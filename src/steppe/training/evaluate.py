@@ -21,17 +21,19 @@ from ..measures.batches import share
 from ..measures.objective import Objective
 from ..measures.precision import Precision
 from ..measures.registry import resolve_measures
-from ..measures.run import STOPPED, measure_objective
+from ..measures.run import STOPPED, Results, measure_objective
 from ..measures.sharpness import OnData, Rows
-from .config import Config
+from .checkpoint import Record
+from .config import NOISE, Config
 from .distributed import align_
-from .losses import Sums
-from .problem import NOISE, Task, model_of
-from .records import Record
+from .model import model_of
+from .problem import Task
 from .schedule import Course, Position
-from .train_state import TrainState
+from .train_state import Sums, TrainState
 
 ROWS = 1024  # per batch: large enough to keep a GPU busy
+TIMINGS = ("images_per_second", "seconds", "evaluation_seconds")
+"""Entries of a record that differ when a run is repeated; all others are a function of the configuration."""
 M = 256  # rows per batch of measures: m-sharpness depends on it (A modern look, section 3)
 
 
@@ -79,11 +81,10 @@ def under_corruptions(model: nn.Module, test: Dataset, task: Task, config: Confi
     corrupted = corrupted_test(config, test)
     if corrupted is None:
         return {}
-    accuracies: dict[str, list[float]] = {}
-    for name in corrupted.names:
-        for severity in config.severities:
-            scores = evaluated(model, corrupted.rows(name, severity), task, config, workers)
-            accuracies.setdefault(name, []).append(scores["accuracy"])
+    accuracies = {
+        name: [evaluated(model, corrupted.rows(name, s), task, config, workers)["accuracy"] for s in config.severities]
+        for name in corrupted.names
+    }
     every = [a for row in accuracies.values() for a in row]
     mean = sum(every) / len(every)
     return {"corrupted_accuracy": mean, "corrupted_source": corrupted.source, "corrupted": accuracies}
@@ -168,13 +169,21 @@ def on_data(
     return objective
 
 
+def measured(
+    objective: Objective, measures: Sequence[str], seed: int, on: Callable[[OnData], Objective] | None = None
+) -> Results:
+    """Return all measures; raise KeyboardInterrupt if one was interrupted, as half a measurement is no result."""
+    results = measure_objective(objective, resolve_measures(measures), seed, progress=False, on=on)
+    if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
+        raise KeyboardInterrupt
+    return results
+
+
 def flatness(
     objective: Objective, measures: Sequence[str], seed: int, on: Callable[[OnData], Objective] | None = None
 ) -> dict[str, Any]:
     """Return estimates with their errors as a record holds them, and the reasons of those that failed."""
-    results = measure_objective(objective, resolve_measures(measures), seed, progress=False, on=on)
-    if not all(e.complete for e in results.values()) or STOPPED in results.failures.values():
-        raise KeyboardInterrupt  # a record with half a measurement would differ from that of an undisturbed run
+    results = measured(objective, measures, seed, on)
     entries: dict[str, Any] = {}
     for name, e in results.estimates.items():
         entries[name] = {"value": e.value, "stderr": e.stderr, "n": e.n, "kind": e.kind}

@@ -11,20 +11,66 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 from time import time
-from typing import Any
+from typing import Any, Protocol
 
 from .._util import files
 from .._util.digests import digest
-from .._util.export import csv_text
 from .._util.extras import explained
-from .._util.names import unknown
-from .._util.user_code import imported, is_factory
-from .checkpoint import committed
-from .records import Logger, numbers
+from .._util.formats import csv_text
+from .._util.user_code import imported
+from .checkpoint import read_header
 from .runs import Run
 
 PROJECT = "steppe"  # of W&B, and experiment of MLflow, unless the environment names another
+
+
+class Logger(Protocol):
+    """Receives records beside metrics.jsonl.
+
+    `log_metrics` is called after the checkpoint that contains the record is written, so that a resumed run logs no
+    epoch twice. A logger may also have an attribute `last_step`, read after `log_params`: the step of the last record
+    that it has, 0 for none. Each start of the run then hands over the records after it, for example those that a killed
+    process could not log.
+
+    Examples
+    --------
+    >>> class Printer:
+    ...     def __init__(self, folder): ...
+    ...     def log_params(self, params): ...
+    ...     def log_metrics(self, step, metrics): print(step, metrics["test_accuracy"])
+    ...     def close(self): ...
+    >>> logger = Printer("runs/a")  # `train` builds it from loggers=["package.module:Printer"]
+    >>> logger.log_metrics(10, {"test_accuracy": 0.75})
+    10 0.75
+
+    """
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        """Receive the configuration, once per start of the run."""
+        ...
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Receive the numbers of one record."""
+        ...
+
+    def close(self) -> None:
+        """Release resources: the run ends, finished or not."""
+        ...
+
+
+def numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Return the finite numbers of a record; nested ones are named by their path, such as measures/trace/value."""
+    flat: dict[str, float] = {}
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            flat |= numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, list):
+            flat |= numbers({str(i + 1): v for i, v in enumerate(value)}, f"{prefix}{key}/")
+        elif isinstance(value, (int, float)) and isfinite(value):  # metrics.jsonl has null for others
+            flat[prefix + key] = value
+    return flat
 
 
 class CSV:
@@ -89,7 +135,7 @@ class MLflow:
     def __init__(self, run: Run):
         local = run.path / "mlflow.db"
         files.refuse_link(local)
-        if "MLFLOW_TRACKING_URI" not in os.environ:  # nothing leaves the machine unless the user says so
+        if "MLFLOW_TRACKING_URI" not in os.environ:  # nothing leaves the machine unless the user names a server
             os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         with explained():
             import mlflow
@@ -130,7 +176,7 @@ class MLflow:
 
     def close(self) -> None:
         if self._run is not None:
-            done = committed(self._folder)
+            done = read_header(self._folder)
             self._client.set_terminated(self._run, "FINISHED" if done is not None and done.finished else "KILLED")
 
     @staticmethod
@@ -148,7 +194,7 @@ class MLflow:
 
 
 class WandB:
-    """One run of W&B under wandb/: offline and rewritten at each start, unless WANDB_MODE says otherwise."""
+    """One run of W&B under wandb/: offline and rewritten at each start, unless WANDB_MODE is set."""
 
     def __init__(self, run: Run):
         if "WANDB_MODE" not in os.environ:  # else offline runs send statistics of their own
@@ -193,7 +239,7 @@ class WandB:
 
     def close(self) -> None:
         if self._run is not None:
-            done = committed(self._folder)
+            done = read_header(self._folder)
             self._run.finish(exit_code=0 if done is not None and done.finished else 1)
 
 
@@ -216,8 +262,6 @@ def build_logger(name: str, run: Run) -> Logger:
     """Build one of LOGGERS, or call the user's `package.module:factory` with the folder."""
     if name in LOGGERS:
         return LOGGERS[name](run)
-    if not is_factory(name):
-        raise ValueError(unknown("logger", name, LOGGERS) + " Your own is `package.module:factory`.")
     factory = imported(name, "logger")
     try:
         made: Logger = factory(run.path)

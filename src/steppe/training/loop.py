@@ -17,31 +17,18 @@ from ..cuda.capture import CapturedStep, compiled
 from ..data.dataset import Splits
 from ..optim.base import STEP
 from ..optim.step import Pass
-from . import records
-from .batches import Batch, BatchSource, Rows
-from .checkpoint import Kept, Loaded, commit
-from .config import Config, as_setting
+from .batches import Batch, BatchSource
+from .checkpoint import Checkpoint, Record, RecordsPrefix, append_record, commit, with_digest
+from .config import NOISE, OWN_STEP_SIZE, Config
 from .distributed import agreed, align_, together, wrapped
 from .evaluate import autocast, record_of
-from .problem import (
-    FACTOR,
-    NOISE,
-    Task,
-    channels_last,
-    head_of,
-    model_of,
-    moved,
-    optimizer_of,
-    sets_lr,
-    trained_loss,
-)
-from .progress import Display
-from .pruning import prune_
-from .records import Logger, Record, numbers
+from .loggers import Logger, numbers
+from .model import Init, channels_last, load_init_, model_of, prune_
+from .problem import FACTOR, Task, moved, optimizer_of, trained_loss
+from .progress import Bars, Lines
 from .schedule import Course, Position, learning_rate, prune_step
 from .stopping import Stopped, StopRequest
 from .train_state import TrainState, averages_of
-from .transfer import Init, load_init_
 
 AGREE = 16  # steps between exchanges with other processes about stopping and saving: each one synchronises
 PAUSE = 10.0
@@ -70,8 +57,8 @@ class Training:
         model = model_of(config, task.shape, task.outputs)
         self.init: Init | None = None
         if config.init is not None and not resumed:  # a checkpoint of the run replaces these weights
-            self.init = load_init_(model, Path(config.init), head_of(config, task.shape, task.outputs))
-        if channels_last(config, task, device):
+            self.init = load_init_(model, config.init, config, task.shape, task.outputs)
+        if channels_last(config, task.shape, device):
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
         model = wrapped(model.to(device), workers, device, config.fsdp)
         self.state = TrainState(model, optimizer_of(config, model, self.course, task), averages_of(config), workers)
@@ -79,8 +66,7 @@ class Training:
             raise ValueError("compile works in one process, and there are several: leave it out")
         # in steps only: evaluation has other shapes
         self._called = compiled(self.state.opt, model) if config.compile else model
-        self.own_lr = sets_lr(self.state.opt)
-        self.position, self._records = Position(), Kept()
+        self.position, self._records = Position(), RecordsPrefix()
         self._unlogged: list[Record] = []  # of epochs after the last checkpoint
         self._refused = 0  # steps that the device skipped, as of the last count
         self.check_folder: Callable[[], None] = lambda: None  # raises if another folder has replaced the run's
@@ -96,13 +82,13 @@ class Training:
         self._passes(Batch((rows[0], rows[1]), held, None))
         return self.state.sums.totals[0]
 
-    def load(self, done: Loaded) -> None:
+    def load(self, done: Checkpoint) -> None:
         """Restore the state of a checkpoint."""
         self.state.load(done.weights, done.state)
-        self.position, self._records = done.about.position, records.with_digest(self.path, done.about.records)
+        self.position, self._records = done.about.position, with_digest(self.path, done.about.records)
 
     def run(
-        self, stop_request: StopRequest, display: Display, loggers: Sequence[Logger] = (), until: int | None = None
+        self, stop_request: StopRequest, display: Lines | Bars, loggers: Sequence[Logger] = (), until: int | None = None
     ) -> None:
         """Train to the end of the run or of epoch `until`; raise `Stopped` after a signal."""
         self._stop_request, self._display, self._loggers = stop_request, display, loggers
@@ -113,8 +99,12 @@ class Training:
                 self._train_epoch()
                 self._end_epoch()
         except FloatingPointError as error:
+            # name the run's setting instead of the engine's option
+            why = str(error).replace(
+                "SharpnessAware(..., on_nonfinite='skip')", "on_nonfinite skip (--on-nonfinite skip)"
+            )
             raise FloatingPointError(
-                f"{self.path}, {self.position}: {as_setting(error)} The folder keeps the last checkpoint before this. "
+                f"{self.path}, {self.position}: {why} The folder keeps the last checkpoint before this. "
                 "The same command would fail again: give other settings and another --out."
             ) from error
 
@@ -149,7 +139,7 @@ class Training:
             prune_(state.module, config.prune, opt.state)
         if config.fsdp:
             align_(self.workers, state.module)  # DDP does this itself
-        if step == 0 or not self.own_lr:
+        if step == 0 or config.method not in OWN_STEP_SIZE:
             for group in opt.param_groups:
                 group["lr"] = learning_rate(config, step, self.course.steps) * group.get(FACTOR, 1.0)
         return self._number
@@ -161,7 +151,10 @@ class Training:
 
         def run(turn: Pass) -> None:
             nonlocal counted
-            x, y = turn.rows(*self._rows(batch, turn.held_out))
+            rows = batch.held_out if turn.held_out else batch.rows
+            if rows is None:
+                raise ValueError(f"{config.method} needs held-out rows: set held_out to a fraction above 0")
+            x, y = turn.rows(*rows)
             with autocast(config, self.device):
                 output = self.task.call(self._called, x)
             losses = self.loss(output, y)
@@ -194,13 +187,6 @@ class Training:
             if average.every_step == every_step and steps > average.start * self.course.steps:
                 average.update(self.state.tensors())
 
-    def _rows(self, batch: Batch, held_out: bool) -> Rows:
-        if not held_out:
-            return batch.rows
-        if batch.held_out is None:
-            raise ValueError(f"{self.config.method} needs held-out rows: set held_out to a fraction above 0")
-        return batch.held_out
-
     def _stop_or_save(self) -> None:
         due = monotonic() - self._saved >= self.config.checkpoint_every
         stop, save = agreed(self.workers, bool(self._stop_request.why), due)
@@ -230,7 +216,7 @@ class Training:
     def _write(self, record: Record) -> None:
         if self.workers.rank == 0:
             self.check_folder()
-            self._records = records.write(self.path, record, self._records)
+            self._records = append_record(self.path, record, self._records)
 
     def _commit(self, finished: bool = False) -> None:
         """Write a checkpoint, and log the records that it contains."""

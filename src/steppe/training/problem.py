@@ -1,37 +1,77 @@
-"""From a configuration to its data, its task (shapes, standardisation, loss), its model and its optimizer."""
+"""What a run solves, from its configuration: data, task (shapes, standardisation, loss) and optimizer."""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from .._util.user_code import is_factory
-from ..core.draw import seed_of, seed_torch
 from ..data.dataset import Splits
 from ..data.pixels import Standard
 from ..data.registry import declared, load
 from ..measures.batches import logits_of
 from ..measures.functional import unwrap
 from ..methods.registry import METHODS, method
-from ..methods.sa_sam import SASAM, SASGD
 from ..methods.sharpbalance import OnSomeRows, SharpBalance
 from ..optim.build import build
 from ..optim.engine import SharpnessAware
 from .config import OWN_STEP_SIZE, Config
-from .losses import CrossEntropy, Loss, SquaredError
-from .pruning import add_masks
+from .model import lr_factors
 from .schedule import Course
-from .transfer import Head, factors_of, freeze_
 
-WEIGHTS, HELD_OUT, SHARP, NOISE = range(4)  # uses of a run's seed beside the order of rows: independent streams
+
+class Loss(Protocol):
+    """A loss per row, and whether a row is classified correctly."""
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        """Return one number per row."""
+        ...
+
+    def correct(self, output: Tensor, target: Tensor) -> Tensor | None:
+        """Return one bool per row, or None where targets are numbers."""
+        ...
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """For class numbers, and for class probabilities such as mixup's."""
+
+    smoothing: float = 0.0
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        # in float32 at least: exponentials of half-precision numbers are too coarse
+        wide = output if output.dtype == torch.float64 else output.float()
+        target = target.to(wide.dtype) if target.is_floating_point() else target
+        return functional.cross_entropy(wide, target, reduction="none", label_smoothing=self.smoothing)
+
+    def correct(self, output: Tensor, target: Tensor) -> Tensor:
+        return output.argmax(1) == (target.argmax(1) if target.is_floating_point() else target)
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    """The mean over the outputs of a row of (output - target)^2."""
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        rows = len(target)
+        output, target = output.reshape(rows, -1), target.reshape(rows, -1)
+        if output.shape != target.shape:
+            raise ValueError(
+                f"the model has {output.shape[1]} outputs per row and the targets have {target.shape[1]}: "
+                "use a model with as many outputs"
+            )
+        wide = output if output.dtype == torch.float64 else output.float()
+        return (wide - target).square().mean(1)
+
+    def correct(self, output: Tensor, target: Tensor) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -112,45 +152,6 @@ def trained_loss(config: Config, task: Task) -> Loss:
     return task.loss
 
 
-def model_of(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Build the model, with its frozen parts, and masks if it is pruned; the seed determines its initial weights."""
-    model = _built(config, shape, outputs).train()
-    if config.freeze:
-        freeze_(model, config.freeze, head_of(config, shape, outputs))
-    return model
-
-
-def head_of(config: Config, shape: tuple[int, ...], outputs: int) -> Head:
-    """Return a function that finds the tensors whose shape follows the number of outputs, by building another model."""
-
-    def names() -> set[str]:
-        this, other = (_built(config, shape, n).state_dict() for n in (outputs, outputs + 1))
-        return {name for name, t in this.items() if name not in other or other[name].shape != t.shape}
-
-    return names
-
-
-def _built(config: Config, shape: tuple[int, ...], outputs: int) -> nn.Module:
-    from ..nn.registry import build as build_model
-
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(seed_of(config.seed, WEIGHTS))
-        model = build_model(config.model, shape, outputs, **config.model_options)
-    return add_masks(model) if config.prune else model
-
-
-def channels_last(config: Config, task: Task, device: torch.device) -> bool:
-    """Return whether convolution weights are stored channels-last, so that convolutions run in that format.
-
-    Convolutions convert inputs to the format of their weights. A user's own model chooses its own format by default:
-    `view` on the output of a channels-last convolution may raise.
-    """
-    if config.channels_last is not None:
-        return config.channels_last
-    images = len(task.shape) == 3
-    return images and device.type == "cuda" and not config.fsdp and not is_factory(config.model)
-
-
 def fingerprint(splits: Splits) -> str:
     """Return a digest that changes if any row does."""
     digest = hashlib.blake2b(digest_size=16)
@@ -159,9 +160,6 @@ def fingerprint(splits: Splits) -> str:
             digest.update(f"{t.dtype}{tuple(t.shape)}".encode())
             digest.update(t.cpu().contiguous().numpy().data)
     return digest.hexdigest()
-
-
-OWN_LR = (SASAM, SASGD)
 
 
 def options_of(config: Config, course: Course) -> dict[str, Any]:
@@ -197,17 +195,6 @@ def optimizer_of(config: Config, model: nn.Module, course: Course, task: Task) -
     return SharpnessAware(base, OnSomeRows(inner), **engine)
 
 
-def sets_lr(opt: SharpnessAware) -> bool:
-    """Return whether the method sets the learning rate itself."""
-    inner = opt.method.method if isinstance(opt.method, OnSomeRows) else opt.method
-    return isinstance(inner, OWN_LR)
-
-
-def finds_lr(config: Config, options: Mapping[str, Any]) -> bool:
-    """Return the same for a configuration with these method options."""
-    return isinstance(method(config.method, **options), OWN_LR)
-
-
 FACTOR = "lr_factor"  # option of a parameter group: the learning rate relative to the schedule's
 
 
@@ -217,17 +204,14 @@ def _groups(config: Config, model: nn.Module, task: Task) -> list[Any]:
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     if not config.lr_factors:
         return list(trained.values())
-    factors = factors_of(module, config.lr_factors, head_of(config, task.shape, task.outputs))
+    factors = lr_factors(module, config, task.shape, task.outputs)
     values = sorted({factors[name] for name in trained}, reverse=True)
     return [{"params": [p for name, p in trained.items() if factors[name] == f], FACTOR: f} for f in values]
 
 
 def _base(config: Config, parameters: list[Any]) -> Optimizer:
     decay, lr = config.weight_decay, config.lr
-    match config.optimizer:
-        case "sgd":
-            return SGD(parameters, lr, config.momentum, weight_decay=decay, nesterov=config.nesterov)
-        case "adam":
-            return Adam(parameters, lr, (config.momentum, 0.999), weight_decay=decay)  # beta2: torch's default
-        case "adamw":
-            return AdamW(parameters, lr, (config.momentum, 0.999), weight_decay=decay)
+    if config.optimizer == "sgd":
+        return SGD(parameters, lr, config.momentum, weight_decay=decay, nesterov=config.nesterov)
+    adam = Adam if config.optimizer == "adam" else AdamW
+    return adam(parameters, lr, (config.momentum, 0.999), weight_decay=decay)  # beta2: torch's default

@@ -5,49 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
-from .._util.progress import bar, style
-from .._util.terminal import say
-from .losses import Sums
+from .._util.terminal import bar, say, style
 from .schedule import Course, Position
+from .train_state import Sums
 
 PAUSE = 0.25  # seconds between updates: each one synchronises with the device
 
 
-class Display(Protocol):
-    """Shows how a run proceeds."""
+class Lines:
+    """One line per epoch, for logs, or nothing."""
+
+    def __init__(self, course: Course, shown: bool):
+        self._epochs, self._shown = course.epochs, shown
 
     def stepped(self, position: Position, sums: Sums) -> None:
         """Show a step; `sums` are those of the epoch so far."""
-        ...
 
     def recorded(self, record: Mapping[str, Any]) -> None:
         """Show the record of an epoch."""
-        ...
-
-
-class Silent:
-    """Shows nothing."""
-
-    def stepped(self, position: Position, sums: Sums) -> None:
-        pass
-
-    def recorded(self, record: Mapping[str, Any]) -> None:
-        pass
-
-
-class Lines:
-    """One line per epoch, for logs."""
-
-    def __init__(self, course: Course):
-        self._epochs = course.epochs
-
-    def stepped(self, position: Position, sums: Sums) -> None:
-        pass
-
-    def recorded(self, record: Mapping[str, Any]) -> None:
-        say(f"epoch {record['epoch']} of {self._epochs}: {summary(record)}", error=True)
+        if self._shown:
+            say(f"epoch {record['epoch']} of {self._epochs}: {summary(record)}", error=True)
 
 
 class Bars:
@@ -79,16 +58,13 @@ class Bars:
 
 
 @contextmanager
-def progress_shown(progress: bool | None, course: Course, start: Position, batch: int) -> Iterator[Display]:
+def progress_shown(progress: bool | None, course: Course, start: Position, batch: int) -> Iterator[Lines | Bars]:
     """Yield bars on a terminal unless `progress` is False; elsewhere lines if it is True, else nothing."""
-    shown = style(progress)
-    if shown == "nothing":
-        yield Silent()
-    elif shown == "lines":
-        yield Lines(course)
-    else:
-        with bar("remaining", "now") as bars:
-            yield Bars(bars, course, start, batch)
+    if style(progress) != "bars":
+        yield Lines(course, shown=style(progress) == "lines")
+        return
+    with bar("remaining", "now") as bars:
+        yield Bars(bars, course, start, batch)
 
 
 WORDS = {

@@ -1,4 +1,4 @@
-"""The checkpoint that a run resumes from, also with more epochs or steps than before.
+"""The start of a run: the checkpoint that it resumes from, also with more epochs or steps than before, and run.yaml.
 
 A longer run resumes only if it ends bit for bit as a run of that length would: nothing so far may depend on the number
 of steps. A finished run has evaluated its last epoch as the last one, which it is no longer, and so it resumes from the
@@ -7,20 +7,38 @@ checkpoint before its end.
 
 from __future__ import annotations
 
+import inspect
+import os
+import platform
+import socket
+import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from . import checkpoint, records
-from .checkpoint import PREVIOUS, Loaded
-from .config import Config
-from .folder import LENGTH, changes, config_in, refuse_changes
-from .problem import finds_lr, options_of
+import torch
+
+from .. import __version__
+from .._util import files
+from .._util.digests import digest, save_yaml
+from .._util.user_code import imported, is_factory
+from ..data.dataset import Splits
+from . import checkpoint
+from .checkpoint import PREVIOUS, RECORDS, WEIGHTS, Checkpoint
+from .config import OWN_STEP_SIZE, Config
+from .loop import Training
+from .problem import fingerprint, options_of
+from .runs import FREE, RUN, changes, config_in, plain, read_run_yaml
 from .schedule import Course, Position, learning_rate, prune_step
 
+LENGTH = ("epochs", "steps")
+"""Settings that may grow where the run still ends as one of that length does: see above."""
 
-def resume_point(path: Path, content: Mapping[str, Any] | None, config: Config) -> Loaded | None:
+
+def resume_point(path: Path, content: Mapping[str, Any] | None, config: Config) -> Checkpoint | None:
     """Return the checkpoint from which a run with this configuration resumes, or None if it starts.
 
     Parameters
@@ -39,14 +57,18 @@ def resume_point(path: Path, content: Mapping[str, Any] | None, config: Config) 
 
     """
     before = config_in(path, content) if content is not None else config
-    refuse_changes(path, before, config)
-    done = checkpoint.last_whole(path, lambda header: records.read(path, header.records))
+    if different := changes(plain(before), plain(config), (*FREE, *LENGTH)):
+        raise ValueError(
+            f"{path} holds a run with another configuration: {different}. A run keeps its configuration: use the old "
+            "values, or another out."
+        )
+    done = checkpoint.load_intact(path)
     if done is None or content is None or all(getattr(before, name) == getattr(config, name) for name in LENGTH):
         return done
     return _longer(path, content, before, config, done)
 
 
-def _longer(path: Path, content: Mapping[str, Any], before: Config, config: Config, done: Loaded) -> Loaded:
+def _longer(path: Path, content: Mapping[str, Any], before: Config, config: Config, done: Checkpoint) -> Checkpoint:
     """Return the checkpoint from which a run of another length resumes; raise ValueError if there is none."""
     per_epoch = content["steps_per_epoch"]
     then, now = Course(content["steps"], per_epoch), Course(config.steps or config.epochs * per_epoch, per_epoch)
@@ -56,13 +78,12 @@ def _longer(path: Path, content: Mapping[str, Any], before: Config, config: Conf
     if now.steps < then.steps:
         raise ValueError(f"{path} cannot be made shorter: {change}. Give another out.")
     if done.about.finished:
-        previous = checkpoint.loaded(path, PREVIOUS)
+        previous = checkpoint.load(path, PREVIOUS)
         if previous is None:
             raise ValueError(
                 f"{path} cannot be made longer: {change}, its last epoch has to be trained again, and {PREVIOUS} is "
                 "not there to resume from. Give another out."
             )
-        records.read(path, previous.about.records)
         done = previous
     why = _different_past(config, then, now, done.about.position)
     if why:
@@ -79,7 +100,7 @@ def _different_past(config: Config, then: Course, now: Course, position: Positio
     if options != options_of(config, now):
         return f"the method {config.method} depends on the number of steps"
     steps = then.taken(position)
-    for step in range(min(steps, 1) if finds_lr(config, options) else steps):
+    for step in range(min(steps, 1) if config.method in OWN_STEP_SIZE else steps):
         was, would_be = (learning_rate(config, step, course.steps) for course in (then, now))
         if was != would_be:
             no_warmup = replace(config, warmup=0.0)
@@ -98,3 +119,96 @@ def _different_past(config: Config, then: Course, now: Course, position: Positio
         if any((t > config.swa * then.steps) != (t > config.swa * now.steps) for t in ends):
             return f"its average swa, which begins after {config.swa:g} of the run, would have averaged other weights"
     return ""
+
+
+def prepare(path: Path, done: Checkpoint | None, training: Training, splits: Splits) -> None:
+    """Delete what an interrupted write left, and write run.yaml with this start in it."""
+    before, data, task, config = read_run_yaml(path), fingerprint(splits), training.task, training.config
+    if before is not None and before["data"] != data:
+        raise ValueError(
+            f"{path} was begun on other rows: {config.data} under {config.data_root} has changed since. Restore the "
+            "data, or give another out."
+        )
+    init = asdict(training.init) if training.init is not None else (before or {}).get("init")
+    if before is not None and before.get("init", init) != init:
+        raise ValueError(
+            f"{path} was begun from other weights: {config.init} has changed since. Restore it, or give another out."
+        )
+    if before is not None:
+        _warn_of_changed_factory(path, before["starts"][-1], training)
+    if done is None:
+        _refuse_to_delete_records(path)
+    elif done.name != WEIGHTS:
+        checkpoint.go_back(path)
+    checkpoint.sweep(path)
+    files.truncate(path / RECORDS, done.about.records.length if done is not None else 0)
+    content = {
+        "config": plain(config),
+        "data": data,  # a fingerprint of all rows
+        "rows": {k: len(v) for k, v in vars(splits).items() if v is not None},
+        "task": {
+            "shape": list(task.shape),
+            "outputs": task.outputs,
+            "classes": list(splits.train.classes),
+            "mean": list(task.standard.mean),
+            "std": list(task.standard.std),
+            **({"fields": list(task.fields)} if task.fields else {}),
+        },
+        **({"init": init} if init is not None else {}),  # with a digest
+        "parameters": sum(p.numel() for p in training.state.module.parameters()),
+        "steps": training.course.steps,
+        "steps_per_epoch": training.course.per_epoch,
+        "starts": [*(before["starts"] if before is not None else []), _start(training)],
+    }
+    save_yaml(path / RUN, content)
+
+
+def _refuse_to_delete_records(path: Path) -> None:
+    """Raise if there are records of two epochs and no checkpoint: it was lost, because the first epoch writes one."""
+    lines = (path / RECORDS).read_bytes().count(b"\n") if (path / RECORDS).exists() else 0
+    if lines > 1:
+        raise FileNotFoundError(
+            f"{path / WEIGHTS} is lost, and {RECORDS} has the records of {lines} epochs: restarting the run would "
+            "delete them. Restore it from a copy, or give another out."
+        )
+
+
+def _warn_of_changed_factory(path: Path, last_start: dict[str, Any], training: Training) -> None:
+    then, now = last_start.get("factory"), _factory(training.config.model)
+    if then is not None and now is not None and then["digest"] != now["digest"]:
+        warnings.warn(
+            f"{training.config.model}, which builds the model of {path}, has changed since the last start: "
+            f"{then['file']} had the digest {then['digest']} and {now['file']} has {now['digest']}. If the model "
+            "computes something else now, the result matches neither version: restore the file, or give another out",
+            stacklevel=2,
+        )
+
+
+def _factory(name: str) -> dict[str, str] | None:
+    """Return the file and digest of a user's model factory; None for steppe's models and where there is no file."""
+    if not is_factory(name):
+        return None
+    with suppress(TypeError):  # neither a function nor a class
+        file = inspect.getsourcefile(inspect.unwrap(imported(name, "model")))
+        if file is not None and Path(file).is_file():
+            return {"file": file, "digest": digest([Path(file).read_bytes()])}
+    return None
+
+
+def _start(training: Training) -> dict[str, Any]:
+    """Return when, where and with which versions the run was started."""
+    device = training.device
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "at": f"{training.position}",
+        "steppe": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "processes": training.workers.count,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "threads": torch.get_num_threads(),
+        **({"factory": factory} if (factory := _factory(training.config.model)) is not None else {}),
+    }

@@ -1,26 +1,143 @@
-"""A run on disk: its configuration, its records, and its model with the trained weights."""
+"""A run on disk: its folder, which one process at a time trains in, run.yaml, records, and the trained model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+import re
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from .._util import files
+from .._util.digests import read_yaml
+from .._util.files import FolderLocked, lock_folder
 from .._util.names import unknown
+from .._util.types import fits, words
 from .._util.user_code import refuse_untrusted
 from ..data.dataset import Dataset, Splits
+from ..data.pixels import Standard
 from ..measures.objective import Objective
-from . import checkpoint, records
-from .config import Config
+from . import checkpoint
+from .checkpoint import PREVIOUS, RECORDS, WEIGHTS, Record
+from .config import Config, Weights
 from .evaluate import objective_of
-from .folder import RUN, config_in, read_run_yaml, task_in
-from .problem import Task, data_of, model_of
-from .records import Record
+from .model import model_of
+from .problem import CrossEntropy, SquaredError, Task, data_of
 from .schedule import Position
 
-Weights = Literal["last", "ema", "swa"]
+RUN = "run.yaml"
+NAME = "run"  # of its lock
+LOCK, HOLDER = f"{NAME}.lock", f"{NAME}.holder"
+
+# required entries of run.yaml beside the configuration
+KEYS = {"data": str, "task": dict, "parameters": int, "steps": int, "starts": list[Any]}
+TASK = {"shape": list[int], "outputs": int, "classes": list[Any], "mean": list[float], "std": list[float]}
+
+FREE = ("out", "data_root", "loggers", "checkpoint_every")
+"""Settings that may change from one start of a run to the next."""
+
+
+def folder_of(config: Config, strategy: str | None = None) -> Path:
+    """Return the folder of a run: `out`, or a name made from data, model, method (or strategy of members) and seed."""
+    if config.out is not None:
+        return Path(config.out)
+    name = f"{config.data}-{config.model}-{strategy or config.method}-{config.seed}"
+    return Path("runs") / re.sub(r"[^\w.,=+-]+", "_", name)
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[Callable[[], None]]:
+    """Lock the folder for this process; raise RuntimeError with the name of the process that has it.
+
+    Yields a function that raises if another folder has replaced this one.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    _refuse_other_folders(path)
+    try:
+        with lock_folder(path, NAME) as check_folder:
+            yield check_folder
+    except FolderLocked as owner:
+        raise RuntimeError(
+            f"{path} is being trained in by {owner}: wait for it, stop it, or choose another folder with out"
+        ) from None
+
+
+def _refuse_other_folders(path: Path) -> None:
+    """Raise if a folder holds other files and no run."""
+    ours = {LOCK, HOLDER, RUN, RECORDS, WEIGHTS, PREVIOUS}
+    others = sorted(p.name for p in path.iterdir() if p.name not in ours and not p.name.endswith(files.TEMPORARY))
+    if others and not (path / RUN).exists():
+        raise FileExistsError(
+            f"{path} is no run's folder: it has no {RUN}, but {', '.join(others[:3])}. Choose another"
+        )
+
+
+def is_empty(path: Path) -> bool:
+    """Return whether a folder holds only a lock: a start that failed, was killed, or is in progress."""
+    return path.is_dir() and {p.name for p in path.iterdir()} in ({LOCK}, {LOCK, HOLDER})
+
+
+def read_run_yaml(path: Path) -> dict[str, Any] | None:
+    """Read run.yaml, or return None if there is none."""
+    return read_yaml(path / RUN, "a run", lambda content: content["config"].keys()) if (path / RUN).exists() else None
+
+
+def plain(config: Config) -> dict[str, Any]:
+    """Return a configuration in JSON's types, for files and comparisons."""
+
+    def path_or_error(x: Any) -> str:
+        if isinstance(x, os.PathLike):
+            return str(os.fspath(x))
+        raise TypeError(
+            f"a configuration is written to a file, and {x!r} cannot be: use numbers, strings, lists and dicts"
+        )
+
+    values: dict[str, Any] = json.loads(json.dumps(asdict(config), default=path_or_error))
+    return values
+
+
+def config_in(path: Path, content: Mapping[str, Any]) -> Config:
+    """Return the configuration in the content of run.yaml; raise ValueError if the file is incomplete."""
+    names = {f.name for f in fields(Config)}
+    unexpected = [k for k in content["config"] if k not in names]
+    if unexpected:
+        raise ValueError(f"{path / RUN}: {unknown('setting', unexpected[0], names)} Was it written by another steppe?")
+    try:
+        config = Config(**content["config"])
+    except ValueError as error:
+        raise ValueError(f"{path / RUN}: config: {error}") from error
+    _refuse_incomplete(path / RUN, content, KEYS)
+    _refuse_incomplete(path / RUN, content["task"], TASK, "task.")
+    return config
+
+
+def _refuse_incomplete(file: Path, content: Mapping[str, Any], keys: Mapping[str, Any], place: str = "") -> None:
+    for key, kind in keys.items():
+        if key not in content or not fits(content[key], kind):
+            value = f"is {content[key]!r}" if key in content else "is missing"
+            raise ValueError(
+                f"{file} is incomplete: {place}{key} {value}, and has to be {words(kind)}. Restore the file, or train "
+                "in another folder"
+            )
+
+
+def task_in(content: Mapping[str, Any]) -> Task:
+    """Return the task in the content of run.yaml, without reading its data."""
+    task = content["task"]
+    standard = Standard(tuple(task["mean"]), tuple(task["std"]))
+    loss = CrossEntropy() if task["classes"] else SquaredError()
+    return Task(tuple(task["shape"]), task["outputs"], standard, loss, tuple(task.get("fields", ())))
+
+
+def changes(then: Mapping[str, Any], now: Mapping[str, Any], free: Container[str] = ()) -> str:
+    """Return which settings differ and how, in words, without those in `free`; empty if none do."""
+    different = [k for k in now if k not in free and then.get(k) != now[k]]
+    return "; ".join(f"{k} was {then.get(k)!r} and is now {now[k]!r}" for k in different)
 
 
 @dataclass(frozen=True)
@@ -81,18 +198,18 @@ class Run:
 
     def weights(self, which: Weights = "last") -> dict[str, Tensor]:
         """Return the model's state dict: the last weights, or an average along the run."""
-        done = checkpoint.committed(self.path)
+        done = checkpoint.read_header(self.path)
         if done is None:
             raise FileNotFoundError(f"{self.path} has no checkpoint yet: train it further")
         if which == "last":
-            return checkpoint.weights_in(self.path)
+            return checkpoint.read_weights(self.path)
         try:
-            state = checkpoint.state_in(self.path, done)
+            state = checkpoint.read_state(self.path, done)
         except FileNotFoundError:  # a running process may have committed and deleted it meanwhile
-            again = checkpoint.committed(self.path)
+            again = checkpoint.read_header(self.path)
             if again is None or again == done:
                 raise
-            state = checkpoint.state_in(self.path, again)
+            state = checkpoint.read_state(self.path, again)
         averages = {k: v for k, v in state["averages"].items() if v["n"]}
         if which not in averages:
             raise ValueError(f"{self.path}: {unknown('kind of weights', which, ['last', *averages])}")
@@ -170,8 +287,8 @@ def open_run(path: Path | str, model: str | None = None, trust: bool = False) ->
     content = read_run_yaml(path)
     if content is None:
         raise FileNotFoundError(f"{path} is no run's folder: it has no {RUN}. `steppe train --out {path}` makes one")
-    done = checkpoint.committed(path)
-    epochs = records.read(path, done.records) if done is not None else []
+    done = checkpoint.read_header(path)
+    epochs = checkpoint.read_records(path, done.records) if done is not None else []
     position = done.position if done is not None else Position()
     finished = done is not None and done.finished
     return Run(path, config_in(path, content), epochs, position, finished, task_in(content), content, model, trust)

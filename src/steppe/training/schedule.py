@@ -1,11 +1,14 @@
-"""How long a run is, where it is, and its learning rate as a function of the step alone."""
+"""When things happen in a run: epochs, learning rate and pruning as functions of the step, exchanges of an ensemble."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import cos, pi
 
 from .config import Config
+
+EXCHANGE = re.compile(r"exchanged@(\d+)(?:\+(\d+))?")
 
 
 @dataclass(frozen=True, order=True)
@@ -67,3 +70,34 @@ def learning_rate(config: Config, step: int, steps: int) -> float:
 def prune_step(config: Config, steps: int) -> int:
     """Return the step, in 0 .. steps - 1, before which weights are pruned."""
     return min(round(config.prune_at * steps), steps - 1)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Members of an ensemble exchange scores of rows after epoch `first` and then, if given, every `every` epochs."""
+
+    first: int
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.first < 1 or (self.every is not None and self.every < 1):
+            raise ValueError(f"scores are exchanged after 1 epoch or more, and every 1 or more, not {self}")
+
+    @classmethod
+    def of(cls, sharp_rows: str | None) -> Exchange | None:
+        """Parse `exchanged@10` or `exchanged@10+5`; return None for any other text."""
+        match = EXCHANGE.fullmatch(sharp_rows or "")
+        return None if match is None else cls(int(match[1]), int(match[2]) if match[2] else None)
+
+    def __str__(self) -> str:
+        return f"exchanged@{self.first}" + (f"+{self.every}" if self.every is not None else "")
+
+    def last_before(self, epoch: int) -> int | None:
+        """Return the epoch of the last exchange before an epoch; None before the first."""
+        if epoch < self.first:
+            return None
+        return self.first if self.every is None else epoch - (epoch - self.first) % self.every
+
+    def epochs(self, of: int) -> list[int]:
+        """Return all exchanges of a run of `of` epochs."""
+        return list(range(self.first, of, self.every or of))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from math import isnan
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from ..measures.functional import unwrap
 from ..optim.engine import SharpnessAware
 from .config import Config
 from .distributed import gathered, placed
-from .losses import Sums
+from .problem import Loss
 
 NamedTensors = Mapping[str, Tensor]
 
@@ -40,14 +41,10 @@ class Average:
         """Add the current tensors to the average."""
         if not self.n:
             self.tensors = {k: t.detach().clone() for k, t in now.items()}
-        elif kinds := {(t.dtype, t.device) for t in now.values()}:
-            for kind in sorted(kinds, key=str):
-                names = [k for k, t in now.items() if (t.dtype, t.device) == kind]
-                before, latest = [self.tensors[k] for k in names], [now[k].detach() for k in names]
-                if kind[0].is_floating_point:
-                    self._rule(before, latest, self.n)
-                else:
-                    _copy(before, latest)
+        for floating, update in ((True, self._rule), (False, _copy)) if self.n else ():
+            names = [k for k, t in now.items() if t.is_floating_point() == floating]
+            if names:
+                update([self.tensors[k] for k in names], [now[k].detach() for k in names], self.n)
         self.n += 1
 
     @contextmanager
@@ -79,9 +76,32 @@ def averages_of(config: Config) -> dict[str, Average]:
 
 
 @torch.no_grad()
-def _copy(to: list[Tensor], of: list[Tensor]) -> None:
+def _copy(to: list[Tensor], of: list[Tensor], n: int = 0) -> None:
     for a, b in zip(to, of, strict=True):
         a.copy_(b)
+
+
+class Sums:
+    """Sums of losses, of correct rows and of rows, kept on the device until they are read."""
+
+    def __init__(self, device: torch.device):
+        precision = torch.float32 if device.type == "mps" else torch.float64  # mps has no float64
+        self.totals = torch.zeros(3, dtype=precision, device=device)
+
+    @torch.no_grad()
+    def add(self, losses: Tensor, output: Tensor, target: Tensor, loss: Loss, weight: float = 1.0) -> None:
+        """Add the rows of one batch."""
+        right = loss.correct(output, target)
+        rows = torch.full((), len(losses), dtype=self.totals.dtype, device=self.totals.device)
+        right_sum = rows.new_full((), float("nan")) if right is None else right.sum().to(rows.dtype)
+        self.totals += weight * torch.stack([losses.detach().to(rows.dtype).sum(), right_sum, rows])
+
+    def read(self, workers: Workers | None = None) -> dict[str, float]:
+        """Return mean loss and accuracy, over all workers if given. This synchronises with the device."""
+        totals = self.totals if workers is None else workers.all_reduce(self.totals.clone())
+        loss, right, rows = totals.tolist()
+        means = {"loss": loss / rows if rows else float("nan")}
+        return means | ({"accuracy": right / rows} if rows and not isnan(right) else {})
 
 
 KERNELS = ("foreach", "fused", "capturable")  # options of a torch optimizer that choose kernels, not results
@@ -96,9 +116,9 @@ class TrainState:
         names = dict(self.module.named_parameters(remove_duplicate=False))
         # kept from here: FSDP replaces parameters by gathered ones during a forward pass
         self._params = {k: t for k, t in self.module.state_dict().items() if k in names}
-        strange = [k for k, t in self.module.state_dict().items() if not isinstance(t, Tensor)]
-        if strange:
-            raise TypeError(f"the model's state has {strange[0]}, which is no tensor; a checkpoint holds only tensors")
+        others = [k for k, t in self.module.state_dict().items() if not isinstance(t, Tensor)]
+        if others:
+            raise TypeError(f"the model's state has {others[0]}, which is no tensor; a checkpoint holds only tensors")
         self.sums = Sums(next(self.module.parameters()).device)
         self.start_epoch()
 
@@ -158,8 +178,8 @@ class TrainState:
         """Restore what `weights` and `state_dict` returned."""
         own = self._own
         if weights.keys() != own.keys():
-            strange = sorted(weights.keys() ^ own.keys())
-            raise ValueError(f"the checkpoint is of another model: {', '.join(strange[:3])} is in one of them only")
+            unmatched = sorted(weights.keys() ^ own.keys())
+            raise ValueError(f"the checkpoint is of another model: {', '.join(unmatched[:3])} is in one of them only")
         for k, t in own.items():
             if weights[k].shape != t.shape:
                 raise ValueError(
@@ -168,7 +188,10 @@ class TrainState:
                 )
             local(t).copy_(local(placed(weights[k], t)))
         kernels = [{k: g[k] for k in KERNELS if k in g} for g in self.opt.param_groups]
-        self.opt.load_state_dict(self._placed(state["optimizer"]))
+        params = [p for g in self.opt.param_groups for p in g["params"]]
+        for i, slots in state["optimizer"]["state"].items():
+            slots |= {k: placed(t, params[i]) for k, t in slots.items() if isinstance(t, Tensor)}
+        self.opt.load_state_dict(state["optimizer"])
         for group, own_kernels in zip(self.opt.param_groups, kernels, strict=True):
             group.update(own_kernels)  # this machine's, not those of the machine that wrote the checkpoint
         for name, stored in state["averages"].items():
@@ -181,9 +204,3 @@ class TrainState:
         elif self.workers.rank == 0:  # resumed with another number of processes
             self.sums.totals.copy_(totals.sum(0))
         self.passes, self.skipped, self.seconds = state["passes"], state["skipped"], state["seconds"]
-
-    def _placed(self, optimizer: dict[str, Any]) -> dict[str, Any]:
-        params = [p for g in self.opt.param_groups for p in g["params"]]
-        for i, slots in optimizer["state"].items():
-            optimizer["state"][i] = {k: placed(t, params[i]) if isinstance(t, Tensor) else t for k, t in slots.items()}
-        return optimizer

@@ -19,9 +19,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
-from ..._util.processes import end_with_parent
 from ...data.registry import loaded_once
-from ...training.stopping import StopRequest
+from ...training.stopping import StopRequest, end_with_parent
 from ..cell import Outcome, Task
 from ..work import work
 from .engine import PAUSE, Begun, Tries

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from math import isfinite, nan
 from typing import Any
 
-from ..._util.export import json_safe
+from ..._util.formats import json_safe
 from ..._util.types import fits
 from ...training.config import Config
 from ..pictures import roles_of

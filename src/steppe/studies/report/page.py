@@ -10,7 +10,7 @@ from typing import Any
 
 from ... import __version__
 from ..._util.files import atomic_write
-from ..._util.offline import embedded, plotly_source, policy
+from ..._util.pages import embedded, plotly_source, policy
 from ..statistics.findings import Findings
 from ..store import Store
 from .contents import Content, content

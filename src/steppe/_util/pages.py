@@ -1,4 +1,4 @@
-"""HTML pages that contain all they need: data, scripts and plotly, and a policy that forbids every request."""
+"""HTML pages that contain all they need: data, scripts and plotly, and a policy that forbids every request; colours."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
-from .export import json_safe
 from .extras import explained
 from .files import atomic_write
+from .formats import json_safe
+
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
+GREY = "#5F6368"
+IN_TURN = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, GREY)
+"""Colours of Okabe and Ito (2008), which colour-blind readers can tell apart, for series in the order of a legend."""
 
 
 def write_figure_page(figure: Mapping[str, Any], path: str | os.PathLike[str], title: str, caption: str) -> None:
