@@ -57,6 +57,7 @@ def server() -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.timeout(LIMIT)
+@pytest.mark.sampled(len(EXAMPLES))
 @pytest.mark.parametrize("path", slow_unless(lambda p: p.stem not in SLOW, EXAMPLES), ids=lambda p: p.stem)
 def test_its_claim_holds(path: Path, server: subprocess.Popen[str]) -> None:
     if path.stem in NEEDS and find_spec(NEEDS[path.stem]) is None:

@@ -70,7 +70,7 @@ CULPRITS = [
 ]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 @pytest.mark.parametrize(("name", "wrapper", "bad_pass", "culprit"), CULPRITS)
 def test_a_nonfinite_loss_on_one_worker_stops_both(
@@ -220,6 +220,7 @@ def one_worker_groups(rank: int, directory: str, name: str, told: bool) -> dict[
         join(f"{directory}/b", rank, WORLD)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("name", ["gsam", "looksam", "sa-sam", "frob-sam"])
 def test_bucket_views_of_a_single_worker(pair: Pair, tmp_path: Path, name: str, told: bool) -> None:
