@@ -102,7 +102,6 @@ def saved_at_the_start(rank: int, name: str, directory: str) -> list[dict[str, T
     return finals
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_checkpoint_before_the_first_step_changes_nothing(pair: Pair, tmp_path: Path, name: str) -> None:
     for saved, never in pair.run(saved_at_the_start, name, str(tmp_path)):
@@ -118,7 +117,6 @@ def save_shards(rank: int, name: str, directory: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["looksam", "sa-sam", "ssam-d", "frob-sam"])
 def test_shards_of_two_workers_are_loaded_by_one_process(pair: Pair, tmp_path: Path, name: str) -> None:
     went_on = pair.run(save_shards, name, str(tmp_path))
