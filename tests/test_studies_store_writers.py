@@ -68,8 +68,8 @@ def test_killed_writers_lose_only_what_was_not_committed(tmp_path, kills):
     for kill in range(kills):
         with start("forever", path, keys) as process:
             if kill % 4:  # in the middle of its writing; else wherever it is, making or opening the store
-                safe.add(process.stdout.readline().strip())
-            time.sleep(draws.uniform(0, 0.06) if kill % 4 else draws.uniform(0.1, 0.4))
+                safe |= {process.stdout.readline().strip() for _ in range(draws.randint(8, 24))}
+            time.sleep(draws.uniform(0, 0.005 if kill % 4 else 0.2))
             process.send_signal(signal.SIGKILL)
             safe |= set(process.stdout.read().splitlines()) & set(keys)  # a line may be cut off
         if not path.exists():
