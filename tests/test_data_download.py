@@ -349,7 +349,6 @@ def test_a_set_without_an_address_says_so(tmp_path: Path) -> None:
         load("stanford-cars", tmp_path)
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", catalogue.downloadable())
 def test_get_brings_what_load_reads(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]

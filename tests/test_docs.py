@@ -170,7 +170,6 @@ def run_shell(text: str, place: str, capsys: pytest.CaptureFixture[str]) -> None
             assert code == 0, f"{place}: {line}\n{capsys.readouterr().err}"
 
 
-@pytest.mark.sampled(8)
 @pytest.mark.parametrize("page", slow_unless(lambda p: p.name not in LONG, PAGES), ids=lambda p: p.name)
 def test_every_block_runs(
     page: Path, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

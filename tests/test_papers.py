@@ -73,7 +73,6 @@ def answered(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 
 @SMALL
-@pytest.mark.sampled(len(QUICK))
 @pytest.mark.parametrize("name", slow_unless(QUICK.__contains__, names()))
 def test_every_recipe_fills_every_cell_at_smoke(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
