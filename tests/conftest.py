@@ -13,7 +13,7 @@ from tiers import limit_examples, mark_unsampled
 
 # about answers, not about how long a busy machine takes; every run draws other examples
 settings.register_profile("steppe", deadline=None, max_examples=50)
-settings.register_profile("quick", deadline=None, max_examples=15)  # `make test` selects it
+settings.register_profile("quick", deadline=None, max_examples=25)  # `make test` selects it
 settings.load_profile("steppe")
 
 MEMORY = Path("/dev/shm")
