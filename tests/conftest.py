@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from tiers import limit_examples, mark_unsampled
+from tiers import mark_unsampled
 
 # about answers, not about how long a busy machine takes; every run draws other examples
 settings.register_profile("steppe", deadline=None, max_examples=50)
@@ -27,10 +27,8 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_unsampled(items)
-    if config.getoption("hypothesis_profile") == "quick":
-        limit_examples(items)
 
 
 def pytest_collection_finish() -> None:

@@ -101,7 +101,7 @@ def test_a_frame_has_a_row_per_measure() -> None:
 @pytest.mark.parametrize(
     ("module", "use", "said"),
     [
-        ("pandas", lambda: FOUND.to_frame(), r"data frames need pandas, which is not installed: pip install 'steppe\["),
+        ("pandas", lambda: FOUND.to_frame(), r"data frames need pandas, which is not installed: pip install 'steppe\[pa"),
         ("plotly", lambda: RADII.plot(), "figures and pages need plotly, which is not installed"),
     ],
 )

@@ -11,7 +11,6 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
 
 
 def slow_unless(quick: Callable[[Any], bool], cases: Iterable[Any]) -> list[Any]:
@@ -37,11 +36,3 @@ def mark_unsampled(items: Sequence[pytest.Item]) -> None:
 
 def _digest(item: pytest.Item) -> bytes:
     return blake2b(item.name.encode()).digest()
-
-
-def limit_examples(items: Iterable[pytest.Item]) -> None:
-    """No test draws more examples than the profile says, also where it asks for more."""
-    most = settings().max_examples
-    for test in {item.obj for item in items if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)}:
-        own = test._hypothesis_internal_use_settings  # where @settings leaves them, and no public name does
-        test._hypothesis_internal_use_settings = settings(own, max_examples=min(own.max_examples, most))
