@@ -39,8 +39,9 @@ if __name__ == "__main__":
         print(hammer(path, keys))
     else:  # goes on until it is killed, and says after each commit what is safe
         with Store.open(path) as store:
+            states = store.states()
             for key in keys:
-                if store.states().get(key) == "done":
+                if states.get(key) == "done":
                     continue
                 store.add([cell(key)])
                 store.record(key, **outcome(key))

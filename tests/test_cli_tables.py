@@ -241,9 +241,9 @@ def test_tables_are_not_cut_in_a_pipe_and_names_are_no_markup(capsys: pytest.Cap
 
 
 def test_a_closed_pipe_is_no_error() -> None:
-    command = f"{sys.executable} -m steppe methods | head -1"
+    command = f"{sys.executable} -m steppe data list | true; echo ${{PIPESTATUS[0]}}"  # a command without torch
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("method")
+    assert done.stdout == "1\n"
     assert not done.stderr
 
 

@@ -229,13 +229,17 @@ def autocast_is_left() -> Iterator[None]:
 OUTCOMES = {"closure": {"before", "after"}, "passes": {"before", "waiting", "after"}}
 
 
-@pytest.mark.parametrize("by", slow_unless("closure".__eq__, ["closure", "passes"]))
-def test_at_every_line_of_a_step(by: str) -> None:
+@pytest.mark.parametrize(
+    ("by", "times"),
+    slow_unless(("closure", "first").__eq__, [("closure", "first"), ("closure", "ends"), ("passes", "first")]),
+)
+def test_at_every_line_of_a_step(by: str, times: str) -> None:
+    """Where each line is seen first, or first and last."""
     case = Case("sam", by)
     lines = case.lines()
     assert len(set(lines)) > 300
     of_the_caller = [i for i, (file, _) in enumerate(lines) if file == registry.__file__]
-    others = ends(lines) if by == "closure" else [lines.index(place) for place in set(lines)]
+    others = ends(lines) if times == "ends" else [lines.index(place) for place in set(lines)]
     assert case.interrupt(sorted({*others, *of_the_caller})) == OUTCOMES[by]
 
 

@@ -197,6 +197,7 @@ def test_m_is_the_size_of_the_batches(name: str) -> None:
     assert whole.value != pytest.approx(halves.value, rel=1e-3)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(name for name in NAMES if "adaptive" in name))
 def test_the_scale_of_the_last_layer_is_seen_without_normalised_logits_alone(name: str) -> None:
     model, batches = network()

@@ -220,6 +220,7 @@ def test_the_average_limit_is_a_trace_of_the_rescaled_hessian(scale: str) -> Non
 LAWS = {"gaussian": (gaussian, 1.0), "signs": (rademacher, 1.0), "box": (box, 1 / 3)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("metric", [None, MAGNITUDE], ids=["standard", "adaptive"])
 @pytest.mark.parametrize("law", LAWS)
 def test_average_case_sharpness_tends_to_the_average_limit(law: str, metric: Metric | None) -> None:

@@ -57,7 +57,7 @@ SCALES = torch.tensor([0.5, 2.0, 0.0, 1.0, 0.3], dtype=FLOAT)
 METRICS = {"euclidean": None, "given, one pinned": scaled_by(SCALES), "magnitude": MAGNITUDE}
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("climb", sorted(PATIENT))
 @pytest.mark.parametrize(
     ("lowest", "steepness"), [(0.5, 0.0), (0.5, 1.0), (-1.0, 0.0), (-1.0, 1.0), (-6.0, 0.1), (-6.0, 1.0)]
@@ -110,7 +110,7 @@ def test_in_boxes_and_cross_polytopes_it_is_the_highest_corner(p, rho, metric):
     assert found == pytest.approx(exact, rel=1e-9)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("p", "climb"), [(1.0, "power"), (2.0, "power"), (inf, "power"), (2.0, "auto-pgd"), (inf, "auto-pgd")]
 )

@@ -164,6 +164,7 @@ def test_intervals_cover(simulated, k, tau):
     assert stats.binom.ppf(0.0005, 300, 0.93) <= hits <= stats.binom.ppf(0.9995, 300, 0.97)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("rates", "seeds", "varies"), [(1, 5, 0.0), (2, 5, 0.0), (3, 3, 1.0), (6, 2, 0.0), (8, 1, 1.0), (12, 2, 1.0)]
 )

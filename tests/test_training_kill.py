@@ -98,7 +98,7 @@ def test_kills_at_random_moments(server: ForkServer, folder: Path) -> None:
 
 def test_a_kill_at_every_system_call_that_writes(server: ForkServer, folder: Path) -> None:
     """The k-th start of a run dies at its k-th call: in locks, run.yaml, records, both files of a checkpoint."""
-    settings = config(folder / "whole", epochs=3, checkpoint_every=0.0, method="ssam-d", ema=0.9)
+    settings = config(folder / "whole", epochs=2, checkpoint_every=0.0, method="ssam-d", ema=0.9)
     server.train(settings)
     whole, settings = open_run(str(settings.out)), replace(settings, out=str(folder / "killed"))
     left_behind: set[str] = set()

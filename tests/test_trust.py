@@ -36,7 +36,7 @@ OWN = {"model": "timeit:timeit", "model_options": {"stmt": "open('called', 'w')"
 
 # runs commands one after the other and prints, for each, its exit code, what it said, and what was imported and run
 WATCH = """
-import contextlib, io, json, signal, sys
+import contextlib, io, json, socketserver, sys
 seen = []
 def hook(event, args):
     if event == "import":
@@ -45,13 +45,13 @@ def hook(event, args):
         seen.append(str(getattr(args[0], "co_filename", args[0])))
 sys.addaudithook(hook)
 from steppe.cli import main
-signal.signal(signal.SIGALRM, signal.default_int_handler)
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+socketserver.BaseServer.serve_forever = interrupted
 found = []
 for words in json.loads(sys.argv[1]):
     del seen[:]
     said = io.StringIO()
-    if words[:2] == ["report", "serve"]:
-        signal.setitimer(signal.ITIMER_REAL, 3)  # Ctrl-C
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         code = main(words)
     found.append([code, said.getvalue(), [s for s in seen if "hostile" in s]])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tiers import slow_unless
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -60,20 +61,22 @@ def until_signal(rank: int, asked: dict[str, Any], step: int) -> str:
     return "finished"
 
 
-@pytest.mark.parametrize("fsdp", [False, True], ids=["ddp", "fsdp"])
+CHANGES: dict[str, dict[str, Any]] = {
+    "sam": {"ema": 0.9, "swa": 0.0, "clip": 0.5},
+    "looksam": {"optimizer": "adamw", "lr": 0.01, "validation": 0.2, "batch_size": 16},
+    "none": {"data": "teacher-student", "lr": 0.01},
+    "gsam": {"freeze": ["1.*"], "lr_factors": {"head": 2.0}},
+}
+WRAPPED = [(method, wrapper) for method in CHANGES for wrapper in ("ddp", "fsdp")]
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"method": "sam", "ema": 0.9, "swa": 0.0, "clip": 0.5},
-        {"method": "looksam", "optimizer": "adamw", "lr": 0.01, "validation": 0.2, "batch_size": 16},
-        {"method": "none", "data": "teacher-student", "lr": 0.01},
-        {"method": "gsam", "freeze": ["1.*"], "lr_factors": {"head": 2.0}},
-    ],
-    ids=lambda c: c["method"],
+    ("method", "wrapper"), slow_unless(lambda case: (case[0] in ("sam", "none")) == (case[1] == "fsdp"), WRAPPED)
 )
-def test_two_processes_train_as_one(pair: Pair, tmp_path: Path, changes: dict[str, Any], fsdp: bool) -> None:
+def test_two_processes_train_as_one(pair: Pair, tmp_path: Path, method: str, wrapper: str) -> None:
+    changes = CHANGES[method] | {"method": method}
     alone = train(settings(tmp_path / "alone", **changes))
-    asked = settings(tmp_path / "pair", fsdp=fsdp, **changes)
+    asked = settings(tmp_path / "pair", fsdp=wrapper == "fsdp", **changes)
     found = pair.run(in_pair, asdict(asked))
     for weights, records in found:
         assert records == found[0][1]
