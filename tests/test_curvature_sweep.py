@@ -21,9 +21,8 @@ from steppe import Vector
 from steppe.core.basis import flat, unflat
 from steppe.core.draw import Draw
 from steppe.core.vector import Space
-from steppe.measures.curvature.lanczos import Lanczos, Operator
+from steppe.measures.curvature.lanczos import Lanczos, Operator, Probes
 from steppe.measures.curvature.spectrum import LEAST_PROBES, PER_PROBE, Sweep, _deflation
-from steppe.measures.curvature.traces import Probes
 from steppe.measures.estimate import Estimate, NotFinite, last
 
 

@@ -16,7 +16,7 @@ from torch import nn
 import steppe
 from steppe import Estimate, Objective
 from steppe.measures import Cost, Curvature, Results, path, random_direction, slice_1d, spectral_density
-from steppe.measures.per_batch import BatchEstimates, PerBatch
+from steppe.measures.combinators import BatchEstimates, PerBatch
 from steppe.measures.plotting import figure
 from steppe.measures.sharpness import AverageCase
 

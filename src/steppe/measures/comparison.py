@@ -15,9 +15,8 @@ from typing import Literal
 
 from .._util.progress import Tick
 from .directions import Direction, checked_vector, eigenvectors, random_plane
-from .landscape import coordinates, slice_along
+from .landscape import Slice, coordinates, slice_along
 from .objective import Objective
-from .slices import Slice
 
 Kind = Literal["eigenvectors", "random"]
 RISE = 1.0  # of the loss: one nat of cross-entropy divides the probability of the right class by e

@@ -256,19 +256,14 @@ def summarise(
     elif statistic is mean:
         stderr = float(draws.std(0)) / sqrt(n)
     else:
-        stderr = _jackknife(draws, without_each or (lambda draws: _without_each(draws, statistic)))
+        try:
+            without = without_each(draws) if without_each else _without_each(draws, statistic)
+            stderr = float(((n - 1) * without.var(0, correction=0)).sqrt())
+        except ValueError:  # the statistic needs all draws
+            stderr = nan
     if not isfinite(value):
         raise NotFinite(f"the statistic of {n} finite draws is {value}")
     return Estimate(value, stderr, n, kind, note=note)
-
-
-def _jackknife(draws: Tensor, without_each: Callable[[Tensor], Tensor]) -> float:
-    """The standard error from leaving out one draw at a time; nan if the statistic needs all of them."""
-    try:
-        without = without_each(draws)
-    except ValueError:
-        return nan
-    return float(((len(draws) - 1) * without.var(0, correction=0)).sqrt())
 
 
 def _without_each(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> Tensor:
@@ -280,17 +275,16 @@ def weighted(values: Tensor, weights: Tensor, kind: Kind, *, note: str = "") -> 
     values, weights = values[weights > 0], weights[weights > 0]
     if not len(values) or bool((weights == weights[0]).all()):
         return summarise(values, kind, note=note)
+
+    def ratio(draws: Tensor) -> Tensor:
+        return draws[:, 0].sum() / draws[:, 1].sum()
+
+    def ratios_without_each(draws: Tensor) -> Tensor:
+        rest = draws.sum(0) - draws
+        return rest[:, 0] / rest[:, 1]
+
     draws = torch.stack([values * weights, weights], 1)
-    return summarise(draws, kind, _ratio, without_each=_ratios_without_each, note=note)
-
-
-def _ratio(draws: Tensor) -> Tensor:
-    return draws[:, 0].sum() / draws[:, 1].sum()
-
-
-def _ratios_without_each(draws: Tensor) -> Tensor:
-    rest = draws.sum(0) - draws
-    return rest[:, 0] / rest[:, 1]
+    return summarise(draws, kind, ratio, without_each=ratios_without_each, note=note)
 
 
 def report_points(n: int, every: int = 10) -> Iterator[int]:

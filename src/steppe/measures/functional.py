@@ -108,7 +108,7 @@ def measurement_mode(model: nn.Module, statistics: Statistics = "running") -> It
     changed = [m for m in modules if m.training != (statistics == "batch" and "running_mean" in m._buffers)]
     modes = [m.training for m in changed]
     recurrent = [(m, m._flat_weights, m._flat_weight_refs) for m in modules if isinstance(m, nn.RNNBase)]
-    plain = _plain_tensors(modules)
+    plain = [(vars(m), name, x) for m in modules for name, x in vars(m).items() if isinstance(x, Tensor)]
     with ExitStack() as stack:
         stack.enter_context(preserved_rng())
         stack.enter_context(computing_in("float32", devices))  # applies to later arithmetic on losses and gradients too
@@ -120,7 +120,7 @@ def measurement_mode(model: nn.Module, statistics: Statistics = "running") -> It
             _ACTIVE.add(key)
             torch.backends.mha.set_fastpath_enabled(False)  # it makes losses with and without gradient differ
             for m, training in zip(changed, modes, strict=True):
-                _set_mode(m, not training)
+                m.training = not training
             yield
         finally:
             _ACTIVE.discard(key)
@@ -129,24 +129,9 @@ def measurement_mode(model: nn.Module, statistics: Statistics = "running") -> It
             for rnn, flat, refs in recurrent:  # they cache the weights of their last call
                 rnn._flat_weights, rnn._flat_weight_refs = flat, refs
             for m, training in zip(changed, modes, strict=True):
-                _set_mode(m, training)
+                m.training = training
             if not _ACTIVE:
                 torch.backends.mha.set_fastpath_enabled(_FAST_PATH.pop())
-
-
-def _plain_tensors(modules: Sequence[nn.Module]) -> list[tuple[dict[str, Any], str, Tensor]]:
-    """(attributes, name, tensor) of tensors that are neither parameters nor buffers."""
-    kinds: set[type] = set().union(*(map(type, vars(m).values()) for m in modules))
-    if not any(issubclass(kind, Tensor) for kind in kinds):  # the usual case, and faster than testing every attribute
-        return []
-    return [(vars(m), name, x) for m in modules for name, x in vars(m).items() if isinstance(x, Tensor)]
-
-
-def _set_mode(module: nn.Module, training: bool) -> None:
-    if "training" in vars(module):  # faster than nn.Module.__setattr__
-        object.__setattr__(module, "training", training)
-    else:  # TorchScript modules store it in another place
-        module.training = training
 
 
 @contextmanager

@@ -131,15 +131,9 @@ class FisherInputCorrelation(Measure):
 
 
 def _spearman(pairs: Tensor) -> Tensor:
-    return torch.corrcoef(torch.stack([_ranks(column) for column in pairs.T]))[0, 1]
+    from scipy.stats import rankdata
 
-
-def _ranks(x: Tensor) -> Tensor:
-    """Ranks from 1 on; equal numbers share the mean of theirs."""
-    x = x.contiguous()  # searchsorted warns otherwise
-    ordered = x.sort().values
-    below, up_to = torch.searchsorted(ordered, x), torch.searchsorted(ordered, x, right=True)
-    return (below + up_to + 1).double() / 2
+    return torch.corrcoef(torch.from_numpy(rankdata(pairs.numpy(), axis=0)).T)[0, 1]
 
 
 def _by_batch(objective: Objective, measure: InputCurvature, seed: int) -> Iterator[tuple[str, Tensor, Tensor]]:

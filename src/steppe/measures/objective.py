@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, fields, replace
 from fnmatch import fnmatch
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from .._util.names import unknown
 from ..core.draw import Draw
 from ..core.modules import roles_of
 from ..core.probe import Method, Probe, Reading, follow
@@ -18,7 +19,19 @@ from ..core.process_group import Workers
 from ..core.rows import select, whole
 from ..core.vector import Space, Vector, sums
 from ..cuda.graphs import GraphCache
-from .batches import Batch, Weight, as_batches, batch_weight, rows_of, supervised, to_device
+from .batches import (
+    Batch,
+    TokenCount,
+    Weight,
+    as_batches,
+    batch_weight,
+    first_label_counts,
+    own_loss,
+    rows_of,
+    supervised,
+    to_device,
+    with_own_loss,
+)  # fmt: skip
 from .checks import check_arguments, check_depends_on_parameters, check_not_sharded, check_objective
 from .estimate import Cost, Meter
 from .functional import Statistics, call_with_weights, replay, unwrap, writable
@@ -98,14 +111,11 @@ class Objective:
 
     def __post_init__(self, trusted: bool) -> None:
         check_arguments(self.model, self.loss_fn)
-        object.__setattr__(self, "_checked", trusted)
-        if isinstance(self.only, str):
-            object.__setattr__(self, "only", [self.only])
-        object.__setattr__(self, "model", unwrap(self.model))
-        object.__setattr__(self, "batches", as_batches(self.batches, self.m))
+        only = [self.only] if isinstance(self.only, str) else self.only
+        batches = as_batches(self.batches, self.m)
+        vars(self).update(model=unwrap(self.model), batches=batches, only=only, _checked=trusted)
         if self.group is not None:
-            object.__setattr__(self, "first", self.workers.rank)
-            object.__setattr__(self, "stride", self.workers.count)
+            vars(self).update(first=self.workers.rank, stride=self.workers.count)
 
     @property
     def workers(self) -> Workers:
@@ -262,7 +272,7 @@ class Objective:
         """Raise, on all workers if on one, unless the loss is a function of the weights and a mean; runs once."""
         if self._checked:
             return
-        object.__setattr__(self, "_checked", True)
+        vars(self)["_checked"] = True  # the checks evaluate the objective
         error: Exception | None = None
         try:
             try:
@@ -274,7 +284,7 @@ class Objective:
             self.workers.raise_on_all(error)
             _ = self.rows, self.shares  # sums over workers: all of them must compute these at the same time
         except BaseException:
-            object.__setattr__(self, "_checked", False)
+            vars(self)["_checked"] = False
             raise
 
     def drive(self, method: Method, *, seed: int = 0, mask: Tensor | None = None, **options: Any) -> Vector:
@@ -304,7 +314,6 @@ class FirstStepSite:
     step: int = 0
     alone: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
-    memory: dict[str, Vector] = field(default_factory=dict)
 
     @property
     def space(self) -> Space:
@@ -327,13 +336,65 @@ class FirstStepSite:
         return None
 
     def recall(self, slot: str, missing: Vector | None = None) -> Vector | None:
-        return self.memory.get(slot)
+        return None
 
     def remember(self, slot: str, vector: Vector) -> None:
-        self.memory[slot] = vector
+        pass
 
     def average_(self, vector: Vector) -> Vector:
         return vector
 
     def mean(self, numbers: Tensor) -> Tensor:
         return numbers
+
+
+def objective(
+    model: nn.Module,
+    data: Any,
+    loss_fn: Callable[[Any, Any], Tensor] | None = None,
+    *,
+    weight: Weight | Literal["tokens"] | None = None,
+    **options: Any,
+) -> Objective:
+    """An objective of data in any form, by default of the model's own loss, as the models of Transformers have one.
+
+    Parameters
+    ----------
+    model
+        Any module.
+    data
+        As `batches` of `Objective`: also a dictionary, a list of dictionaries, or a DataLoader of them.
+    loss_fn
+        As in `Objective`. None: batches are dictionaries, and the loss is `model(**batch).loss`.
+    weight
+        As in `Objective`; "tokens" counts labels that are not -100, for losses that ignore these: `labels` of a
+        dictionary, or the second of a pair. If the loss does not depend on the first label of a row, as in causal
+        language models, that one does not count.
+    **options
+        Other arguments of `Objective`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> steppe.objective(model, data, nn.functional.mse_loss).loss()
+    1.0
+
+    """
+    known = [f.name for f in fields(Objective) if f.init][3:]
+    for name in options:
+        if name not in known:
+            raise TypeError(unknown("argument of Objective", name, known))
+    if loss_fn is None:
+        options = {"forward": with_own_loss} | options
+    number = None if weight == "tokens" else weight
+    made = Objective(model, own_loss if loss_fn is None else loss_fn, data, weight=number, **options)
+    if weight != "tokens":
+        return made
+
+    def loss(batch: Batch) -> float:
+        return replace(made, batches=[batch], m=None, group=None, trusted=True).loss()
+
+    return replace(made, weight=TokenCount(first_label_counts(made.batches, loss)))

@@ -13,45 +13,40 @@ from ..core.arguments import described, refuse_class
 from ..core.ball import Ball
 from ..core.metric import Elementwise, Metric
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, gaussian
-from .ascent import AscentRule, AutoPGD, PowerAscent, ProjectedAscent
+from .combinators import OnData, OnNormalisedLogits, PerBatch, Rows
 from .curvature.forms import gauss_newton
 from .curvature.measures import Eigenvalue, FrobeniusSquared, LogDeterminant, RelativeFlatness, Trace
 from .estimate import Measure
 from .fisher import FisherTrace
 from .input_curvature import FisherInputCorrelation, InputCurvature
-from .limits import AverageLimit, CurvatureLimit, SlopeLimit
-from .per_batch import PerBatch
 from .precision import Precision
-from .sharpness import AverageCase, GradientNorm, Loss, OnData, OneStep, OnNormalisedLogits, Rows, box
+from .sharpness import AverageCase, AverageLimit, CurvatureLimit, GradientNorm, Loss, OneStep, SlopeLimit, box
 from .universal import ZerothOrder
-from .worst_case import Start, WorstCase
+from .worst_case import AscentRule, AutoPGD, PowerAscent, ProjectedAscent, Start, WorstCase
 
 MAGNITUDE = Elementwise(0.0, everywhere=True)  # c = |w| for every weight, as the paper defines adaptive sharpness
 
 Definition = Callable[[float], Measure]
+CASES: Mapping[str, Callable[[float, Metric | None], Measure]] = {
+    "avg_l2": lambda rho, metric: AverageCase(rho, gaussian, metric),
+    "avg_linf": lambda rho, metric: AverageCase(rho, box, metric),
+    "worst_l2": lambda rho, metric: WorstCase(Ball(rho, metric)),
+    "worst_linf": lambda rho, metric: WorstCase(Ball(rho, metric, inf)),
+}
 
 
-def _definitions(metric: Metric | None) -> dict[str, Definition]:
-    return {
-        "avg_l2": lambda rho: AverageCase(rho, gaussian, metric),
-        "avg_linf": lambda rho: AverageCase(rho, box, metric),
-        "worst_l2": lambda rho: WorstCase(Ball(rho, metric)),
-        "worst_linf": lambda rho: WorstCase(Ball(rho, metric, inf)),
-    }
+def _definition(case: str, metric: Metric | None = None, normalised: bool = False) -> Definition:
+    def make(rho: float) -> Measure:
+        measure = CASES[case](rho, metric)
+        return PerBatch(OnNormalisedLogits(measure) if normalised else measure)
 
-
-def _per_batch(make: Definition) -> Definition:
-    return lambda rho: PerBatch(make(rho))
-
-
-def _normalised(make: Definition) -> Definition:
-    return lambda rho: PerBatch(OnNormalisedLogits(make(rho)))
+    return make
 
 
 DEFINITIONS: Mapping[str, Definition] = {
-    **{name: _per_batch(make) for name, make in _definitions(None).items()},
-    **{f"adaptive_{name}": _per_batch(make) for name, make in _definitions(MAGNITUDE).items()},
-    **{f"adaptive_{name}_normalised": _normalised(make) for name, make in _definitions(MAGNITUDE).items()},
+    **{case: _definition(case) for case in CASES},
+    **{f"adaptive_{case}": _definition(case, MAGNITUDE) for case in CASES},
+    **{f"adaptive_{case}_normalised": _definition(case, MAGNITUDE, True) for case in CASES},
 }
 """Functions of the radius; m is the batch size of the objective (256 of 2048 points in the paper)."""
 

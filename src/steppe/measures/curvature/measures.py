@@ -13,11 +13,10 @@ from ...core.draw import seed_of
 from ...core.metric import Metric
 from ..estimate import Estimate, Measure, summarise
 from ..objective import Objective
-from .dense import End
 from .forms import Form, hessian
+from .lanczos import BLOCK
 from .operator import Curvature
-from .spectrum import Spectrum, Sweep
-from .traces import BLOCK
+from .spectrum import End, Spectrum, Sweep
 
 
 @runtime_checkable

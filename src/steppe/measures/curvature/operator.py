@@ -191,21 +191,14 @@ class BatchProducts:
             self._finite.add(i)
 
     def _apply(self, apply: Apply, vectors: Sequence[Vector]) -> Products:
-        if len(vectors) == 1 or not self._vectorises:
-            return [apply(v.tensors) for v in vectors]
-        try:
-            return self._stacked(apply, vectors)
-        except (RuntimeError, NotImplementedError):  # not every layer supports batched gradients
-            self._vectorises = False
-            return self._apply(apply, vectors)
-
-    def _stacked(self, apply: Apply, vectors: Sequence[Vector]) -> Products:
-        results: Products = []
-        for start in range(0, len(vectors), AT_ONCE):
-            some = vectors[start : start + AT_ONCE]
-            columns = apply([torch.stack(ts) for ts in zip(*(v.tensors for v in some), strict=True)], True)
-            results += [list(ts) for ts in zip(*columns, strict=True)]
-        return results
+        if len(vectors) > 1 and self._vectorises:
+            blocks = (vectors[k : k + AT_ONCE] for k in range(0, len(vectors), AT_ONCE))
+            stacks = (map(torch.stack, zip(*(v.tensors for v in block), strict=True)) for block in blocks)
+            try:
+                return [list(ts) for stack in stacks for ts in zip(*apply(list(stack), True), strict=True)]
+            except (RuntimeError, NotImplementedError):  # not every layer supports batched gradients
+                self._vectorises = False
+        return [apply(v.tensors) for v in vectors]
 
     @property
     def _records(self) -> bool:
@@ -238,14 +231,10 @@ def _saved_bytes(objective: Objective) -> int:
     def task(model: nn.Module) -> None:
         objective.loss_fn(*objective.forward(model, batch))
 
-    with torch.enable_grad(), saved_tensors_hooks(record, _never):
+    with torch.enable_grad(), saved_tensors_hooks(record, lambda saved: saved):  # there is no backward pass
         objective.evaluate(leaves, task)
     objective.meter.losses += objective.sizes[0]
     return sum(storage.nbytes() for storage in storages.values())
-
-
-def _never(saved: Any) -> Tensor:
-    raise RuntimeError("this graph only measures memory and cannot be differentiated")
 
 
 def _free_memory(device: torch.device) -> float:
