@@ -91,8 +91,8 @@ def _check_reduction(objective: Objective, sample: _Sample, tolerance: float) ->
     weights = [batch_weight(take_rows(sample.batch, rows), objective.weight) for rows in cuts]
     pairs = [(weight, loss) for weight, loss in zip(weights, losses, strict=True) if weight]
     total = sum(weight for weight, _ in pairs) or 1.0
-    apart = abs(sample.loss - sum(weight * loss for weight, loss in pairs) / total)
-    if apart <= tolerance * sum(weight * abs(loss) for weight, loss in pairs) / total:
+    difference = abs(sample.loss - sum(weight * loss for weight, loss in pairs) / total)
+    if difference <= tolerance * sum(weight * abs(loss) for weight, loss in pairs) / total:
         return
     one, two = losses
     values = f"{sample.rows} rows gave {sample.loss:.6g}, the two halves of them {one:.6g} and {two:.6g}"

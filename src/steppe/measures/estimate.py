@@ -7,7 +7,6 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from html import escape
 from math import isfinite, nan, sqrt
 from operator import add, sub
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
@@ -58,19 +57,6 @@ class Cost:
         counts.append(("product", "products", self.products))
         parts = [f"{n:.4g} {one if round(n, 4) == 1 else many}" for one, many, n in counts if n]
         return " + ".join(parts) or "nothing"
-
-
-@dataclass
-class Meter:
-    """Counts the rows that an objective and its parts have processed."""
-
-    losses: float = 0.0
-    gradients: float = 0.0
-    products: float = 0.0
-
-    def passes(self, rows: int) -> Cost:
-        """The work in passes over that many rows, and the current time."""
-        return Cost(self.losses / rows, self.gradients / rows, self.products / rows, perf_counter())
 
 
 @dataclass(frozen=True)
@@ -178,9 +164,7 @@ class Measure(Protocol):
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
-
     >>> class WeightNorm(steppe.Measure):
     ...     def running(self, objective, seed=0):
     ...         yield steppe.Estimate(float(objective.weights.norm(1)), 0.0, 1, "exact")

@@ -140,19 +140,10 @@ def of_embedding(layer: Any, tokens: Tensor, g: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LayerRule:
-    """The per-row squared gradient norms of one kind of layer.
+    """The per-row squared gradient norms of one kind of layer."""
 
-    Parameters
-    ----------
-    spread
-        Maps (layer, output) to (rows, entries of the bias, positions).
-    weight
-        Maps (layer, input, gradient at the output) to one squared norm per row.
-
-    """
-
-    spread: Callable[[Any, Tensor], Tensor]
-    weight: Callable[[Any, Tensor, Tensor], Tensor]
+    spread: Callable[[Any, Tensor], Tensor]  # (layer, output) to (rows, entries of the bias, positions)
+    weight: Callable[[Any, Tensor, Tensor], Tensor]  # (layer, input, gradient at the output) to one norm per row
 
     def bias(self, layer: nn.Module, g: Tensor) -> Tensor:
         entries = self.spread(layer, g)

@@ -146,8 +146,8 @@ def _by_batch(objective: Objective, measure: InputCurvature, seed: int) -> Itera
             _check_rows_independent(objective, local)
         draws = Generator().manual_seed(seed_of(seed, objective.first + i * objective.stride))
         curvatures = _curvatures(objective, local, measure, draws)
-        objective.meter.gradients += size
-        objective.meter.products += size * measure.draws
+        objective.meter["gradients"] += size
+        objective.meter["products"] += size * measure.draws
         yield f"{measure.draws} draws per row", curvatures, row_weights(objective, batch, size)
 
 

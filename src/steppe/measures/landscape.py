@@ -207,7 +207,6 @@ def slice_1d(
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
 
     >>> direction = steppe.measures.random_direction(objective, seed=0)

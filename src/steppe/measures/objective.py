@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field, fields, replace
 from fnmatch import fnmatch
 from functools import cached_property
+from time import perf_counter
 from typing import Any, Literal
 
 import torch
@@ -33,7 +35,7 @@ from .batches import (
     with_own_loss,
 )  # fmt: skip
 from .checks import check_arguments, check_depends_on_parameters, check_not_sharded, check_objective
-from .estimate import Cost, Meter
+from .estimate import Cost
 from .functional import Statistics, call_with_weights, replay, unwrap, writable
 from .precision import Precision
 
@@ -70,7 +72,7 @@ class Objective:
     first, stride
         The numbers of the batches, on which random draws depend: first, first + stride, ...
     meter
-        Counts the work so far.
+        The work so far: rows by "losses", "gradients" and "products".
     replays
         Captured passes.
     trusted
@@ -81,7 +83,6 @@ class Objective:
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
     >>> loss, gradient = objective.gradient()
     >>> loss, gradient.tensors
@@ -102,7 +103,7 @@ class Objective:
     group: Any = None
     first: int = 0
     stride: int = 1
-    meter: Meter = field(default_factory=Meter, compare=False, repr=False)
+    meter: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
     replays: GraphCache = field(default_factory=GraphCache, compare=False, repr=False)
     trusted: InitVar[bool] = False
     _checked: bool = field(default=False, init=False, compare=False, repr=False)
@@ -175,7 +176,7 @@ class Objective:
 
     def spent(self) -> Cost:
         """The work so far, of this objective and its parts; the difference of two is a cost."""
-        return self.meter.passes(self.rows)
+        return Cost(**{work: n / self.rows for work, n in self.meter.items()}, seconds=perf_counter())
 
     @property
     def number(self) -> int:
@@ -226,8 +227,7 @@ class Objective:
             if probe.grad:
                 part = self.space.vector(grads) if share == 1 else self.space.vector(grads) * share
                 grad = part if grad is None else grad.add_(part)
-            self.meter.losses += (not probe.grad) * rows
-            self.meter.gradients += probe.grad * rows
+            self.meter["gradients" if probe.grad else "losses"] += rows
         if probe.grad:
             grad = self.workers.all_reduce_vector(grad if grad is not None else self.space.zeros())
         row_losses = torch.cat(each) if each else None
@@ -300,24 +300,21 @@ class Objective:
             Group options in place of the method's own, such as rho.
 
         """
-        return follow(method.plan(FirstStepSite(self, seed, mask, {**method.options(), **options})), self.read)
+        site = FirstStepSite(self.space, seed, mask, {**method.options(), **options})
+        return follow(method.plan(site), self.read)
 
 
 @dataclass
 class FirstStepSite:
     """The site of a method's plan when an objective evaluates its probes: the first step, on one worker."""
 
-    objective: Objective
+    space: Space
     seed: int
     mask: Tensor | None
     options: Mapping[str, Any]
     step: int = 0
     alone: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def space(self) -> Space:
-        return self.objective.space
 
     @property
     def weights(self) -> Vector:

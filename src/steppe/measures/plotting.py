@@ -106,14 +106,7 @@ def write_html(
 
 
 def caption(drawn: Slice | Path | Sequence[Slice], names: Sequence[str] = ()) -> str:
-    """A description of what `figure` draws: the radius and the rise, points, cost, directions, and what is missing.
-
-    Parameters
-    ----------
-    drawn, names
-        As in `write_html`.
-
-    """
+    """A description of what `write_html` draws: radius and rise, points, cost, directions, and what is missing."""
     slices = _slices(drawn)
     labels = names if len(names) == len(slices) else [f"panel {i}" for i in range(1, len(slices) + 1)]
     if len(slices) == 1:
@@ -127,7 +120,7 @@ def _radius(slices: Sequence[Slice], labels: Sequence[str]) -> list[str]:
     notes = slices[0].notes
     if "rise" not in notes:
         return []
-    own = [shown.notes["own_radius"] for shown in slices]
+    own = [grid.notes["own_radius"] for grid in slices]
     sharpest = min(range(len(own)), key=lambda i: own[i] if own[i] is not None else np.inf)
     who = labels[sharpest] if len(slices) > 1 else "the loss"
     parts = [f"radius {notes['radius']:.3g}: {who} rises by {notes['rise']:g} at the end of an axis"]
@@ -138,24 +131,24 @@ def _radius(slices: Sequence[Slice], labels: Sequence[str]) -> list[str]:
     return parts
 
 
-def _about(shown: Slice, drawn: Slice | Path | Sequence[Slice]) -> list[str]:
+def _about(grid: Slice, drawn: Slice | Path | Sequence[Slice]) -> list[str]:
     parts = []
     if not isinstance(drawn, Path):
-        at_weights = shown.centre is not None and np.isfinite(shown.losses[shown.centre])
+        at_weights = grid.centre is not None and np.isfinite(grid.losses[grid.centre])
         what = "loss at the weights" if at_weights else "rise above the lowest loss of the grid,"
-        parts.append(f"{what} {shown.baseline:.4g}")
-    parts.append(" by ".join(str(n) for n in shown.losses.shape) + f" points, {shown.cost}")
+        parts.append(f"{what} {grid.baseline:.4g}")
+    parts.append(" by ".join(str(n) for n in grid.losses.shape) + f" points, {grid.cost}")
     letters = "t" if isinstance(drawn, Path) else "xy"
-    for letter, name, length in zip(letters, shown.names, shown.lengths, strict=False):
+    for letter, name, length in zip(letters, grid.names, grid.lengths, strict=False):
         way = name if name.startswith("towards") else f"along {name}"
         parts.append(f"one unit of {letter} is a length of {length:.4g} {way}")
-    if shown.cosine is not None:
-        parts.append(f"cosine between the two {shown.cosine:.3f}")
+    if grid.cosine is not None:
+        parts.append(f"cosine between the two {grid.cosine:.3f}")
     if isinstance(drawn, Path):
         parts.append(f"floating-point buffers: {drawn.buffers}")
         parts += [f"{len(drawn.kept)} tensors that differ were kept, such as {drawn.kept[0]}"] if drawn.kept else []
-    parts += [f"{shown.nonfinite} losses infinite or not a number"] if shown.nonfinite else []
-    parts += [] if shown.complete else [f"stopped early, after {int(shown.filled.sum())} points"]
+    parts += [f"{grid.nonfinite} losses infinite or not a number"] if grid.nonfinite else []
+    parts += [] if grid.complete else [f"stopped early, after {int(grid.filled.sum())} points"]
     return parts
 
 
@@ -170,9 +163,9 @@ def _drawn(drawn: Slice | Path | Sequence[Slice], names: Sequence[str], view: Vi
     if view not in ("contour", "surface"):
         raise ValueError(f'a plane is drawn as "contour" or "surface", not as {view!r}')
     slices = _slices(drawn)
-    if not slices or any(shown.lowest is None for shown in slices):
+    if not slices or any(grid.lowest is None for grid in slices):
         raise ValueError("no point of the grid has a finite loss: there is nothing to draw")
-    if len({len(shown.axes) for shown in slices}) > 1:
+    if len({len(grid.axes) for grid in slices}) > 1:
         raise ValueError("lines and planes cannot be compared: give slices of one kind")
     plane = len(slices[0].axes) == 2
     panels = len(slices) if plane else 1
@@ -224,7 +217,7 @@ class _Scale:
     """One scale for the rises of all slices: linear, or logarithmic over some decades below the largest."""
 
     def __init__(self, slices: Sequence[Slice], log: bool):
-        rises = np.concatenate([_finite(shown.excess).ravel() for shown in slices])
+        rises = np.concatenate([_finite(grid.excess).ravel() for grid in slices])
         low, high = float(np.nanmin(rises)), float(np.nanmax(rises))
         self.log = log and high > 0
         self.low, self.high = (high * 10.0**-DECADES if self.log else low), high
@@ -232,13 +225,13 @@ class _Scale:
         self.middle = (self.low * self.high) ** 0.5 if self.log else (self.low + self.high) / 2
         self.words = "rise of the loss, log scale" if self.log else "rise of the loss"
 
-    def shown(self, shown: Slice) -> Array:
+    def rises(self, grid: Slice) -> Array:
         """The rises; on a logarithmic scale those below its end are at its end."""
-        rises = _finite(shown.excess)
+        rises = _finite(grid.excess)
         return np.maximum(rises, self.low) if self.log else rises
 
-    def colours(self, shown: Slice) -> Array:
-        rises = self.shown(shown)
+    def colours(self, grid: Slice) -> Array:
+        rises = self.rises(grid)
         return np.log10(rises) if self.log else rises
 
     @property
@@ -255,17 +248,17 @@ class _Scale:
 
 def _lines(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _Scale) -> None:
     """All lines in one panel."""
-    for k, shown in enumerate(slices):
-        x, name = shown.axes[0], names[k] if k < len(names) else f"line {k + 1}"
+    for k, grid in enumerate(slices):
+        x, name = grid.axes[0], names[k] if k < len(names) else f"line {k + 1}"
         several = len(slices) > 1
         style = {"line": {"color": LINES[k % 4], "width": 2.5}, "marker": {"size": 6}}
         fig.add_scatter(
-            x=x, y=scale.shown(shown), customdata=_finite(shown.losses), mode="lines+markers", name=name,
+            x=x, y=scale.rises(grid), customdata=_finite(grid.losses), mode="lines+markers", name=name,
             showlegend=several, **style, hovertemplate=f"x = %{{x:.4g}}<br>rise %{{y:.5g}}<br>{LOSS}<extra></extra>",
         )  # fmt: skip
         if not several:
-            _mark(fig, shown, scale.shown(shown), {})
-        for j, at in enumerate(x[shown.filled & ~np.isfinite(shown.losses)]):
+            _mark(fig, grid, scale.rises(grid), {})
+        for j, at in enumerate(x[grid.filled & ~np.isfinite(grid.losses)]):
             line = {"color": VERMILLION, "dash": "dot", "width": 1}
             fig.add_vline(x=at, line=line, name=BROKEN, showlegend=j == 0)
     fig.update_xaxes(title=_axis(slices, 0))
@@ -296,12 +289,12 @@ def _path(fig: Any, drawn: Path, names: Sequence[str]) -> None:
 
 def _contours(fig: Any, slices: Sequence[Slice], scale: _Scale) -> None:
     """A smooth fill per panel, and one trace per level line, because plotly's own levels are equidistant."""
-    for k, shown in enumerate(slices):
+    for k, grid in enumerate(slices):
         place = {"row": 1, "col": k + 1}
-        (x, y), z = shown.axes, scale.shown(shown).T
-        numbers = np.dstack([_finite(shown.excess).T, _finite(shown.losses).T])
+        (x, y), z = grid.axes, scale.rises(grid).T
+        numbers = np.dstack([_finite(grid.excess).T, _finite(grid.losses).T])
         fig.add_contour(
-            x=x, y=y, z=scale.colours(shown).T, customdata=numbers,
+            x=x, y=y, z=scale.colours(grid).T, customdata=numbers,
             coloraxis="coloraxis", line={"width": 0}, contours={"coloring": "heatmap"}, **place,
             hovertemplate="x = %{x:.4g}<br>y = %{y:.4g}<br>rise %{customdata[0]:.5g}<br>loss %{customdata[1]:.5g}"
             "<extra></extra>",
@@ -314,23 +307,23 @@ def _contours(fig: Any, slices: Sequence[Slice], scale: _Scale) -> None:
                           "labelfont": {"size": 13, "color": ink}, "labelformat": f".{texts(scale.marks)[1]}~g"},
                 **place,
             )  # fmt: skip
-        bad = np.argwhere(shown.filled & ~np.isfinite(shown.losses))
+        bad = np.argwhere(grid.filled & ~np.isfinite(grid.losses))
         if len(bad):
             fig.add_scatter(
                 x=x[bad[:, 0]], y=y[bad[:, 1]], mode="markers", name=BROKEN, cliponaxis=False, **place,
                 marker={"symbol": "x-thin", "size": 9, "line": {"color": VERMILLION, "width": 2}},
             )  # fmt: skip
-        _mark(fig, shown, None, place, legend=len(slices) == 1)
-        fig.update_xaxes(title=_axis([shown], 0), range=[x.min(), x.max()], zeroline=False, **place)
-        fig.update_yaxes(title=_axis([shown], 1), range=[y.min(), y.max()], zeroline=False, **place)
+        _mark(fig, grid, None, place, legend=len(slices) == 1)
+        fig.update_xaxes(title=_axis([grid], 0), range=[x.min(), x.max()], zeroline=False, **place)
+        fig.update_yaxes(title=_axis([grid], 1), range=[y.min(), y.max()], zeroline=False, **place)
 
 
 def _surfaces(fig: Any, slices: Sequence[Slice], scale: _Scale) -> None:
-    for k, shown in enumerate(slices):
-        x, y = shown.axes
+    for k, grid in enumerate(slices):
+        x, y = grid.axes
         fig.add_surface(
-            x=x, y=y, z=scale.shown(shown).T, surfacecolor=scale.colours(shown).T, coloraxis="coloraxis",
-            customdata=_finite(shown.losses).T, row=1, col=k + 1,
+            x=x, y=y, z=scale.rises(grid).T, surfacecolor=scale.colours(grid).T, coloraxis="coloraxis",
+            customdata=_finite(grid.losses).T, row=1, col=k + 1,
             hovertemplate=f"x = %{{x:.4g}}<br>y = %{{y:.4g}}<br>rise %{{z:.5g}}<br>{LOSS}<extra></extra>",
         )  # fmt: skip
     ends = [log10(scale.low), log10(scale.high)] if scale.log else [scale.low, scale.high]
@@ -355,19 +348,19 @@ def _name_panels(fig: Any, names: Sequence[str], view: View) -> None:
         )  # fmt: skip
 
 
-def _mark(fig: Any, shown: Slice, heights: Array | None, place: dict[str, Any], legend: bool = True) -> None:
+def _mark(fig: Any, grid: Slice, heights: Array | None, place: dict[str, Any], legend: bool = True) -> None:
     """Mark the weights, and the lowest point if its loss is lower; `heights` are those of a line."""
     lowest = np.inf
     for name, index, symbol, colour in (
-        ("the weights", shown.centre, "circle", "white"),
-        ("lowest point of the grid", shown.lowest, "star", ORANGE),
+        ("the weights", grid.centre, "circle", "white"),
+        ("lowest point of the grid", grid.lowest, "star", ORANGE),
     ):
-        if index is not None and shown.losses[index] < lowest:
-            lowest = shown.losses[index]
+        if index is not None and grid.losses[index] < lowest:
+            lowest = grid.losses[index]
             label = f"{name} (loss {lowest:.6g})"
-            y = shown.axes[1][index[1]] if heights is None else heights[index]
+            y = grid.axes[1][index[1]] if heights is None else heights[index]
             fig.add_scatter(
-                x=[shown.axes[0][index[0]]], y=[y], mode="markers", name=label, cliponaxis=False, showlegend=legend,
+                x=[grid.axes[0][index[0]]], y=[y], mode="markers", name=label, cliponaxis=False, showlegend=legend,
                 hovertemplate=f"{label}<extra></extra>", **place,
                 marker={"symbol": symbol, "size": 13, "color": colour, "line": {"color": "black", "width": 1}},
             )  # fmt: skip
@@ -375,7 +368,7 @@ def _mark(fig: Any, shown: Slice, heights: Array | None, place: dict[str, Any], 
 
 def _axis(slices: Sequence[Slice], k: int) -> str:
     """The name of an axis; the direction if all slices share it."""
-    directions = {shown.names[k] for shown in slices}
+    directions = {grid.names[k] for grid in slices}
     name = directions.pop() if len(directions) == 1 else "the first direction of each"
     return f"{'xy'[k]}: {shorten(name, 60, placeholder=' ...')}"
 

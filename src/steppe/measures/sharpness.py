@@ -61,7 +61,6 @@ class AverageCase(Measure):
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
 
     >>> average = steppe.measures.AverageCase(rho=0.1).estimate(objective)

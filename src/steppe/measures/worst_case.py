@@ -280,7 +280,6 @@ class WorstCase(Measure):
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
 
     >>> worst = steppe.measures.WorstCase(steppe.Ball(0.5)).estimate(objective)

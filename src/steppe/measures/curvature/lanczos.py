@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, floor, log10, sqrt
+from math import sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -127,13 +127,12 @@ class Lanczos:
             return inside
         return torch.cat([inside, torch.tensor([float(v.dot(self._next))], dtype=torch.float64)])
 
-    def ritz(self, steps: int | None = None) -> Ritz:
-        """The Ritz values after the first steps, or after all of them."""
+    def ritz(self) -> Ritz:
+        """The Ritz values after all steps."""
         from scipy.linalg import eigh_tridiagonal
 
-        k = self.steps if steps is None else steps
-        values, vectors = eigh_tridiagonal(np.array(self.diagonal[:k]), np.array(self.off[: k - 1]))
-        return Ritz(values, vectors, np.abs(self.off[k - 1] * vectors[-1]))
+        values, vectors = eigh_tridiagonal(np.array(self.diagonal), np.array(self.off[:-1]))
+        return Ritz(values, vectors, np.abs(self.off[-1] * vectors[-1]))
 
     def vector(self, ritz: Ritz, i: int) -> Vector:
         """The i-th approximate eigenvector, of length 1."""
@@ -318,7 +317,7 @@ class Density:
             raise ValueError(
                 f"a cut at {cut:g} of the largest eigenvalue is finer than {len(self.runs)} runs of "
                 f"{len(self.runs[0].values)} steps resolve: take cut >= "
-                f"{_rounded_up(self.resolution / self.largest):.2g}, or more steps"
+                f"{1.005 * self.resolution / self.largest:.3g}, or more steps"  # 0.5 % for rounding to three digits
             )
         above = self.count(threshold).value
         return self.integral(
@@ -335,15 +334,9 @@ class Density:
         return self.integral(lambda x: np.log(x + mu))
 
 
-def _rounded_up(x: float) -> float:
-    """Round up to two digits."""
-    unit = 10.0 ** (floor(log10(x)) - 1)
-    return ceil(x / unit) * unit
-
-
-def quadrature_rule(operator: Operator, steps: int, start: Vector) -> Ritz:
-    """The quadrature rule of one start vector."""
-    lanczos = Lanczos(operator, lambda _: start)
+def quadrature_rule(operator: Operator, steps: int, seed: int, number: int) -> Ritz:
+    """The quadrature rule of one random start vector."""
+    lanczos = Lanczos(operator, lambda _: random_source(operator, seed, 2, number).normal())
     while lanczos.steps < min(steps, operator.dimension) and not lanczos.invariant:
         lanczos.step()
     return lanczos.ritz()
@@ -373,5 +366,4 @@ def spectral_density(operator: Operator, runs: int = 10, steps: int = 100, seed:
     (1.0, 4.0)
 
     """
-    starts = (random_source(operator, seed, 2, i).normal() for i in range(runs))
-    return Density([quadrature_rule(operator, steps, start) for start in starts], operator.dimension)
+    return Density([quadrature_rule(operator, steps, seed, i) for i in range(runs)], operator.dimension)

@@ -92,10 +92,13 @@ class Sweep:
     def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 1e-3, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the k-th eigenvalue from one end until its residual is below rtol times it."""
         _check_index(self.operator, k, end)
+        kind: Kind = "lower bound" if end == "top" else "upper bound"
         enough = 1 if k == 1 else 2 * k + 10  # a low-dimensional invariant space shows by then
         for ritz in self._growing(k, most):
             i = _index(ritz, k, end)
-            estimate = self._eigenvalue(ritz, i, end)
+            estimate = Estimate(float(ritz.values[i]), float(ritz.residuals[i]), 1, kind)
+            if self.lanczos.steps == self.operator.dimension:
+                estimate = exact(estimate.value)
             yield estimate
             if self.lanczos.invariant:  # multiple eigenvalues show in the spaces of further starts
                 if k == 1 or self._invariant_at.get((k, end)) == estimate.value:
@@ -143,8 +146,7 @@ class Sweep:
         if len(rules) >= runs:
             yield Density(rules[:runs], self.operator.dimension)
         while len(rules) < runs:
-            start = random_source(self.operator, self.seed, 2, len(rules)).normal()
-            rules.append(quadrature_rule(self.operator, steps, start))
+            rules.append(quadrature_rule(self.operator, steps, self.seed, len(rules)))
             if len(rules) >= min(2, runs):
                 yield Density(rules, self.operator.dimension)
 
@@ -200,12 +202,6 @@ class Sweep:
             yield estimate
             if estimate.n >= LEAST_PROBES and estimate.stderr <= rtol * abs(estimate.value):
                 return
-
-    def _eigenvalue(self, ritz: Ritz, i: int, end: End) -> Estimate:
-        if self.lanczos.steps == self.operator.dimension:
-            return exact(float(ritz.values[i]))
-        kind: Kind = "lower bound" if end == "top" else "upper bound"
-        return Estimate(float(ritz.values[i]), float(ritz.residuals[i]), 1, kind)
 
     def _start(self, i: int) -> Vector:
         """The gradient, which lies mostly along outermost eigenvectors, plus noise in case it is orthogonal to one."""
