@@ -128,7 +128,7 @@ def _evaluate_rows(objective: Objective, which: int, n: int, seed: int) -> _Samp
         return _Sample(batch, output, target, rows_of(batch), _mean(losses), not losses.ndim or len(losses) != n)
 
     with torch.no_grad():
-        return objective.evaluate(objective.weight_tensors(), task)  # type: ignore[no-any-return]
+        return objective.evaluate(objective.weight_tensors(), task)
 
 
 def _losses_of_parts(objective: Objective, sample: _Sample, cuts: Sequence[slice]) -> list[float] | None:
@@ -150,7 +150,7 @@ def _losses_of_parts(objective: Objective, sample: _Sample, cuts: Sequence[slice
 
     try:
         with torch.no_grad():
-            return objective.evaluate(objective.weight_tensors(), lambda model: [loss_of(model, rows) for rows in cuts])  # type: ignore[no-any-return]
+            return objective.evaluate(objective.weight_tensors(), lambda model: [loss_of(model, rows) for rows in cuts])
     except Exception:  # not every model accepts a part of a batch
         return None
 

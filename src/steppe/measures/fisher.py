@@ -238,7 +238,7 @@ def row_by_row(objective: Objective, batch: Batch) -> Tensor:
             norms = norms if _in_range(norms.unsqueeze(0)) else _squares(grads, precise=True)
             return torch.where(losses.mean().isfinite(), norms, nan)
 
-        return cast(Tensor, objective.evaluate(weights, task))
+        return objective.evaluate(weights, task)
 
     with torch.enable_grad():
         return torch.stack([of_row(row(batch, i)) for i in range(rows_of(batch))])

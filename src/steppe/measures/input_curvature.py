@@ -167,8 +167,7 @@ def _curvatures(objective: Objective, batch: Batch, measure: InputCurvature, dra
         return total.div(measure.draws).cpu()
 
     with torch.enable_grad(), twice_differentiable(objective.model):
-        result: Tensor = objective.evaluate(objective.weight_tensors(), task)
-        return result
+        return objective.evaluate(objective.weight_tensors(), task)
 
 
 def _inputs(batch: Batch) -> Tensor:
@@ -197,10 +196,8 @@ def _check_rows_independent(objective: Objective, batch: Batch) -> None:
 
     def first(part: Batch) -> Tensor:
         x = _inputs(part)
-        grads: Tensor = objective.evaluate(
-            objective.weight_tensors(), lambda model: _gradient(objective, model, part, x).detach()
-        )
-        return grads[0]
+        weights = objective.weight_tensors()
+        return objective.evaluate(weights, lambda model: _gradient(objective, model, part, x)[0].detach())
 
     with torch.enable_grad(), twice_differentiable(objective.model):
         among, alone = first(batch), first(row(batch, 0))

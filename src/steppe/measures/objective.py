@@ -36,7 +36,7 @@ from .batches import (
 )  # fmt: skip
 from .checks import check_arguments, check_depends_on_parameters, check_not_sharded, check_objective
 from .estimate import Cost
-from .functional import Statistics, call_with_weights, replay, unwrap, writable
+from .functional import R, Statistics, call_with_weights, replay, unwrap, writable
 from .precision import Precision
 
 
@@ -258,12 +258,12 @@ class Objective:
                 return [losses.detach(), *writable(grads, leaves)]
 
             with torch.set_grad_enabled(probe.grad):
-                return self.evaluate(leaves, task)  # type: ignore[no-any-return]
+                return self.evaluate(leaves, task)
 
         losses, *grads = replay(self, ("pass", probe.grad), work, weights, batch)
         return losses, grads, rows_of(batch)
 
-    def evaluate(self, weights: Sequence[Tensor], task: Callable[[nn.Module], Any]) -> Any:
+    def evaluate(self, weights: Sequence[Tensor], task: Callable[[nn.Module], R]) -> R:
         """The result of `task`, called on the model with `weights` in place of the moving parameters."""
         named = dict(zip(self.params, weights, strict=True))
         return call_with_weights(self.model, named, task, self.statistics, self.precision)

@@ -80,7 +80,7 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Bat
             return _grad([gradient[i] for i in curved], leaves, [direction[i] for i in curved], stacked=stacked)
 
         with _second_derivatives(objective):  # activation checkpointing runs layers again
-            return objective.evaluate(leaves, task)  # type: ignore[no-any-return]
+            return objective.evaluate(leaves, task)
 
     return BatchForm(apply, lambda: [g.detach() for g in gradient], loss)
 
@@ -138,10 +138,10 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
             return _grad([output], leaves, curved_jvp, stacked=stacked)
 
         with _second_derivatives(objective):
-            return objective.evaluate(leaves, task)  # type: ignore[no-any-return]
+            return objective.evaluate(leaves, task)
 
     def gradient() -> list[Tensor]:
-        return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope.detach()]))  # type: ignore[no-any-return]
+        return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope.detach()]))
 
     return BatchForm(apply, gradient, loss)
 
