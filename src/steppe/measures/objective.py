@@ -176,7 +176,8 @@ class Objective:
 
     def spent(self) -> Cost:
         """The work so far, of this objective and its parts; the difference of two is a cost."""
-        return Cost(**{work: n / self.rows for work, n in self.meter.items()}, seconds=perf_counter())
+        rows = self.rows  # a sum over workers, also over those that have done nothing
+        return Cost(**{work: n / rows for work, n in self.meter.items()}, seconds=perf_counter())
 
     @property
     def number(self) -> int:
