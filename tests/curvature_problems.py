@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from steppe import Vector
-from steppe.measures.curvature.dense import Dense
 from steppe.measures.curvature.forms import Form, hessian
 from steppe.measures.curvature.operator import Curvature
+from steppe.measures.curvature.spectrum import Dense
 from steppe.measures.objective import Objective
 
 

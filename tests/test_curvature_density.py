@@ -17,9 +17,8 @@ from torch import Tensor
 
 from steppe.core.basis import flat
 from steppe.core.draw import Draw
-from steppe.measures.curvature.dense import DENSE_MOST, Dense
 from steppe.measures.curvature.lanczos import Density, spectral_density
-from steppe.measures.curvature.spectrum import Sweep, diagonal
+from steppe.measures.curvature.spectrum import DENSE_MOST, Dense, Sweep, diagonal
 from steppe.measures.estimate import Estimate, NotFinite, last
 
 

@@ -32,9 +32,9 @@ from torch.nn.utils import parametrizations
 from steppe import Elementwise, NormLayersOnly, Vector
 from steppe.core.basis import flat
 from steppe.core.metric import Given
-from steppe.measures.curvature.dense import Dense
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
 from steppe.measures.curvature.operator import AT_ONCE, GRAPH, Curvature
+from steppe.measures.curvature.spectrum import Dense
 from steppe.measures.objective import Objective
 
 F64 = torch.float64

@@ -24,7 +24,6 @@ from torch.nn.functional import cross_entropy
 
 from steppe import Elementwise
 from steppe.core.metric import Given
-from steppe.measures.curvature.dense import Dense
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
 from steppe.measures.curvature.measures import (
     Eigenvalue,
@@ -35,7 +34,7 @@ from steppe.measures.curvature.measures import (
     Trace,
 )
 from steppe.measures.curvature.operator import Curvature
-from steppe.measures.curvature.spectrum import Sweep
+from steppe.measures.curvature.spectrum import Dense, Sweep
 from steppe.measures.estimate import Estimate, NotFinite, last, with_cost
 from steppe.measures.objective import Objective
 

@@ -32,7 +32,7 @@ from steppe.cli import main
 from steppe.cli.landscape import Look
 from steppe.cli.subjects import On
 from steppe.ensembles.strategies import Ensemble
-from steppe.measures.sharpness import OnData
+from steppe.measures.combinators import OnData
 from steppe.measures.worst_case import WorstCase
 from steppe.nn import build
 from steppe.studies.plan import Study, digits

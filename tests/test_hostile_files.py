@@ -22,7 +22,7 @@ from steppe._util.digests import DIGEST, DIGESTS, digest, with_digests
 from steppe.cli.entry import main
 from steppe.ensembles.members import open_ensemble
 from steppe.measures import Slice
-from steppe.measures.slices import empty_slice
+from steppe.measures.landscape import empty_slice
 from steppe.studies import Store
 from steppe.studies.schema import insert
 from steppe.training import open_run, train

@@ -10,9 +10,9 @@ import torch
 from problems import QuadraticBowl, conv_problem, each_output
 from torch import nn
 
-from steppe.measures.captions import caption
 from steppe.measures.comparison import comparable_slices, directions_of, radius_of_rise, rise_at
 from steppe.measures.objective import Objective
+from steppe.measures.plotting import caption
 
 F64 = torch.float64
 

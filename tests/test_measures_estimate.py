@@ -23,7 +23,6 @@ from steppe.measures.estimate import (
     Cost,
     Estimate,
     Measure,
-    Meter,
     NotFinite,
     exact,
     last,
@@ -261,9 +260,10 @@ def test_costs_read_well(cost: Cost, text: str) -> None:
 
 
 def test_a_meter_counts_rows_and_tells_passes_and_the_time() -> None:
-    meter = Meter(12.0, 24.0, 6.0)
-    first, second = meter.passes(12), meter.passes(12)
-    assert (first.losses, first.gradients, first.products) == (1.0, 2.0, 0.5)
+    objective = make(classification).objective()
+    objective.meter.update(losses=objective.rows, gradients=2 * objective.rows)
+    first, second = objective.spent(), objective.spent()
+    assert (first.losses, first.gradients, first.products) == (1.0, 2.0, 0.0)
     assert 0 <= (second - first).seconds < 5
 
 

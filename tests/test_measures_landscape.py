@@ -17,12 +17,11 @@ from snapshots import assert_untouched
 from torch import nn
 
 from steppe.measures import plotting
-from steppe.measures.captions import caption
 from steppe.measures.directions import FILTERS, LAYERS, UNSCALED, Direction, Normalised, random_direction, random_plane
 from steppe.measures.directions import towards as direction_towards
-from steppe.measures.landscape import coordinates, slice_1d, slice_2d, slice_along
+from steppe.measures.landscape import Slice, coordinates, empty_slice, slice_1d, slice_2d, slice_along
 from steppe.measures.objective import Objective
-from steppe.measures.slices import Slice, empty_slice
+from steppe.measures.plotting import caption
 
 D = 7
 ROWS = torch.cat([random_vector(5, seed=3).abs()[:, None], random_vector(5 * D, seed=4).view(5, D)], 1)

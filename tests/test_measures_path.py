@@ -17,10 +17,9 @@ from torch import nn
 from steppe.measures import plotting
 from steppe.measures.directions import LAYERS, Normalised, matched, weights_from_state
 from steppe.measures.estimate import NotFinite
-from steppe.measures.landscape import slice_1d
+from steppe.measures.landscape import empty_slice, slice_1d
 from steppe.measures.objective import Objective
 from steppe.measures.paths import Path, distance, path
-from steppe.measures.slices import empty_slice
 
 
 class Function(nn.Module):

@@ -250,7 +250,7 @@ def test_spectra_landscapes_and_ensembles_are_kept(tmp_path: Path) -> None:
     """As measured, to five digits; what has no number is null; of a run that the study has not, nothing."""
     from steppe.measures import Density
     from steppe.measures.curvature.lanczos import Ritz
-    from steppe.measures.slices import empty_slice
+    from steppe.measures.landscape import empty_slice
     from steppe.studies.report import keep_ensemble, keep_landscape, keep_spectrum
 
     one, other = cells(2)

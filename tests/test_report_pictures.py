@@ -17,8 +17,8 @@ from steppe._util.pages import BLUE
 from steppe.ensembles.summary import Report
 from steppe.ensembles.tradeoff import ROWS, figure, slope_interval, slopes, write_page
 from steppe.measures.estimate import Estimate
+from steppe.measures.landscape import Slice, empty_slice
 from steppe.measures.plotting import write_html
-from steppe.measures.slices import Slice, empty_slice
 from steppe.studies.store import Store
 from steppe.studies.table import Table
 from steppe.theory import Result, save

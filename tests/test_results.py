@@ -16,7 +16,7 @@ from torch import nn
 import steppe
 from steppe import Estimate, Objective
 from steppe.measures import Cost, Curvature, Results, path, random_direction, slice_1d, spectral_density
-from steppe.measures.per_batch import BatchEstimates, PerBatch
+from steppe.measures.combinators import BatchEstimates, PerBatch
 from steppe.measures.plotting import figure
 from steppe.measures.sharpness import AverageCase
 
@@ -101,7 +101,11 @@ def test_a_frame_has_a_row_per_measure() -> None:
 @pytest.mark.parametrize(
     ("module", "use", "said"),
     [
-        ("pandas", lambda: FOUND.to_frame(), r"data frames need pandas, which is not installed: pip install 'steppe\[pa"),
+        (
+            "pandas",
+            lambda: FOUND.to_frame(),
+            r"data frames need pandas, which is not installed: pip install 'steppe\[pa",
+        ),
         ("plotly", lambda: RADII.plot(), "figures and pages need plotly, which is not installed"),
     ],
 )

@@ -19,17 +19,17 @@ from sites import BareSite, flat
 from torch import Tensor
 
 from steppe import Ball, Vector
-from steppe.measures.ascent import (
+from steppe.measures.objective import Objective
+from steppe.measures.worst_case import (
     AscentProblem,
     AscentRule,
     AutoPGD,
     Point,
     PowerAscent,
     ProjectedAscent,
+    WorstCase,
     checkpoints,
 )
-from steppe.measures.objective import Objective
-from steppe.measures.worst_case import WorstCase
 
 NORMS = [1.0, 1.5, 2.0, 3.0, inf]
 CLIMBS: dict[str, AscentRule] = {

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from steppe import Ball, rademacher
+from steppe.measures.combinators import NormalisedLogits, OnNormalisedLogits, PerBatch
 from steppe.measures.estimate import Estimate, Kind, Measure, NotFinite, summarise, weighted
 from steppe.measures.objective import Objective
-from steppe.measures.per_batch import PerBatch
-from steppe.measures.sharpness import AverageCase, NormalisedLogits, OneStep, OnNormalisedLogits
+from steppe.measures.sharpness import AverageCase, OneStep
 from steppe.measures.worst_case import WorstCase
 
 Batches = list[tuple[Tensor, Tensor]]

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from steppe import Ball
+from steppe.measures.combinators import PerBatch
 from steppe.measures.objective import Objective
-from steppe.measures.per_batch import PerBatch
 from steppe.measures.worst_case import WorstCase
 
 ROWS, M = 384, 128  # measured on three batches

@@ -21,11 +21,10 @@ from torch.nn.functional import cross_entropy
 
 from steppe import SAM, Ball, Elementwise, Filterwise, NormLayersOnly
 from steppe.core.metric import Given
-from steppe.measures.ascent import AscentProblem, AutoPGD, Point, PowerAscent, ProjectedAscent
 from steppe.measures.estimate import NotFinite, with_cost
 from steppe.measures.objective import Objective
 from steppe.measures.sharpness import OneStep
-from steppe.measures.worst_case import WorstCase
+from steppe.measures.worst_case import AscentProblem, AutoPGD, Point, PowerAscent, ProjectedAscent, WorstCase
 
 NORMS = [1.0, 1.5, 2.0, 3.0, inf]
 CLIMBS = {"power": PowerAscent(), "auto-pgd": AutoPGD(), "projected": ProjectedAscent()}

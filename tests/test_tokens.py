@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 import steppe
 from steppe.cli import main
-from steppe.measures.own_loss import objective
+from steppe.measures.objective import objective
 from steppe.studies.cell import Disagreement
 from steppe.studies.engines import Serial
 from steppe.studies.plan import Study

@@ -34,7 +34,7 @@ from .measures import Estimate as Estimate
 from .measures import Measure as Measure
 from .measures import Objective as Objective
 from .measures import measure as measure
-from .measures.own_loss import objective as objective
+from .measures.objective import objective as objective
 from .methods.agnostic import AgnosticSAM as AgnosticSAM
 from .methods.combinators import Every as Every
 from .methods.combinators import PerPart as PerPart

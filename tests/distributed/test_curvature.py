@@ -14,12 +14,11 @@ from torch import Tensor
 from steppe import Elementwise
 from steppe.core.basis import flat
 from steppe.measures.batches import share
-from steppe.measures.curvature.dense import Dense
 from steppe.measures.curvature.forms import gauss_newton, hessian
 from steppe.measures.curvature.lanczos import spectral_density
 from steppe.measures.curvature.measures import Eigenvalue, FrobeniusSquared, ShiftedLogDeterminant, Trace
 from steppe.measures.curvature.operator import Curvature
-from steppe.measures.curvature.spectrum import Sweep, diagonal
+from steppe.measures.curvature.spectrum import Dense, Sweep, diagonal
 from steppe.measures.estimate import Estimate, NotFinite, last
 from steppe.measures.objective import Objective
 

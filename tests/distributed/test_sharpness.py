@@ -13,13 +13,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from steppe import Ball, Elementwise
-from steppe.measures.ascent import AutoPGD
 from steppe.measures.batches import share
+from steppe.measures.combinators import OnNormalisedLogits, PerBatch
 from steppe.measures.estimate import Estimate, Measure, NotFinite
 from steppe.measures.objective import Objective
-from steppe.measures.per_batch import PerBatch
-from steppe.measures.sharpness import AverageCase, OneStep, OnNormalisedLogits, box
-from steppe.measures.worst_case import WorstCase
+from steppe.measures.sharpness import AverageCase, OneStep, box
+from steppe.measures.worst_case import AutoPGD, WorstCase
 
 from .pair import WORLD, Pair
 from .problems import FEATURES, WRAPPERS, even_matrices, make

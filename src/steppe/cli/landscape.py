@@ -13,8 +13,8 @@ from .output import STOPPED, Output, UsageError, to_json, usage_errors, write_te
 from .subjects import On, config_of, subject
 
 if TYPE_CHECKING:
+    from ..measures.landscape import Slice
     from ..measures.paths import Path as Way
-    from ..measures.slices import Slice
 
 FORMATS = (".html", ".json", ".npz")
 
@@ -87,8 +87,8 @@ def landscape(look: Look, on: On) -> Output:
 
 
 def _around(look: Look, on: On) -> Output:
-    from ..measures.captions import caption
     from ..measures.comparison import comparable_slices, directions_of
+    from ..measures.plotting import caption
 
     objectives = [subject(where, on).objective(on) for where in look.what]
     directions = [directions_of(objective, look.directions, look.axes, on.seed) for objective in objectives]
@@ -104,8 +104,8 @@ def _around(look: Look, on: On) -> Output:
 
 
 def _between(look: Look, on: On) -> Output:
-    from ..measures.captions import caption
     from ..measures.paths import path
+    from ..measures.plotting import caption
 
     objective, other = subject(look.what[0], on).objective(on), subject(look.what[1], on)
     drawn = path(objective, other.model.state_dict(), look.points or 21, name=look.what[1])

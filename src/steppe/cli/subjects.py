@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..data.dataset import Splits
+    from ..measures.combinators import OnData
     from ..measures.objective import Objective
-    from ..measures.sharpness import OnData
     from ..training.problem import Task
 
 
@@ -71,7 +71,8 @@ class Subject:
 
     def objective(self, on: On, data: OnData | None = None) -> Objective:
         """Return the loss on some rows as a function of the weights; `data` overrides the flags."""
-        from ..measures.sharpness import Loss, OnData
+        from ..measures.combinators import OnData
+        from ..measures.sharpness import Loss
         from ..training.distributed import device_of
         from ..training.evaluate import measured_rows, objective_of
         from ..training.problem import moved

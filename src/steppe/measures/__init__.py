@@ -1,10 +1,10 @@
 """Every definition of sharpness, as measures that map an objective to an estimate with its error and its cost."""
 
-from .ascent import AutoPGD as AutoPGD
-from .ascent import PowerAscent as PowerAscent
-from .ascent import ProjectedAscent as ProjectedAscent
 from .batches import share as share
-from .curvature.dense import Dense as Dense
+from .combinators import NormalisedLogits as NormalisedLogits
+from .combinators import OnData as OnData
+from .combinators import OnNormalisedLogits as OnNormalisedLogits
+from .combinators import PerBatch as PerBatch
 from .curvature.forms import gauss_newton as gauss_newton
 from .curvature.forms import hessian as hessian
 from .curvature.lanczos import Density as Density
@@ -16,6 +16,7 @@ from .curvature.measures import RelativeFlatness as RelativeFlatness
 from .curvature.measures import ShiftedLogDeterminant as ShiftedLogDeterminant
 from .curvature.measures import Trace as Trace
 from .curvature.operator import Curvature as Curvature
+from .curvature.spectrum import Dense as Dense
 from .curvature.spectrum import Sweep as Sweep
 from .curvature.spectrum import diagonal as diagonal
 from .curvature.spectrum import hutchinson as hutchinson
@@ -36,17 +37,14 @@ from .fisher import fisher_traces as fisher_traces
 from .input_curvature import FisherInputCorrelation as FisherInputCorrelation
 from .input_curvature import InputCurvature as InputCurvature
 from .input_curvature import input_curvatures as input_curvatures
+from .landscape import Slice as Slice
 from .landscape import slice_1d as slice_1d
 from .landscape import slice_2d as slice_2d
 from .landscape import slice_along as slice_along
-from .limits import AverageLimit as AverageLimit
-from .limits import CurvatureLimit as CurvatureLimit
-from .limits import SlopeLimit as SlopeLimit
 from .objective import Objective as Objective
 from .paths import Path as Path
 from .paths import distance as distance
 from .paths import path as path
-from .per_batch import PerBatch as PerBatch
 from .plotting import figure as figure
 from .plotting import write_html as write_html
 from .registry import DEFINITIONS as DEFINITIONS
@@ -55,18 +53,20 @@ from .registry import RADII as RADII
 from .run import Results as Results
 from .run import measure as measure
 from .sharpness import AverageCase as AverageCase
+from .sharpness import AverageLimit as AverageLimit
+from .sharpness import CurvatureLimit as CurvatureLimit
 from .sharpness import GradientNorm as GradientNorm
 from .sharpness import Loss as Loss
-from .sharpness import NormalisedLogits as NormalisedLogits
-from .sharpness import OnData as OnData
 from .sharpness import OneStep as OneStep
-from .sharpness import OnNormalisedLogits as OnNormalisedLogits
+from .sharpness import SlopeLimit as SlopeLimit
 from .sharpness import box as box
-from .slices import Slice as Slice
 from .universal import SecondOrder as SecondOrder
 from .universal import ZerothOrder as ZerothOrder
 from .universal import exponential_integrals as exponential_integrals
 from .universal import hessian_from_point_masses as hessian_from_point_masses
 from .universal import spectrum_from_exponentials as spectrum_from_exponentials
+from .worst_case import AutoPGD as AutoPGD
+from .worst_case import PowerAscent as PowerAscent
+from .worst_case import ProjectedAscent as ProjectedAscent
 from .worst_case import Summit as Summit
 from .worst_case import WorstCase as WorstCase

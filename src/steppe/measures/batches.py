@@ -1,8 +1,9 @@
-"""Data as a sequence of batches, from tensors, batches or a DataLoader; rows of batches of any structure."""
+"""Data as a sequence of batches of any structure: their rows, their weights, and how a model is called with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -18,6 +19,7 @@ Batch = Any  # (inputs, targets), or whatever the objective's `forward` takes: t
 Weight = Callable[[Batch], float | Tensor] | float  # of a batch in a mean; a number: all batches weigh the same
 
 LABELS = "labels"  # of a dictionary: the targets, as in Transformers
+IGNORED = -100  # a label that losses leave out: `ignore_index` of torch's cross-entropy, and Transformers
 
 
 def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
@@ -38,10 +40,68 @@ def supervised(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
 
 def logits_of(output: Any) -> Any:
     """The logits of an output that has them, as those of Transformers have; any other output as it is."""
-    if isinstance(output, Tensor):
-        return output
-    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    logits = _entry(output, "logits")
     return output if logits is None else logits
+
+
+def _entry(output: Any, name: str) -> Any:
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+
+
+def with_own_loss(model: nn.Module, batch: Batch) -> tuple[Any, Any]:
+    """The loss that a model returns for a dictionary, `model(**batch).loss`, and no target: for `loss_fn=None`."""
+    if not isinstance(batch, Mapping):
+        raise TypeError(
+            f"without loss_fn the loss is model(**batch).loss, and this batch is a {type(batch).__name__}, not a "
+            "dictionary: pass loss_fn"
+        )
+    output = model(**batch)
+    loss = _entry(output, "loss")
+    if not isinstance(loss, Tensor):
+        raise TypeError(
+            f"without loss_fn the loss is model(**batch).loss, and the model returned a {type(output).__name__} "
+            f"without one: give the batches {LABELS!r}, or pass loss_fn"
+        )
+    return loss, None
+
+
+def own_loss(output: Any, target: Any) -> Tensor:
+    """The loss of a model that computes it itself: the output of `with_own_loss`."""
+    return output  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class TokenCount:
+    """The number of labels in a batch that are not -100, with or without the first of each row."""
+
+    first: bool
+
+    def __call__(self, batch: Batch) -> Tensor:
+        labels = labels_of(batch)
+        return (labels if self.first or labels.ndim < 2 else labels[:, 1:]).ne(IGNORED).sum()
+
+
+def labels_of(batch: Batch) -> Tensor:
+    """The labels of a batch: its `labels`, or the second of a pair."""
+    labels = batch.get(LABELS) if isinstance(batch, Mapping) else batch[1] if len(batch) == 2 else None
+    if not isinstance(labels, Tensor):
+        raise TypeError(
+            f"weight='tokens' counts labels, and a {type(batch).__name__} has no {LABELS!r}: pass a function"
+        )
+    return labels
+
+
+def first_label_counts(batches: Sequence[Batch], loss: Callable[[Batch], float]) -> bool:
+    """Whether the loss of a batch depends on the first label of a row."""
+    for batch in batches:
+        labels = labels_of(batch)
+        if labels.ndim < 2 or not bool((labels[:, 0] != IGNORED).any() and (labels[:, 1:] != IGNORED).any()):
+            continue  # both ways of counting agree, or the loss has nothing left
+        without = labels.clone()
+        without[:, 0] = IGNORED
+        changed = {**batch, LABELS: without} if isinstance(batch, Mapping) else (batch[0], without)
+        return loss(batch) != loss(changed)
+    return True
 
 
 def as_batches(data: Any, m: int | None = None) -> Sequence[Batch]:
@@ -69,9 +129,8 @@ def as_batches(data: Any, m: int | None = None) -> Sequence[Batch]:
 
 def is_batch(data: Any) -> bool:
     """Whether this is one batch (a tensor, or a tuple or mapping of tensors) rather than several."""
-    if isinstance(data, (Mapping, Tensor)):
-        return True
-    return isinstance(data, tuple) and any(isinstance(x, Tensor) for x in data)
+    some = isinstance(data, tuple) and any(isinstance(x, Tensor) for x in data)
+    return some or isinstance(data, (Mapping, Tensor))
 
 
 def rows_of(batch: Batch) -> int:
@@ -128,9 +187,7 @@ def _packed(x: Any) -> bool:
 
 
 def _has_rows(x: Any, n: int) -> bool:
-    if isinstance(x, Tensor):
-        return x.ndim > 0 and len(x) == n
-    return _listed(x) and len(x) == n
+    return (x.ndim > 0 if isinstance(x, Tensor) else _listed(x)) and len(x) == n
 
 
 def _listed(x: Any) -> bool:

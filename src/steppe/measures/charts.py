@@ -20,11 +20,7 @@ POINTS = 1000  # of the curve of a density
 def over_radii(estimates: Mapping[str, Estimate]) -> Any:
     """A plotly figure of definitions over their radii, one line each, with 95 % intervals.
 
-    Parameters
-    ----------
-    estimates
-        By name; those without a radius, `NAME@RADIUS`, are left out.
-
+    Estimates are given by name; those without a radius, `NAME@RADIUS`, are left out.
     """
     lines: dict[str, list[tuple[float, Estimate]]] = {}
     for text, estimate in estimates.items():
@@ -40,45 +36,32 @@ def over_radii(estimates: Mapping[str, Estimate]) -> Any:
     fig = _figure("Sharpness over the radius of the ball", "radius", "sharpness")
     for k, (label, points) in enumerate(lines.items()):
         points.sort(key=lambda point: point[0])
-        fig.add_scatter(
-            x=[radius for radius, _ in points], y=[estimate.value for _, estimate in points], name=label,
-            error_y={"type": "data", "array": [_half_width(estimate) for _, estimate in points]},
-            mode="lines+markers", line={"color": IN_TURN[k % len(IN_TURN)]}, showlegend=True,
-        )  # fmt: skip
+        line = {"color": IN_TURN[k % len(IN_TURN)]}
+        fig.add_scatter(**_with_intervals(points), name=label, mode="lines+markers", line=line, showlegend=True)
     fig.update_xaxes(type="log")
     return fig
 
 
 def over_batches(parts: Sequence[tuple[int, Estimate]], mean: Estimate) -> Any:
-    """A plotly figure of the values of batches, each with its 95 % interval, and of their mean with its own.
-
-    Parameters
-    ----------
-    parts
-        Numbers of batches with their estimates.
-    mean
-        m-sharpness: the mean over batches.
-
-    """
+    """A plotly figure of the value of every numbered batch, and of their mean, with 95 % intervals."""
     fig = _figure("Sharpness of each batch", "batch", "sharpness")
     low, high = mean.interval()
     if isfinite(high):
         fig.add_hrect(y0=low, y1=high, fillcolor=VERMILLION, opacity=0.15, line_width=0)
-    fig.add_scatter(
-        x=[number for number, _ in parts], y=[e.value for _, e in parts], mode="markers", name="batches",
-        error_y={"type": "data", "array": [_half_width(e) for _, e in parts]}, marker={"color": BLUE},
-    )  # fmt: skip
-    ends = [min(number for number, _ in parts), max(number for number, _ in parts)]
+    fig.add_scatter(**_with_intervals(parts), mode="markers", name="batches", marker={"color": BLUE})
+    numbers = [number for number, _ in parts]
+    ends = [min(numbers), max(numbers)]
     fig.add_scatter(
         x=ends, y=[mean.value] * 2, mode="lines", line={"color": VERMILLION}, name=f"mean {mean}", showlegend=True
     )
     return fig
 
 
-def _half_width(estimate: Estimate) -> float:
-    """Of the 95 % interval; 0 if there is none."""
-    width = estimate.interval()[1] - estimate.value
-    return width if isfinite(width) else 0.0
+def _with_intervals(points: Sequence[tuple[float, Estimate]]) -> dict[str, Any]:
+    """The points of a scatter plot, with bars for 95 % intervals where there are any."""
+    widths = [e.interval()[1] - e.value for _, e in points]
+    bars = {"type": "data", "array": [width if isfinite(width) else 0.0 for width in widths]}
+    return {"x": [x for x, _ in points], "y": [e.value for _, e in points], "error_y": bars}
 
 
 def spectrum(density: Density) -> Any:

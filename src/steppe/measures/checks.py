@@ -35,28 +35,22 @@ class _Sample:
     batch: Batch
     output: Any
     target: Any
+    rows: int
     loss: float
     reduced: bool  # not one loss per row
-
-    @property
-    def rows(self) -> int:
-        return rows_of(self.batch)
 
 
 def check_arguments(model: Any, loss_fn: Any) -> None:
     """Raise unless these are a model and a loss, each made of its class and in its place."""
     order = "check the order of the arguments"
-    for what, given in (("the model", model), ("loss_fn", loss_fn)):
-        refuse_class(what, given)
+    refuse_class("the model", model)
+    refuse_class("loss_fn", loss_fn)
     if isinstance(model, _Loss):
         raise TypeError(f"the model is a loss, {type(model).__name__}: {order}")
     if not isinstance(model, nn.Module):
         raise TypeError(f"the model is a torch.nn.Module, not {described(model)}: {order}")
     if not callable(loss_fn):
-        raise TypeError(
-            f"loss_fn is a function of (output, target) such as torch.nn.CrossEntropyLoss(), not {described(loss_fn)}: "
-            f"{order}"
-        )
+        raise TypeError(f"loss_fn is a function of (output, target), not {described(loss_fn)}: {order}")
 
 
 def check_objective(objective: Objective) -> None:
@@ -67,9 +61,10 @@ def check_objective(objective: Objective) -> None:
     sizes = objective.sizes
     which = next((i for i in counted if sizes[i] > 1), counted[0])  # with one row, a sum equals a mean
     few = min(FEW, sizes[which]) if objective.statistics == "running" else sizes[which]
-    one, two = (_evaluate_rows(objective, which, few, seed) for seed in (0, 1))
-    if not isfinite(one.loss) and few < sizes[which]:  # e.g. rows whose targets are all ignored
-        one, two = (_evaluate_rows(objective, which, sizes[which], seed) for seed in (0, 1))
+    for n in dict.fromkeys((few, sizes[which])):
+        one, two = (_evaluate_rows(objective, which, n, seed) for seed in (0, 1))
+        if isfinite(one.loss):  # not e.g. where the targets of a few rows are all ignored
+            break
     check_finite(one.loss)
     precision: float = max(torch.finfo(p.dtype).eps for p in objective.params.values()) ** 0.5
     if not abs(one.loss - two.loss) <= 0.1 * precision * max(abs(one.loss), abs(two.loss)):  # allows sums in any order
@@ -96,8 +91,8 @@ def _check_reduction(objective: Objective, sample: _Sample, tolerance: float) ->
     weights = [batch_weight(take_rows(sample.batch, rows), objective.weight) for rows in cuts]
     pairs = [(weight, loss) for weight, loss in zip(weights, losses, strict=True) if weight]
     total = sum(weight for weight, _ in pairs) or 1.0
-    apart = abs(sample.loss - sum(weight * loss for weight, loss in pairs) / total)
-    if apart <= tolerance * sum(weight * abs(loss) for weight, loss in pairs) / total:
+    difference = abs(sample.loss - sum(weight * loss for weight, loss in pairs) / total)
+    if difference <= tolerance * sum(weight * abs(loss) for weight, loss in pairs) / total:
         return
     one, two = losses
     values = f"{sample.rows} rows gave {sample.loss:.6g}, the two halves of them {one:.6g} and {two:.6g}"
@@ -130,10 +125,10 @@ def _evaluate_rows(objective: Objective, which: int, n: int, seed: int) -> _Samp
         losses = objective.loss_fn(output, target)
         if not isinstance(losses, Tensor):
             check_depends_on_parameters(objective, losses)
-        return _Sample(batch, output, target, _mean(losses), reduced=not losses.ndim or len(losses) != n)
+        return _Sample(batch, output, target, rows_of(batch), _mean(losses), not losses.ndim or len(losses) != n)
 
     with torch.no_grad():
-        return objective.evaluate(objective.weight_tensors(), task)  # type: ignore[no-any-return]
+        return objective.evaluate(objective.weight_tensors(), task)
 
 
 def _losses_of_parts(objective: Objective, sample: _Sample, cuts: Sequence[slice]) -> list[float] | None:
@@ -155,7 +150,7 @@ def _losses_of_parts(objective: Objective, sample: _Sample, cuts: Sequence[slice
 
     try:
         with torch.no_grad():
-            return objective.evaluate(objective.weight_tensors(), lambda model: [loss_of(model, rows) for rows in cuts])  # type: ignore[no-any-return]
+            return objective.evaluate(objective.weight_tensors(), lambda model: [loss_of(model, rows) for rows in cuts])
     except Exception:  # not every model accepts a part of a batch
         return None
 

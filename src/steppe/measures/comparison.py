@@ -15,9 +15,8 @@ from typing import Literal
 
 from .._util.terminal import Tick
 from .directions import Direction, checked_vector, eigenvectors, random_plane
-from .landscape import coordinates, slice_along
+from .landscape import Slice, coordinates, slice_along
 from .objective import Objective
-from .slices import Slice
 
 Kind = Literal["eigenvectors", "random"]
 RISE = 1.0  # of the loss: one nat of cross-entropy divides the probability of the right class by e
@@ -26,20 +25,7 @@ PRECISION = 1e-4  # relative, of a radius
 
 
 def directions_of(objective: Objective, kind: Kind, axes: int = 2, seed: int = 0) -> list[Direction]:
-    """The directions of a line or plane: top eigenvectors of length 1, or random ones that are filter-normalised.
-
-    Parameters
-    ----------
-    objective
-        The loss and the data.
-    kind
-        "eigenvectors" or "random".
-    axes
-        1 for a line, 2 for a plane.
-    seed
-        Of the random directions, or of the start of the Lanczos process.
-
-    """
+    """The directions of a line or plane: top eigenvectors of length 1, or random ones that are filter-normalised."""
     if kind == "eigenvectors":
         return eigenvectors(objective, axes, seed)
     return list(random_plane(objective, seed))[:axes]
@@ -56,16 +42,7 @@ def rise_at(objective: Objective, directions: Sequence[Direction], radius: float
 
 
 def radius_of_rise(objective: Objective, directions: Sequence[Direction], rise: float = RISE) -> float:
-    """The radius at which the loss has risen by `rise` at one end of the axes; infinite if it never does.
-
-    Parameters
-    ----------
-    objective, directions
-        The loss, and the axes of a line or plane.
-    rise
-        The amount, more than 0.
-
-    """
+    """The radius at which the loss has risen by `rise` at one end of the axes; infinite if it never does."""
     from scipy.optimize import brentq
 
     if not 0 < rise < inf:
@@ -117,22 +94,23 @@ def comparable_slices(
 
     """
     before = [objective.spent() for objective in objectives]
-    own = [
+    own_radii = [
         radius_of_rise(objective, axes, rise) if radius is None else None
         for objective, axes in zip(objectives, directions, strict=True)
     ]
-    shared = radius if radius is not None else min(r for r in own if r is not None)
+    shared = radius if radius is not None else min(r for r in own_radii if r is not None)
     if not isfinite(shared):
         raise ValueError(
             f"the loss does not rise by {rise:g} within a distance of {LONGEST:g} along these directions: "
             "choose a smaller rise, or a radius"
         )
     slices = []
-    for objective, axes, reached, start in zip(objectives, directions, own, before, strict=True):
-        drawn = slice_along(objective, axes, [coordinates(shared, points)] * len(axes), tick=tick)
-        notes = {"radius": shared} if reached is None else {"radius": shared, "rise": rise, "own_radius": reached}
-        plain = {name: value if isfinite(value) else None for name, value in notes.items()}
-        slices.append(replace(drawn, notes=plain, cost=objective.spent() - start))
-        if not drawn.complete:
+    for objective, axes, own, start in zip(objectives, directions, own_radii, before, strict=True):
+        grid = slice_along(objective, axes, [coordinates(shared, points)] * len(axes), tick=tick)
+        notes: dict[str, float | None] = {"radius": shared}
+        if own is not None:
+            notes |= {"rise": rise, "own_radius": own if isfinite(own) else None}
+        slices.append(replace(grid, notes=notes, cost=objective.spent() - start))
+        if not grid.complete:
             break
     return slices

@@ -7,7 +7,6 @@ from dataclasses import asdict, astuple, dataclass, field, replace
 from html import escape
 from math import isfinite, nan, sqrt
 from operator import add, sub
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
@@ -57,19 +56,6 @@ class Cost:
         counts.append(("product", "products", self.products))
         parts = [f"{n:.4g} {one if round(n, 4) == 1 else many}" for one, many, n in counts if n]
         return " + ".join(parts) or "nothing"
-
-
-@dataclass
-class Meter:
-    """Counts the rows that an objective and its parts have processed."""
-
-    losses: float = 0.0
-    gradients: float = 0.0
-    products: float = 0.0
-
-    def passes(self, rows: int) -> Cost:
-        """The work in passes over that many rows, and the current time."""
-        return Cost(self.losses / rows, self.gradients / rows, self.products / rows, perf_counter())
 
 
 @dataclass(frozen=True)
@@ -177,9 +163,7 @@ class Measure(Protocol):
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
-
     >>> class WeightNorm(steppe.Measure):
     ...     def running(self, objective, seed=0):
     ...         yield steppe.Estimate(float(objective.weights.norm(1)), 0.0, 1, "exact")
@@ -255,19 +239,14 @@ def summarise(
     elif statistic is mean:
         stderr = float(draws.std(0)) / sqrt(n)
     else:
-        stderr = _jackknife(draws, without_each or (lambda draws: _without_each(draws, statistic)))
+        try:
+            without = without_each(draws) if without_each else _without_each(draws, statistic)
+            stderr = float(((n - 1) * without.var(0, correction=0)).sqrt())
+        except ValueError:  # the statistic needs all draws
+            stderr = nan
     if not isfinite(value):
         raise NotFinite(f"the statistic of {n} finite draws is {value}")
     return Estimate(value, stderr, n, kind, note=note)
-
-
-def _jackknife(draws: Tensor, without_each: Callable[[Tensor], Tensor]) -> float:
-    """The standard error from leaving out one draw at a time; nan if the statistic needs all of them."""
-    try:
-        without = without_each(draws)
-    except ValueError:
-        return nan
-    return float(((len(draws) - 1) * without.var(0, correction=0)).sqrt())
 
 
 def _without_each(draws: Tensor, statistic: Callable[[Tensor], Tensor]) -> Tensor:
@@ -279,17 +258,16 @@ def weighted(values: Tensor, weights: Tensor, kind: Kind, *, note: str = "") -> 
     values, weights = values[weights > 0], weights[weights > 0]
     if not len(values) or bool((weights == weights[0]).all()):
         return summarise(values, kind, note=note)
+
+    def ratio(draws: Tensor) -> Tensor:
+        return draws[:, 0].sum() / draws[:, 1].sum()
+
+    def ratios_without_each(draws: Tensor) -> Tensor:
+        rest = draws.sum(0) - draws
+        return rest[:, 0] / rest[:, 1]
+
     draws = torch.stack([values * weights, weights], 1)
-    return summarise(draws, kind, _ratio, without_each=_ratios_without_each, note=note)
-
-
-def _ratio(draws: Tensor) -> Tensor:
-    return draws[:, 0].sum() / draws[:, 1].sum()
-
-
-def _ratios_without_each(draws: Tensor) -> Tensor:
-    rest = draws.sum(0) - draws
-    return rest[:, 0] / rest[:, 1]
+    return summarise(draws, kind, ratio, without_each=ratios_without_each, note=note)
 
 
 def report_points(n: int, every: int = 10) -> Iterator[int]:

@@ -83,7 +83,6 @@ class FisherTrace(Measure):
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
 
     >>> float(steppe.measures.FisherTrace().estimate(objective))  # the mean of 2 ** 2 and 2 ** 2
@@ -102,13 +101,8 @@ class FisherTrace(Measure):
 def mean_over_rows(objective: Objective, batches: Iterator[tuple[str, Tensor, Tensor]]) -> Iterator[Estimate]:
     """The mean of a number over the rows of all workers, with its error over rows, after every batch.
 
-    Parameters
-    ----------
-    objective
-        The loss and the data.
-    batches
-        Per batch of this worker: a note, the number of every row, and the rows' weights; rows of weight 0 are left out.
-
+    `batches` yields, per batch of this worker, a note, the number of every row, and the rows' weights; rows of weight 0
+    are left out.
     """
     workers = objective.workers
     # a worker may hold one batch more than others, and all of them must take part in every all_gather
@@ -151,29 +145,27 @@ def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Itera
         if not weights.any():
             yield ways[0], weights, weights
             continue
-        norms: Tensor | None = None
-        while norms is None:
+        local = to_device(batch, objective.space.device)
+        while True:
             try:
-                norms = _checked_squares(objective, to_device(batch, objective.space.device), ways[0], chunk, function)
+                norms = _WAYS[ways[0]](objective, local, chunk)
+                _check_rows_independent(objective, local, norms, ways[0], function)
+                break
             except Exception:  # an error of the model itself is raised by the last way too
                 if len(ways) == 1:
                     raise
                 del ways[0]
-        objective.meter.gradients += size
+        objective.meter["gradients"] += size
         yield ways[0], torch.where(weights > 0, norms.sum(1).cpu(), 0.0), weights
 
 
-def _checked_squares(objective: Objective, batch: Batch, way: Way, chunk: int | None, function: Hashable) -> Tensor:
-    norms = _WAYS[way](objective, batch, chunk)
-    # whether a model mixes rows does not depend on weights or data: one check per function is enough
-    checked = way == "rows" or objective.checked_ways.get(way) == function
-    if not checked and _check_rows_independent(objective, batch, norms, way):
-        objective.checked_ways[way] = function
-    return norms
+def _check_rows_independent(objective: Objective, batch: Batch, norms: Tensor, way: Way, function: Hashable) -> None:
+    """Raise if the row with the largest gradient has another one by itself.
 
-
-def _check_rows_independent(objective: Objective, batch: Batch, norms: Tensor, way: Way) -> bool:
-    """Raise if the row with the largest gradient has another one by itself; False if this batch cannot show it."""
+    Whether a model mixes rows does not depend on weights or data: one check per function is enough.
+    """
+    if way == "rows" or objective.checked_ways.get(way) == function:
+        return
     largest = int(norms.sum(1).nan_to_num().argmax())
     among, alone = norms[largest].sqrt(), row_by_row(objective, row(batch, largest))[0].sqrt()
     # wide enough for TF32, which GPUs may compute with
@@ -185,8 +177,8 @@ def _check_rows_independent(objective: Objective, batch: Batch, norms: Tensor, w
             f"{way} gives row {largest} another gradient of {name} than it has by itself: the model mixes rows or "
             'has them in another dimension than the first. Pass way="rows" or way=None'
         )
-    size = float(alone.square().sum())
-    return len(norms) > 1 and 0 < size < inf  # a batch of one row cannot show that rows are mixed
+    if len(norms) > 1 and 0 < float(alone.square().sum()) < inf:  # else this batch shows nothing
+        objective.checked_ways[way] = function
 
 
 def check_no_batch_statistics(objective: Objective, modules: Sequence[nn.Module]) -> None:
@@ -246,7 +238,7 @@ def row_by_row(objective: Objective, batch: Batch) -> Tensor:
             norms = norms if _in_range(norms.unsqueeze(0)) else _squares(grads, precise=True)
             return torch.where(losses.mean().isfinite(), norms, nan)
 
-        return cast(Tensor, objective.evaluate(weights, task))
+        return objective.evaluate(weights, task)
 
     with torch.enable_grad():
         return torch.stack([of_row(row(batch, i)) for i in range(rows_of(batch))])

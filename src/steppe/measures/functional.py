@@ -48,8 +48,8 @@ def call_with_weights(
     model: nn.Module,
     weights: Mapping[str, Tensor],
     task: Callable[[nn.Module], R],
-    statistics: Statistics = "running",
-    precision: Precision = "float32",
+    statistics: Statistics,
+    precision: Precision,
 ) -> R:
     """`task(model)` with these weights in place of the model's own.
 
@@ -108,19 +108,20 @@ def measurement_mode(model: nn.Module, statistics: Statistics = "running") -> It
     changed = [m for m in modules if m.training != (statistics == "batch" and "running_mean" in m._buffers)]
     modes = [m.training for m in changed]
     recurrent = [(m, m._flat_weights, m._flat_weight_refs) for m in modules if isinstance(m, nn.RNNBase)]
-    plain = _plain_tensors(modules)
+    plain = [(vars(m), name, x) for m in modules for name, x in vars(m).items() if isinstance(x, Tensor)]
     with ExitStack() as stack:
         stack.enter_context(preserved_rng())
         stack.enter_context(computing_in("float32", devices))  # applies to later arithmetic on losses and gradients too
-        if "cuda" in devices and recurrent:
-            stack.enter_context(_without_cudnn())
+        if "cuda" in devices and recurrent:  # cuDNN's recurrent layers have no backward pass in eval mode
+            stack.callback(setattr, torch.backends.cudnn, "enabled", torch.backends.cudnn.enabled)
+            torch.backends.cudnn.enabled = False  # torch's own context would enable TF32
         try:
             if not _ACTIVE:  # global to the process, and threads may measure several models at once
                 _FAST_PATH.append(torch.backends.mha.get_fastpath_enabled())
             _ACTIVE.add(key)
             torch.backends.mha.set_fastpath_enabled(False)  # it makes losses with and without gradient differ
             for m, training in zip(changed, modes, strict=True):
-                _set_mode(m, not training)
+                m.training = not training
             yield
         finally:
             _ACTIVE.discard(key)
@@ -129,35 +130,9 @@ def measurement_mode(model: nn.Module, statistics: Statistics = "running") -> It
             for rnn, flat, refs in recurrent:  # they cache the weights of their last call
                 rnn._flat_weights, rnn._flat_weight_refs = flat, refs
             for m, training in zip(changed, modes, strict=True):
-                _set_mode(m, training)
+                m.training = training
             if not _ACTIVE:
                 torch.backends.mha.set_fastpath_enabled(_FAST_PATH.pop())
-
-
-def _plain_tensors(modules: Sequence[nn.Module]) -> list[tuple[dict[str, Any], str, Tensor]]:
-    """(attributes, name, tensor) of tensors that are neither parameters nor buffers."""
-    kinds: set[type] = set().union(*(map(type, vars(m).values()) for m in modules))
-    if not any(issubclass(kind, Tensor) for kind in kinds):  # the usual case, and faster than testing every attribute
-        return []
-    return [(vars(m), name, x) for m in modules for name, x in vars(m).items() if isinstance(x, Tensor)]
-
-
-def _set_mode(module: nn.Module, training: bool) -> None:
-    if "training" in vars(module):  # faster than nn.Module.__setattr__
-        object.__setattr__(module, "training", training)
-    else:  # TorchScript modules store it in another place
-        module.training = training
-
-
-@contextmanager
-def _without_cudnn() -> Iterator[None]:
-    """Disable cuDNN: its recurrent layers have no backward pass in eval mode. Torch's own context would enable TF32."""
-    before = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.enabled = before
 
 
 @contextmanager
@@ -197,10 +172,8 @@ def replay(o: Objective, key: Hashable, work: Work, tensors: Sequence[Tensor], b
 
     `work` may depend on its arguments, the objective and the key alone.
     """
-    if not is_captured(o.space.device):
-        return work(tensors, batch)
     leaves, spec = tree_flatten(batch)
-    if not all(isinstance(t, Tensor) for t in leaves):
+    if not is_captured(o.space.device) or not all(isinstance(t, Tensor) for t in leaves):
         return work(tensors, batch)
     # a graph of another function, or of other memory, must not be replayed
     modules = list(o.model.modules())
@@ -225,20 +198,15 @@ def function_key(o: Objective, modules: Sequence[nn.Module]) -> Hashable:
     hooks = [tuple(every._global_forward_pre_hooks), tuple(every._global_forward_hooks)]
     identities: list[int] = []
     for m in modules:
-        identities += (id(m), id(type(m)))
-        if "forward" in vars(m):
-            identities.append(id(vars(m)["forward"]))
-        if m._forward_pre_hooks or m._forward_hooks or m._backward_pre_hooks or m._backward_hooks:
-            # by their ids, which torch never reuses, in the order in which they are called
-            hooks += [tuple(h) for h in (m._forward_pre_hooks, m._forward_hooks)]
-            hooks += [tuple(h) for h in (m._backward_pre_hooks, m._backward_hooks)]
+        identities += (id(m), id(type(m)), id(vars(m).get("forward")))
+        # by their ids, which torch never reuses, in the order in which they are called
+        hooks += map(tuple, (m._forward_pre_hooks, m._forward_hooks, m._backward_pre_hooks, m._backward_hooks))
     settings = (id(o.loss_fn), id(o.forward), o.statistics, o.precision)
     return (*settings, *o.params, *identities, *hooks)
 
 
 def _memory_key(o: Objective, modules: Sequence[nn.Module]) -> Hashable:
     """Addresses and layouts of the weights and buffers."""
-    tensors: list[Tensor | None] = [*o.params.values()]
-    for m in modules:
-        tensors += (*m._parameters.values(), *m._buffers.values())
+    owned = (t for m in modules for t in (*m._parameters.values(), *m._buffers.values()))
+    tensors: list[Tensor | None] = [*o.params.values(), *owned]
     return tuple((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in tensors if t is not None)

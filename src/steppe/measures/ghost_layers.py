@@ -32,13 +32,13 @@ def wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def features(x: Tensor, count: int = 1) -> Tensor:
-    """(rows, features, positions) from a tensor whose last `count` dimensions are the features."""
-    x = x.flatten(x.ndim - count)
+def features(layer: Any, x: Tensor) -> Tensor:
+    """(rows, features, positions) from a tensor whose last dimension, or those of a layer norm, are the features."""
+    x = x.flatten(x.ndim - len(getattr(layer, "normalized_shape", (1,))))
     return (x.unsqueeze(1) if x.ndim == 2 else x.flatten(1, -2)).mT
 
 
-def channels(x: Tensor) -> Tensor:
+def channels(layer: Any, x: Tensor) -> Tensor:
     """(rows, channels, positions) from a tensor whose second dimension is the channels."""
     return x.unsqueeze(2) if x.ndim == 2 else x.flatten(2)
 
@@ -140,19 +140,10 @@ def of_embedding(layer: Any, tokens: Tensor, g: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LayerRule:
-    """The per-row squared gradient norms of one kind of layer.
+    """The per-row squared gradient norms of one kind of layer."""
 
-    Parameters
-    ----------
-    spread
-        Maps (layer, output) to (rows, entries of the bias, positions).
-    weight
-        Maps (layer, input, gradient at the output) to one squared norm per row.
-
-    """
-
-    spread: Callable[[Any, Tensor], Tensor]
-    weight: Callable[[Any, Tensor, Tensor], Tensor]
+    spread: Callable[[Any, Tensor], Tensor]  # (layer, output) to (rows, entries of the bias, positions)
+    weight: Callable[[Any, Tensor, Tensor], Tensor]  # (layer, input, gradient at the output) to one norm per row
 
     def bias(self, layer: nn.Module, g: Tensor) -> Tensor:
         entries = self.spread(layer, g)
@@ -168,39 +159,27 @@ def _normalisation(spread: Callable[[Any, Tensor], Tensor], normalised: Callable
     return LayerRule(spread, weight)
 
 
-def _instances(layer: Any, x: Tensor) -> Tensor:
+def _normalised_instances(layer: Any, x: Tensor) -> Tensor:
     if layer.training or layer.running_mean is None:
         return functional.instance_norm(x, eps=layer.eps)
     return functional.instance_norm(x, layer.running_mean, layer.running_var, use_input_stats=False, eps=layer.eps)
 
 
-_last = LayerRule(lambda layer, x: features(x), lambda layer, a, g: of_matrices(features(a), features(g)))
-_convolution = LayerRule(lambda layer, x: channels(x), of_convolution)
-_batches = _normalisation(
-    lambda layer, x: channels(x),
-    lambda layer, x: functional.batch_norm(x, layer.running_mean, layer.running_var, eps=layer.eps),
-)
-_within = _normalisation(lambda layer, x: channels(x), _instances)
 LAYER_RULES: dict[type[nn.Module], LayerRule] = {
-    nn.Linear: _last,
-    nn.Embedding: LayerRule(lambda layer, x: features(x), of_embedding),
-    nn.LayerNorm: _normalisation(
-        lambda layer, x: features(x, len(layer.normalized_shape)),
-        lambda layer, x: functional.layer_norm(x, layer.normalized_shape, eps=layer.eps),
+    nn.Linear: LayerRule(features, lambda layer, a, g: of_matrices(features(layer, a), features(layer, g))),
+    nn.Embedding: LayerRule(features, of_embedding),
+    nn.LayerNorm: _normalisation(features, lambda m, x: functional.layer_norm(x, m.normalized_shape, eps=m.eps)),
+    nn.RMSNorm: _normalisation(features, lambda m, x: functional.rms_norm(x, m.normalized_shape, eps=m.eps)),
+    nn.GroupNorm: _normalisation(channels, lambda m, x: functional.group_norm(x, m.num_groups, eps=m.eps)),
+    **dict.fromkeys(
+        (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+        LayerRule(channels, of_convolution),
     ),
-    nn.RMSNorm: _normalisation(
-        lambda layer, x: features(x, len(layer.normalized_shape)),
-        lambda layer, x: functional.rms_norm(x, layer.normalized_shape, eps=layer.eps),
+    **dict.fromkeys(
+        (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+        _normalisation(channels, lambda m, x: functional.batch_norm(x, m.running_mean, m.running_var, eps=m.eps)),
     ),
-    nn.GroupNorm: _normalisation(
-        lambda layer, x: channels(x), lambda layer, x: functional.group_norm(x, layer.num_groups, eps=layer.eps)
+    **dict.fromkeys(
+        (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), _normalisation(channels, _normalised_instances)
     ),
-} | {
-    kind: layer
-    for layer, kinds in {
-        _convolution: (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-        _batches: (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
-        _within: (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-    }.items()
-    for kind in kinds
 }

@@ -131,15 +131,9 @@ class FisherInputCorrelation(Measure):
 
 
 def _spearman(pairs: Tensor) -> Tensor:
-    return torch.corrcoef(torch.stack([_ranks(column) for column in pairs.T]))[0, 1]
+    from scipy.stats import rankdata
 
-
-def _ranks(x: Tensor) -> Tensor:
-    """Ranks from 1 on; equal numbers share the mean of theirs."""
-    x = x.contiguous()  # searchsorted warns otherwise
-    ordered = x.sort().values
-    below, up_to = torch.searchsorted(ordered, x), torch.searchsorted(ordered, x, right=True)
-    return (below + up_to + 1).double() / 2
+    return torch.corrcoef(torch.from_numpy(rankdata(pairs.numpy(), axis=0)).T)[0, 1]
 
 
 def _by_batch(objective: Objective, measure: InputCurvature, seed: int) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -152,8 +146,8 @@ def _by_batch(objective: Objective, measure: InputCurvature, seed: int) -> Itera
             _check_rows_independent(objective, local)
         draws = Generator().manual_seed(seed_of(seed, objective.first + i * objective.stride))
         curvatures = _curvatures(objective, local, measure, draws)
-        objective.meter.gradients += size
-        objective.meter.products += size * measure.draws
+        objective.meter["gradients"] += size
+        objective.meter["products"] += size * measure.draws
         yield f"{measure.draws} draws per row", curvatures, row_weights(objective, batch, size)
 
 
@@ -173,8 +167,7 @@ def _curvatures(objective: Objective, batch: Batch, measure: InputCurvature, dra
         return total.div(measure.draws).cpu()
 
     with torch.enable_grad(), twice_differentiable(objective.model):
-        result: Tensor = objective.evaluate(objective.weight_tensors(), task)
-        return result
+        return objective.evaluate(objective.weight_tensors(), task)
 
 
 def _inputs(batch: Batch) -> Tensor:
@@ -203,10 +196,8 @@ def _check_rows_independent(objective: Objective, batch: Batch) -> None:
 
     def first(part: Batch) -> Tensor:
         x = _inputs(part)
-        grads: Tensor = objective.evaluate(
-            objective.weight_tensors(), lambda model: _gradient(objective, model, part, x).detach()
-        )
-        return grads[0]
+        weights = objective.weight_tensors()
+        return objective.evaluate(weights, lambda model: _gradient(objective, model, part, x)[0].detach())
 
     with torch.enable_grad(), twice_differentiable(objective.model):
         among, alone = first(batch), first(row(batch, 0))

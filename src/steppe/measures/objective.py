@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, fields, replace
 from fnmatch import fnmatch
 from functools import cached_property
-from typing import Any
+from time import perf_counter
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from .._util.names import unknown
 from ..core.draw import Draw
 from ..core.modules import roles_of
 from ..core.probe import Method, Probe, Reading, follow
@@ -18,10 +21,22 @@ from ..core.process_group import Workers
 from ..core.rows import select, whole
 from ..core.vector import Space, Vector, sums
 from ..cuda.graphs import GraphCache
-from .batches import Batch, Weight, as_batches, batch_weight, rows_of, supervised, to_device
+from .batches import (
+    Batch,
+    TokenCount,
+    Weight,
+    as_batches,
+    batch_weight,
+    first_label_counts,
+    own_loss,
+    rows_of,
+    supervised,
+    to_device,
+    with_own_loss,
+)  # fmt: skip
 from .checks import check_arguments, check_depends_on_parameters, check_not_sharded, check_objective
-from .estimate import Cost, Meter
-from .functional import Statistics, call_with_weights, replay, unwrap, writable
+from .estimate import Cost
+from .functional import R, Statistics, call_with_weights, replay, unwrap, writable
 from .precision import Precision
 
 
@@ -57,7 +72,7 @@ class Objective:
     first, stride
         The numbers of the batches, on which random draws depend: first, first + stride, ...
     meter
-        Counts the work so far.
+        The work so far: rows by "losses", "gradients" and "products".
     replays
         Captured passes.
     trusted
@@ -68,7 +83,6 @@ class Objective:
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
     >>> loss, gradient = objective.gradient()
     >>> loss, gradient.tensors
@@ -89,7 +103,7 @@ class Objective:
     group: Any = None
     first: int = 0
     stride: int = 1
-    meter: Meter = field(default_factory=Meter, compare=False, repr=False)
+    meter: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
     replays: GraphCache = field(default_factory=GraphCache, compare=False, repr=False)
     trusted: InitVar[bool] = False
     _checked: bool = field(default=False, init=False, compare=False, repr=False)
@@ -98,14 +112,11 @@ class Objective:
 
     def __post_init__(self, trusted: bool) -> None:
         check_arguments(self.model, self.loss_fn)
-        object.__setattr__(self, "_checked", trusted)
-        if isinstance(self.only, str):
-            object.__setattr__(self, "only", [self.only])
-        object.__setattr__(self, "model", unwrap(self.model))
-        object.__setattr__(self, "batches", as_batches(self.batches, self.m))
+        only = [self.only] if isinstance(self.only, str) else self.only
+        batches = as_batches(self.batches, self.m)
+        vars(self).update(model=unwrap(self.model), batches=batches, only=only, _checked=trusted)
         if self.group is not None:
-            object.__setattr__(self, "first", self.workers.rank)
-            object.__setattr__(self, "stride", self.workers.count)
+            vars(self).update(first=self.workers.rank, stride=self.workers.count)
 
     @property
     def workers(self) -> Workers:
@@ -165,7 +176,8 @@ class Objective:
 
     def spent(self) -> Cost:
         """The work so far, of this objective and its parts; the difference of two is a cost."""
-        return self.meter.passes(self.rows)
+        rows = self.rows  # a sum over workers, also over those that have done nothing
+        return Cost(**{work: n / rows for work, n in self.meter.items()}, seconds=perf_counter())
 
     @property
     def number(self) -> int:
@@ -216,8 +228,7 @@ class Objective:
             if probe.grad:
                 part = self.space.vector(grads) if share == 1 else self.space.vector(grads) * share
                 grad = part if grad is None else grad.add_(part)
-            self.meter.losses += (not probe.grad) * rows
-            self.meter.gradients += probe.grad * rows
+            self.meter["gradients" if probe.grad else "losses"] += rows
         if probe.grad:
             grad = self.workers.all_reduce_vector(grad if grad is not None else self.space.zeros())
         row_losses = torch.cat(each) if each else None
@@ -248,12 +259,12 @@ class Objective:
                 return [losses.detach(), *writable(grads, leaves)]
 
             with torch.set_grad_enabled(probe.grad):
-                return self.evaluate(leaves, task)  # type: ignore[no-any-return]
+                return self.evaluate(leaves, task)
 
         losses, *grads = replay(self, ("pass", probe.grad), work, weights, batch)
         return losses, grads, rows_of(batch)
 
-    def evaluate(self, weights: Sequence[Tensor], task: Callable[[nn.Module], Any]) -> Any:
+    def evaluate(self, weights: Sequence[Tensor], task: Callable[[nn.Module], R]) -> R:
         """The result of `task`, called on the model with `weights` in place of the moving parameters."""
         named = dict(zip(self.params, weights, strict=True))
         return call_with_weights(self.model, named, task, self.statistics, self.precision)
@@ -262,7 +273,7 @@ class Objective:
         """Raise, on all workers if on one, unless the loss is a function of the weights and a mean; runs once."""
         if self._checked:
             return
-        object.__setattr__(self, "_checked", True)
+        vars(self)["_checked"] = True  # the checks evaluate the objective
         error: Exception | None = None
         try:
             try:
@@ -274,7 +285,7 @@ class Objective:
             self.workers.raise_on_all(error)
             _ = self.rows, self.shares  # sums over workers: all of them must compute these at the same time
         except BaseException:
-            object.__setattr__(self, "_checked", False)
+            vars(self)["_checked"] = False
             raise
 
     def drive(self, method: Method, *, seed: int = 0, mask: Tensor | None = None, **options: Any) -> Vector:
@@ -290,25 +301,21 @@ class Objective:
             Group options in place of the method's own, such as rho.
 
         """
-        return follow(method.plan(FirstStepSite(self, seed, mask, {**method.options(), **options})), self.read)
+        site = FirstStepSite(self.space, seed, mask, {**method.options(), **options})
+        return follow(method.plan(site), self.read)
 
 
 @dataclass
 class FirstStepSite:
     """The site of a method's plan when an objective evaluates its probes: the first step, on one worker."""
 
-    objective: Objective
+    space: Space
     seed: int
     mask: Tensor | None
     options: Mapping[str, Any]
     step: int = 0
     alone: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
-    memory: dict[str, Vector] = field(default_factory=dict)
-
-    @property
-    def space(self) -> Space:
-        return self.objective.space
 
     @property
     def weights(self) -> Vector:
@@ -327,13 +334,65 @@ class FirstStepSite:
         return None
 
     def recall(self, slot: str, missing: Vector | None = None) -> Vector | None:
-        return self.memory.get(slot)
+        return None
 
     def remember(self, slot: str, vector: Vector) -> None:
-        self.memory[slot] = vector
+        pass
 
     def average_(self, vector: Vector) -> Vector:
         return vector
 
     def mean(self, numbers: Tensor) -> Tensor:
         return numbers
+
+
+def objective(
+    model: nn.Module,
+    data: Any,
+    loss_fn: Callable[[Any, Any], Tensor] | None = None,
+    *,
+    weight: Weight | Literal["tokens"] | None = None,
+    **options: Any,
+) -> Objective:
+    """An objective of data in any form, by default of the model's own loss, as the models of Transformers have one.
+
+    Parameters
+    ----------
+    model
+        Any module.
+    data
+        As `batches` of `Objective`: also a dictionary, a list of dictionaries, or a DataLoader of them.
+    loss_fn
+        As in `Objective`. None: batches are dictionaries, and the loss is `model(**batch).loss`.
+    weight
+        As in `Objective`; "tokens" counts labels that are not -100, for losses that ignore these: `labels` of a
+        dictionary, or the second of a pair. If the loss does not depend on the first label of a row, as in causal
+        language models, that one does not count.
+    **options
+        Other arguments of `Objective`.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.eye(2), torch.zeros(2, 1)
+
+    >>> steppe.objective(model, data, nn.functional.mse_loss).loss()
+    1.0
+
+    """
+    known = [f.name for f in fields(Objective) if f.init][3:]
+    for name in options:
+        if name not in known:
+            raise TypeError(unknown("argument of Objective", name, known))
+    if loss_fn is None:
+        options = {"forward": with_own_loss} | options
+    number = None if weight == "tokens" else weight
+    made = Objective(model, own_loss if loss_fn is None else loss_fn, data, weight=number, **options)
+    if weight != "tokens":
+        return made
+
+    def loss(batch: Batch) -> float:
+        return replace(made, batches=[batch], m=None, group=None, trusted=True).loss()
+
+    return replace(made, weight=TokenCount(first_label_counts(made.batches, loss)))

@@ -17,9 +17,8 @@ from ..core.vector import Space, Vector
 from .batches import Batch
 from .directions import FILTERS, Normalised, weights_from_state
 from .estimate import Estimate, NotFinite
-from .landscape import evaluate_slice
+from .landscape import Array, Slice, empty_slice, evaluate_slice
 from .objective import Objective
-from .slices import Array, Slice, empty_slice
 
 Buffers = Literal["interpolated", "own"]  # running statistics: interpolated like the weights, or the model's own
 

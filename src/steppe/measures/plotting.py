@@ -1,4 +1,4 @@
-"""Plotly figures of slices and paths, and HTML pages that work offline."""
+"""Plotly figures of slices and paths with their captions, and HTML pages that work offline."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import numpy as np
 
 from .._util.extras import explained
 from .._util.pages import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILLION, write_figure_page
-from .captions import caption, slices_of
 from .charts import spectrum
 from .curvature.lanczos import Density
+from .landscape import Array, Slice
 from .paths import Path
-from .slices import Array, Slice
 
 View = Literal["contour", "surface"]
 LINES = (BLUE, VERMILLION, GREEN, PURPLE)
@@ -105,33 +104,88 @@ def write_html(
     write_figure_page(fig.to_plotly_json(), path, title, caption(drawn, names))
 
 
+def caption(drawn: Slice | Path | Sequence[Slice], names: Sequence[str] = ()) -> str:
+    """A description of what `write_html` draws: radius and rise, points, cost, directions, and what is missing."""
+    slices = _slices(drawn)
+    labels = names if len(names) == len(slices) else [f"panel {i}" for i in range(1, len(slices) + 1)]
+    if len(slices) == 1:
+        return "; ".join([*_radius(slices, labels), *_about(slices[0], drawn)]) + "."
+    each = [f"{label}: {'; '.join(_about(one, one))}" for label, one in zip(labels, slices, strict=True)]
+    return ". ".join(["; ".join([*_radius(slices, labels), "one scale for all"]), *each]) + "."
+
+
+def _radius(slices: Sequence[Slice], labels: Sequence[str]) -> list[str]:
+    """The stated radius, and the rise that it was chosen for."""
+    notes = slices[0].notes
+    if "rise" not in notes:
+        return []
+    own = [grid.notes["own_radius"] for grid in slices]
+    sharpest = min(range(len(own)), key=lambda i: own[i] if own[i] is not None else np.inf)
+    who = labels[sharpest] if len(slices) > 1 else "the loss"
+    parts = [f"radius {notes['radius']:.3g}: {who} rises by {notes['rise']:g} at the end of an axis"]
+    for i, reached in enumerate(own):
+        if i != sharpest:
+            where = f"at {reached:.3g}" if reached is not None else "nowhere"
+            parts.append(f"{labels[i]} rises by as much {where}")
+    return parts
+
+
+def _about(grid: Slice, drawn: Slice | Path | Sequence[Slice]) -> list[str]:
+    parts = []
+    if not isinstance(drawn, Path):
+        at_weights = grid.centre is not None and np.isfinite(grid.losses[grid.centre])
+        what = "loss at the weights" if at_weights else "rise above the lowest loss of the grid,"
+        parts.append(f"{what} {grid.baseline:.4g}")
+    parts.append(" by ".join(str(n) for n in grid.losses.shape) + f" points, {grid.cost}")
+    letters = "t" if isinstance(drawn, Path) else "xy"
+    for letter, name, length in zip(letters, grid.names, grid.lengths, strict=False):
+        way = name if name.startswith("towards") else f"along {name}"
+        parts.append(f"one unit of {letter} is a length of {length:.4g} {way}")
+    if grid.cosine is not None:
+        parts.append(f"cosine between the two {grid.cosine:.3f}")
+    if isinstance(drawn, Path):
+        parts.append(f"floating-point buffers: {drawn.buffers}")
+        parts += [f"{len(drawn.kept)} tensors that differ were kept, such as {drawn.kept[0]}"] if drawn.kept else []
+    parts += [f"{grid.nonfinite} losses infinite or not a number"] if grid.nonfinite else []
+    parts += [] if grid.complete else [f"stopped early, after {int(grid.filled.sum())} points"]
+    return parts
+
+
+def _slices(drawn: Slice | Path | Sequence[Slice]) -> list[Slice]:
+    return [drawn.along] if isinstance(drawn, Path) else [drawn] if isinstance(drawn, Slice) else list(drawn)
+
+
 def _drawn(drawn: Slice | Path | Sequence[Slice], names: Sequence[str], view: View, log: bool) -> Any:
     with explained():
-        import plotly.graph_objects as go
+        import plotly.graph_objects  # noqa: F401
+        from plotly.subplots import make_subplots
     if view not in ("contour", "surface"):
         raise ValueError(f'a plane is drawn as "contour" or "surface", not as {view!r}')
-    slices = slices_of(drawn)
-    if not slices or any(shown.lowest is None for shown in slices):
+    slices = _slices(drawn)
+    if not slices or any(grid.lowest is None for grid in slices):
         raise ValueError("no point of the grid has a finite loss: there is nothing to draw")
-    if len({len(shown.axes) for shown in slices}) > 1:
+    if len({len(grid.axes) for grid in slices}) > 1:
         raise ValueError("lines and planes cannot be compared: give slices of one kind")
-    fig = go.Figure()
-    fig.update_layout(
-        font={"size": 15}, legend={"orientation": "h", "x": 0, "y": 1.06, "yanchor": "bottom"},
-        xaxis={"ticks": "outside"}, yaxis={"ticks": "outside"},
-    )  # fmt: skip
+    plane = len(slices[0].axes) == 2
+    panels = len(slices) if plane else 1
+    kind = "scene" if plane and view == "surface" else "xy"
+    fig = make_subplots(1, panels, specs=[[{"type": kind}] * panels], horizontal_spacing=GAP)
+    fig.update_layout(font={"size": 15}, legend={"orientation": "h", "x": 0, "y": 1.06, "yanchor": "bottom"})
+    fig.update_xaxes(ticks="outside").update_yaxes(ticks="outside")
     if isinstance(drawn, Path):
         _path(fig, drawn, names)
         return fig
-    of = f" around {_and(names)}" if names else ""
+    where = f" around {_and(names)}" if names else " through the weights"
     scale = _Scale(slices, log)
-    if len(slices[0].axes) == 1:
-        fig.update_layout(title=f"Loss on a line{of}" if of else "Loss on a line through the weights")
+    if not plane:
+        fig.update_layout(title=f"Loss on a line{where}")
         _lines(fig, slices, names, scale)
-    else:
-        over = "Loss over a plane" if view == "surface" else "Loss in a plane"
-        fig.update_layout(title=over + (of or " through the weights"))
-        (_surfaces if view == "surface" else _contours)(fig, slices, names, scale)
+        return fig
+    draw, title = (_surfaces, "Loss over a plane") if view == "surface" else (_contours, "Loss in a plane")
+    fig.update_layout(title=title + where, coloraxis=scale.coloraxis)
+    draw(fig, slices, scale)
+    if panels > 1:
+        _name_panels(fig, names[:panels], view)
     return fig
 
 
@@ -162,7 +216,7 @@ class _Scale:
     """One scale for the rises of all slices: linear, or logarithmic over some decades below the largest."""
 
     def __init__(self, slices: Sequence[Slice], log: bool):
-        rises = np.concatenate([_finite(shown.excess).ravel() for shown in slices])
+        rises = np.concatenate([_finite(grid.excess).ravel() for grid in slices])
         low, high = float(np.nanmin(rises)), float(np.nanmax(rises))
         self.log = log and high > 0
         self.low, self.high = (high * 10.0**-DECADES if self.log else low), high
@@ -170,13 +224,13 @@ class _Scale:
         self.middle = (self.low * self.high) ** 0.5 if self.log else (self.low + self.high) / 2
         self.words = "rise of the loss, log scale" if self.log else "rise of the loss"
 
-    def shown(self, shown: Slice) -> Array:
+    def rises(self, grid: Slice) -> Array:
         """The rises; on a logarithmic scale those below its end are at its end."""
-        rises = _finite(shown.excess)
+        rises = _finite(grid.excess)
         return np.maximum(rises, self.low) if self.log else rises
 
-    def colours(self, shown: Slice) -> Array:
-        rises = self.shown(shown)
+    def colours(self, grid: Slice) -> Array:
+        rises = self.rises(grid)
         return np.log10(rises) if self.log else rises
 
     @property
@@ -188,24 +242,22 @@ class _Scale:
 
     @property
     def axis(self) -> dict[str, Any]:
-        if not self.log:
-            return {}
-        return {"type": "log", "tickvals": self.marks, "ticktext": texts(self.marks)[0]}
+        return {"type": "log", "tickvals": self.marks, "ticktext": texts(self.marks)[0]} if self.log else {}
 
 
 def _lines(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _Scale) -> None:
     """All lines in one panel."""
-    for k, shown in enumerate(slices):
-        x, name = shown.axes[0], names[k] if k < len(names) else f"line {k + 1}"
+    for k, grid in enumerate(slices):
+        x, name = grid.axes[0], names[k] if k < len(names) else f"line {k + 1}"
         several = len(slices) > 1
         style = {"line": {"color": LINES[k % 4], "width": 2.5}, "marker": {"size": 6}}
         fig.add_scatter(
-            x=x, y=scale.shown(shown), customdata=_finite(shown.losses), mode="lines+markers", name=name,
+            x=x, y=scale.rises(grid), customdata=_finite(grid.losses), mode="lines+markers", name=name,
             showlegend=several, **style, hovertemplate=f"x = %{{x:.4g}}<br>rise %{{y:.5g}}<br>{LOSS}<extra></extra>",
         )  # fmt: skip
         if not several:
-            _mark(fig, shown, scale.shown(shown), {})
-        for j, at in enumerate(x[shown.filled & ~np.isfinite(shown.losses)]):
+            _mark(fig, grid, scale.rises(grid), {})
+        for j, at in enumerate(x[grid.filled & ~np.isfinite(grid.losses)]):
             line = {"color": VERMILLION, "dash": "dot", "width": 1}
             fig.add_vline(x=at, line=line, name=BROKEN, showlegend=j == 0)
     fig.update_xaxes(title=_axis(slices, 0))
@@ -234,16 +286,14 @@ def _path(fig: Any, drawn: Path, names: Sequence[str]) -> None:
     fig.update_yaxes(title="loss")
 
 
-def _contours(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _Scale) -> None:
+def _contours(fig: Any, slices: Sequence[Slice], scale: _Scale) -> None:
     """A smooth fill per panel, and one trace per level line, because plotly's own levels are equidistant."""
-    fig.update_layout(coloraxis=scale.coloraxis)
-    for k, shown in enumerate(slices):
-        n = str(k + 1) if k else ""
-        place = {"xaxis": f"x{n}", "yaxis": f"y{n}"}
-        (x, y), z = shown.axes, scale.shown(shown).T
-        numbers = np.dstack([_finite(shown.excess).T, _finite(shown.losses).T])
+    for k, grid in enumerate(slices):
+        place = {"row": 1, "col": k + 1}
+        (x, y), z = grid.axes, scale.rises(grid).T
+        numbers = np.dstack([_finite(grid.excess).T, _finite(grid.losses).T])
         fig.add_contour(
-            x=x, y=y, z=scale.colours(shown).T, customdata=numbers,
+            x=x, y=y, z=scale.colours(grid).T, customdata=numbers,
             coloraxis="coloraxis", line={"width": 0}, contours={"coloring": "heatmap"}, **place,
             hovertemplate="x = %{x:.4g}<br>y = %{y:.4g}<br>rise %{customdata[0]:.5g}<br>loss %{customdata[1]:.5g}"
             "<extra></extra>",
@@ -256,77 +306,60 @@ def _contours(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _S
                           "labelfont": {"size": 13, "color": ink}, "labelformat": f".{texts(scale.marks)[1]}~g"},
                 **place,
             )  # fmt: skip
-        bad = np.argwhere(shown.filled & ~np.isfinite(shown.losses))
+        bad = np.argwhere(grid.filled & ~np.isfinite(grid.losses))
         if len(bad):
             fig.add_scatter(
                 x=x[bad[:, 0]], y=y[bad[:, 1]], mode="markers", name=BROKEN, cliponaxis=False, **place,
                 marker={"symbol": "x-thin", "size": 9, "line": {"color": VERMILLION, "width": 2}},
             )  # fmt: skip
-        _mark(fig, shown, None, place, legend=len(slices) == 1)
-        ends = {"zeroline": False, "ticks": "outside"}
-        fig.layout[f"xaxis{n}"] = {
-            "title": {"text": _axis([shown], 0)}, "range": [x.min(), x.max()], "domain": _domain(k, len(slices)),
-            "anchor": f"y{n}", **ends,
-        }  # fmt: skip
-        fig.layout[f"yaxis{n}"] = {
-            "title": {"text": _axis([shown], 1)}, "range": [y.min(), y.max()], "domain": [0, 1], "anchor": f"x{n}",
-            **ends,
-        }  # fmt: skip
-        _name(fig, names, k, {"xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0, "y": 1}, len(slices))
+        _mark(fig, grid, None, place, legend=len(slices) == 1)
+        fig.update_xaxes(title=_axis([grid], 0), range=[x.min(), x.max()], zeroline=False, **place)
+        fig.update_yaxes(title=_axis([grid], 1), range=[y.min(), y.max()], zeroline=False, **place)
 
 
-def _surfaces(fig: Any, slices: Sequence[Slice], names: Sequence[str], scale: _Scale) -> None:
-    fig.update_layout(coloraxis=scale.coloraxis)
-    for k, shown in enumerate(slices):
-        n = str(k + 1) if k else ""
-        x, y = shown.axes
+def _surfaces(fig: Any, slices: Sequence[Slice], scale: _Scale) -> None:
+    for k, grid in enumerate(slices):
+        x, y = grid.axes
         fig.add_surface(
-            x=x, y=y, z=scale.shown(shown).T, surfacecolor=scale.colours(shown).T, coloraxis="coloraxis",
-            customdata=_finite(shown.losses).T, scene=f"scene{n}",
+            x=x, y=y, z=scale.rises(grid).T, surfacecolor=scale.colours(grid).T, coloraxis="coloraxis",
+            customdata=_finite(grid.losses).T, row=1, col=k + 1,
             hovertemplate=f"x = %{{x:.4g}}<br>y = %{{y:.4g}}<br>rise %{{z:.5g}}<br>{LOSS}<extra></extra>",
         )  # fmt: skip
-        height = {"type": "log", "range": [log10(scale.low), log10(scale.high)]} if scale.log else {}
-        height = height or {"range": [scale.low, scale.high]}
-        domain = _domain(k, len(slices))
-        fig.layout[f"scene{n}"] = {
-            "xaxis": {"title": {"text": "x"}}, "yaxis": {"title": {"text": "y"}},
-            "zaxis": {"title": {"text": "rise of the loss"}, **scale.axis, **height}, "aspectmode": "cube",
-            "camera": {"eye": {"x": 1.3, "y": -1.5, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.2}},
-            "domain": {"x": domain, "y": [0, 1]},
-        }  # fmt: skip
-        _name(
-            fig, names, k, {"xref": "paper", "yref": "paper", "x": domain[0], "y": 1, "name": f"scene {k}"}, len(slices)
-        )
+    ends = [log10(scale.low), log10(scale.high)] if scale.log else [scale.low, scale.high]
+    fig.update_scenes(
+        xaxis={"title": {"text": "x"}}, yaxis={"title": {"text": "y"}}, aspectmode="cube",
+        zaxis={"title": {"text": "rise of the loss"}, **scale.axis, "range": ends},
+        camera={"eye": {"x": 1.3, "y": -1.5, "z": 0.85}, "center": {"x": 0, "y": 0, "z": -0.2}},
+    )  # fmt: skip
 
 
-def _name(fig: Any, names: Sequence[str], k: int, place: dict[str, Any], panels: int) -> None:
-    """The name of a panel above it, if there are several."""
-    if panels > 1 and k < len(names):
+def _name_panels(fig: Any, names: Sequence[str], view: View) -> None:
+    """Write the names of panels above them."""
+    for k, name in enumerate(names):
+        n = str(k + 1) if k else ""
+        place = {"xref": f"x{n} domain", "yref": f"y{n} domain", "x": 0}
+        if view == "surface":  # a scene has no coordinates of its own
+            left = fig.layout[f"scene{n}"].domain.x[0]
+            place = {"xref": "paper", "yref": "paper", "x": left, "name": f"scene {k}"}
         fig.add_annotation(
-            text=shorten(names[k], 60, placeholder=" ..."), xanchor="left", yanchor="bottom", yshift=6,
+            text=shorten(name, 60, placeholder=" ..."), y=1, xanchor="left", yanchor="bottom", yshift=6,
             showarrow=False, **place,
         )  # fmt: skip
 
 
-def _domain(k: int, panels: int) -> list[float]:
-    share = (1 - GAP * (panels - 1)) / panels
-    return [k * (share + GAP), k * (share + GAP) + share]
-
-
-def _mark(fig: Any, shown: Slice, heights: Array | None, place: dict[str, Any], legend: bool = True) -> None:
+def _mark(fig: Any, grid: Slice, heights: Array | None, place: dict[str, Any], legend: bool = True) -> None:
     """Mark the weights, and the lowest point if its loss is lower; `heights` are those of a line."""
-    marks = [
-        ("the weights", shown.centre, "circle", "white"),
-        ("lowest point of the grid", shown.lowest, "star", ORANGE),
-    ]
     lowest = np.inf
-    for name, index, symbol, colour in marks:
-        if index is not None and shown.losses[index] < lowest:
-            lowest = shown.losses[index]
+    for name, index, symbol, colour in (
+        ("the weights", grid.centre, "circle", "white"),
+        ("lowest point of the grid", grid.lowest, "star", ORANGE),
+    ):
+        if index is not None and grid.losses[index] < lowest:
+            lowest = grid.losses[index]
             label = f"{name} (loss {lowest:.6g})"
-            y = shown.axes[1][index[1]] if heights is None else heights[index]
+            y = grid.axes[1][index[1]] if heights is None else heights[index]
             fig.add_scatter(
-                x=[shown.axes[0][index[0]]], y=[y], mode="markers", name=label, cliponaxis=False, showlegend=legend,
+                x=[grid.axes[0][index[0]]], y=[y], mode="markers", name=label, cliponaxis=False, showlegend=legend,
                 hovertemplate=f"{label}<extra></extra>", **place,
                 marker={"symbol": symbol, "size": 13, "color": colour, "line": {"color": "black", "width": 1}},
             )  # fmt: skip
@@ -334,7 +367,7 @@ def _mark(fig: Any, shown: Slice, heights: Array | None, place: dict[str, Any], 
 
 def _axis(slices: Sequence[Slice], k: int) -> str:
     """The name of an axis; the direction if all slices share it."""
-    directions = {shown.names[k] for shown in slices}
+    directions = {grid.names[k] for grid in slices}
     name = directions.pop() if len(directions) == 1 else "the first direction of each"
     return f"{'xy'[k]}: {shorten(name, 60, placeholder=' ...')}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from math import inf
 from typing import Any, get_args
 
@@ -13,45 +13,40 @@ from ..core.arguments import described, refuse_class
 from ..core.ball import Ball
 from ..core.metric import Elementwise, Metric
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, gaussian
-from .ascent import AscentRule, AutoPGD, PowerAscent, ProjectedAscent
+from .combinators import OnData, OnNormalisedLogits, PerBatch, Rows
 from .curvature.forms import gauss_newton
 from .curvature.measures import Eigenvalue, FrobeniusSquared, LogDeterminant, RelativeFlatness, Trace
 from .estimate import Measure
 from .fisher import FisherTrace
 from .input_curvature import FisherInputCorrelation, InputCurvature
-from .limits import AverageLimit, CurvatureLimit, SlopeLimit
-from .per_batch import PerBatch
 from .precision import Precision
-from .sharpness import AverageCase, GradientNorm, Loss, OnData, OneStep, OnNormalisedLogits, Rows, box
+from .sharpness import AverageCase, AverageLimit, CurvatureLimit, GradientNorm, Loss, OneStep, SlopeLimit, box
 from .universal import ZerothOrder
-from .worst_case import Start, WorstCase
+from .worst_case import AscentRule, AutoPGD, PowerAscent, ProjectedAscent, Start, WorstCase
 
 MAGNITUDE = Elementwise(0.0, everywhere=True)  # c = |w| for every weight, as the paper defines adaptive sharpness
 
 Definition = Callable[[float], Measure]
+CASES: Mapping[str, Callable[[float, Metric | None], Measure]] = {
+    "avg_l2": lambda rho, metric: AverageCase(rho, gaussian, metric),
+    "avg_linf": lambda rho, metric: AverageCase(rho, box, metric),
+    "worst_l2": lambda rho, metric: WorstCase(Ball(rho, metric)),
+    "worst_linf": lambda rho, metric: WorstCase(Ball(rho, metric, inf)),
+}
 
 
-def _definitions(metric: Metric | None) -> dict[str, Definition]:
-    return {
-        "avg_l2": lambda rho: AverageCase(rho, gaussian, metric),
-        "avg_linf": lambda rho: AverageCase(rho, box, metric),
-        "worst_l2": lambda rho: WorstCase(Ball(rho, metric)),
-        "worst_linf": lambda rho: WorstCase(Ball(rho, metric, inf)),
-    }
+def _definition(case: str, metric: Metric | None = None, normalised: bool = False) -> Definition:
+    def make(rho: float) -> Measure:
+        measure = CASES[case](rho, metric)
+        return PerBatch(OnNormalisedLogits(measure) if normalised else measure)
 
-
-def _per_batch(make: Definition) -> Definition:
-    return lambda rho: PerBatch(make(rho))
-
-
-def _normalised(make: Definition) -> Definition:
-    return lambda rho: PerBatch(OnNormalisedLogits(make(rho)))
+    return make
 
 
 DEFINITIONS: Mapping[str, Definition] = {
-    **{name: _per_batch(make) for name, make in _definitions(None).items()},
-    **{f"adaptive_{name}": _per_batch(make) for name, make in _definitions(MAGNITUDE).items()},
-    **{f"adaptive_{name}_normalised": _normalised(make) for name, make in _definitions(MAGNITUDE).items()},
+    **{case: _definition(case) for case in CASES},
+    **{f"adaptive_{case}": _definition(case, MAGNITUDE) for case in CASES},
+    **{f"adaptive_{case}_normalised": _definition(case, MAGNITUDE, True) for case in CASES},
 }
 """Functions of the radius; m is the batch size of the objective (256 of 2048 points in the paper)."""
 
@@ -125,6 +120,10 @@ MEASURES: Mapping[str, Measure] = {
 
 DATA_OPTIONS = {f.name for f in fields(OnData)} - {"measure"}
 CLIMBS: Mapping[str, AscentRule] = {"power": PowerAscent(), "auto-pgd": AutoPGD(), "pgd": ProjectedAscent()}
+CHOICES: Mapping[str, Mapping[str, Any]] = {"climb": CLIMBS} | {
+    name: {text: text for text in get_args(kind)}
+    for name, kind in {"rows": Rows, "precision": Precision, "start": Start}.items()
+}
 NOT_OPTIONS = ("rho", "variance")  # the radius is written @RADIUS; the variance follows from the law
 ALL = "all"  # in the place of a name: every definition of a paper's grid
 
@@ -201,7 +200,7 @@ def _single(name: MeasureName) -> tuple[MeasureName, Measure]:
     if radius is None:
         if base not in MEASURES:
             raise ValueError(unknown("measure", base, MEASURES))
-        made = MEASURES[base]
+        measure = MEASURES[base]
     else:
         if base not in DEFINITIONS:
             raise ValueError(unknown("measure with a radius", base, DEFINITIONS))
@@ -209,7 +208,7 @@ def _single(name: MeasureName) -> tuple[MeasureName, Measure]:
         try:
             if number is None:
                 raise ValueError
-            made = DEFINITIONS[base](float(number))
+            measure = DEFINITIONS[base](float(number))
         except ValueError as error:
             at = MeasureName(base, radius)
             grids = unknown("grid", radius, RADII)
@@ -219,46 +218,33 @@ def _single(name: MeasureName) -> tuple[MeasureName, Measure]:
             ) from error
         radius = number
     if not name.options:
-        return MeasureName(base, radius), made
+        return MeasureName(base, radius), measure
     try:
-        own, data = _values(made, name)
+        own, data = _values(measure, name)
     except ValueError as error:
         raise ValueError(f"{str(name)!r}: {error}") from error
-    defaults = _options(made)
+    defaults = _options(measure)
     spelled = {k: name.options[k] if isinstance(v, str) or k == "climb" else str(canonical_number(v))
                for k, v in (own | data).items() if k in data or v != defaults[k]}  # fmt: skip
-    made = _with(made, own)
-    return MeasureName(base, radius, spelled), OnData(made, **data) if data else made
+    measure = _with(measure, own)
+    return MeasureName(base, radius, spelled), OnData(measure, **data) if data else measure
 
 
-def _values(made: Measure, name: MeasureName) -> tuple[dict[str, Any], dict[str, Any]]:
+def _values(measure: Measure, name: MeasureName) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of a name's options: those of the measure's class, and those of the data."""
-    defaults = _options(made)
+    defaults = _options(measure)
     own: dict[str, Any] = {}
     data: dict[str, Any] = {}
     for key, text in name.options.items():
-        if key in DATA_OPTIONS:
-            if key == "m" and not isinstance(made, PerBatch):
-                raise ValueError(f"m is the batch size of means over batches, and {name.base} is of all rows together")
-            data[key] = _one_of(key, text, CHOICES[key]) if key in CHOICES else _number(key, text, int)
-        elif key not in defaults:
+        if key == "m" and not isinstance(measure, PerBatch):
+            raise ValueError(f"m is the batch size of means over batches, and {name.base} is of all rows together")
+        if key not in {*defaults, *DATA_OPTIONS}:
             raise ValueError(unknown(f"option of {name.base}", key, {*defaults, *DATA_OPTIONS}))
-        elif key == "climb":
-            own[key] = CLIMBS[_one_of(key, text, CLIMBS)]
-        elif key == "start":
-            own[key] = _one_of(key, text, get_args(Start))
-        else:
-            own[key] = _number(key, text, type(defaults[key]))
+        if key in CHOICES and text not in CHOICES[key]:
+            raise ValueError(unknown(f"value of {key}", text, CHOICES[key]))
+        values = data if key in DATA_OPTIONS else own
+        values[key] = CHOICES[key][text] if key in CHOICES else _number(key, text, type(defaults.get(key, 1)))
     return own, data
-
-
-CHOICES = {"rows": get_args(Rows), "precision": get_args(Precision)}
-
-
-def _one_of(key: str, text: str, choices: Iterable[str]) -> str:
-    if text not in choices:
-        raise ValueError(unknown(f"value of {key}", text, choices))
-    return text
 
 
 def _number(key: str, text: str, kind: type) -> float:
@@ -269,23 +255,18 @@ def _number(key: str, text: str, kind: type) -> float:
     return kind(value)  # type: ignore[no-any-return]
 
 
-def _innermost(made: Any) -> Any:
-    return _innermost(made.measure) if hasattr(made, "measure") else made
+def _innermost(measure: Any) -> Any:
+    return _innermost(measure.measure) if hasattr(measure, "measure") else measure
 
 
-def _options(made: Measure) -> dict[str, Any]:
+def _options(measure: Measure) -> dict[str, Any]:
     """The options of a measure's class that a name can set, with their values."""
-    inner = _innermost(made)
-    if not is_dataclass(inner):
-        return {}
+    inner = _innermost(measure)
     values = {f.name: getattr(inner, f.name) for f in fields(inner) if f.name not in NOT_OPTIONS}
-    return {
-        name: value
-        for name, value in values.items()
-        if name in ("climb", "start") or (isinstance(value, (int, float)) and not isinstance(value, bool))
-    }
+    return {name: value for name, value in values.items() if name in CHOICES or type(value) in (int, float)}
 
 
-def _with(made: Any, options: Mapping[str, Any]) -> Any:
+def _with(measure: Any, options: Mapping[str, Any]) -> Any:
     """The measure with options of its innermost class."""
-    return replace(made, measure=_with(made.measure, options)) if hasattr(made, "measure") else replace(made, **options)
+    inner = {"measure": _with(measure.measure, options)} if hasattr(measure, "measure") else options
+    return replace(measure, **inner)

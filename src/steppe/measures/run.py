@@ -15,15 +15,16 @@ from torch import Tensor, nn
 from .._util.extras import explained
 from .._util.formats import json_safe
 from .._util.terminal import bar, cell, console, line, say, style
+from .combinators import OnData
 from .curvature.measures import Eigenvalue, SpectralMeasure
 from .curvature.operator import Curvature
 from .curvature.spectrum import Spectrum
 from .estimate import Cost, Estimate, Measure, last, with_cost
 from .functional import measurement_mode
 from .objective import Objective
-from .own_loss import objective as make_objective
+from .objective import objective as make_objective
 from .registry import resolve_measures
-from .sharpness import Loss, OnData
+from .sharpness import Loss
 
 if TYPE_CHECKING:
     from rich.table import Table  # imported where it is used: rich takes a quarter of a second
@@ -245,7 +246,10 @@ def measure_objective(
                     raise
                 failures |= dict.fromkeys(measures, str(error))
                 continue
-            cost += _measure_together(where, measures, seed, watch, estimates, failures)
+            results = _measure_together(where, measures, seed, watch)
+            estimates |= results.estimates
+            failures |= results.failures
+            cost += results.cost
     kept = {name: estimates[name] for name in plan if name in estimates}
     return Results(kept, failures, cost)
 
@@ -259,16 +263,11 @@ def _by_data(plan: Mapping[str, Measure]) -> dict[OnData | None, dict[str, Measu
     return groups
 
 
-def _measure_together(
-    objective: Objective,
-    plan: Mapping[str, Measure],
-    seed: int,
-    watch: Watch,
-    estimates: dict[str, Estimate],
-    failures: dict[str, str],
-) -> Cost:
-    """Add the estimates and failures of measures of one objective; return their cost."""
+def _measure_together(objective: Objective, plan: Mapping[str, Measure], seed: int, watch: Watch) -> Results:
+    """The results of measures of one objective."""
     before = objective.spent()
+    estimates: dict[str, Estimate] = {}
+    failures: dict[str, str] = {}
     spectra: dict[Any, Spectrum] = {}
     # eigenvalues first: traces deflate the vectors that they compute
     order = sorted(plan, key=lambda name: not isinstance(plan[name], Eigenvalue))
@@ -288,7 +287,7 @@ def _measure_together(
                     raise
                 estimates.pop(name, None)
                 failures[name] = str(error)
-    return objective.spent() - before
+    return Results(estimates, failures, objective.spent() - before)
 
 
 def _follow(name: str, running: Iterator[Estimate], estimates: dict[str, Estimate], watch: Watch) -> Iterator[Estimate]:

@@ -1,14 +1,12 @@
-"""Sharpness: growth of the loss in random directions and at SAM's point, and measures of other logits and data."""
+"""Sharpness: growth of the loss in random directions and at SAM's point, and its limits at small radii."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from math import isfinite
-from typing import Any, Literal
+from math import inf, isfinite
 
 import torch
-from torch import Tensor
 
 from ..core.arguments import refuse_negative
 from ..core.ball import Ball, refuse_no_ball, stretch_
@@ -16,10 +14,9 @@ from ..core.draw import Draw
 from ..core.metric import Metric
 from ..core.triple import Law, gaussian
 from ..core.vector import Vector
+from .curvature.measures import Eigenvalue, Trace
 from .estimate import Estimate, Measure, NotFinite, check_finite, exact, report_points, summarise
 from .objective import Objective
-from .own_loss import own_loss
-from .precision import Precision
 
 
 def box(draw: Draw) -> Vector:
@@ -64,7 +61,6 @@ class AverageCase(Measure):
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
 
     >>> average = steppe.measures.AverageCase(rho=0.1).estimate(objective)
@@ -137,81 +133,15 @@ class OneStep(Measure):
 
 
 @dataclass(frozen=True)
-class NormalisedLogits:
-    """A loss of logits that are divided by their standard deviation over the classes (A modern look, 2023, eq. 5).
+class SlopeLimit(Measure):
+    """rho ||T grad L||_q: worst-case sharpness of a small ball away from critical points.
+
+    A modern look (Andriushchenko et al. 2023), Proposition 1.
 
     Parameters
     ----------
-    loss_fn
-        The loss of the divided logits and the target.
-
-    Examples
-    --------
-    >>> loss_fn = steppe.measures.NormalisedLogits(nn.functional.cross_entropy)
-    >>> logits, target = torch.tensor([[1.0, 3.0]]), torch.tensor([1])
-    >>> bool(loss_fn(logits, target) == loss_fn(8 * logits, target))
-    True
-
-    """
-
-    loss_fn: Callable[[Any, Any], Tensor]
-
-    def __call__(self, logits: Tensor, target: Any) -> Tensor:
-        if self.loss_fn is own_loss:
-            raise TypeError("normalised logits need a loss of logits: pass loss_fn, such as cross-entropy, not None")
-        return self.loss_fn(logits / logits.std(-1, correction=0, keepdim=True), target)
-
-
-@dataclass(frozen=True)
-class OnNormalisedLogits(Measure):
-    """A measure of the loss of normalised logits, which does not depend on the scale of the last layer.
-
-    Parameters
-    ----------
-    measure
-        Of the objective with `NormalisedLogits`.
-
-    Examples
-    --------
-    >>> model = nn.Linear(2, 2, bias=False)
-    >>> _ = nn.init.eye_(model.weight)
-    >>> objective = steppe.Objective(model, nn.functional.cross_entropy, (torch.eye(2), torch.arange(2)))
-
-    >>> loss = steppe.measures.OnNormalisedLogits(steppe.measures.Loss())
-    >>> round(float(loss.estimate(objective)), 4)  # log(1 + exp(-2)), because (1, 0) becomes (2, 0)
-    0.1269
-
-    """
-
-    measure: Measure
-
-    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        return self.measure.running(replace(objective, loss_fn=NormalisedLogits(objective.loss_fn)), seed)
-
-
-Rows = Literal["train", "validation", "test", "corrupted", "augmented"]
-
-
-@dataclass(frozen=True)
-class OnData(Measure):
-    """A measure on other rows, in other batches or in another precision than the objective that it is measured with.
-
-    Alone it changes batches and precision. `rows` and `count` need the data of a run: `measure_objective` takes them
-    from its argument `on`.
-
-    Parameters
-    ----------
-    measure
-        The measure.
-    rows
-        "train", "validation" and "test" rows; "corrupted": test rows under the run's corruptions; "augmented": training
-        rows under the run's augmentations, drawn once. None: those of the objective.
-    count
-        The number of rows.
-    m
-        Rows per batch.
-    precision
-        Of the passes.
+    ball
+        The radius rho, the metric T and the norm p with 1/p + 1/q = 1.
 
     Examples
     --------
@@ -220,32 +150,105 @@ class OnData(Measure):
     >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
 
-    >>> m_sharpness = steppe.measures.PerBatch(steppe.measures.OneStep(steppe.Ball(0.5)))
-    >>> estimate = steppe.measures.OnData(m_sharpness, m=1).estimate(objective)  # batches of one row
-    >>> round(estimate.value, 4), estimate.n  # the mean of 1.5 ** 2 - 1 and 3 ** 2 - 4
-    (3.125, 2)
+    >>> float(steppe.measures.SlopeLimit(steppe.Ball(0.5, p=float("inf"))).estimate(objective))  # 0.5 (1 + 4)
+    2.5
 
     """
 
-    measure: Measure
-    rows: Rows | None = None
-    count: int | None = None
-    m: int | None = None
-    precision: Precision | None = None
+    ball: Ball = field(default_factory=Ball)
+
+    def __post_init__(self) -> None:
+        refuse_no_ball(self.ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        return self.measure.running(self.applied(objective), seed)
+        loss, slope = objective.gradient()
+        check_finite(loss)
+        slope = stretch_(slope, self.ball.scales(objective))
+        p = self.ball.p
+        q = inf if p == 1 else (1.0 if p == inf else p / (p - 1))
+        yield exact(float(slope.norm(q)))
 
-    def applied(self, objective: Objective) -> Objective:
-        """The objective in batches of m rows and in this precision; raise ValueError for other rows."""
-        if self.rows is not None or self.count is not None:
+
+@dataclass(frozen=True)
+class CurvatureLimit(Measure):
+    """rho^2 / 2 lambda_max(T H T): worst-case sharpness of a small l2 ball at a critical point.
+
+    A modern look (Andriushchenko et al. 2023), Proposition 1. At a local maximum the loss does not
+    grow, so a negative eigenvalue counts as 0.
+
+    Parameters
+    ----------
+    ball
+        An l2 ball with one radius.
+    rtol
+        The relative residual at which the eigenvalue search stops.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> round(float(steppe.measures.CurvatureLimit(steppe.Ball(0.5)).estimate(objective)), 4)  # 0.5 ** 2 / 2 times 4
+    0.5
+
+    """
+
+    ball: Ball = field(default_factory=Ball)
+    rtol: float = 1e-3
+
+    def __post_init__(self) -> None:
+        refuse_no_ball(self.ball)
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        if self.ball.p != 2 or not isinstance(self.ball.rho, (int, float)):
             raise ValueError(
-                "rows= and count= choose among the rows of a run, as in `steppe measure`, `train` and studies: pass "
-                "the rows to measure on as data"
+                f"the limit at critical points is an eigenvalue in l2 balls of one radius, not {self.ball}"
             )
-        if self.m is not None and objective.group is not None:
-            raise ValueError("m= regroups the batches of one process: pass share(data, group, m) as data")
-        return replace(objective, m=self.m or objective.m, precision=self.precision or objective.precision)
+        factor = self.ball.rho**2 / 2
+        for top in Eigenvalue(rtol=self.rtol, metric=self.ball.metric).running(objective, seed):
+            yield replace(top, value=max(factor * top.value, 0.0), stderr=factor * top.stderr)
+
+
+@dataclass(frozen=True)
+class AverageLimit(Measure):
+    """rho^2 / 2 tr(T H T): average-case sharpness of a small radius with Gaussian noise.
+
+    A modern look (Andriushchenko et al. 2023), Proposition 2.
+
+    Parameters
+    ----------
+    rho
+        The radius.
+    metric
+        The scale T; None is the identity.
+    variance
+        Of the entries of the noise: 1 for Gaussian and sign noise, 1/3 for the box.
+    rtol
+        The relative standard error at which the trace estimate stops.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> round(float(steppe.measures.AverageLimit(rho=0.5).estimate(objective)), 4)  # 0.5 ** 2 / 2 times 1 + 4
+    0.625
+
+    """
+
+    rho: float = 0.1
+    metric: Metric | None = None
+    variance: float = 1.0
+    rtol: float = 0.02
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        factor = self.variance * self.rho**2 / 2
+        for trace in Trace(rtol=self.rtol, metric=self.metric).running(objective, seed):
+            yield replace(trace, value=factor * trace.value, stderr=factor * trace.stderr)
 
 
 @dataclass(frozen=True)

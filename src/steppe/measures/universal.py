@@ -116,8 +116,7 @@ def _estimate(triple: Triple, psis: list[Tensor]) -> Estimate:
     """Triples in logs are estimated as logarithms: for networks the value itself overflows."""
     kind: Kind = "unbiased" if triple.phi is identity and not triple.logs else "plug-in"
     note = "logarithm" if triple.logs else ""
-    without_each = triple.links_without_each
-    return summarise(torch.cat(psis), kind, triple.link, without_each=without_each, note=note)
+    return summarise(torch.cat(psis), kind, triple.link, without_each=triple.links_without_each, note=note)
 
 
 def exponential_integrals(eigenvalues: Tensor, sigmas: Sequence[float]) -> Tensor:

@@ -14,11 +14,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from ..batches import Batch
+from ..batches import Batch, own_loss
 from ..checks import check_depends_on_parameters
 from ..functional import twice_differentiable
 from ..objective import Objective
-from ..own_loss import own_loss
 from .convolutions import PlainConvolutions
 
 
@@ -81,7 +80,7 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Bat
             return _grad([gradient[i] for i in curved], leaves, [direction[i] for i in curved], stacked=stacked)
 
         with _second_derivatives(objective):  # activation checkpointing runs layers again
-            return objective.evaluate(leaves, task)  # type: ignore[no-any-return]
+            return objective.evaluate(leaves, task)
 
     return BatchForm(apply, lambda: [g.detach() for g in gradient], loss)
 
@@ -139,10 +138,10 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
             return _grad([output], leaves, curved_jvp, stacked=stacked)
 
         with _second_derivatives(objective):
-            return objective.evaluate(leaves, task)  # type: ignore[no-any-return]
+            return objective.evaluate(leaves, task)
 
     def gradient() -> list[Tensor]:
-        return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope.detach()]))  # type: ignore[no-any-return]
+        return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope.detach()]))
 
     return BatchForm(apply, gradient, loss)
 
@@ -180,15 +179,8 @@ def _grad(
     create_graph: bool = False,
     stacked: bool = False,
 ) -> list[Tensor]:
-    grads = torch.autograd.grad(
-        outputs,
-        inputs,
-        weights,
-        create_graph=create_graph,
-        retain_graph=True,
-        allow_unused=True,
-        is_grads_batched=stacked,
-    )
+    graph = {"retain_graph": True, "create_graph": create_graph}
+    grads = torch.autograd.grad(outputs, inputs, weights, **graph, allow_unused=True, is_grads_batched=stacked)
     # materialize_grads ignores is_grads_batched
     lead = weights[0].shape[:1] if stacked and weights else ()
     return [x.new_zeros(*lead, *x.shape) if g is None else g for g, x in zip(grads, inputs, strict=True)]

@@ -7,17 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 
 from ...core.draw import seed_of
 from ...core.metric import Metric
 from ..estimate import Estimate, Measure, summarise
 from ..objective import Objective
-from .dense import End
 from .forms import Form, hessian
+from .lanczos import BLOCK
 from .operator import Curvature
-from .spectrum import Spectrum, Sweep
-from .traces import BLOCK
+from .spectrum import End, Spectrum, Sweep
 
 
 @runtime_checkable
@@ -70,7 +68,6 @@ class Eigenvalue(SpectralMeasure):
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
 
     >>> round(float(steppe.measures.Eigenvalue().estimate(objective)), 4)  # the Hessian is the identity
@@ -105,7 +102,6 @@ class Trace(SpectralMeasure):
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
 
     >>> round(float(steppe.measures.Trace().estimate(objective)), 4)  # the Hessian is the identity
@@ -259,7 +255,8 @@ class RelativeFlatness(Measure):
         matrix = w.reshape(len(w), -1)
         draws: list[float] = []
         for i in range(self.n):
-            a, b = _random_signs(matrix, seed_of(seed, 4, objective.number, i))
+            draw = torch.Generator().manual_seed(seed_of(seed, 4, objective.number, i))
+            a, b = torch.randint(0, 2, (2, matrix.shape[1]), generator=draw).mul(2).sub(1).to(matrix)  # signs
             direction = torch.outer(matrix @ a, b).view_as(w)  # E [v' H v] over signs a, b is the weighted trace
             v = part.space.vector([direction])
             draws.append(float(v.dot(curvature.product(v))))
@@ -268,9 +265,3 @@ class RelativeFlatness(Measure):
                 yield estimate
                 if len(draws) >= 2 * BLOCK and estimate.stderr <= self.rtol * abs(estimate.value):
                     return
-
-
-def _random_signs(matrix: Tensor, seed: int) -> Tensor:
-    """Two vectors of signs, one entry per column of the matrix."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 2, (2, matrix.shape[1]), generator=generator).mul(2).sub(1).to(matrix)

@@ -53,7 +53,6 @@ class Curvature:
     >>> model = nn.Linear(2, 1, bias=False)
     >>> _ = nn.init.ones_(model.weight)
     >>> data = torch.eye(2), torch.zeros(2, 1)
-
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
 
     >>> hessian = steppe.measures.Curvature(objective)
@@ -98,7 +97,7 @@ class Curvature:
             # copies: autograd may return a direction itself, or an expanded tensor
             parts = [self.space.vector(part) * share for part in self._batch_products.products(i, batch, scaled)]
             sums = [total.add_(part) for total, part in zip(sums, parts, strict=True)] if sums else parts
-            o.meter.products += len(vectors) * size
+            o.meter["products"] += len(vectors) * size
         sums = [o.workers.all_reduce_vector(total) for total in sums or [self.space.zeros() for _ in vectors]]
         return sums if self.scale is None else [total.mul_(self.scale) for total in sums]
 
@@ -157,7 +156,7 @@ class BatchProducts:
         with self._graphs.on_stream(o.space.device):  # a backward pass runs on the stream of its forward pass
             batch_form = self._build(to_device(batch, o.space.device))
             self._check_finite(i, batch_form.loss)
-        o.meter.gradients += o.sizes[i]
+        o.meter["gradients"] += o.sizes[i]
         if i < self._keepable:
             self.kept[i] = batch_form
         return batch_form
@@ -181,7 +180,7 @@ class BatchProducts:
             *tensors, loss = replay(o, ("products", self.form), products, directions, to_device(batch, device))
             self._check_finite(i, loss)
             results += [list(tensors[k : k + n]) for k in range(0, len(tensors), n)]
-            o.meter.gradients += o.sizes[i]
+            o.meter["gradients"] += o.sizes[i]
         return results
 
     def _check_finite(self, i: int, loss: Tensor) -> None:
@@ -191,21 +190,14 @@ class BatchProducts:
             self._finite.add(i)
 
     def _apply(self, apply: Apply, vectors: Sequence[Vector]) -> Products:
-        if len(vectors) == 1 or not self._vectorises:
-            return [apply(v.tensors) for v in vectors]
-        try:
-            return self._stacked(apply, vectors)
-        except (RuntimeError, NotImplementedError):  # not every layer supports batched gradients
-            self._vectorises = False
-            return self._apply(apply, vectors)
-
-    def _stacked(self, apply: Apply, vectors: Sequence[Vector]) -> Products:
-        results: Products = []
-        for start in range(0, len(vectors), AT_ONCE):
-            some = vectors[start : start + AT_ONCE]
-            columns = apply([torch.stack(ts) for ts in zip(*(v.tensors for v in some), strict=True)], True)
-            results += [list(ts) for ts in zip(*columns, strict=True)]
-        return results
+        if len(vectors) > 1 and self._vectorises:
+            blocks = (vectors[k : k + AT_ONCE] for k in range(0, len(vectors), AT_ONCE))
+            stacks = (map(torch.stack, zip(*(v.tensors for v in block), strict=True)) for block in blocks)
+            try:
+                return [list(ts) for stack in stacks for ts in zip(*apply(list(stack), True), strict=True)]
+            except (RuntimeError, NotImplementedError):  # not every layer supports batched gradients
+                self._vectorises = False
+        return [apply(v.tensors) for v in vectors]
 
     @property
     def _records(self) -> bool:
@@ -238,14 +230,10 @@ def _saved_bytes(objective: Objective) -> int:
     def task(model: nn.Module) -> None:
         objective.loss_fn(*objective.forward(model, batch))
 
-    with torch.enable_grad(), saved_tensors_hooks(record, _never):
+    with torch.enable_grad(), saved_tensors_hooks(record, lambda saved: saved):  # there is no backward pass
         objective.evaluate(leaves, task)
-    objective.meter.losses += objective.sizes[0]
+    objective.meter["losses"] += objective.sizes[0]
     return sum(storage.nbytes() for storage in storages.values())
-
-
-def _never(saved: Any) -> Tensor:
-    raise RuntimeError("this graph only measures memory and cannot be differentiated")
 
 
 def _free_memory(device: torch.device) -> float:

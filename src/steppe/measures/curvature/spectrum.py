@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import isfinite, sqrt
+from typing import Literal, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from ...core.basis import flat, unflat
 from ...core.vector import Vector, inverse
 from ..estimate import Estimate, Kind, NotFinite, exact, summarise
-from .dense import Dense, End, check_index
-from .lanczos import Density, Lanczos, Operator, Ritz, quadrature_rule, random_source
-from .traces import BLOCK, Probes
+from .lanczos import BLOCK, Density, Lanczos, Operator, Probes, Ritz, quadrature_rule, random_source
 
+End = Literal["top", "bottom"]
+DENSE_MOST = 20_000  # parameters: the matrix takes 3.2 GB then
+COLUMNS = 32  # of a dense matrix per call for products
 RANDOM = 0.1  # length of the random part of the start vector, beside a gradient of length 1
 PER_PROBE = 2  # steps of the Krylov space per probe; 1 is much less accurate where the spectrum decays fast
 LEAST_PROBES = 10  # for a standard error that a search may stop at
 DEFLATION_BYTES = 1 << 31  # for vectors of the Krylov space ...
 LEAST_DEFLATION = 15  # ... of which traces take at least so many
+
+
+def _check_index(operator: Operator, k: int, end: End) -> None:
+    if not 1 <= k <= operator.dimension:
+        raise ValueError(f"there are {operator.dimension} eigenvalues, and no {k}-th one from the {end}")
 
 
 @dataclass(frozen=True)
@@ -81,11 +91,14 @@ class Sweep:
 
     def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 1e-3, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the k-th eigenvalue from one end until its residual is below rtol times it."""
-        check_index(self.operator, k, end)
+        _check_index(self.operator, k, end)
+        kind: Kind = "lower bound" if end == "top" else "upper bound"
         enough = 1 if k == 1 else 2 * k + 10  # a low-dimensional invariant space shows by then
         for ritz in self._growing(k, most):
             i = _index(ritz, k, end)
-            estimate = self._eigenvalue(ritz, i, end)
+            estimate = Estimate(float(ritz.values[i]), float(ritz.residuals[i]), 1, kind)
+            if self.lanczos.steps == self.operator.dimension:
+                estimate = exact(estimate.value)
             yield estimate
             if self.lanczos.invariant:  # multiple eigenvalues show in the spaces of further starts
                 if k == 1 or self._invariant_at.get((k, end)) == estimate.value:
@@ -107,20 +120,15 @@ class Sweep:
 
     def trace(self, rtol: float = 0.02, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the trace until the standard error is below rtol times it."""
-        for k in self._deflations(most):
-            estimate = self._with_known_part(sum(self.lanczos.diagonal[:k]), self.probes.trace, k)
-            yield estimate
-            if self._accurate(estimate, rtol):
-                return
+        return self._deflated(lambda k: sum(self.lanczos.diagonal[:k]), self.probes.trace, rtol, most)
 
     def frobenius_squared(self, rtol: float = 0.02, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the sum of squared eigenvalues until the standard error is below rtol times it."""
-        for k in self._deflations(most):
-            known = float(self.lanczos.matrix(k).square().sum()) + 2 * self.lanczos.off[k - 1] ** 2 if k else 0.0
-            estimate = self._with_known_part(known, lambda k: summarise(self.probes.squares(k), "unbiased"), k)
-            yield estimate
-            if self._accurate(estimate, rtol):
-                return
+
+        def known(k: int) -> float:
+            return float(self.lanczos.matrix(k).square().sum()) + 2 * self.lanczos.off[k - 1] ** 2 if k else 0.0
+
+        return self._deflated(known, lambda k: summarise(self.probes.squares(k), "unbiased"), rtol, most)
 
     def log_determinant(self, cut: float = 1e-2, runs: int = 10, steps: int = 100) -> Iterator[Estimate]:
         """The sum of log(eigenvalue) over those above `cut` times the largest."""
@@ -138,8 +146,7 @@ class Sweep:
         if len(rules) >= runs:
             yield Density(rules[:runs], self.operator.dimension)
         while len(rules) < runs:
-            start = random_source(self.operator, self.seed, 2, len(rules)).normal()
-            rules.append(quadrature_rule(self.operator, steps, start))
+            rules.append(quadrature_rule(self.operator, steps, self.seed, len(rules)))
             if len(rules) >= min(2, runs):
                 yield Density(rules, self.operator.dimension)
 
@@ -182,23 +189,19 @@ class Sweep:
         self.probes.add(more - n)
         return True
 
-    def _with_known_part(self, known: float, remainder: Callable[[int], Estimate], k: int) -> Estimate:
-        """The part on the Krylov space plus the estimate by probes on its complement."""
-        if k == self.operator.dimension:
-            return exact(known)
-        rest = remainder(k)
-        return replace(rest, value=known + rest.value)
-
-    def _accurate(self, estimate: Estimate, rtol: float) -> bool:
-        return estimate.kind == "exact" or (
-            estimate.n >= LEAST_PROBES and estimate.stderr <= rtol * abs(estimate.value)
-        )
-
-    def _eigenvalue(self, ritz: Ritz, i: int, end: End) -> Estimate:
-        if self.lanczos.steps == self.operator.dimension:
-            return exact(float(ritz.values[i]))
-        kind: Kind = "lower bound" if end == "top" else "upper bound"
-        return Estimate(float(ritz.values[i]), float(ritz.residuals[i]), 1, kind)
+    def _deflated(
+        self, known: Callable[[int], float], remainder: Callable[[int], Estimate], rtol: float, most: int
+    ) -> Iterator[Estimate]:
+        """Yield the part on the Krylov space of dimension k plus the estimate by probes on its complement."""
+        for k in self._deflations(most):
+            if k == self.operator.dimension:
+                yield exact(known(k))
+                return
+            rest = remainder(k)
+            estimate = replace(rest, value=known(k) + rest.value)
+            yield estimate
+            if estimate.n >= LEAST_PROBES and estimate.stderr <= rtol * abs(estimate.value):
+                return
 
     def _start(self, i: int) -> Vector:
         """The gradient, which lies mostly along outermost eigenvectors, plus noise in case it is orthogonal to one."""
@@ -286,6 +289,82 @@ def _index(ritz: Ritz, k: int, end: End) -> int:
 
 def _outermost(ritz: Ritz, k: int, end: End) -> slice:
     return slice(max(len(ritz.values) - k, 0), None) if end == "top" else slice(0, k)
+
+
+class Dense:
+    """The same quantities as `Sweep`, exactly, for one product per parameter.
+
+    Parameters
+    ----------
+    operator
+        A `Curvature`, or any symmetric operator, of at most 20 000 parameters.
+    seed
+        Unused: nothing is random.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> steppe.measures.Dense(steppe.measures.Curvature(objective)).spectrum
+    tensor([1., 4.], dtype=torch.float64)
+
+    """
+
+    def __init__(self, operator: Operator, seed: int = 0):
+        if operator.dimension > DENSE_MOST:
+            raise ValueError(
+                f"a dense matrix for {operator.dimension} parameters is too large (at most {DENSE_MOST}): use "
+                "Sweep, or choose fewer parameters by only="
+            )
+        self.operator = operator
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """The operator as a matrix in the order of the parameters, on the CPU."""
+        d, space = self.operator.dimension, self.operator.space
+        rows = []
+        for start in range(0, d, COLUMNS):
+            units = torch.zeros(min(COLUMNS, d - start), d, dtype=space.precision, device=space.device)
+            units[range(len(units)), range(start, start + len(units))] = 1.0
+            images = self.operator.products([unflat(space, unit) for unit in units])
+            rows += [flat(image).double().cpu() for image in images]
+        matrix: Tensor = torch.stack(rows)
+        if not bool(torch.isfinite(matrix).all()):
+            raise NotFinite("the Hessian has entries that are infinite or not a number")
+        return (matrix + matrix.mT) / 2
+
+    @cached_property
+    def spectrum(self) -> Tensor:
+        """All eigenvalues in ascending order."""
+        return cast(Tensor, torch.linalg.eigvalsh(self.matrix))
+
+    def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
+        _check_index(self.operator, k, end)
+        yield exact(float(self.spectrum[-k if end == "top" else k - 1]))
+
+    def trace(self, rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
+        yield exact(float(self.matrix.trace()))
+
+    def frobenius_squared(self, rtol: float = 0.0, most: int = 0) -> Iterator[Estimate]:
+        yield exact(float(self.matrix.square().sum()))
+
+    def log_determinant(self, cut: float = 1e-2, runs: int = 0, steps: int = 0) -> Iterator[Estimate]:
+        threshold = cut * float(self.spectrum[-1])
+        if threshold <= 0:
+            raise ValueError(f"no eigenvalue is positive (the largest is {self.spectrum[-1]:.3g}): no log-determinant")
+        above = self.spectrum[self.spectrum > threshold]
+        yield exact(float(above.log().sum()), note=f"{len(above)} eigenvalues above {threshold:.3g}")
+
+    def log_determinant_shifted(self, mu: float, runs: int = 0, steps: int = 0) -> Iterator[Estimate]:
+        if float(self.spectrum[0]) + mu <= 0:
+            raise ValueError(
+                f"with mu = {mu:g} the operator is not positive definite: its smallest eigenvalue is "
+                f"{float(self.spectrum[0]):.4g}"
+            )
+        yield exact(float((self.spectrum + mu).log().sum()))
 
 
 Spectrum = Sweep | Dense

@@ -17,7 +17,7 @@ from ..table import Run, Table
 if TYPE_CHECKING:
     from ...measures.curvature.lanczos import Density
     from ...measures.estimate import Estimate
-    from ...measures.slices import Slice
+    from ...measures.landscape import Slice
 
 GRID = 480  # points of a spectrum's curve: about as many as a chart has pixels
 WIDTH = 0.005  # of the Gaussians that smooth spectra, relative to the range of all spectra of the study
