@@ -326,7 +326,8 @@ def run_closure(turn: Pass, closure: Callable[..., Any], held_out: Callable[...,
     with torch.enable_grad() if turn.probe.grad else nullcontext():
         loss = closure(turn) if takes_turn else closure()
     if not turn.ran and loss is not None:
-        turn.add_loss(torch.as_tensor(loss).mean())
+        losses = torch.as_tensor(loss)
+        turn.add_loss(losses.mean() if losses.ndim else losses)
     turn.ran = True
     # detached: its graph would live through the next pass
     return loss.detach() if isinstance(loss, Tensor) else loss
