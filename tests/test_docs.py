@@ -35,6 +35,7 @@ from steppe.ensembles.strategies import Ensemble
 from steppe.measures.combinators import OnData
 from steppe.measures.worst_case import WorstCase
 from steppe.nn import build
+from steppe.studies.grid import defaults
 from steppe.studies.plan import Study, digits
 from steppe.studies.run import run
 from steppe.theory import Protocol
@@ -92,6 +93,9 @@ def cut(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for ensemble in (False, True):
+        defaults(ensemble=ensemble)  # they are cached: the reduced ones would stay
+
     def at_most(settings: type, limits: Mapping[str, Any]) -> None:
         check = settings.__init__  # type: ignore[misc]
 
