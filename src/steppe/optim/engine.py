@@ -274,6 +274,7 @@ class SharpnessAware(Optimizer):
                 self.planned = None
 
     def param_layout(self) -> ParamLayout:
+        """The layout of the parameters that require a gradient, made again when groups or memory have changed."""
         if self._layout is None or not self._layout.matches(self.param_groups):
             self._set_default_options()  # groups may have been added to the base
             self._layout = ParamLayout.of(self.model, self.param_groups)
