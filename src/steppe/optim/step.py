@@ -149,14 +149,13 @@ class Gradients:
 
     def deliver(self, direction: Vector) -> None:
         """Writes the direction, unscaled, into `p.grad`; a parameter that no pass reached has none."""
-        tensors = direction.tensors
         if self._maximize:
-            scale_(tensors, -1.0)
+            scale_(direction.tensors, -1.0)
         untouched = direction is self._last and direction.intact
         if untouched and self._whole:
             return
         self._last = None  # its memory is free, unless it is the direction
-        for i, (p, g, kept) in enumerate(zip(self.space.params, tensors, self._kept, strict=True)):
+        for i, (p, g, kept) in enumerate(zip(self.space.params, direction.tensors, self._kept, strict=True)):
             if not self._reached[i]:
                 p.grad = kept
                 continue

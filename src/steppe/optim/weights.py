@@ -70,13 +70,13 @@ class WeightKeeper:
         moves = displacement.chunks
         if self._origin is None:
             if self._copies is None:
-                self._copies = [torch.empty_like(x) for x in self._whole_places]
+                self._copies = list(map(torch.empty_like, self._whole_places))
             copy_(self._copies, self._whole_places)
             self._origin, self._weights = self._chunks(self._copies), None
         elif self._displaced:
             copy_(self._whole_places, [self._origin[k] for k in self._whole])
         self._displaced = True
-        add_(self._whole_places, [moves[k] for k in self._whole])
+        add_(self._whole_places, [moves[k] for k in self._whole] if self._scattered else moves)
         if self._scattered:
             for buffer, k in zip(self._buffers, self._scattered, strict=True):
                 torch.add(self._origin[k], moves[k], out=buffer)
