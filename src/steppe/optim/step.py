@@ -147,11 +147,17 @@ class Gradients:
         self._whole = whole and not (self._own or self._keep or self.space.sharded)
         return self._last
 
-    def deliver(self, direction: Vector) -> None:
-        """Writes the direction, unscaled, into `p.grad`; a parameter that no pass reached has none."""
+    def is_last(self, direction: Vector) -> bool:
+        """Whether a direction is the gradient of the last pass as `collect` returned it."""
+        return direction is self._last and direction.intact
+
+    def deliver(self, direction: Vector, untouched: bool) -> None:
+        """Writes the direction, unscaled, into `p.grad`; a parameter that no pass reached has none.
+
+        `untouched` says whether it is the gradient of the last pass, which may be there already.
+        """
         if self._maximize:
             scale_(direction.tensors, -1.0)
-        untouched = direction is self._last and direction.intact
         if untouched and self._whole:
             return
         self._last = None  # its memory is free, unless it is the direction
@@ -261,7 +267,6 @@ class Step:
         self.gradients = Gradients(self.space, keep=accumulate, own=own, unit=unit, maximize=self.maximize)
         self._graph: Tensor | None = None  # of the first loss, until its layers are checked
         self._count = 0  # passes that have run
-        self._last: Vector | None = None  # the gradient of the last pass
         self._grad_enabled = torch.is_grad_enabled()
         self._abandoned = False
 
@@ -288,7 +293,7 @@ class Step:
                 try:
                     probe = plan.send(None if turn is None else self._read(turn))  # type: ignore[arg-type]
                 except StopIteration as done:
-                    return self._checked(done.value)
+                    return done.value  # type: ignore[no-any-return]
                 self._move(probe)
             turn = Pass(probe, self.scaler, keep_graph=not self._count and not self.engine.statistics_checked)
             plain = self.replicas.alone and probe.sync and probe.grad
@@ -311,7 +316,7 @@ class Step:
         torch.clear_autocast_cache()
 
     def _read(self, turn: Pass) -> Reading:
-        self._last = grad = self.gradients.collect(turn.ran_backward) if turn.probe.grad else None
+        grad = self.gradients.collect(turn.ran_backward) if turn.probe.grad else None
         loss, losses = turn.loss, turn.losses
         if self.check is not None:
             self.check.add(loss, grad)
@@ -321,12 +326,6 @@ class Step:
         if self.report is not None:
             self.report.add(reading, turn.loss)
         return reading
-
-    def _checked(self, direction: Vector) -> Vector:
-        """Checks a direction that is not the last gradient itself: it may have overflowed on its own."""
-        if self.check is not None and not (direction is self._last and direction.intact):
-            self.check.add(None, direction)
-        return direction
 
     def _end(self) -> None:
         """Restores the weights, and the forward state as after the first pass. May be interrupted and called again."""
@@ -342,9 +341,13 @@ class Step:
         if self.report is not None:
             options = {**engine.param_groups[0], **settings}
             self.report.lr, self.report.rho = options.get("lr"), options.get("rho")
+        untouched, total = self.gradients.is_last(direction), None
         with torch.no_grad():
-            total = self.check.total(settings.values(), self.replicas) if self.check is not None else None
-            self.gradients.deliver(direction)
+            if self.check is not None:
+                if not untouched:  # it may have overflowed on its own
+                    self.check.add(None, direction)
+                total = self.check.total(settings.values(), self.replicas)
+            self.gradients.deliver(direction, untouched)
         planned = Planned(self.site, self.state.saved, self.gradients, total)
         if self.scaler is not None:  # checked here, because a scaler that skips a step does not call step()
             planned.overflow, planned.total = not planned.finite, None

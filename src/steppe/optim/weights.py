@@ -67,14 +67,15 @@ class WeightKeeper:
         if displacement is None:
             self.restore()
             return
-        moves = displacement.chunks
         if self._origin is None:
             if self._copies is None:
                 self._copies = list(map(torch.empty_like, self._whole_places))
+            origin = self._chunks(self._copies)
             copy_(self._copies, self._whole_places)
-            self._origin, self._weights = self._chunks(self._copies), None
+            self._origin, self._weights = origin, None
         elif self._displaced:
             copy_(self._whole_places, [self._origin[k] for k in self._whole])
+        moves = displacement.chunks
         self._displaced = True
         add_(self._whole_places, [moves[k] for k in self._whole] if self._scattered else moves)
         if self._scattered:
