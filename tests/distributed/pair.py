@@ -96,6 +96,7 @@ class Pair:
 def _serve(rank: int, parent: Connection) -> None:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "TypedStorage is deprecated")  # of torch 2.6's own checkpoints
+    warnings.filterwarnings("ignore", "DTensor random operators may not have")  # torch 2.6, on a CPU
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     while True:
