@@ -146,3 +146,37 @@ def test_another_thread_does_not_use_the_inputs_of_a_capture() -> None:
         other = pool.submit(from_host, lambda: torch.empty(1), lambda out, step: out.fill_(2)).result()
         assert from_host(lambda: torch.empty(1), lambda out, step: out.fill_(3)) is buffer
     assert (float(buffer), float(other)) == (1, 2)
+
+
+@dataclass(frozen=True)
+class FirstGradient(Method):
+    """The gradient at the weights, returned after another probe."""
+
+    second_has_gradient: bool
+
+    def plan(self, site: Site) -> Plan:
+        here = yield Probe()
+        yield Probe(at=site.weights * 0.1, grad=self.second_has_gradient)
+        return here.grad
+
+
+@pytest.mark.parametrize("by", ["closure", "passes"])
+@pytest.mark.parametrize("second_has_gradient", [False, True])
+def test_an_earlier_gradient_is_applied_after_later_probes(second_has_gradient: bool, by: str) -> None:
+    """Every probe clears `p.grad`: the gradient that the plan returns has to be put back."""
+    w = nn.Parameter(torch.tensor([3.0, 4.0]))
+    opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.5), FirstGradient(second_has_gradient))
+
+    def closure(turn: Any) -> torch.Tensor:
+        loss = w.square().sum() / 2
+        turn.backward(loss)
+        return loss
+
+    if by == "closure":
+        opt.step(closure)
+    else:
+        for turn in opt.passes():
+            closure(turn)
+        assert torch.equal(w.grad, torch.tensor([3.0, 4.0]))
+        opt.step()
+    assert torch.equal(w.detach(), torch.tensor([1.5, 2.0]))

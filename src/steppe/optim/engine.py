@@ -290,8 +290,8 @@ class SharpnessAware(Optimizer):
         before = [p._version for p in params]
         with interrupts_deferred():
             try:
-                if self.scaler is not None and enabled(self.scaler):
-                    self.found_inf_()
+                if enabled(self.scaler) is not None:
+                    self.found_inf_()  # a scaler that called unscale_ already holds this tensor
                     report_overflow(self.scaler, self)
                 apply(self.base, planned, self.statistics)
             except BaseException:

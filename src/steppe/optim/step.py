@@ -74,7 +74,7 @@ class Pass:
             raise RuntimeError("this pass is on some rows of the batch only: take them with x, y = turn.rows(x, y)")
 
     def add_loss(self, loss: Tensor, each: Tensor | None = None) -> None:
-        """Adds a loss, and its value on every row if they are known, to those of this pass."""
+        """Adds a loss, and its values per row if they are known, to those of this pass."""
         self.graph, loss = loss if self._keep_graph else None, loss.detach()
         self.loss = loss if self.loss is None else self.loss + loss
         if each is not None:
@@ -113,6 +113,7 @@ class Gradients:
         self._looked_up: dict[int, list[Tensor]] = {}  # rows of sparse gradients, by parameter
 
     def clear(self) -> None:
+        self._whole = False
         for p in self.space.params:
             p.grad = None
 
