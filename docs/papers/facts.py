@@ -112,8 +112,8 @@ def universal_table_2() -> list[str]:
         f"From 0.1 to 0.05 the mean accuracies rise by {span(gain, '.1f')} points. SGD at 0.1 is {above:.1f} points "
         f"above the printed {printed}.",
         f"ResNet-18 has d = {WEIGHTS:,} weights. Norms of the displacements: Frob-SAM rho sqrt(d) = {frob:.0f}, "
-        f"Det-SAM about rho c sqrt(d / 3) = {det:.0f} in the cube of half side c = {CUBE}, SSAM {rho['SSAM']:g} before its "
-        f"mask, SAM {rho['SAM']:g}, Trace-SAM {rho['Trace-SAM']:g}; that of ASAM depends on the weights.",
+        f"Det-SAM about rho c sqrt(d / 3) = {det:.0f} in the cube of half side c = {CUBE}, SSAM {rho['SSAM']:g} before "
+        f"its mask, SAM {rho['SAM']:g}, Trace-SAM {rho['Trace-SAM']:g}; that of ASAM depends on the weights.",
         "Accuracy at 0.05 below SGD's, in points: "
         + ", ".join(f"{m} {below[m]:.2f}" for m in sorted(below, key=lambda m: below[m])) + ".",
         *selected_settings(),
@@ -218,8 +218,8 @@ def printed_deviations() -> list[str]:
     values = Counter(f"{cells[cell] / 1000:.3f}" for cell in never)
     return [
         f"Tables 1, 4 and 5 print {n} different standard deviations of the authors' own runs. {len(hits)} of them are "
-        "a multiple of 0.01 / sqrt(2), rounded or cut off to three decimals: that of two accuracies on 10,000 images. A "
-        f"number of three decimals is one with probability {chance:.2f} ({100 * chance:.0f} %), so p = {p:.0e}.",
+        "a multiple of 0.01 / sqrt(2), rounded or cut off to three decimals: that of two accuracies on 10,000 images. "
+        f"A number of three decimals is one with probability {chance:.2f} ({100 * chance:.0f} %), so p = {p:.0e}.",
         f"{len(never)} of these no three runs can have: {', '.join(f'{v} in {k} cells' for v, k in values.items())}. "
         "sqrt((a^2 + ab + b^2) / 3) is never near 0.7 or 1.4 for whole numbers of images a and b.",
         "The others are "
