@@ -31,10 +31,13 @@ from steppe._util.pages import plotly_source
 from steppe.cli import main
 from steppe.papers.recipe import BUDGETS, Recipe, names, recipe
 from steppe.papers.records import read_records
+from steppe.studies.grid import split
 from steppe.studies.protocol import EPOCH, VALUE
 from steppe.studies.selection import previewed_cells
 from steppe.studies.store import Store
 from steppe.studies.summary import labels_of, short_names
+from steppe.training.problem import options_of
+from steppe.training.schedule import Course
 
 WRITERS = {  # data sets by name, with a few rows each
     "cifar10": lambda root: write_cifar_binary(root / "cifar-10-batches-bin", "cifar10", rows=16),
@@ -90,12 +93,21 @@ def test_every_recipe_fills_every_cell_at_smoke(
         cells = {(row["row"], row["column"]) for row in data["tables"][spec.name]}
         assert cells, f"{spec.name} has no number"
         assert all(row["n"] >= 1 for row in data["tables"][spec.name])
+        assert not any("=[" in label for cell in cells for label in cell), "settings need labels"
         if not spec.is_tau and EPOCH not in spec.columns and VALUE not in (*spec.rows, *spec.columns):
             entering = [c for c in planned if c.stage != "sweep"] if spec.runs == "final" else planned
             rows = labels_of(spec, entering, spec.rows)
             assert {row for row, _ in cells} == {row or spec.value[0] for row in rows}
     page = (tmp_path / "studies" / name / "smoke" / "reproduce.html").read_text(encoding="utf-8")
     assert "Content-Security-Policy" in page
+
+
+def test_sparse_sam_of_the_papers_renews_its_mask_every_epoch() -> None:
+    planned = previewed_cells(recipe("universal/table2").study("paper"))
+    configs = [split(cell.config)[0] for cell in planned if cell.config["method"] == "ssam-f"]
+    assert configs
+    for config in configs:  # 10 % of CIFAR-10 in batches of 128: 39 steps, the incomplete batch is left out
+        assert options_of(config, Course(50 * 39, 39))["every"] == 39
 
 
 @pytest.mark.parametrize("name", names())

@@ -262,12 +262,14 @@ def test_only_runs_with_the_same_settings_are_pairs():
     assert "no run of none has the same seed and settings" in concluded(c, rejected=False, tests=1, level=0.05).why
 
 
-def test_without_a_plain_optimizer_the_most_frequent_method_is_the_reference():
+def test_without_a_plain_optimizer_sam_is_the_reference_or_the_most_frequent_method():
     table = duel(-0.02).where(
         lambda run: run.config["method"] != "none" and not (run.config["rho"] == 0.2 and run.config["lr"])
     )
     found = findings(table, targets=["test_error"])
     assert found.reference == "sam rho=0.1"
+    few = table.where(lambda run: run.config["method"] == "asam" or not run.config["seed"])  # asam is more frequent
+    assert findings(few, targets=["test_error"]).reference.startswith("sam rho=")
     assert "no plain optimizer" in found.reference_note
     assert "no plain optimizer" in found.method_sentence
     alone = findings(table.where(lambda run: run.config["method"] == "asam"), targets=["test_error"])

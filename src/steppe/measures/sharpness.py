@@ -54,7 +54,7 @@ class AverageCase(Measure):
     metric
         The scale T; None is the identity.
     n
-        Pairs of draws: 50 pairs are the 100 losses of A modern look, appendix H.
+        Pairs of draws: 50 pairs are the 100 losses of A modern look, appendix C.
 
     Examples
     --------

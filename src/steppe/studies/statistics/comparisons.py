@@ -124,7 +124,7 @@ class Contest:
 
 
 def contest(table: Table, targets: Sequence[str], tuned: Sequence[str] = ()) -> Contest:
-    """Compare every contender with the plain optimizer, or with the most frequent one if there is none.
+    """Compare every contender with the plain optimizer; if there is none, with SAM, or with the most frequent one.
 
     Runs are paired by seed and by every setting that is neither of the contender nor `tuned`.
     """
@@ -133,7 +133,8 @@ def contest(table: Table, targets: Sequence[str], tuned: Sequence[str] = ()) -> 
     if len(order) < 2:
         return Contest("", "the study has one method: there is nothing to compare" if order else "", [])
     plain = [name for name, run in zip(names, table.runs, strict=True) if _method(run) in PLAIN]
-    reference = Counter(plain or names).most_common(1)[0][0]
+    sam = [name for name, run in zip(names, table.runs, strict=True) if _method(run) == "sam"]
+    reference = Counter(plain or sam or names).most_common(1)[0][0]
     note = "" if plain else f"the study has no plain optimizer: methods are compared with {reference}"
     keys = _keys(table, tuned)
     rows: dict[str, dict[tuple[str, str], int | None]] = {name: {} for name in order}
