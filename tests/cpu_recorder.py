@@ -112,10 +112,6 @@ class CpuRecorder:
     def on_stream(self):
         yield
 
-    @contextmanager
-    def warm_up(self):
-        yield lambda: True
-
     def capture(self, work, passes=0):
         state, operations = torch.get_rng_state(), Operations()
         noise = PassNoise(operations.calls) if passes else None

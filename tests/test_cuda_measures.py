@@ -97,7 +97,7 @@ def test_a_gpu_finds_what_a_cpu_finds(name, make):
 def test_draws_on_a_gpu_repeat_and_agree_with_the_exact_trace(make):
     _, there = objectives(make)
     one, two = (Trace(rtol=0.01, most=100).estimate(there, seed=3) for _ in range(2))
-    assert one.value == pytest.approx(two.value, rel=1e-9)  # the way that a clock found faster rounds in its own way
+    assert one.value == pytest.approx(two.value, rel=1e-9)
     assert one.n == two.n
     exact = Trace(by=Dense).estimate(there).value
     assert abs(one.value - exact) <= 5 * one.stderr + 1e-9

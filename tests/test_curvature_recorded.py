@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -87,9 +88,9 @@ class FailingRecorder:
     """Captures nothing."""
 
     def on_stream(self) -> Any:
-        return torch.no_grad()
+        return nullcontext()
 
-    def warm_up(self) -> Any:
+    def capture(self, work: Any, passes: int = 0) -> Any:
         raise RuntimeError("no such graph")
 
 

@@ -10,7 +10,6 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from time import perf_counter
 from typing import Any, Literal, Protocol, TypeVar, final
 from weakref import WeakSet
 
@@ -23,10 +22,8 @@ from ..optim.forward_state import SameNoise
 
 R = TypeVar("R")
 Stage = Literal["eager", "warm-up", "capture", "replay"]
-Faster = Callable[[], bool]  # whether a graph would be faster than the warm-up was; waits until that has ended
 
 LIMIT = 8  # graphs per cache: each keeps the memory of everything that it computes
-HOST_BOUND = 0.2  # a graph is not faster if launching the kernels takes less than this part of their time on the device
 CAPTURE_MODE = "thread_local"  # other threads, such as a data loader's, may use the device during a capture
 
 
@@ -35,10 +32,6 @@ class Recorder(Protocol):
 
     def on_stream(self) -> AbstractContextManager[None]:
         """A context in which operations run on the stream of the captures."""
-        ...
-
-    def warm_up(self) -> AbstractContextManager[Faster]:
-        """A context for a call that is captured later: it runs, and is timed, on the stream of the captures."""
         ...
 
     def capture(self, work: Callable[[SameNoise | None], R], passes: int = 0) -> tuple[R, Callable[[], None]]:
@@ -68,22 +61,6 @@ class CudaRecorder:
                 yield
         finally:
             current.wait_stream(self._stream)
-
-    @contextmanager
-    def warm_up(self) -> Iterator[Faster]:
-        event: Any = torch.cuda.Event
-        start, end = event(enable_timing=True), event(enable_timing=True)
-        began, host_seconds = perf_counter(), 0.0
-
-        def faster() -> bool:
-            end.synchronize()
-            return bool(1e3 * host_seconds > HOST_BOUND * start.elapsed_time(end))
-
-        with self.on_stream():
-            start.record(self._stream)
-            yield faster
-            end.record(self._stream)
-            host_seconds = perf_counter() - began
 
     def capture(self, work: Callable[[SameNoise | None], R], passes: int = 0) -> tuple[R, Callable[[], None]]:
         if not self._graphs:  # a pool handle is invalid once the last graph of the pool is gone
@@ -213,9 +190,9 @@ class GraphCache:
     def clear(self) -> None:
         """Drops all graphs and everything that was learned about keys."""
         self._calls: Counter[Hashable] = Counter()  # before the capture
-        self._warm: dict[Hashable, tuple[GraphInputs, Faster]] = {}
+        self._warm: dict[Hashable, GraphInputs] = {}
         self._graphs: dict[Hashable, Graph] = {}
-        self._uncaptured: dict[Hashable, str | None] = {}  # keys that stay eager; None: a graph would not be faster
+        self._uncaptured: dict[Hashable, str] = {}  # why keys stay eager
 
     @property
     def count(self) -> int:
@@ -225,13 +202,13 @@ class GraphCache:
     @property
     def why(self) -> str | None:
         """Why a key could not be captured; None if there is no such key."""
-        return next((reason for reason in self._uncaptured.values() if reason is not None), None)
+        return next(iter(self._uncaptured.values()), None)
 
     def __call__(self, key: Hashable, function: Callable[..., Sequence[Tensor]], *inputs: Tensor) -> Sequence[Tensor]:
         """`function(*inputs)`, called or replayed; the result is in new memory.
 
         The function may depend on its inputs, on the key, and on memory that stays in place. It stays eager if a
-        capture fails or would save no time.
+        capture fails.
         """
         if self._recorder_on(inputs[0].device) is None:
             return function(*inputs)
@@ -243,7 +220,7 @@ class GraphCache:
                 if stage == "warm-up":
                     with self.warm_up(key):
                         return function(*inputs)
-                if stage == "capture" and self._is_faster(key):
+                if stage == "capture":
                     graph = self.capture(key, lambda noise, *buffers: function(*buffers), inputs)
             except RuntimeError as error:  # an error of the function itself is raised by the call below
                 self._uncaptured[key] = str(error)
@@ -272,28 +249,20 @@ class GraphCache:
         """A context for a key's last call before its capture: it allocates the buffers for values from the host."""
         assert self._recorder is not None
         host_inputs = GraphInputs()
-        with self._recorder.warm_up() as faster, host_inputs.warming_up():
+        with self._recorder.on_stream(), host_inputs.warming_up():
             yield
-        self._warm[key] = host_inputs, faster
+        self._warm[key] = host_inputs
 
     def capture(self, key: Hashable, work: Callable[..., Any], inputs: Sequence[Tensor], passes: int = 0) -> Graph:
         """Captures `work(noise, *inputs)` of a key that is warmed up; nothing runs before the first replay."""
         assert self._recorder is not None
-        host_inputs, _ = self._warm.pop(key)
-        graph = self._graphs[key] = Graph(self._recorder, work, inputs, host_inputs, passes)
+        graph = self._graphs[key] = Graph(self._recorder, work, inputs, self._warm.pop(key), passes)
         return graph
 
     def on_stream(self, device: torch.device) -> AbstractContextManager[None]:
         """A context for building an autograd graph that a captured function goes backward through."""
         recorder = self._recorder_on(device)
         return nullcontext() if recorder is None else recorder.on_stream()
-
-    def _is_faster(self, key: Hashable) -> bool:
-        _, faster = self._warm[key]
-        if not faster():
-            self._uncaptured[key] = None
-            del self._warm[key]
-        return key in self._warm
 
     def _recorder_on(self, device: torch.device) -> Recorder | None:
         if self._recorder is None and device.type == "cuda":
