@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from steppe.data import CATALOGUE, arrays
+from steppe.data import CATALOGUE
 
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-
-
-READ: dict[tuple[bytes, tuple[str, ...]], dict[str, list[Any]]] = {}
-
-
-def read_each_mat_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A .mat file is read in a process of its own, which takes half a second; one that is refused, each time."""
-    read = arrays.read_mat
-
-    def known(path: Path, *names: str) -> dict[str, list[Any]]:
-        key = re.sub(rb"Created on: [\w :]{24}", b"", path.read_bytes()), names
-        if key not in READ:
-            READ[key] = read(path, *names)
-        return READ[key]
-
-    monkeypatch.setattr(arrays, "read_mat", known)
 
 
 def random_bytes(*shape: int, seed: int = 0) -> np.ndarray:
@@ -140,15 +122,13 @@ def write_svhn(folder: Path, rows: int = 11, compress: bool = True) -> np.ndarra
     return pixels
 
 
-def publish_svhn(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Makes the files of a folder those whose digests are published: no others are read."""
-    one = CATALOGUE["svhn"]
-    bodies = [(folder / file.place).read_bytes() for file in one.files]
-    files = [
-        replace(file, size=len(body), digest=f"sha256:{hashlib.sha256(body).hexdigest()}")
-        for file, body in zip(one.files, bodies, strict=True)
-    ]
-    monkeypatch.setitem(CATALOGUE, "svhn", replace(one, files=tuple(files)))
+def publish(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path) -> None:
+    """Makes the files of a folder those whose digests are published: of .mat files and pickles no others are read."""
+    one = CATALOGUE[name]
+    known = {*one.members, *(Path(file.place).name for file in one.files)}
+    found = [path for path in folder.rglob("*") if path.name in known and path.is_file()]
+    members = {path.name: f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" for path in found}
+    monkeypatch.setitem(CATALOGUE, name, replace(one, members=members))
 
 
 def write_picture(

@@ -309,11 +309,12 @@ def test_iterations_run_until_one_tolerance_is_enough_for_all(part):
 
 
 @pytest.mark.parametrize("layout", ["binary", "python"])
-def test_some_files_of_cifar10_are_enough_and_pixels_are_standard(part, tmp_path, layout):
-    from data_files import write_cifar_binary, write_cifar_python
+def test_some_files_of_cifar10_are_enough_and_pixels_are_standard(part, tmp_path, monkeypatch, layout):
+    from data_files import publish, write_cifar_binary, write_cifar_python
 
     write = write_cifar_binary if layout == "binary" else write_cifar_python
     held = write(tmp_path / "all", "cifar10", rows=9)
+    publish(monkeypatch, "cifar10", tmp_path)
     end = ".bin" if layout == "binary" else ""
     folder = tmp_path / ("cifar-10-batches-bin" if layout == "binary" else "cifar-10-batches-py")
     folder.mkdir()

@@ -13,7 +13,7 @@ import pytest
 from data_files import (
     WRITERS_OF_PICTURES,
     idx_bytes,
-    publish_svhn,
+    publish,
     write_cifar_binary,
     write_cifar_c,
     write_cifar_python,
@@ -44,12 +44,14 @@ def test_each_published_layout_is_known(tmp_path: Path, monkeypatch: pytest.Monk
     write_cifar_binary(tmp_path / "cifar-10-batches-bin", "cifar10")
     write_cifar_python(tmp_path / "cifar-100-python", "cifar100")
     write_svhn(tmp_path)
-    publish_svhn(monkeypatch, tmp_path)
     write_tiny_imagenet(tmp_path / "tiny-imagenet-200")
     write_cifar_c(tmp_path / "CIFAR-10-C")
     write_tiny_imagenet_c(tmp_path / "Tiny-ImageNet-C")
     for folder, write in WRITERS_OF_PICTURES.values():
         write(tmp_path / folder)
+    publish(monkeypatch, "cifar100", tmp_path / "cifar-100-python")
+    for name in ("svhn", "flowers102", "stanford-cars"):
+        publish(monkeypatch, name, tmp_path)
     report = check(tmp_path)
     assert report.ok
     assert [one.what for one in report.found] == [*CATALOGUE, "cifar10-c", "tiny-imagenet-c"]
@@ -96,7 +98,7 @@ def test_single_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(5)))
     assert only(tmp_path / "t10k-labels-idx1-ubyte").parts == (Part("t10k-labels-idx1-ubyte", 5, (), 0),)
     write_svhn(tmp_path)
-    publish_svhn(monkeypatch, tmp_path)
+    publish(monkeypatch, "svhn", tmp_path)
     assert only(tmp_path / "train_32x32.mat").parts == (Part("train_32x32", 11, (3, 32, 32), 10),)
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"half of it")
     assert "its sha256 is" in only(tmp_path / "cifar-10-binary.tar.gz").problem
@@ -143,7 +145,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 def test_what_is_broken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar_binary(tmp_path / "cifar-10-batches-bin", "cifar10")
     write_svhn(tmp_path)
-    publish_svhn(monkeypatch, tmp_path)
+    publish(monkeypatch, "svhn", tmp_path)
     path = tmp_path / "cifar-10-batches-bin" / "data_batch_4.bin"
     path.write_bytes(path.read_bytes()[:-1])
     report = check(tmp_path)

@@ -166,7 +166,7 @@ def run_shell(text: str, place: str, capsys: pytest.CaptureFixture[str]) -> None
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if words[:1] == ["torchrun"]:
-            assert words[1:5] == ["--nproc-per-node", "2", "-m", "steppe"]
+            assert words[1:5] == ["--no-python", "--nproc-per-node", "2", "steppe"]
             words = words[4:]  # one process: tests/distributed has several
         if words:
             assert words[0] == "steppe", f"{place}: {line}: mark the block, or run steppe"

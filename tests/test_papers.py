@@ -15,8 +15,7 @@ import pytest
 import yaml
 from data_files import (
     WRITERS_OF_PICTURES,
-    publish_svhn,
-    read_each_mat_once,
+    publish,
     write_cifar_binary,
     write_mnist,
     write_svhn,
@@ -59,11 +58,10 @@ SMALL = pytest.mark.filterwarnings("ignore:.*published set has")
 
 
 def write_data(root: Path, needed: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    read_each_mat_once(monkeypatch)
     for name in {name.partition("@")[0] for name in needed} & set(WRITERS):  # flowers102@16 has pictures of 16 x 16
         WRITERS[name](root)
-        if name == "svhn":
-            publish_svhn(monkeypatch, root / "svhn")
+        if name in ("svhn", "flowers102", "stanford-cars"):
+            publish(monkeypatch, name, root)
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:

@@ -108,73 +108,16 @@ def test_a_damaged_store_is_closed(tmp_path, monkeypatch):
             opened[-1].execute("SELECT 1")
 
 
-def old(path):
-    """A store as the first version made it."""
-    from steppe.studies import schema
-
-    db = sqlite3.connect(path)
-    db.executescript(OLD)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute(f"PRAGMA application_id = {schema.APPLICATION}")
-    db.execute("PRAGMA user_version = 1")
-    now = "2026-11-16T00:00:00.000+00:00"
-    db.execute("INSERT INTO cells VALUES (1, 'a', 'run a', '{\"lr\": 0.1}', '{}', ?)", (now,))
-    db.execute("INSERT INTO cells VALUES (2, 'b', 'run b', '{\"lr\": 0.2}', '{}', ?)", (now,))
-    db.execute('INSERT INTO origins VALUES (1, \'{"torch": "2.13"}\')')
-    row = (1, "m", "measure", 2, None, 4, "exact", "{}", None, "", 1, 1, now)
-    db.execute(f"INSERT INTO outcomes VALUES ({', '.join('?' * len(row))})", row)
-    db.execute("INSERT INTO failures VALUES (1, 2, '', 'why', ?)", (now,))
-    db.execute("INSERT INTO finished VALUES (1, ?)", (now,))
-    db.execute("INSERT INTO curves VALUES (1, 1, '{\"loss\": 1.5}')")
-    db.execute("INSERT INTO notes VALUES (1, 'study', '{}', ?)", (now,))
-    db.commit()
-    db.close()
-
-
-def test_a_store_without_digests_is_read_and_gets_them_when_it_is_written_to(tmp_path):
+def test_a_layout_whose_rows_had_no_digests_is_refused(whole, tmp_path):
+    """One byte of the file's head says which layout it has: with another, no row would be checked."""
     path = tmp_path / "study.sqlite"
-    old(path)
-    before = path.read_bytes()
-    found = read(path)
-    assert path.read_bytes() == before  # reading changes nothing
-    assert found[2] == {"a": "done", "b": "failed"}
-    Store.open(path).close()
-    assert read(path) == found
-    with Store.join(path) as store:
-        store.record("b", measures={"m": {"value": 1.0}})
-        with pytest.raises(sqlite3.IntegrityError, match="never changed"):
-            store._db.execute("UPDATE outcomes SET value = 3")
-    assert read(path)[2] == {"a": "done", "b": "done"}
-    db = sqlite3.connect(path)
-    db.execute("DROP TRIGGER outcomes_update")
-    db.execute("UPDATE outcomes SET value = 3 WHERE cell = 1")
-    db.commit()
+    shutil.copy(whole, path)
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 1")
     db.close()
-    with pytest.raises(ValueError, match=r"is damaged: .*outcomes .*cell 1"):
-        read(path)
-
-
-OLD = """
-CREATE TABLE cells (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL, config TEXT NOT NULL,
-    groups TEXT NOT NULL, at TEXT NOT NULL);
-CREATE TABLE origins (id INTEGER PRIMARY KEY, versions TEXT NOT NULL UNIQUE);
-CREATE TABLE outcomes (cell INTEGER NOT NULL REFERENCES cells (id), name TEXT NOT NULL,
-    role TEXT NOT NULL CHECK (role IN ('target', 'measure', 'meta')), value REAL, stderr REAL, n INTEGER NOT NULL,
-    kind TEXT NOT NULL, cost TEXT NOT NULL, seconds REAL, note TEXT NOT NULL, complete INTEGER NOT NULL,
-    origin INTEGER NOT NULL REFERENCES origins (id), at TEXT NOT NULL, PRIMARY KEY (cell, role, name)) WITHOUT ROWID;
-CREATE TABLE failures (id INTEGER PRIMARY KEY, cell INTEGER NOT NULL REFERENCES cells (id), name TEXT NOT NULL,
-    error TEXT NOT NULL, at TEXT NOT NULL);
-CREATE TABLE finished (cell INTEGER PRIMARY KEY REFERENCES cells (id), at TEXT NOT NULL);
-CREATE TABLE curves (cell INTEGER NOT NULL REFERENCES cells (id), epoch INTEGER NOT NULL, record TEXT NOT NULL,
-    PRIMARY KEY (cell, epoch)) WITHOUT ROWID;
-CREATE TABLE notes (id INTEGER PRIMARY KEY, name TEXT NOT NULL, value TEXT NOT NULL, at TEXT NOT NULL);
-CREATE TABLE claims (cell INTEGER PRIMARY KEY REFERENCES cells (id), worker TEXT NOT NULL, since REAL NOT NULL);
-""" + "".join(
-    f"CREATE TRIGGER {table}_{what.lower()} BEFORE {what} ON {table} "
-    f"BEGIN SELECT RAISE(ABORT, 'records of a study are never changed'); END;\n"
-    for table in ("cells", "origins", "outcomes", "failures", "finished", "curves", "notes")
-    for what in ("UPDATE", "DELETE")
-)
+    for way in (Store.open, Store.join, Store.reading):
+        with pytest.raises(ValueError, match="written by an older steppe"):
+            way(path)
 
 
 def test_a_study_is_held_also_when_its_lock_is_deleted(tmp_path):

@@ -43,15 +43,6 @@ def test_processes_give_the_records_of_one_process(folder: Path, by_serial: dict
     assert contents(study) == by_serial
 
 
-def test_a_study_of_the_removed_engine_opens_and_computes_nothing(folder: Path) -> None:
-    done = tiny(folder / "was stacked")
-    run(done, Serial())
-    study = replace(done, engine=EngineSettings("stacked"))  # type: ignore[arg-type]
-    assert run(study).done == 4  # nothing is missing
-    with pytest.raises(ValueError, match=r"engine 'stacked' was removed: use 'local' or 'serial'"):
-        run(replace(study, out=str(folder / "anew")))
-
-
 def test_a_killed_worker_costs_its_cell_and_the_cell_is_tried_again(folder: Path) -> None:
     marks = folder / "marks"
     marks.mkdir()

@@ -211,7 +211,6 @@ def test_a_rule_holds_as_python_says(value: float, bound: float, comparison: str
 def test_an_engine_by_name_or_in_detail() -> None:
     assert study(engine="ray").engine == EngineSettings("ray")
     assert study(engine={"name": "serial", "retries": 0}).engine == EngineSettings("serial", retries=0)
-    assert study(engine="stacked").engine.name == "stacked"  # of a study that was computed so
 
 
 POOL = "checkpoint,test_error,augment,lr\na,0.1,flip,0.1\nb.safetensors,0.2,none,0.2\n"

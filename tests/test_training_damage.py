@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from training_runs import assert_same_end, config
 
 from steppe._util.checkpoints import read_checkpoint
+from steppe._util.digests import DIGEST, DIGESTS
 from steppe.training import Run, open_run, train
 from steppe.training.checkpoint import PREVIOUS, WEIGHTS, load
 from steppe.training.schedule import Position
@@ -31,15 +32,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(config(folder, epochs=4, ema=0.9, swa=0.3, measures=["loss"], loggers=["csv"]))
 
 
-ABOUT = ("config", "data", "rows", "task", "parameters", "steps", "steps_per_epoch", "starts")
-
-
 def read(path: Path) -> dict[str, Any]:
     """Everything that a folder says, in values that compare bitwise."""
     run = open_run(path)
     previous = load(path, PREVIOUS)
-    about = {k: v for k, v in run.about.items() if k in ABOUT}  # a digest under another name is none, and does no harm
-    said = {"about": about, "config": asdict(run.config), "records": run.records, "finished": run.finished}
+    said = {"about": run.about, "config": asdict(run.config), "records": run.records, "finished": run.finished}
     said |= {"position": run.position, "previous": previous and (previous.about, str(previous.state))}
     kinds = {kind: run.weights(kind) for kind in ("last", "ema", "swa")} | {
         "before": previous.weights if previous else {}
@@ -181,33 +178,67 @@ def test_a_checkpoint_keeps_the_one_before_it_and_no_more(whole: Run) -> None:
     assert (last.about.position, previous.about.position) == (Position(4), Position(3))
 
 
-# Folders from before there were digests
+# A check that is switched off
 
 
-def without_digests(path: Path) -> None:
-    """Makes a folder as the first version wrote it."""
-    (path / PREVIOUS).unlink()
-    for file in [path / WEIGHTS, *path.glob("state-*")]:
-        with safe_open(file, "pt") as opened:
-            metadata = opened.metadata()
-        said = json.loads(metadata["steppe"])
-        said |= {"format": 1, "records": said["records"]["length"]}
-        kept = {k: v for k, v in metadata.items() if k == "tree"} | {"steppe": json.dumps(said)}
-        save_file(load_file(file), file, kept)
-    text = (path / "run.yaml").read_text()
-    (path / "run.yaml").write_text("".join(x for x in text.splitlines(True) if not x.startswith("digest:")))
+def bits(path: Path, part: bytes) -> Iterator[str]:
+    """Flips each bit of a part of a file, one after the other, and says which."""
+    content = path.read_bytes()
+    start = content.index(part)
+    for at in range(start, start + len(part)):
+        for bit in range(8):
+            path.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
+            yield f"bit {bit} of byte {at}"
+    path.write_bytes(content)
 
 
-def test_a_folder_without_digests_opens_and_goes_on(whole: Run, tmp_path: Path) -> None:
-    settings = replace(whole.config, out=str(tmp_path))
-    train(settings, until=2)
-    expected = read(tmp_path)
-    without_digests(tmp_path)
-    found = read(tmp_path)
-    assert found.pop("previous") is None
-    assert found == {k: v for k, v in expected.items() if k in found}
-    assert "last 2.weight" in found
-    assert_same_end(train(settings), whole)
-    flip(tmp_path / "metrics.jsonl")  # also the lines that had no digest have one now
-    with pytest.raises(ValueError, match=r"metrics.jsonl is damaged"):
+def test_each_bit_of_a_digest_and_its_name_is_checked(whole: Run, tmp_path: Path) -> None:
+    shutil.copytree(whole.path, tmp_path, dirs_exist_ok=True)
+    text = (tmp_path / "run.yaml").read_bytes()
+    for where in bits(tmp_path / "run.yaml", text[text.index(b"digest: ", text.index(b"starts:")) :].rstrip()):
+        with pytest.raises(ValueError, match=r"run\.yaml"):
+            pytest.fail(f"{where}: {open_run(tmp_path)}")
+    for name in (b'"digests"', b'"digest"', b'"steppe"', b'format\\":2'):
+        for where in bits(tmp_path / WEIGHTS, name.replace(b":", b": ")):
+            with pytest.raises(ValueError, match=WEIGHTS):
+                pytest.fail(f"{where}: {open_run(tmp_path).weights().keys()}")
+    assert read(tmp_path) == read(whole.path)
+
+
+@pytest.mark.parametrize("key", [DIGEST, DIGESTS])
+def test_weights_by_themselves_need_both_digests(key: str, whole: Run, tmp_path: Path) -> None:
+    """As `steppe measure` and a study's pool take them; files of other programs have none."""
+    path = tmp_path / WEIGHTS
+    with safe_open(whole.path / WEIGHTS, "pt") as file:
+        metadata = dict(file.metadata())
+    tensors = load_file(whole.path / WEIGHTS)
+    metadata[f"{key}x"] = metadata.pop(key)
+    save_file(tensors, path, metadata)
+    with pytest.raises(ValueError, match=f"{WEIGHTS} .*damaged"):
+        read_checkpoint(path)
+    save_file(tensors, path, {"format": "pt"})
+    assert read_checkpoint(path).keys() == tensors.keys()
+
+
+def test_a_format_without_digests_is_refused(whole: Run, tmp_path: Path) -> None:
+    shutil.copytree(whole.path, tmp_path, dirs_exist_ok=True)
+    with safe_open(whole.path / WEIGHTS, "pt") as file:
+        header = json.loads(file.metadata()["steppe"])
+    save_file(load_file(whole.path / WEIGHTS), tmp_path / WEIGHTS, {"steppe": json.dumps(header | {"format": 1})})
+    with pytest.raises(ValueError, match=f"{WEIGHTS} .*its format is 1; this version of steppe reads 2"):
         open_run(tmp_path)
+
+
+def test_a_file_that_was_changed_on_purpose_says_so(whole: Run, tmp_path: Path) -> None:
+    shutil.copytree(whole.path, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "run.yaml"
+    moved = file.read_text().replace("data_root: data", "data_root: elsewhere")
+    file.write_text(moved)
+    with pytest.raises(ValueError, match="If you changed it on purpose, write `digest: edited` in it"):
+        open_run(tmp_path)
+    lines = [line for line in moved.splitlines() if not line.startswith("digest:")]
+    file.write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="its digest is missing or does not match"):
+        open_run(tmp_path)
+    file.write_text("\n".join([*lines, "digest: edited"]))
+    assert open_run(tmp_path).config.data_root == "elsewhere"

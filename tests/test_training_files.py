@@ -23,6 +23,7 @@ from training_stops import crashed, stopped
 
 import steppe
 from steppe._util import files
+from steppe._util.digests import with_digests
 from steppe.training import Config, checkpoint, open_run, train
 from steppe.training.checkpoint import (
     PREVIOUS,
@@ -200,8 +201,10 @@ def test_a_state_of_another_commit_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_points_out_of_its_folder_is_refused(tmp_path: Path) -> None:
-    said = {"format": 1, "position": {"epoch": 0, "step": 0}, "state": "../x", "records": 0, "finished": False}
-    save_file({"w": torch.ones(1)}, tmp_path / WEIGHTS, {"steppe": json.dumps(said)})
+    records = {"length": 0, "digest": ""}
+    said = {"format": 2, "position": {"epoch": 0, "step": 0}, "state": "../x", "records": records, "finished": False}
+    tensors = {"w": torch.ones(1)}
+    save_file(tensors, tmp_path / WEIGHTS, with_digests(tensors, {"steppe": json.dumps(said)}))
     with pytest.raises(ValueError, match="outside its folder"):
         read_header(tmp_path)
 
@@ -331,7 +334,7 @@ def test_a_run_yaml_that_is_none(text: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_setting_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("config: {learning_rate: 1}\ntask: {}")
+    (tmp_path / "run.yaml").write_text("config: {learning_rate: 1}\ntask: {}\ndigest: edited")
     with pytest.raises(ValueError, match=r"no setting 'learning_rate'"):
         open_run(tmp_path)
 

@@ -72,7 +72,7 @@ def change(folder: Path, **settings: Any) -> None:
     """Makes a run's folder say something else of itself."""
     said = yaml.safe_load((folder / "run.yaml").read_text())
     said["config"] |= settings
-    del said["digest"]  # as whoever hands in a folder can
+    said["digest"] = "edited"  # as whoever hands in a folder can
     (folder / "run.yaml").write_text(yaml.safe_dump(said))
 
 

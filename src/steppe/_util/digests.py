@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -19,8 +18,9 @@ if TYPE_CHECKING:
 
 DIGESTS, DIGEST = "digests", "digest"
 """Entries in the metadata of a safetensors file: of each tensor by its name, and of all other entries."""
-TAIL = re.compile(rb"\n[0-9a-f]{32}")  # after the array in a .npy file, where other readers ignore it
-TAIL_LENGTH = 33  # in bytes
+TAIL_LENGTH = 33  # bytes after the array in a .npy file, where other readers ignore them: a line feed and the digest
+EDITED = "edited"
+"""The digest of a YAML file that somebody changed on purpose; a lost digest is damage."""
 
 
 def digest(parts: Iterable[str | bytes | memoryview]) -> str:
@@ -65,19 +65,24 @@ def save_array(file: Path, array: NDArray[Any]) -> None:
     files.replace(file, body + b"\n" + digest([body]).encode())
 
 
-def read_array(file: Path, digest_required: bool = False) -> NDArray[Any]:
-    """Read a .npy file; raise ValueError if its digest does not match, or is missing where it is required."""
+def read_array(file: Path, others: bool = False) -> NDArray[Any]:
+    """Read a .npy file that `save_array` wrote, or with `others` also one that ends with its array, as numpy writes it.
+
+    Raises ValueError if its digest does not match, or is missing.
+    """
     import numpy as np
 
-    content = file.read_bytes()
-    body, tail = content[:-TAIL_LENGTH], content[-TAIL_LENGTH:]
-    has_digest = TAIL.fullmatch(tail) is not None
-    if tail[1:].decode() != digest([body]) if has_digest else digest_required:
-        raise ValueError(f"{file} is damaged: its digest does not match its content. Restore it from a copy")
+    stream = io.BytesIO(content := file.read_bytes())
+    damaged = f"{file} is damaged: its digest does not match its content. Restore it from a copy"
+    intact = content[-TAIL_LENGTH:] == b"\n" + digest([content[:-TAIL_LENGTH]]).encode()
+    if not intact and not others:
+        raise ValueError(damaged)
     try:
-        array: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+        array: NDArray[Any] = np.load(stream, allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise ValueError(f"{file} is not a .npy file, or is damaged: {error}") from error
+    if not intact and stream.tell() < len(content):
+        raise ValueError(damaged)
     return array
 
 
@@ -95,7 +100,7 @@ def read_yaml(file: Path, what: str, check: Callable[[dict[str, Any]], object]) 
     Parameters
     ----------
     file
-        A file that `save_yaml` wrote. Files of older versions have no digest.
+        A file that `save_yaml` wrote.
     what
         What the file describes, for errors.
     check
@@ -110,15 +115,15 @@ def read_yaml(file: Path, what: str, check: Callable[[dict[str, Any]], object]) 
     try:
         content: dict[str, Any] = yaml_in(file)
         stored = content.pop(DIGEST, None)
-        changed = stored is not None and stored != _of_mapping(content)
-        if not changed:
+        changed = stored not in (_of_mapping(content), EDITED)
+        if not changed or stored is None:  # without a digest it may be another program's
             check(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} does not describe {what}: {error!r}. Restore it, or use another folder") from error
     if changed:
         raise ValueError(
-            f"{file} is damaged, or was changed: its digest does not match its content. Restore it from a copy. If "
-            f"you changed it on purpose, delete its line `{DIGEST}: ...`"
+            f"{file} is damaged, or was changed: its digest is missing or does not match its content. Restore it from "
+            f"a copy. If you changed it on purpose, write `{DIGEST}: {EDITED}` in it"
         )
     return content
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
+from .._util.environment import SAFE_PATH, environment
 from .._util.extras import explained
 from .._util.names import unknown
 from .._util.terminal import complain, say
@@ -39,7 +40,7 @@ def load_command(name: str) -> Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (by default `sys.argv`) and return the exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    with warnings.catch_warnings(), debugging("--debug" in argv):
+    with environment(SAFE_PATH), warnings.catch_warnings(), debugging("--debug" in argv):
         return _main(argv)
 
 

@@ -6,7 +6,8 @@ This module does not import torch, so that commands list data sets quickly.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from os.path import isdir, isfile
 from pathlib import Path
 
@@ -34,10 +35,7 @@ class File:
 
     def differs(self, path: Path) -> str:
         """Return how a file on disk differs from the published one; empty where it does not."""
-        kind, _, published = self.digest.partition(":")
-        with path.open("rb") as file:
-            actual = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
-        return "" if actual == published else f"its {kind} is {actual}, and {published} is published"
+        return _differs(path, self.digest)
 
 
 @dataclass(frozen=True)
@@ -63,10 +61,17 @@ class Published:
     shape: tuple[int, int, int]
     classes: int
     cite: str
+    members: Mapping[str, str] = field(default_factory=dict)  # digests of files that are in no archive of `files`
 
     @property
     def size(self) -> int:
         return sum(file.size for file in self.files)
+
+    def differs(self, path: Path) -> str:
+        """Return how a file on disk differs from the published one of its name; empty where it does not."""
+        digests = {Path(file.place).name: file.digest for file in self.files} | dict(self.members)
+        known = path.name in digests
+        return _differs(path, digests[path.name]) if known else f"those are {', '.join(digests)}"
 
     def search(self, root: Path) -> list[tuple[Path, Layout, list[str]]]:
         """Return every place where this data set may be under a root, its layout there, and the missing files."""
@@ -86,6 +91,13 @@ class Published:
         get = f"`steppe data get {self.name}` downloads it ({self.size / 1e6:,.0f} MB)."
         source = get if self.files else NO_ADDRESS
         raise FileNotFoundError(f"{self.title} is not under {root}.{nearest} Looked in {tried}. {source}")
+
+
+def _differs(path: Path, digest: str) -> str:
+    kind, _, published = digest.partition(":")
+    with path.open("rb") as file:
+        actual = hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+    return "" if actual == published else f"its {kind} is {actual}, and {published} is published"
 
 
 def _is_there(path: str) -> bool:
@@ -155,6 +167,15 @@ CATALOGUE: dict[str, Published] = {
             (_file("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", 170052171,
                    "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd", "cifar-10-batches-bin"),),
             (50_000, 10_000), (3, 32, 32), 10, _KRIZHEVSKY,
+            {  # the Python layout; MD5: torchvision
+                "data_batch_1": "md5:c99cafc152244af753f735de768cd75f",
+                "data_batch_2": "md5:d4bba439e000b95fd0a9bffe97cbabec",
+                "data_batch_3": "md5:54ebc095f3ab1f0389bbae665268c751",
+                "data_batch_4": "md5:634d18415352ddfa80567beed471001a",
+                "data_batch_5": "md5:482c414d41f54cd18b22e5b47cb7c3cb",
+                "test_batch": "md5:40351d587109b95175f43aff81a1287e",
+                "batches.meta": "md5:5ff9c542aee3614f3951f8cda6e48888",
+            },
         ),
         Published(
             "cifar100", "CIFAR-100",
@@ -165,6 +186,11 @@ CATALOGUE: dict[str, Published] = {
             (_file("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", 168513733,
                    "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec", "cifar-100-binary"),),
             (50_000, 10_000), (3, 32, 32), 100, _KRIZHEVSKY,
+            {
+                "train": "md5:16019d7e3df5f24257cddd939b257f8d",
+                "test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc",
+                "meta": "md5:7973b15100ade9c7d40fb424638fde48",
+            },
         ),
         Published(
             "svhn", "SVHN", (Layout((".", "svhn", "SVHN"), ("train_32x32.mat", "test_32x32.mat")),),
@@ -206,6 +232,12 @@ CATALOGUE: dict[str, Published] = {
                      "cars_train/", "cars_test/")),),
             (), (8_144, 8_041), (3, 224, 224), 196,
             "Krause, Stark, Deng & Fei-Fei 2013, 3D object representations for fine-grained categorization",
+            {  # the last as in TensorFlow Datasets; the others in two repositories that keep the devkit
+                "cars_meta.mat": "sha256:fe43dfda289448f97c25b09e09fafc0414e22fc4143831537780884a0a5f4a1a",
+                "cars_train_annos.mat": "sha256:1c1973dd828a2964060b0bbc0e423466393fe3001a3f8e303f41fbf22067dfb1",
+                "cars_test_annos_withlabels.mat":
+                    "sha256:790f75be8ea34eeded134cc559332baf23e30e91367e9ddca97d26ed9b895f05",
+            },
         ),
         Published(
             "fgvc-aircraft", "FGVC-Aircraft",

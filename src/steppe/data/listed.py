@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 
-from . import arrays
+from .arrays import read_mat
 from .catalogue import CATALOGUE
 from .dataset import DataError, Dataset, Splits
 from .folders import beside, inside, lines, pixels
@@ -48,32 +48,26 @@ def read(root: Path | str, name: str, size: int = SIZE) -> Splits:
 
 def _flowers(folder: Path) -> Lists:
     """Nilsback & Zisserman's lists; trained on their training and validation pictures, as in Agnostic-SAM's paper."""
-    labels_file, parts_file = folder / "imagelabels.mat", folder / "setid.mat"
-    labels = [_whole(labels_file, label) for label in arrays.read_mat(labels_file, "labels")["labels"]]
-    parts = arrays.read_mat(parts_file, "trnid", "valid", "tstid")
+    labels = read_mat(folder / "imagelabels.mat", "flowers102", "labels")["labels"]
+    parts = read_mat(folder / "setid.mat", "flowers102", "trnid", "valid", "tstid")
 
     def pictures(*names: str) -> Pictures:
-        rows = [_whole(parts_file, entry) for name in names for entry in parts[name]]
-        if wrong := [row for row in rows if not 1 <= row <= len(labels)]:
-            raise DataError(f"{parts_file}: picture {wrong[0]}, and there are labels of {len(labels)}")
-        return [(folder / "jpg" / f"image_{row:05d}.jpg", labels[row - 1] - 1) for row in rows]
+        rows = [row for name in names for row in np.atleast_1d(parts[name]).tolist()]
+        return [(folder / "jpg" / f"image_{row:05d}.jpg", int(labels[row - 1]) - 1) for row in rows]
 
     classes = tuple(map(str, range(1, CATALOGUE["flowers102"].classes + 1)))  # the files do not name them
     return classes, pictures("trnid", "valid"), pictures("tstid")
 
 
 def _cars(folder: Path) -> Lists:
-    meta = folder / "devkit" / "cars_meta.mat"
-    classes = tuple(_text(meta, name) for name in arrays.read_mat(meta, "class_names")["class_names"])
+    devkit = folder / "devkit"
 
     def pictures(path: Path, images: Path) -> Pictures:
-        annotations = arrays.read_mat(path, "annotations")["annotations"]
-        if not all(isinstance(entry, dict) and {"fname", "class"} <= set(entry) for entry in annotations):
-            raise DataError(f"{path}: annotations without fname and class")
-        named = ((_text(path, entry["fname"]), _whole(path, entry["class"])) for entry in annotations)
-        return [(inside(path, images, name), label - 1) for name, label in named]
+        annotations = read_mat(path, "stanford-cars", "annotations")["annotations"]
+        return [(images / name, int(label) - 1) for name, label in annotations[["fname", "class"]].tolist()]
 
-    train = pictures(folder / "devkit" / "cars_train_annos.mat", folder / "cars_train")
+    classes = tuple(read_mat(devkit / "cars_meta.mat", "stanford-cars", "class_names")["class_names"].tolist())
+    train = pictures(devkit / "cars_train_annos.mat", folder / "cars_train")
     return classes, train, pictures(folder / "cars_test_annos_withlabels.mat", folder / "cars_test")
 
 
@@ -120,24 +114,3 @@ LISTS: dict[str, Callable[[Path], Lists]] = {
     "fgvc-aircraft": _aircraft,
     "oxford-pets": _pets,
 }
-
-
-def _scalar(value: Any) -> Any:
-    """Return a value, which a struct of Matlab holds in a list."""
-    while isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    return value
-
-
-def _text(path: Path, value: Any) -> str:
-    value = _scalar(value)
-    if not isinstance(value, str):
-        raise DataError(f"{path}: {value!r:.60} where a text is expected")
-    return value
-
-
-def _whole(path: Path, value: Any) -> int:
-    value = _scalar(value)
-    if not isinstance(value, int | float) or not float(value).is_integer():
-        raise DataError(f"{path}: {value!r:.60} where a whole number is expected")
-    return int(value)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .._util.checkpoints import load_plain
 from .._util.names import unknown
-from .arrays import read_idx, read_npz, read_pickle
+from .arrays import read_idx, read_mat, read_npz, read_pickle
 from .catalogue import CATALOGUE, CIFAR10_BATCHES
 from .dataset import DataError, Dataset, Splits, check_pairs, class_numbers
 
@@ -77,19 +77,10 @@ def _idx_file(folder: Path, name: str) -> Path:
 
 
 def svhn_part(path: Path) -> Dataset:
-    """Read the images and labels of one file: X is (32, 32, 3, rows), y has 1 to 10, and 10 stands for the digit 0.
-
-    Only the published files are read: scipy's reader kills the process on some damaged ones.
-    """
-    published = {file.name: file for file in CATALOGUE["svhn"].files}
-    wrong = published[path.name].differs(path) if path.name in published else f"those are {', '.join(published)}"
-    if wrong:
-        raise DataError(f"{path}: not a file of SVHN as published: {wrong}. `steppe data get svhn` downloads them")
-    from scipy.io import loadmat
-
-    content = loadmat(path, variable_names=("X", "y"))
+    """Read the images and labels of one file: X is (32, 32, 3, rows), y has 1 to 10, and 10 stands for the digit 0."""
+    content = read_mat(path, "svhn", "X", "y")
     images = np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1))
-    labels = class_numbers(path, content["y"].reshape(-1) % 10, 10)
+    labels = class_numbers(path, content["y"] % 10, 10)
     return Dataset("svhn", torch.from_numpy(images), labels, tuple("0123456789"))
 
 
@@ -130,26 +121,21 @@ def _cifar_binary(path: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.
 
 
 def _cifar_pickle(path: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    table = read_pickle(path)
-    pixels, labels = (_entry(path, table, key) for key in ("data", LABEL_KEY[name]))
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (CIFAR_PIXELS,):
-        raise DataError(f"{path}: 'data' should be an array of bytes with {CIFAR_PIXELS} columns")
-    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 256 for label in labels):
-        raise DataError(f"{path}: {LABEL_KEY[name]!r} should be a list of class numbers")
-    return pixels, np.array(labels, np.int64)
+    table = read_pickle(path, name)
+    return table["data"], np.array(table[LABEL_KEY[name]])
 
 
 def _cifar_classes(folder: Path, name: str) -> tuple[str, ...]:
     count = CATALOGUE[name].classes
     lines, pickled, key = CLASS_NAMES[name]
-    names: object = [str(number) for number in range(count)]  # where the list of names is missing
+    names = [str(number) for number in range(count)]  # where the list of names is missing
     if (path := folder / lines).is_file():
         names = path.read_text(encoding="latin-1").split()
     elif (path := folder / pickled).is_file():
-        names = _entry(path, read_pickle(path), key)
-    if not isinstance(names, list) or len(names) != count or not all(isinstance(n, (str, bytes)) for n in names):
+        names = read_pickle(path, name)[key]
+    if len(names) != count:
         raise DataError(f"{path}: it should hold the names of {count} classes")
-    return tuple(n.decode("latin-1") if isinstance(n, bytes) else n for n in names)
+    return tuple(names)
 
 
 def _entry(path: Path, table: dict[str, Any], key: str) -> Any:

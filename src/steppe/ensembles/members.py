@@ -168,8 +168,6 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _check_settings(about: dict[str, Any]) -> None:
-    if about["ensemble"].get("how") == "stacked":  # removed; `how` may change between starts
-        about["ensemble"]["how"] = "sequence"
     for part, settings in (("ensemble", asdict(Ensemble())), ("config", asdict(Config()))):
         unexpected = [k for k in about[part] if k not in settings]
         if unexpected:
@@ -201,7 +199,7 @@ def write_scores(config: Config, epoch: int) -> None:
 
 
 def exchange_seconds(trained: Trained) -> float | None:
-    """Return the seconds that the scores of all members took; None without exchanges, and for older folders."""
+    """Return the seconds that the scores of all members took; None without exchanges, and before them."""
     files = [
         _scores_file(run.path, epoch).with_suffix(".yaml") for run in trained.runs for epoch in exchanges(run.config)
     ]

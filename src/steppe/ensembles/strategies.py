@@ -56,8 +56,6 @@ class Ensemble:
     """how many, with --how processes; defaults to one per member, at most one per core"""
 
     def __post_init__(self) -> None:
-        if str(self.how) == "stacked":
-            raise ValueError("how is 'stacked', which was removed: use 'sequence' (faster on a GPU) or 'processes'")
         refuse_wrong_types(self)
         for name in ("members", "exchange_at", "exchange_every", "processes"):
             value = getattr(self, name)

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from .._util.environment import SAFE_PATH, environment
 from ..training.config import Config
 from ..training.entry import train
 from ..training.evaluate import corrupted_test
@@ -93,7 +94,7 @@ def _in_processes(configs: Sequence[Config], until: int | None, ensemble: Ensemb
     waiting, busy = deque(map(_Task, configs)), dict[Connection, tuple[Any, _Task]]()
     errors: list[str] = []
     terminated = False
-    with stop_signals() as stop_request:
+    with environment(SAFE_PATH), stop_signals() as stop_request:
         try:
             while busy or (waiting and not stop_request.why):
                 while waiting and len(busy) < count and not stop_request.why:

@@ -24,7 +24,6 @@ from .._util.formats import json_safe
 
 APPLICATION = 0x53544550  # "STEP" in SQLite's header: the file's owner
 LAYOUT = 2  # of the tables below; increases when an older steppe can no longer read them
-WITHOUT_DIGESTS = 1  # an older layout that is still read, and upgraded by the next writer
 PATIENCE = 60.0  # seconds to wait for other writers, each of which takes milliseconds
 _MAGIC = b"SQLite format 3\x00"
 
@@ -106,15 +105,13 @@ def connect(path: Path, *, reading: bool, whole: bool = True) -> sqlite3.Connect
         owner, layout = (int(db.execute(f"PRAGMA {mark}").fetchone()[0]) for mark in ("application_id", "user_version"))
         if owner != APPLICATION:
             raise ValueError(f"{path} is an SQLite file of another program, no store of a study: give another path")
-        if layout not in (WITHOUT_DIGESTS, LAYOUT):
+        if layout != LAYOUT:
             newer = "a newer" if layout > LAYOUT else "an older"
             raise ValueError(f"{path} was written by {newer} steppe (layout {layout}, not {LAYOUT}): use that one")
         db.execute("PRAGMA foreign_keys = ON")
         # in write-ahead mode a killed process loses nothing that was committed; a power cut may lose the last
         # moments, which are then computed again
         db.execute("PRAGMA query_only = ON" if reading else "PRAGMA synchronous = NORMAL")
-        if not reading and layout == WITHOUT_DIGESTS:
-            _upgrade(db, path)
         if whole:
             check(db, path)
         stack.pop_all()  # nothing failed: it stays open
@@ -138,26 +135,6 @@ def _open_for_reading(path: Path) -> sqlite3.Connection:
         db.close()
         raise
     return db
-
-
-def _layout(db: sqlite3.Connection) -> int:
-    return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _upgrade(db: sqlite3.Connection, path: Path) -> None:
-    """Add digests to a store without them; of several processes that try, one succeeds."""
-    check(db, path)
-    with transaction(db):
-        if _layout(db) == WITHOUT_DIGESTS:
-            db.create_function("row_digest", -1, row_digest, deterministic=True)
-            for table, columns in COLUMNS.items():
-                guard, sql = f"{table}_update", "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = ?"
-                trigger = db.execute(sql, (guard,)).fetchone()[0]
-                db.execute(f"DROP TRIGGER {guard}")
-                db.execute(f"ALTER TABLE {table} ADD COLUMN {DIGEST}")
-                db.execute(f"UPDATE {table} SET digest = row_digest('{table}', {', '.join(columns)})")
-                db.execute(trigger)
-            db.execute(f"PRAGMA user_version = {LAYOUT}")
 
 
 @contextmanager
@@ -194,7 +171,7 @@ def check(db: sqlite3.Connection, path: Path) -> None:
     with explained(path):
         problems = [row[0] for row in db.execute("PRAGMA integrity_check(3)") if row[0] != "ok"]
         problems += [f"a row of {row[0]} belongs to none of {row[2]}" for row in db.execute("PRAGMA foreign_key_check")]
-        if not problems and _layout(db) != WITHOUT_DIGESTS:
+        if not problems:
             problems = [*islice(_changed_rows(db), 1)]
     if problems:
         raise damaged(path, "; ".join(problems))

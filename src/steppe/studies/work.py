@@ -178,7 +178,6 @@ def _targets(trained: Trained) -> tuple[Numbers, Numbers, str | None]:
     Also returns where corrupted rows come from, if there are any.
     """
     from ..core.process_group import Workers
-    from ..data.corrupted_rows import REMADE
     from ..training.evaluate import evaluated, under_corruptions
 
     model, splits, problem, config = trained.model, trained.splits, trained.problem, trained.config
@@ -192,7 +191,7 @@ def _targets(trained: Trained) -> tuple[Numbers, Numbers, str | None]:
     if config.corruptions:
         last = trained.records[-1] if trained.records else {}
         damaged = last if "corrupted" in last else under_corruptions(model, splits.test, problem, config, Workers())
-        source = str(damaged.get("corrupted_source", REMADE))  # runs without the entry are older than it
+        source = str(damaged["corrupted_source"])
         values["corrupted_error"] = 1 - damaged["corrupted_accuracy"]
         for severity, shares in zip(config.severities, zip(*damaged["corrupted"].values(), strict=True), strict=True):
             values[f"corrupted_error@{severity}"] = 1 - fmean(shares)

@@ -88,7 +88,7 @@ def _endless(feed: Feed, step: int) -> Iterator[Rows]:
 def _sharp_rows(config: Config, rows: int) -> Tensor:
     """Return the mask of sharp rows: those listed in a file, or a random half."""
     if config.sharp_rows is not None:
-        return _mask_in(Path(config.sharp_rows), rows)
+        return _mask_in(Path(config.sharp_rows), rows, others=True)
     return _mask(permutation(rows, config.seed, SHARP)[: round(HALF * rows)], rows)
 
 
@@ -111,9 +111,9 @@ def _exchanged_rows(folder: Path, epoch: int | None, rows: int) -> Tensor | None
     return _mask_in(file, rows)
 
 
-def _mask_in(file: Path, rows: int) -> Tensor:
+def _mask_in(file: Path, rows: int, others: bool = False) -> Tensor:
     """Return the mask of the rows whose numbers are in a file."""
-    listed = torch.from_numpy(read_array(file))
+    listed = torch.from_numpy(read_array(file, others))
     is_list = listed.dtype == torch.int64 and listed.ndim == 1 and len(listed)
     if not is_list or not 0 <= int(listed.min()) <= int(listed.max()) < rows:
         raise ValueError(

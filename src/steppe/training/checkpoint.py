@@ -34,7 +34,6 @@ WEIGHTS = "checkpoint.safetensors"
 PREVIOUS = "previous.safetensors"  # the checkpoint before it
 RECORDS = "metrics.jsonl"
 FORMAT = 2
-WITHOUT_DIGESTS = 1  # a format that is still read
 KEY = "steppe"  # of our entry in the metadata of a safetensors file
 RESTORE = "Rerun `steppe train` to resume from the checkpoint before it, if that is intact; or restore it from a copy."
 
@@ -46,7 +45,7 @@ class RecordsPrefix:
     """The part of metrics.jsonl that belongs to a checkpoint."""
 
     length: int = 0  # in bytes
-    digest: str | None = ""  # None: written in the format without digests
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -162,17 +161,12 @@ def read_state(folder: Path, header: Header, name: str = WEIGHTS) -> Any:
 def append_record(folder: Path, record: Mapping[str, Any], before: RecordsPrefix) -> RecordsPrefix:
     """Append the record of an epoch; return the length and digest of all records."""
     line = (json.dumps(json_safe(record), allow_nan=False) + "\n").encode()
-    return RecordsPrefix(files.append(folder / RECORDS, line), _chained(before.digest or "", line))
+    return RecordsPrefix(files.append(folder / RECORDS, line), _chained(before.digest, line))
 
 
 def read_records(folder: Path, prefix: RecordsPrefix) -> list[Record]:
     """Read the records of a checkpoint; later lines belong to none yet. Raise ValueError if they have changed."""
     return [from_json(line, f"{folder / RECORDS} is damaged") for line in _lines(folder, prefix)]
-
-
-def with_digest(folder: Path, prefix: RecordsPrefix) -> RecordsPrefix:
-    """Return `prefix` with a digest, also where the checkpoint was written in the format without digests."""
-    return RecordsPrefix(prefix.length, reduce(_chained, _lines(folder, prefix), ""))
 
 
 def _lines(folder: Path, prefix: RecordsPrefix) -> list[bytes]:
@@ -187,7 +181,7 @@ def _lines(folder: Path, prefix: RecordsPrefix) -> list[bytes]:
             "changed or lost. Restore it, or start the run in another folder."
         )
     lines = content.splitlines(keepends=True)
-    if prefix.digest is not None and reduce(_chained, lines, "") != prefix.digest:
+    if reduce(_chained, lines, "") != prefix.digest:
         raise ValueError(
             f"{path} is damaged: its first {len(lines)} lines do not match the digest in the checkpoint beside it. "
             "Restore it from a copy, or start the run in another folder."
@@ -261,29 +255,28 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         tensors = load_tensors(content)
         metadata = from_json(content[8 : 8 + int.from_bytes(content[:8], "little")], path)["__metadata__"]
-        if _format(metadata, path) != WITHOUT_DIGESTS:
-            refuse_changed_tensors(tensors, metadata)
+        _refuse_other_format(metadata, path)
+        refuse_changed_tensors(tensors, metadata)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
     return tensors, metadata
 
 
-def _format(metadata: Mapping[str, str], path: Path) -> int:
-    number: int = from_json(metadata[KEY], path)["format"]
-    if number not in (WITHOUT_DIGESTS, FORMAT):
-        raise ValueError(f"its format is {number!r}; this version of steppe reads {WITHOUT_DIGESTS} and {FORMAT}")
-    return number
+def _refuse_other_format(metadata: Mapping[str, str], path: Path) -> None:
+    number = from_json(metadata[KEY], path)["format"]
+    if number != FORMAT:
+        raise ValueError(f"its format is {number!r}; this version of steppe reads {FORMAT}")
 
 
 def _header(metadata: Mapping[str, str], path: Path) -> Header:
-    if _format(metadata, path) != WITHOUT_DIGESTS:
-        refuse_changed_metadata(metadata)
+    _refuse_other_format(metadata, path)
+    refuse_changed_metadata(metadata)
     header = from_json(metadata[KEY], path)
-    state, records = str(header["state"]), header["records"]
+    state = str(header["state"])
     if Path(state).name != state:
         raise ValueError(f"it names a file outside its folder: {state}")
-    prefix = RecordsPrefix(**records) if isinstance(records, dict) else RecordsPrefix(int(records), None)
-    return Header(Position(**header["position"]), state, prefix, bool(header["finished"]))
+    records = RecordsPrefix(**header["records"])
+    return Header(Position(**header["position"]), state, records, bool(header["finished"]))
 
 
 def _damaged(path: Path, why: Exception) -> ValueError:

@@ -18,7 +18,7 @@ from ..data.dataset import Splits
 from ..optim.base import STEP
 from ..optim.step import Pass
 from .batches import Batch, BatchSource
-from .checkpoint import Checkpoint, Record, RecordsPrefix, append_record, commit, with_digest
+from .checkpoint import Checkpoint, Record, RecordsPrefix, append_record, commit
 from .config import NOISE, OWN_STEP_SIZE, Config
 from .distributed import agreed, align_, together, wrapped
 from .evaluate import autocast, record_of
@@ -85,7 +85,7 @@ class Training:
     def load(self, done: Checkpoint) -> None:
         """Restore the state of a checkpoint."""
         self.state.load(done.weights, done.state)
-        self.position, self._records = done.about.position, with_digest(self.path, done.about.records)
+        self.position, self._records = done.about.position, done.about.records
 
     def run(
         self, stop_request: StopRequest, display: Lines | Bars, loggers: Sequence[Logger] = (), until: int | None = None

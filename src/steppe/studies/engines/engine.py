@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..cell import Outcome, Task
 
 EngineName = Literal["local", "serial", "ray"]
-REMOVED = ("stacked",)  # studies that name it still open; it computes nothing any more
 PAUSE = 0.2  # seconds between two checks for a request to stop
 
 Begun = Callable[["Task"], Any]  # is called with each task that starts
@@ -50,7 +49,7 @@ class EngineSettings:
     address: str | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in (*get_args(EngineName), *REMOVED):
+        if self.name not in get_args(EngineName):
             raise ValueError(unknown("engine", str(self.name), get_args(EngineName)))
         for name, least in (("workers", 1), ("per_gpu", 1), ("retries", 0)):
             value = getattr(self, name)
@@ -145,8 +144,3 @@ def engine_of(settings: EngineSettings, device: str | None = None) -> Engine:
             from .ray import Ray
 
             return Ray(settings.address, settings.retries, settings.workers, settings.per_gpu or 1, device)
-        case removed:
-            raise ValueError(
-                f"the engine {removed!r} was removed: use 'local' or 'serial' (`engine:` in the file, or --engine). "
-                "They train every run by itself, which gives the same numbers up to rounding"
-            )

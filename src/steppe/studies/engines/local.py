@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+from ..._util.environment import SAFE_PATH, environment
 from ...data.registry import loaded_once
 from ...training.stopping import StopRequest, end_with_parent
 from ..cell import Outcome, Task
@@ -75,7 +76,7 @@ class Local:
         count = min(self.workers, len(tasks))
         # alone on its GPU, a run is 11 % slower with MPS
         service: AbstractContextManager[dict[str, str]] = mps() if 0 < self.gpus < count else nullcontext({})
-        with service as variables:
+        with environment(SAFE_PATH), service as variables:
             gpus = [{"CUDA_VISIBLE_DEVICES": _visible(i % self.gpus)} if self.gpus else {} for i in range(count)]
             workers = [_Worker(self.start, {**variables, **gpu}) for gpu in gpus]
             try:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
+from ..._util.environment import SAFE_PATH, environment
 from ..._util.extras import explained
 from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
@@ -102,7 +103,7 @@ def joined(address: str | None = None, cores: int | None = None) -> Iterator[Any
     """
     cluster = address or os.environ.get("RAY_ADDRESS") or "local"
     ours: dict[str, Any] = {"include_dashboard": False, "num_cpus": cores} if cluster == "local" else {}
-    with _environment(QUIET | LOOPBACK if ours else QUIET):
+    with environment({**SAFE_PATH, **QUIET, **(LOOPBACK if ours else {})}):
         with explained():
             ray: Any = import_module("ray")
         if ray.is_initialized():
@@ -110,7 +111,9 @@ def joined(address: str | None = None, cores: int | None = None) -> Iterator[Any
             return
         try:
             with _signals_kept():
-                ray.init(address=cluster, log_to_driver=False, logging_level="ERROR", **ours)
+                # workers of jobs that are not a client's put the driver's working folder first on their import paths
+                job = {} if cluster.startswith("ray://") else {"job_config": ray.job_config.JobConfig(_client_job=True)}
+                ray.init(address=cluster, log_to_driver=False, logging_level="ERROR", **ours, **job)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ConnectionError(
                 f"no Ray cluster was found at {cluster}: {_first_sentence(error)}. `ray start --head` starts one and "
@@ -122,19 +125,6 @@ def joined(address: str | None = None, cores: int | None = None) -> Iterator[Any
             yield ray
         finally:
             ray.shutdown()
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
 
 
 @contextmanager
