@@ -413,8 +413,9 @@ def test_weights_and_statistics_in_other_memory_get_a_new_graph():
             if i == 5:
                 model.norm.running_mean = model.norm.running_mean.clone()
             if i == 10:
-                model.conv.requires_grad_(False)
+                frozen = model.conv.requires_grad_(False).weight.clone()
             take(x, y) if take else eager(model, opt, x, y)
+        assert torch.equal(model.conv.weight, frozen)
         ends.append([*model.state_dict().values()])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 

@@ -138,21 +138,6 @@ def test_a_closure_does_not_replace_a_plan_that_waits(entry: Entry) -> None:
     same(run.everything(), twin.everything())
 
 
-@obeying()
-def test_passes_that_are_never_applied_leave_no_trace(entry: Entry) -> None:
-    """The running statistics of such passes go back when the next ones begin, or with `zero_grad`."""
-    run, twin = Run(entry), Run(entry)
-    for each in (run, twin):
-        each.step(0)
-    for drop in (run.opt.zero_grad, lambda: None):
-        for turn in run.opt.passes(**run.extras(1)):
-            turn.backward(run.loss(turn, 1))
-        drop()
-    run.step(2, by="passes")
-    twin.step(2, by="passes")
-    same(run.everything(), twin.everything())
-
-
 def test_statistics_that_were_loaded_since_are_not_overwritten_by_a_plan_that_is_dropped() -> None:
     run = Run(next(e for e in ENTRIES if e.name == "sam"))
     run.step(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -255,3 +256,107 @@ def test_halves_of_a_step_are_answered_with_passes(half: str) -> None:
     assert not hasattr(opt, half)
     with pytest.raises(AttributeError, match=r"for turn in opt\.passes\(\)"):
         getattr(opt, half)(zero_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda p, sgd: steppe.SAM(p, sgd, lr=0.1), r"SAM was given parameters and an optimizer class"),
+        (lambda p, sgd: steppe.SAM(p, sgd, rho=0.05, adaptive=True), r"SAM was given parameters"),
+        (lambda p, sgd: steppe.SAM(p, base_optimizer=sgd, rho=0.05), r"SAM was given parameters"),
+        (lambda p, sgd: steppe.SAM(list(p), rho=0.05), r"SAM was given parameters: wrap a torch optimizer"),
+        (lambda p, sgd: steppe.SAM([{"params": p}]), r"SAM was given parameters: wrap a torch optimizer"),
+        (lambda p, sgd: steppe.SAM(sgd), r"SAM was given an optimizer class"),
+        (lambda p, sgd: steppe.sam(p, sgd, lr=0.1), r"sam was given parameters and an optimizer class"),
+        (lambda p, sgd: steppe.sam(p, sgd, rho=0.05), r"sam was given parameters and an optimizer class"),
+        (lambda p, sgd: steppe.SharpnessAware(p, sgd, lr=0.1), r"SharpnessAware was given parameters"),
+    ],
+)
+def test_the_signature_of_other_libraries_is_told_what_to_write(act: Any, said: str) -> None:
+    written = said + r".*\n    opt = steppe\.sam\(torch\.optim\.SGD\(model\.parameters\(\), lr=0\.1\), rho=0\.05\)$"
+    with pytest.raises(TypeError, match=written):
+        act(MODEL.parameters(), torch.optim.SGD)
+
+
+def test_methods_in_the_place_of_optimizers_are_told_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r"SharpnessAware\(torch\.optim\.AdamW\(model\..*, steppe\.GSAM\(\.\.\.\)\)"):
+        steppe.GSAM(MODEL.parameters(), torch.optim.AdamW, lr=0.1)
+    with pytest.raises(
+        TypeError, match=r"SAM was given an optimizer: wrap it,\n    opt = steppe\.sam\(base, rho=0\.05\)"
+    ):
+        steppe.SAM(base(), rho=0.1)  # type: ignore[arg-type]
+
+
+def test_the_classes_that_check_their_arguments_show_their_signatures() -> None:
+    assert list(inspect.signature(steppe.SharpnessAware).parameters)[:2] == ["base", "method"]
+    assert list(inspect.signature(steppe.SAM).parameters) == ["rho", "steps", "decay_in_ascent"]
+    assert list(inspect.signature(steppe.sam).parameters) == ["base", "rho", "options"]
+
+
+def compiled_loop(model: nn.Module, opt: Any) -> Any:
+    def whole() -> None:
+        for turn in opt.passes():
+            turn.backward(model(X).square().mean())
+        opt.step()
+
+    return whole
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's about tracing
+@pytest.mark.parametrize("what", ["step", "a function with a loop", "a function with a closure"])
+def test_a_whole_step_in_torch_compile(what: str) -> None:
+    model, opt = setting("sam")
+    whole: dict[str, Any] = {
+        "step": opt.step,
+        "a function with a loop": lambda _: compiled_loop(model, opt)(),
+        "a function with a closure": opt.step,
+    }
+    act = torch.compile(whole[what], backend="eager")
+    refused(model, opt, RuntimeError, r"torch\.compile\(model\).*steppe\.capture", lambda: act(plain(model)))
+    torch.compile(model, backend="eager")(X)
+    opt.step(plain(torch.compile(model, backend="eager")))  # the way out
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("made", ["outside", "inside"])
+@pytest.mark.parametrize("name", ["sam", "looksam", "asam"])
+def test_a_first_use_in_inference_mode(name: str, made: str, scaled: bool) -> None:
+    """It raises, and leaves nothing behind that a later step could trip over."""
+    runs = []
+    for misused in (True, False):
+        model, opt = setting(name)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0) if scaled else None
+        state = {**opt.__getstate__(), "scaler": scaler}
+        with torch.inference_mode(misused and made == "inside"):
+            opt.__setstate__(state)
+        if misused:
+            for act in (lambda: opt.step(plain(model)), compiled_loop(model, opt), opt.step):
+                with torch.inference_mode():
+                    refused(model, opt, RuntimeError, r"under torch\.inference_mode", act)
+        for _ in range(3):
+            compiled_loop(model, opt)()
+            if scaler is not None:
+                scaler.update()
+        runs.append((copied(model.state_dict()), copied(opt.state_dict())))
+    same(*runs)
+
+
+def test_parameters_that_share_memory() -> None:
+    one = nn.Parameter(torch.randn(4, 3))
+    two, columns = nn.Parameter(one.data), [nn.Parameter(one.data[:, :1]), nn.Parameter(one.data[:, 1:])]
+
+    def closure(*parameters: Tensor) -> Any:
+        return lambda turn: turn.backward(torch.stack([p.square().sum() for p in parameters]).sum())
+
+    for shared in ([one, two], [one, nn.Parameter(one.data[2:])], [one, columns[1]]):
+        opt = steppe.sam(torch.optim.SGD(shared, lr=0.1))
+        before = one.detach().clone()
+        with pytest.raises(ValueError, match=r"share memory.*tie weights by one nn\.Parameter in both places"):
+            opt.step(closure(*shared))
+        assert torch.equal(one, before)
+    steppe.sam(torch.optim.SGD(columns, lr=0.1)).step(closure(*columns))  # nothing in both
+    late = steppe.sam(torch.optim.SGD([one, other := nn.Parameter(torch.randn(4, 3))], lr=0.1))
+    late.step(closure(one, other))
+    other.data = one.data
+    with pytest.raises(ValueError, match="share memory"):
+        late.step(closure(one, other))

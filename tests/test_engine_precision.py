@@ -101,6 +101,45 @@ def test_scalars_and_empty_tensors_are_parameters_too(p: float) -> None:
     assert float(number.detach()) == pytest.approx(2.0 - 0.5 * 2.1)
 
 
+def coarse(dtype: torch.dtype, **options: Any) -> tuple[nn.Module, Any, Any]:
+    """A layer whose weights are up to 1, and a closure in which SAM displaces each of them by 0.05 / sqrt(n)."""
+    torch.manual_seed(0)
+    model = nn.Linear(40, 30, bias=False)
+    nn.init.uniform_(model.weight, 0.0, 1.0)
+    model = model.to(dtype)
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.0), rho=0.05, **options)
+    return model, opt, lambda turn: turn.backward(model.weight.float().sum())
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64], ids=str)
+def test_the_displacement_that_is_recorded_is_the_one_after_rounding(dtype: torch.dtype) -> None:
+    model, opt, closure = coarse(dtype, record=True)
+    opt.rounding_checked = True
+    there: list[Tensor] = []
+    opt.step(lambda turn: (there.append(model.weight.detach().double().clone()), closure(turn)))
+    length = float((there[1] - there[0]).norm())
+    assert opt.last.read()["displacement"] == pytest.approx(length, rel=1e-3)
+    assert (abs(length - 0.05) > 0.005) == (dtype == torch.bfloat16)
+
+
+def test_a_displacement_that_rounding_changes_is_told_once() -> None:
+    model, opt, closure = coarse(torch.bfloat16)
+    before = copied(model.state_dict())
+    opt.param_groups[0]["rho"] = 0.0
+    opt.step(closure)  # nothing was asked
+    opt.param_groups[0]["rho"] = 0.05
+    said = r"weights are bfloat16, which rounds a displacement of length 0.05 to 0.\d+ and moves \d+% of them: keep"
+    with pytest.warns(UserWarning, match=said) as heard:
+        for _ in range(3):
+            for turn in opt.passes():
+                closure(turn)
+            opt.step()
+    assert [w.filename for w in heard] == [__file__]
+    same(copied(model.state_dict()), before)
+    _, finer, closure = coarse(torch.float16)
+    finer.step(closure)  # warnings are errors
+
+
 class Words(nn.Module):
     """A bag of words with sparse or dense embedding gradients; word 0 is padding, masked after the lookup."""
 
@@ -110,21 +149,29 @@ class Words(nn.Module):
         self.table = nn.Embedding(12, 4, sparse=sparse).double()
 
     def forward(self, words: Tensor) -> Tensor:
-        return (self.table(words) * (words > 0).unsqueeze(-1)).sum(1).square().mean()
+        return (self.table(words) * (words > 0).unsqueeze(-1)).sum(1).square().mean(1)
 
 
 WORDS = torch.tensor([[1, 2, 2], [5, 0, 0], [7, 1, 9]])
 
 
-@pytest.mark.parametrize("name", ["none", "sam", "asam", "gsam", "looksam", "frob-sam", "esam", "rsam"])
-def test_sparse_gradients_under_sgd_equal_dense_ones(name: str) -> None:
+@pytest.mark.sampled(24)
+@obeying(only=lambda e: e.name != "msam")  # torch's momentum is another one for sparse gradients
+def test_sparse_gradients_under_sgd_equal_dense_ones(entry: Entry) -> None:
+    """Each step looks up other words; a method may remember those of an earlier step."""
     ends = []
     for sparse in (True, False):
         model = Words(sparse)
-        options = {"gamma": 1.0} if name == "esam" else {}
-        opt = steppe.build(name, torch.optim.SGD(model.parameters(), lr=0.1), model=model, **options)
-        for _ in range(3):
-            opt.step(lambda turn: (turn.backward(loss := model(WORDS)), loss)[1])
+        opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), entry.method(), model=model)
+
+        def closure(turn: Any) -> Tensor:
+            losses = model(turn.rows(words))
+            turn.backward(losses if entry.unreduced else losses.mean())
+            return losses.detach().mean()
+
+        for i in range(4):
+            words = (WORDS + i) % 12
+            opt.step(closure, held_out=closure, mask=torch.tensor([True, False, True]) if entry.masked else None)
         assert model.table.weight.grad.is_sparse is sparse
         ends.append(model.table.weight.detach().clone())
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-14)

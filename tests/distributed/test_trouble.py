@@ -162,6 +162,70 @@ def test_methods_that_average_themselves_ask_for_the_wrapped_model(pair: Pair, n
         assert_bitwise(after, before)
 
 
+def untold_offset(rank: int, wrappers: int, policy: str) -> tuple[bool, int, dict[str, Tensor]]:
+    """An infinite loss with finite gradients on one worker; without a wrapper each worker trains a model of its own."""
+    models = [DistributedDataParallel(make(network)) for _ in range(wrappers)] or [make(network)]
+    base = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.1)
+    opt, refused = SharpnessAware(base, SAM(0.1), on_nonfinite=policy), False
+    for number in range(3):
+        x, y = batch(number, rank, WORLD)
+        offset = float("inf") if rank and number == 1 else 0.0
+        try:
+            opt.step(lambda turn: turn.backward(sum(losses(m, x, y).mean() for m in models) + offset))
+        except FloatingPointError:
+            refused = True
+    return refused, opt.param_groups[0]["steppe.step"], weights(models[0])
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+@pytest.mark.parametrize("wrappers", [1, 2])
+def test_a_nonfinite_loss_on_one_worker_stops_both_without_model(pair: Pair, wrappers: int, policy: str) -> None:
+    first, second = pair.run(untold_offset, wrappers, policy)
+    assert first[:2] == second[:2] == (policy == "raise", 2)
+    assert_bitwise(first[2], second[2])
+
+
+def test_workers_with_models_of_their_own_do_not_wait_for_each_other(pair: Pair) -> None:
+    assert [seen[:2] for seen in pair.run(untold_offset, 0, "raise")] == [(False, 3), (True, 2)]
+
+
+def accumulated_alone(rank: int, told: bool) -> str:
+    """What Accelerate's `accumulate()` does to the micro-batches before the last."""
+    model = WRAPPERS["ddp"](make(network))
+    opt = SharpnessAware(BASES["sgd"](model), SAM(0.1), model=model if told else None)
+    x, y = batch(0, rank, WORLD)
+    try:
+        with model.no_sync():
+            for turn in opt.passes(accumulate=True):
+                turn.backward(losses(model, x, y).mean())
+    except RuntimeError as refusal:
+        return str(refusal)
+    return ""
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_gradients_that_would_never_be_averaged_are_refused(pair: Pair, told: bool) -> None:
+    for message in pair.run(accumulated_alone, told):
+        assert "leave no_sync() out" in message
+
+
+def saved_in_a_loop(rank: int, part: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    model = WRAPPERS["ddp"](make(network))
+    opt = SharpnessAware(BASES["sgd"](model), SAM(0.1), model=model)
+    saved = model if part == "wrapper" else model.module
+    before = {k: v.clone() for k, v in saved.state_dict().items()}
+    turns = opt.passes()
+    next(turns).backward(losses(model, *batch(0, rank, WORLD)).mean())
+    next(turns)
+    return before, {k: v.clone() for k, v in saved.state_dict().items()}
+
+
+@pytest.mark.parametrize("part", ["wrapper", "inner"])
+def test_a_state_dict_closes_an_unfinished_loop(pair: Pair, part: str) -> None:
+    for before, found in pair.run(saved_in_a_loop, part):
+        assert_bitwise(found, before)
+
+
 def untold_gradients(rank: int, name: str, wrapper: str) -> str | dict[str, Tensor]:
     try:
         return train(name, wrapper, rank=rank, world=WORLD, told=False)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sized
+from collections.abc import Mapping, Sequence, Sized
 from numbers import Real
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -24,6 +24,43 @@ def described(x: Any) -> str:
     if isinstance(x, Sized) and not isinstance(x, str):
         return f"{type(x).__name__} of {len(x)}"
     return f"{type(x).__name__} {' '.join(repr(x).split())}"[:80]
+
+
+class InitSignature:
+    """The `__signature__` of a class whose `__new__` takes anything: that of its `__init__`."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        signature = inspect.signature(owner.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def refuse_parameters(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """Raises for parameters and an optimizer class, which other SAM optimizers take, as arguments of `name`."""
+    kinds = [x for x in (*args[1:], *options.values()) if isinstance(x, type) and issubclass(x, Optimizer)]
+    if kinds:
+        _wrap_first(name, "parameters and an optimizer class", f"torch.optim.{kinds[0].__name__}")
+
+
+def refuse_base_of_method(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """Raises for a method that is called as if it were an optimizer: its arguments are a radius and the like."""
+    refuse_parameters(name, args, options)
+    x = args[0] if args else None
+    if isinstance(x, Optimizer):
+        _wrap_first(name, "an optimizer", "")
+    if isinstance(x, type) and issubclass(x, Optimizer):
+        _wrap_first(name, "an optimizer class", f"torch.optim.{x.__name__}")
+    first = x[0] if isinstance(x, list | tuple) and x else None
+    group = isinstance(first, dict) and "params" in first
+    if inspect.isgenerator(x) or isinstance(first, nn.Parameter) or group:
+        _wrap_first(name, "parameters", "torch.optim.SGD")
+
+
+def _wrap_first(name: str, given: str, kind: str) -> NoReturn:
+    base = f"{kind}(model.parameters(), lr=0.1)" if kind else "base"
+    plain = name in ("sam", "SAM", "SharpnessAware")
+    wrapped = f"sam({base}, rho=0.05)" if plain else f"SharpnessAware({base}, steppe.{name}(...))"
+    what = "wrap a torch optimizer that is made of them" if kind else "wrap it"
+    raise TypeError(f"{name} was given {given}: {what},\n    opt = steppe.{wrapped}")
 
 
 def refuse_class(what: str, x: Any) -> None:

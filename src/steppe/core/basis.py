@@ -33,7 +33,7 @@ class Basis:
 
     def coefficients(self, v: Vector, start: int = 0) -> Tensor:
         """The inner products of `v` with the vectors from one on, on the host."""
-        totals = torch.zeros(self._size - start, dtype=torch.float64)
+        totals = torch.zeros(self._size - start, dtype=torch.float64, device="cpu")
         for blocks, entries in zip(self._blocks, self._entries(v), strict=True):
             if len(totals):
                 rows = _rows(blocks, start, self._size)

@@ -42,7 +42,7 @@ def seed_torch(seed: int) -> None:
 
 def permutation(n: int, *key: int) -> Tensor:
     """A random order of n rows, on the CPU."""
-    return torch.randperm(n, generator=Generator().manual_seed(seed_of(*key)))
+    return torch.randperm(n, generator=Generator("cpu").manual_seed(seed_of(*key)), device="cpu")
 
 
 def at_step(key: Key, step: int | None) -> Key:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
+from .arguments import InitSignature, refuse_base_of_method
 from .ball import ball
 from .draw import Draw
 from .modules import Role
@@ -184,6 +185,13 @@ class Method(Protocol):
 
     """
 
+    if not TYPE_CHECKING:  # no part of the protocol
+        __signature__ = InitSignature()
+
+        def __new__(cls, *args, **options):
+            refuse_base_of_method(cls.__name__, args, options)
+            return super().__new__(cls)
+
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the vectors that the method keeps between steps; none by default."""
@@ -266,13 +274,14 @@ class _OneWeight:
 
     def __init__(self, options: Mapping[str, Any], step: int):
         self.passes, self.reads_step, self.settings = 0, False, dict[str, Any]()
-        self.mask = torch.arange(ROWS) % 2 == 0
-        self.space = Space([torch.ones(1)], roles=[Role(weight=True, norm=True)])
+        self.mask = torch.arange(ROWS, device="cpu") % 2 == 0
+        self.space = Space([torch.ones(1, device="cpu")], roles=[Role(weight=True, norm=True)])
         self._options, self._step = {"lr": 0.1, "weight_decay": 0.0, **options}, step
 
     def read(self, probe: Probe) -> Reading:
         self.passes += 1
-        return Reading(self.weights.clone(), torch.ones(()), lambda x: x, torch.ones(ROWS), ROWS)
+        losses = torch.ones(ROWS, device="cpu")
+        return Reading(self.weights.clone(), losses.mean(), lambda x: x, losses, ROWS)
 
     @property
     def step(self) -> int:

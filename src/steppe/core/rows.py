@@ -108,7 +108,7 @@ class Within:
     inner: Rows
 
     def index(self, n: int) -> Tensor:
-        outer = torch.arange(n)[self.outer.index(n)]
+        outer = torch.arange(n, device="cpu")[self.outer.index(n)]
         return outer[self.inner.index(len(outer))]
 
 
@@ -149,7 +149,8 @@ def _index_on(device: torch.device, rows: Rows, index: Tensor | slice, n: int) -
 
     def fill(buffer: Tensor, step: int | None) -> None:
         chosen = index if step is None else rows_at_step(rows, step).index(n)
-        buffer.copy_(torch.as_tensor(chosen), non_blocking=True)
+        assert isinstance(chosen, Tensor)
+        buffer.copy_(chosen, non_blocking=True)
 
     return from_host(lambda: torch.empty(index.shape, dtype=index.dtype, device=device), fill)
 

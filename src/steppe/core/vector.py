@@ -124,7 +124,7 @@ class Space:
         """Combines one number per chunk, over all ranks that hold a shard; counts stay integers."""
         dtype = dtype or self.precision
         if not parts:
-            return torch.zeros((), dtype=dtype)
+            return torch.zeros((), dtype=dtype, device=self.device)
         dtype = dtype if parts[0].is_floating_point() else parts[0].dtype
         in_place = len(self.devices) == 1 and parts[0].dtype is dtype  # all parts have one dtype
         numbers = list(parts) if in_place else [x.to(self.device, dtype) for x in parts]
@@ -260,7 +260,7 @@ class Vector:
             peaks = [x.abs().amax() if x.numel() else x.new_zeros(()) for x in chunks]
             return space.total(peaks, torch.max, dist.ReduceOp.MAX)
         if not chunks:
-            return torch.zeros((), dtype=space.precision)
+            return torch.zeros((), dtype=space.precision, device=space.device)
         if space.device.type == "cuda":  # float64 costs nothing there, and a check would synchronize
             length = self._norm(p, torch.float64).to(space.precision)
         else:

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from ..core.probe import pattern_of
 from ..optim.base import STEP
-from ..optim.engine import SharpnessAware, mark_left_gradients
+from ..optim.engine import SharpnessAware
 from ..optim.finite import DeviceGuard
 from ..optim.forward_state import SameNoise
 from ..optim.interrupts import interrupts_deferred
+from ..optim.misuse import mark_left_gradients
 from ..optim.step import Pass, Report
 from ..optim.weights import ParamLayout
 from .capturable import DeviceOptions, fixed_options, prepare
@@ -190,6 +191,7 @@ class CapturedStep:
 
     def __call__(self, *batch: Tensor, held_out: Rows | None = None) -> Tensor:
         """Runs a step on these rows and returns its first loss, on the device."""
+        self.opt.refuse_waiting()
         if self.why is not None:
             return self._run_eagerly(batch, held_out)
         self._raise_nonfinite(wait=False)
@@ -227,7 +229,7 @@ class CapturedStep:
     def _graph_key(self, rows: Rows, n: int) -> Hashable:
         """What steps that one graph can replay have in common; None if this step cannot be captured."""
         opt = self.opt
-        step = opt.param_groups[0][STEP]
+        step = opt.param_groups[0].get(STEP, 0)  # none in a state that was loaded into the base
         pattern = pattern_of(opt.method, step) if step else None  # the first step creates optimizer state
         if pattern is None:
             return None

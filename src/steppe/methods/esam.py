@@ -57,7 +57,8 @@ class ESAM(Method):
         return (yield Probe(at=d, rows=rows)).grad
 
     def _thinned(self, d: Vector, site: Site) -> Vector:
-        chance = torch.rand(len(d.space.params), generator=torch.Generator().manual_seed(seed_of(*site.key(0))))
+        generator = torch.Generator("cpu").manual_seed(seed_of(*site.key(0)))
+        chance = torch.rand(len(d.space.params), generator=generator, device="cpu")
         d.mul_(1 / self.beta)
         zero_([t for t, c in zip(d.tensors, chance.tolist(), strict=True) if c >= self.beta])
         return d

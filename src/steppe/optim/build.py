@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec
 
 from torch.optim import Optimizer
 
+from ..core.arguments import refuse_parameters
 from ..methods.registry import make
 from .engine import SharpnessAware
 from .misuse import refuse_base
+
+P = ParamSpec("P")
 
 ENGINE_OPTIONS = tuple(
     p.name for p in inspect.signature(SharpnessAware.__init__).parameters.values() if p.kind is p.KEYWORD_ONLY
@@ -43,6 +48,18 @@ def build(name: str, base: Optimizer, **options: Any) -> SharpnessAware:
     return SharpnessAware(base, method, **engine)
 
 
+def _refuses_parameters(f: Callable[P, SharpnessAware]) -> Callable[P, SharpnessAware]:
+    """`f`, with its own error for the arguments of other libraries, which Python would call too many."""
+
+    @wraps(f)
+    def checked(*args: P.args, **options: P.kwargs) -> SharpnessAware:
+        refuse_parameters(f.__name__, args, options)
+        return f(*args, **options)
+
+    return checked
+
+
+@_refuses_parameters
 def sam(base: Optimizer, rho: float = 0.05, **options: Any) -> SharpnessAware:
     """SAM around `base`: short for `build("sam", base, rho=rho)`.
 

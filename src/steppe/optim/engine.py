@@ -6,17 +6,18 @@ import atexit
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from functools import partial
-from operator import attrgetter
+from operator import is_
 from types import FunctionType
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..core.arguments import InitSignature, refuse_parameters
 from ..core.probe import Method
 from ..methods.options import checked, refuse_method
 from .base import STEP, OptimizerSite, forget_defaults
@@ -27,12 +28,25 @@ from .finite import (
     enabled,
     read_overflow_from_optimizers,
     report_overflow,
-    unplanned,
 )
 from .forward_state import Noise, RunningStatistics, SameNoise
 from .interrupts import interrupts_deferred
-from .misuse import NO_FIRST_STEP, refuse_base, refuse_closure, refuse_name, refuse_options, wrapped_error
+from .misuse import (
+    NO_FIRST_STEP,
+    PASSES_PENDING,
+    mark_left_gradients,
+    refuse_accumulated,
+    refuse_base,
+    refuse_closure,
+    refuse_compiled,
+    refuse_inference_mode,
+    refuse_name,
+    refuse_options,
+    unplanned,
+    wrapped_error,
+)
 from .step import Pass, Report, run_step
+from .unfinished import close_before_state_dict
 from .weights import ParamLayout, refuse_complex
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
@@ -88,6 +102,12 @@ class SharpnessAware(Optimizer):
 
     planned: Planned | None
 
+    __signature__ = InitSignature()
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        refuse_parameters(cls.__name__, args, options)
+        return super().__new__(cls)
+
     def __init__(
         self,
         base: Optimizer,
@@ -122,7 +142,7 @@ class SharpnessAware(Optimizer):
 
     def eval(self) -> None:
         """Switches a base with modes, such as a schedule-free one, to evaluation."""
-        self._close_unfinished()
+        self.close_unfinished()
         getattr(self.base, "eval", lambda: None)()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,11 +163,16 @@ class SharpnessAware(Optimizer):
         self.planned = None
         _ENGINES.add(self)
         self._running: weakref.ref[Generator[Pass]] | None = None
+        self._ended = False  # whether something has closed the last loop over `passes()`
+        self._remove_hooks = close_before_state_dict(self, self.model, getattr(self, "_remove_hooks", None))
         self.report: Report | None = None  # what `last` returns
         self.statistics_checked = self.model is not None
-        self._overflow = torch.zeros((), dtype=torch.float32)  # read by the scaler
-        if self.scaler is not None:
-            read_overflow_from_optimizers(self.scaler, next(p.device for g in self.param_groups for p in g["params"]))
+        self.rounding_checked = False  # whether weights of low precision have moved as far as they should
+        with torch.inference_mode(False):  # a tensor that is made in that mode can never be written to outside of it
+            self._overflow = torch.zeros((), dtype=torch.float32, device="cpu")  # read by the scaler
+            if self.scaler is not None:
+                device = next(p.device for g in self.param_groups for p in g["params"])
+                read_overflow_from_optimizers(self.scaler, device)
         self.device_guard: DeviceGuard | None = None  # while a step is captured: applies it on the device
         self.pass_noise: SameNoise | None = None  # while a step is captured: replaces the global generators
         super().__setstate__({})  # installs the hooks, touches no state
@@ -173,6 +198,7 @@ class SharpnessAware(Optimizer):
         for group in self.param_groups:
             for name, value in defaults.items():
                 group.setdefault(name, value)
+        self._groups = list(self.param_groups)
 
     @property
     def last(self) -> Report:
@@ -200,13 +226,14 @@ class SharpnessAware(Optimizer):
             A bool tensor over the rows of the batch, for methods that treat some rows in another way.
 
         """
-        self._close_unfinished()
+        refuse_compiled()
+        self.close_unfinished()
         if closure is None:
             return self._apply()
-        waiting = self.planned is not None
+        waiting = self.planned is not None and self.planned.wanted
         if waiting or isinstance(closure, partial) or "accelerate.optimizer" in sys.modules:
             refuse_closure(self, closure, waiting)
-        _refuse_accumulated(self.param_groups)  # a closure clears gradients
+        refuse_accumulated(self.param_groups)  # a closure clears gradients
         try:
             losses = self.run_passes(lambda turn: run_closure(turn, closure, held_out), mask=mask)
             self._apply()
@@ -240,20 +267,30 @@ class SharpnessAware(Optimizer):
         """
         if "base" not in vars(self):
             raise wrapped_error(self)
-        self._close_unfinished()
+        refuse_compiled()
+        self.close_unfinished()
+        if not accumulate:
+            self.refuse_waiting()
+        self._ended = False
         self._running = weakref.ref(running := run_step(self, accumulate, mask))
         return running
 
-    def _close_unfinished(self) -> None:
+    def refuse_waiting(self) -> None:
+        """Raises if a gradient of `passes()` would be lost; a scaler does not apply one that is not finite."""
+        if self.planned is not None and self.planned.wanted:
+            raise RuntimeError(PASSES_PENDING)
+
+    def close_unfinished(self) -> None:
         """Restores the weights if a loop over `passes()` was left and its iterator is still referenced."""
         if self._running is not None and (unfinished := self._running()) is not None:
             noise = Noise(list({p.device for g in self.param_groups for p in g["params"]}))
+            self._ended |= inspect.getgeneratorstate(unfinished) == inspect.GEN_SUSPENDED
             unfinished.close()
             noise.restart()  # closing set the generators back to that step
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the base optimizer and the method; closes an unfinished loop over `passes()` first."""
-        self._close_unfinished()
+        self.close_unfinished()
         return super().state_dict()
 
     def found_inf_(self) -> Tensor:
@@ -275,13 +312,16 @@ class SharpnessAware(Optimizer):
 
     def param_layout(self) -> ParamLayout:
         """The layout of the parameters that require a gradient, made again when groups or memory have changed."""
-        if self._layout is None or not self._layout.matches(self.param_groups):
-            self._set_default_options()  # groups may have been added to the base
-            self._layout = ParamLayout.of(self.model, self.param_groups)
+        groups = self.param_groups
+        if len(groups) != len(self._groups) or not all(map(is_, groups, self._groups)):
+            self._set_default_options()  # the base has new groups, or those of a state that was loaded into it
+        if self._layout is None or not self._layout.matches(groups):
+            self._layout = ParamLayout.of(self.model, groups)
         return self._layout
 
     def _apply(self) -> None:
         """Steps the base optimizer on the planned gradient; a step that is skipped or raises changes nothing."""
+        refuse_inference_mode()
         planned = self.planned
         if planned is None:
             return self._apply_unplanned()
@@ -305,7 +345,7 @@ class SharpnessAware(Optimizer):
 
     def _apply_unplanned(self) -> None:
         if any(float(g.get("lr", 1)) for g in self.param_groups):
-            raise unplanned(type(self.method).__name__)
+            raise unplanned(type(self.method).__name__, self._ended)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
         OptimizerSite(self.base, self.param_layout(), self.seed, None).create_slots(self.method.slots)
@@ -327,7 +367,7 @@ def run_closure(turn: Pass, closure: Callable[..., Any], held_out: Callable[...,
     with torch.enable_grad() if turn.probe.grad else nullcontext():
         loss = closure(turn) if takes_turn else closure()
     if not turn.ran and loss is not None:
-        losses = torch.as_tensor(loss)
+        losses = loss if isinstance(loss, Tensor) else torch.as_tensor(loss, device="cpu")
         turn.add_loss(losses.mean() if losses.ndim else losses)
     turn.ran = True
     # detached: its graph would live through the next pass
@@ -347,35 +387,8 @@ def _takes_the_pass(f: Callable[..., Any]) -> bool:
     return bool(positional) and (positional[0].default is inspect.Parameter.empty or positional[0].name == "turn")
 
 
-_grad = attrgetter("grad")
-_version = attrgetter("_version")
-MARK = "_left_at_version"  # on a gradient: its version when a step ended
-
-
-def mark_left_gradients(params: Sequence[Tensor]) -> None:
-    """Marks the gradients in `p.grad` as those of a finished step: a closure may overwrite them."""
-    for grad in [g for g in map(_grad, params) if g is not None]:
-        setattr(grad, MARK, grad._version)
-
-
-def _refuse_accumulated(groups: Sequence[Mapping[str, Any]]) -> None:
-    """Raises if `p.grad` holds gradients that no finished step left there."""
-    params = [p for g in groups for p in g["params"] if p.requires_grad]
-    grads: list[Tensor] = [g for g in map(_grad, params) if g is not None]
-    if [getattr(g, MARK, None) for g in grads] == list(map(_version, grads)):
-        return
-    if any(bool(torch.count_nonzero(g.coalesce().values() if g.is_sparse else g)) for g in grads):
-        raise RuntimeError(
-            "p.grad holds gradients that the last step did not leave there, and step(closure) would lose them: a "
-            "sharpness-aware step runs every micro-batch in every pass. To accumulate, write\n"
-            "    for turn in opt.passes():\n        for x, y in micro_batches:\n"
-            "            turn.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
-            "or call opt.zero_grad() first, if they are not wanted."
-        )
-
-
 @atexit.register
 def _close_all() -> None:
     """Closes unfinished loops before the interpreter shuts torch down, which would abort the process."""
     for opt in list(_ENGINES):
-        opt._close_unfinished()
+        opt.close_unfinished()

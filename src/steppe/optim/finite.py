@@ -66,6 +66,11 @@ class Planned:
         return self.statistics.buffers.versions() == self.versions
 
     @property
+    def wanted(self) -> bool:
+        """Whether the gradient is still there and could be applied; a scaler skips others. Synchronizes."""
+        return any(p.grad is not None for p in self.site.space.params) and self.finite
+
+    @property
     def finite(self) -> bool:
         """Whether the step may be applied; synchronizes with the device."""
         return not self.overflow and (self.total is None or not self.total)  # NaN is true
@@ -75,14 +80,6 @@ class Planned:
         with self.site.settings_applied():
             base.step()
         self.site.commit()
-
-
-def unplanned(method: str) -> RuntimeError:
-    """The error for a step without passes."""
-    return RuntimeError(
-        f"{method} evaluates the loss several times a step. Either call opt.step(closure), "
-        "or run `for turn in opt.passes(): turn.backward(loss)` before opt.step()."
-    )
 
 
 SLOTS = 1024
@@ -121,7 +118,7 @@ class FiniteCheck:
         together = torch.stack([x.to(device, precision) for x in numbers])
         # times 0 first: a sum of large finite numbers may overflow
         total = together.mul_(0).sum() if self._flag is None else nonfinite_flag([together], self._flag)
-        return replicas.mean(total) if replicas.reachable else total
+        return replicas.agreed(total)
 
 
 def nonfinite_flag(tensors: Sequence[Tensor], flag: Tensor | None = None) -> Tensor:
@@ -171,7 +168,8 @@ class DeviceGuard:
         self.flag = torch.zeros((), dtype=torch.float32, device=device)  # 1.0 if a step is skipped, else 0.0
         self._watched = False  # whether the flag is of the last step
         self._skipped = torch.zeros((), device=device)  # how many steps were skipped
-        self._seen = _host_number() if device.type == "cuda" else torch.zeros(())  # the same, copied asynchronously
+        # the same number, copied asynchronously
+        self._seen = _host_number() if device.type == "cuda" else torch.zeros((), device="cpu")
 
     @torch.no_grad()
     def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
@@ -230,7 +228,7 @@ def nonfinite(step: int, later: bool = False) -> FloatingPointError:
 def _host_number() -> Tensor:
     """A pinned number in memory that is never freed: a graph may write there after its guard is gone."""
     if not _FREE:
-        _PAGES.append(torch.zeros(SLOTS, pin_memory=True))
+        _PAGES.append(torch.zeros(SLOTS, pin_memory=True, device="cpu"))
         _FREE.extend(_PAGES[-1].unbind())
     return _FREE.pop()
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from types import FrameType
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from .._util.names import unknown
@@ -25,6 +28,43 @@ PLAN_PENDING = (
     "step(closure) was called while the gradient of passes() waits in p.grad: apply it by opt.step(), or drop it by "
     "opt.zero_grad()"
 )
+
+PASSES_PENDING = (
+    "passes() was called while the gradient of earlier passes() waits in p.grad, and would replace it: apply that by "
+    "opt.step(), add micro-batches to it by opt.passes(accumulate=True), or drop it by opt.zero_grad()"
+)
+
+_frame_callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)  # not in old torch
+
+
+def unplanned(method: str, ended: bool) -> RuntimeError:
+    """The error for a step without passes, or whose passes were ended."""
+    if ended:
+        return RuntimeError(
+            "the loop over passes() was closed before its last pass, by a step() or a state_dict() of the model or the "
+            "optimizer: run those after the loop, and opt.step() when it has ended by itself"
+        )
+    return RuntimeError(
+        f"{method} evaluates the loss several times a step. Either call opt.step(closure), "
+        "or run `for turn in opt.passes(): turn.backward(loss)` before opt.step()."
+    )
+
+
+def refuse_compiled() -> None:
+    """Raises inside a function that torch.compile compiles."""
+    if torch.compiler.is_compiling() or callable(_frame_callback()):
+        raise RuntimeError(
+            "torch.compile was applied to a whole sharpness-aware step, whose passes it cannot follow: compile the "
+            "model, torch.compile(model), or steps on a GPU by steppe.capture(opt, loss_fn, model, batch, compile=True)"
+        )
+
+
+def refuse_inference_mode() -> None:
+    """Raises under `torch.inference_mode`, whose tensors cannot be written to outside of it."""
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            "a step was run under torch.inference_mode(), which keeps no gradients: use that for evaluation alone"
+        )
 
 
 def refuse_base(base: Any) -> None:
@@ -121,4 +161,31 @@ def refuse_accelerate(engine: Any) -> None:
         raise RuntimeError(
             "Accelerate scales the losses of the closure by its own scaler or none, and the optimizer has another or "
             f"none: make it by SharpnessAware(..., scaler=accelerator.scaler), or {way_out}"
+        )
+
+
+_grad = attrgetter("grad")
+_version = attrgetter("_version")
+MARK = "_left_at_version"  # on a gradient: its version when a step ended
+
+
+def mark_left_gradients(params: Sequence[Tensor]) -> None:
+    """Marks the gradients in `p.grad` as those of a finished step: a closure may overwrite them."""
+    for grad in [g for g in map(_grad, params) if g is not None]:
+        setattr(grad, MARK, grad._version)
+
+
+def refuse_accumulated(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raises if `p.grad` holds gradients that no finished step left there."""
+    params = [p for g in groups for p in g["params"] if p.requires_grad]
+    grads: list[Tensor] = [g for g in map(_grad, params) if g is not None]
+    if [getattr(g, MARK, None) for g in grads] == list(map(_version, grads)):
+        return
+    if any(bool(torch.count_nonzero(g.coalesce().values() if g.is_sparse else g)) for g in grads):
+        raise RuntimeError(
+            "p.grad holds gradients that the last step did not leave there, and step(closure) would lose them: a "
+            "sharpness-aware step runs every micro-batch in every pass. To accumulate, write\n"
+            "    for turn in opt.passes():\n        for x, y in micro_batches:\n"
+            "            turn.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
+            "or call opt.zero_grad() first, if they are not wanted."
         )

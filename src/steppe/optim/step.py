@@ -18,7 +18,8 @@ from ..core.vector import Space, Vector, scale_
 from .base import OptimizerSite
 from .finite import FiniteCheck, Planned, enabled
 from .forward_state import ForwardState, Noise, warn_of_unreachable_statistics
-from .weights import maximizes
+from .misuse import refuse_inference_mode
+from .weights import maximizes, warn_of_rounding
 
 if TYPE_CHECKING:
     from .engine import SharpnessAware
@@ -185,8 +186,10 @@ class Gradients:
         return g.to_dense()
 
     def _sparse(self, i: int, g: Tensor) -> Tensor:
-        """`g` at the rows that any pass looked up, as sparse optimizers need it."""
-        rows = torch.unique(torch.cat(self._looked_up[i], dim=1), dim=1)
+        """`g` at the rows that any pass looked up or where it is not 0, as sparse optimizers need it."""
+        looked_up = self._looked_up[i]
+        moved = g.flatten(len(looked_up[0])).any(-1) if g.ndim > len(looked_up[0]) else g  # a method may remember rows
+        rows = torch.unique(torch.cat([*looked_up, moved.nonzero().T], dim=1), dim=1)
         return torch.sparse_coo_tensor(rows, g[tuple(rows)], g.shape, is_coalesced=True, check_invariants=False)
 
 
@@ -195,7 +198,7 @@ class Report:
     """Diagnostics of one step: tensors on the device, so that recording does not synchronize."""
 
     losses: list[Tensor] = field(default_factory=list)  # L(w) first, L(w + e) last
-    displacements: list[Tensor] = field(default_factory=list)  # ||e||, 0 where a probe stayed at w
+    displacements: list[Tensor] = field(default_factory=list)  # ||e|| after rounding, 0 where a probe stayed at w
     grad_norms: list[Tensor] = field(default_factory=list)
     cosines: list[Tensor] = field(default_factory=list)  # of each probe's gradient with the first one's
     lr: Any = None
@@ -248,9 +251,14 @@ class Step:
     """
 
     def __init__(self, engine: SharpnessAware, accumulate: bool, mask: Tensor | None):
-        if not accumulate:
-            engine.discard()
+        refuse_inference_mode()
         layout = engine.param_layout()
+        if accumulate:
+            layout.replicas.refuse_no_sync()
+        else:
+            engine.discard()
+            for p in [p for g in engine.param_groups for p in g["params"] if not p.requires_grad]:
+                p.grad = None  # from before it was frozen: the base would apply it at every step
         layout.keeper.begin()
         self.engine, self.space, self.keeper, self.replicas = engine, layout.space, layout.keeper, layout.replicas
         self.earlier = engine.planned  # on which this step accumulates
@@ -308,11 +316,17 @@ class Step:
 
     def _move(self, probe: Probe) -> None:
         self.gradients.clear()
-        if self.report is not None:
-            self.report.start_probe(probe.at)
+        engine, asked = self.engine, None
+        if self.keeper.coarse and probe.at is not None and not (engine.rounding_checked or engine.device_guard):
+            asked = probe.at.norm()
         if self.replicas.sharded:
             self.replicas.reshard()
         self.keeper.move_to(probe.at)
+        if self.report is not None:
+            self.report.start_probe(None if probe.at is None else self.keeper.displacement())
+        if asked is not None and asked > 0:
+            engine.rounding_checked = True
+            warn_of_rounding(asked, self.keeper.displacement())
         # an outer autocast, even a disabled one, keeps the cast weights of the pass before
         torch.clear_autocast_cache()
 
@@ -323,7 +337,8 @@ class Step:
             self.check.add(loss, grad)
         if self.maximize:
             loss, losses = -loss if loss is not None else None, -losses if losses is not None else None
-        reading = Reading(grad, loss, self.replicas.mean if turn.probe.sync else _identity, losses, turn.batch)
+        mean = self.replicas.mean if turn.probe.sync else lambda numbers: numbers
+        reading = Reading(grad, loss, mean, losses, turn.batch)
         if self.report is not None:
             self.report.add(reading, turn.loss)
         return reading
@@ -383,7 +398,3 @@ class Step:
 def run_step(engine: SharpnessAware, accumulate: bool, mask: Tensor | None) -> Generator[Pass]:
     """The passes of a step, which begins with the first of them."""
     yield from Step(engine, accumulate, mask).passes()
-
-
-def _identity(x: Tensor) -> Tensor:
-    return x

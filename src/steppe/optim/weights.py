@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, is_
@@ -14,6 +15,8 @@ from ..core.modules import roles_of
 from ..core.shards import distributed
 from ..core.vector import STACK_BELOW, Space, Vector, add_, copy_
 from .workers import Replicas
+
+ROUNDING = 0.1  # of the length of a displacement may be lost or gained by rounding without a warning
 
 
 class WeightKeeper:
@@ -40,6 +43,7 @@ class WeightKeeper:
         self._copies: list[Tensor] | None = None  # of the chunks that move whole, in their order
         self._origin: list[Tensor] | None = None  # all chunks of the weights, while they are kept
         self._displaced = False
+        self.coarse = any(p.element_size() < 4 for p in parameters)  # displacements may be less than rounding
 
     def _locate(self, parameters: list[Tensor]) -> None:
         chunks = self._space.chunks
@@ -84,6 +88,12 @@ class WeightKeeper:
             copy_(self._scattered_places, self._buffer_rows)
         displacement.release()
 
+    def displacement(self) -> Vector:
+        """How far the displaced parameters are from the weights, after rounding."""
+        assert self._origin is not None
+        places = dict(zip(self._whole + self._scattered, self._whole_places + self._buffers, strict=True))
+        return Vector(self._space, [places[k] for k in range(len(places))]) - Vector(self._space, self._origin)
+
     def restore(self) -> None:
         """Sets every parameter back bitwise, those without a gradient too."""
         if not self._displaced or self._origin is None:
@@ -117,6 +127,20 @@ class WeightKeeper:
         return [chunks[k] for k in range(len(chunks))]
 
 
+def warn_of_rounding(asked: Tensor, displacement: Vector) -> None:
+    """Warns if weights of low precision were not displaced as far as asked. Synchronizes with the device."""
+    there, length = float(displacement.norm()), float(asked)
+    if abs(there - length) > ROUNDING * length:
+        chunks = displacement.chunks
+        kinds = ", ".join(sorted({str(x.dtype).removeprefix("torch.") for x in chunks}))
+        moved = sum(int(x.count_nonzero()) for x in chunks) / sum(x.numel() for x in chunks)
+        warnings.warn(
+            f"the weights are {kinds}, which rounds a displacement of length {length:.3g} to {there:.3g} and moves "
+            f"{moved:.0%} of them: keep them in float32, with torch.autocast around the passes, or raise rho",
+            stacklevel=6,
+        )
+
+
 _dtype = attrgetter("dtype")
 Groups = Sequence[Mapping[str, Any]]
 
@@ -132,6 +156,7 @@ class ParamLayout:
     places: list[Any]  # addresses and dtypes of the parameters at the last check
 
     @classmethod
+    @torch.inference_mode(False)  # a tensor that is made in that mode can never be written to outside of it
     def of(cls, model: nn.Module | None, groups: Groups) -> ParamLayout:
         """The layout of the parameter groups; raises if nothing in them requires a gradient."""
         params = _trained(groups)
@@ -141,6 +166,7 @@ class ParamLayout:
                 "requires_grad_(True) on what this step should move"
             )
         refuse_complex(params)
+        _refuse_shared_memory(params)
         replicas = Replicas(model, params)
         replicas.reshard()  # gathered weights are other objects than the parameters
         roles = roles_of(model, groups)
@@ -159,6 +185,7 @@ class ParamLayout:
             return True
         if _kinds(self.space) != self.kinds or not self.keeper.in_place():
             return False
+        _refuse_shared_memory(params)
         self.places[:] = places
         return True
 
@@ -170,6 +197,31 @@ def refuse_complex(params: Sequence[Tensor]) -> None:
             "complex parameters have no sharpness-aware step here: steepest ascent is defined for real weights. "
             "Keep them in an optimizer of their own, or store their real view (torch.view_as_real)."
         )
+
+
+def _refuse_shared_memory(params: Sequence[Tensor]) -> None:
+    """Raises if a number belongs to two parameters, each of which would move it."""
+    plain = [p for p in params if p.numel() and p.data_ptr() and distributed(p) is None]
+    end, shared = 0, dict[tuple[Any, ...], Tensor]()  # one parameter of each memory that several may lie in
+    for p in sorted(plain, key=Tensor.data_ptr):
+        if p.data_ptr() < end:
+            shared[_memory(p)] = p
+        reach = sum((n - 1) * stride for n, stride in zip(p.shape, p.stride(), strict=True))
+        end = max(end, p.data_ptr() + p.element_size() * (1 + reach))
+    for memory, p in shared.items():  # columns of one matrix may be two parameters
+        uses = torch.zeros(p.untyped_storage().nbytes() // p.element_size(), dtype=torch.int32, device=p.device)
+        for q in plain:
+            if _memory(q) == memory:
+                uses.as_strided(q.shape, q.stride(), q.storage_offset()).add_(1)
+        if bool((uses > 1).any()):
+            raise ValueError(
+                f"parameters of the optimizer share memory (one of shape {tuple(p.shape)}), and each would displace "
+                "the same numbers: tie weights by one nn.Parameter in both places, b.weight = a.weight"
+            )
+
+
+def _memory(p: Tensor) -> tuple[Any, ...]:
+    return p.device, p.element_size(), p.untyped_storage().data_ptr()
 
 
 def maximizes(groups: Groups) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -19,10 +20,8 @@ class Replicas:
 
     Attributes
     ----------
-    reachable
-        Whether there are other workers and their process group is known.
     alone
-        Whether there are no other workers, reachable or not.
+        Whether there are no other workers.
     sharded
         Whether FSDP2 shards the parameters.
     recycles_gradients
@@ -38,16 +37,17 @@ class Replicas:
                 "FSDP1's flat shards do not say what they are shards of: use torch.distributed.fsdp.fully_shard"
             )
         self._ddp: Any = model if hasattr(model, "no_sync") else None
+        running = dist.is_available() and dist.is_initialized()
         meshes = [dtensor.device_mesh for p in params if (dtensor := distributed(p)) is not None]
         self._groups: list[Any] = [meshes[0].get_group(d) for d in range(meshes[0].ndim)] if meshes else []
-        if self._ddp is not None and dist.is_initialized():
-            self._groups = [getattr(self._ddp, "process_group", None)]
-        self.sharded = bool(meshes)
-        self._gathering = [m for m in self._modules if hasattr(m, "reshard")] if meshes else []
-        running = dist.is_available() and dist.is_initialized()
         unwrapped = running and self._ddp is None and not meshes
         self._unknown = unwrapped and dist.get_world_size() > 1
-        self.reachable = bool(self._groups)
+        self._wrappers = [self._ddp] if self._ddp is not None else wrappers_of(params) if self._unknown else []
+        if running and self._wrappers:
+            groups = [getattr(w, "process_group", None) for w in self._wrappers]
+            self._groups = list({id(g): g for g in groups}.values())
+        self.sharded = bool(meshes)
+        self._gathering = [m for m in self._modules if hasattr(m, "reshard")] if meshes else []
         self.alone = not self._groups and not self._unknown
         self.recycles_gradients = unwrapped or bool(getattr(self._ddp, "gradient_as_bucket_view", False))
 
@@ -88,6 +88,10 @@ class Replicas:
         """The mean of numbers over the workers."""
         if self._unknown:
             raise self._unreachable("losses or numbers of rows averaged over workers")
+        return self.agreed(numbers)
+
+    def agreed(self, numbers: Tensor) -> Tensor:
+        """The mean of numbers over the workers that are known, if there are any."""
         for group in self._groups:
             numbers = numbers.clone()
             dist.all_reduce(numbers, group=group)
@@ -103,6 +107,15 @@ class Replicas:
             for chunk in vector.mul_(1 / size).chunks:
                 dist.all_reduce(chunk, group=group)
         return vector
+
+    def refuse_no_sync(self) -> None:
+        """Raises inside DDP's `no_sync`: what accumulates there would never be averaged."""
+        if not all(getattr(w, "require_backward_grad_sync", True) for w in self._wrappers):
+            raise RuntimeError(
+                "passes(accumulate=True) inside no_sync(), which Accelerate's accumulate() enters too, keeps each "
+                "worker's own gradient, and DDP would not average it later: leave no_sync() out, or run every "
+                "micro-batch in each pass"
+            )
 
     def reshard(self) -> None:
         """Frees the weights that FSDP2 keeps gathered: call it before and after the shards move."""
@@ -125,3 +138,10 @@ class Replicas:
             f"the method needs {what}, torch.distributed is running, and the wrapper of the model is not known: "
             "pass the wrapped model, SharpnessAware(..., model=ddp_model)."
         )
+
+
+def wrappers_of(params: Sequence[Tensor]) -> list[Any]:
+    """The DistributedDataParallel wrappers in this process that average gradients of these parameters."""
+    ours = set(map(id, params))
+    wrappers = [x for x in gc.get_objects() if issubclass(type(x), nn.parallel.DistributedDataParallel)]
+    return [w for w in wrappers if not ours.isdisjoint(map(id, w.parameters()))]

@@ -1,0 +1,248 @@
+"""Laws of loops that go on: parameters that are frozen or thawed, plans that nobody applied, states that are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import registry
+import torch
+from registry import ENTRIES, STATEFUL, Entry, Run, batch, copied, obeying, same
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import steppe
+
+SAM = next(e for e in ENTRIES if e.name == "sam")
+
+
+# -- frozen parameters --------------------------------------------------------------------------------
+
+
+def frozen_and_thawed(run: Run, by: str, before_step: Callable[[], object]) -> None:
+    """Two steps, three with a layer frozen, two after it is thawed; what is frozen does not move."""
+    layer = [*run.model.hidden[0].parameters(), *run.model.norm.parameters()]
+    for i in range(7):
+        if i in (2, 5):
+            for p in layer:
+                p.requires_grad_(i == 5)
+        kept, head = copied(layer), run.model.head.weight.detach().clone()
+        before_step()
+        run.step(i, by=by)
+        assert not torch.equal(run.model.head.weight, head)
+        if 2 <= i < 5:
+            same(copied(layer), kept)
+            assert [p.grad for p in layer] == [None] * len(layer)
+    assert not any(torch.equal(p, w) for p, w in zip(layer, kept, strict=True))
+
+
+@pytest.mark.parametrize(("base", "by"), [("sgd", "passes"), ("adamw", "closure")])
+@obeying()
+def test_a_frozen_parameter_stays_as_under_zero_grad(entry: Entry, base: str, by: str) -> None:
+    """The gradient from before it was frozen is gone, as in loops that call `zero_grad` before every step."""
+    run, cleared = Run(entry, base), Run(entry, base)
+    frozen_and_thawed(run, by, lambda: None)
+    frozen_and_thawed(cleared, by, cleared.opt.zero_grad)
+    same(run.everything(), cleared.everything())
+
+
+@pytest.mark.parametrize("loop", ["clipped", "scaled", "closure without zero_grad", "capture", "after an exception"])
+def test_a_frozen_parameter_stays_in_every_loop(loop: str) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0) if loop == "scaled" else None
+    run = Run(SAM, "adamw", scaler=scaler)
+    model, opt, frozen = run.model, run.opt, run.model.hidden[0].weight
+    step = steppe.capture(opt, lambda model, x, y: F.cross_entropy(model(x), y), model, batch(0))
+
+    def without_zero_grad() -> Tensor:
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    for i in range(5):
+        if i == 2:
+            frozen.requires_grad_(False)
+            kept = frozen.detach().clone()
+        x, y = batch(i)
+        if loop == "capture":
+            step(x, y)
+        elif loop == "closure without zero_grad":
+            opt.step(without_zero_grad)
+        else:
+            if loop == "after an exception" and i >= 2:
+                with pytest.raises(ZeroDivisionError):
+                    for _ in opt.passes():
+                        raise ZeroDivisionError
+            for turn in opt.passes():
+                turn.backward(F.cross_entropy(model(x), y))
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            run.finish()
+            if scaler is not None:
+                scaler.update()
+    assert torch.equal(frozen, kept)
+    assert frozen.grad is None
+
+
+@obeying()
+def test_accumulating_leaves_a_frozen_parameter_what_backward_leaves_it(entry: Entry) -> None:
+    """The gradient of the micro-batches before it was frozen."""
+    run = Run(entry)
+    frozen = run.model.hidden[0].weight
+    run.step(0)
+    run.opt.zero_grad()
+    for micro in (1, 2):
+        run.seen = []
+        for turn in run.opt.passes(accumulate=True, **run.extras(micro)):
+            turn.backward(run.loss(turn, micro))
+        if micro == 1:
+            kept = frozen.grad.clone()
+            frozen.requires_grad_(False)
+    assert torch.equal(frozen.grad, kept)
+    run.opt.step()
+
+
+# -- plans that nobody applied ------------------------------------------------------------------------
+
+WAITS = r"passes\(\)(.|\n)*opt\.step\(\)(.|\n)*passes\(accumulate=True\)(.|\n)*opt\.zero_grad\(\)"
+
+
+def run_passes(run: Run, number: int, **how: Any) -> None:
+    torch.default_generator.manual_seed(number)
+    run.seen = []
+    for turn in run.opt.passes(**how, **run.extras(number)):
+        turn.backward(run.loss(turn, number))
+
+
+@obeying()
+def test_passes_over_a_plan_that_nobody_applied_are_refused(entry: Entry) -> None:
+    """A step at every third micro-batch would be a step on the last one alone. The plan can be applied afterwards."""
+    run, twin = Run(entry), Run(entry)
+    for each in (run, twin):
+        each.step(0)
+        run_passes(each, 1)
+    before = run.everything(), copied([p.grad for p in run.model.parameters()])
+    with pytest.raises(RuntimeError, match=WAITS):
+        run_passes(run, 2)
+    same((run.everything(), copied([p.grad for p in run.model.parameters()])), before)
+    run.opt.step()
+    twin.opt.step()
+    for each in (run, twin):
+        each.step(2, by="passes")
+    same(run.everything(), twin.everything())
+
+
+@pytest.mark.parametrize("drop", ["opt", "model"])
+@obeying()
+def test_passes_that_are_dropped_leave_no_trace(entry: Entry, drop: str) -> None:
+    """By `zero_grad` of the optimizer, or of the model, after which no gradient is left to lose."""
+    run, twin = Run(entry), Run(entry)
+    for each in (run, twin):
+        each.step(0)
+    run_passes(run, 1)
+    (run.opt if drop == "opt" else run.model).zero_grad()
+    for each in (run, twin):
+        each.step(2, by="passes")
+    same(run.everything(), twin.everything())
+
+
+@pytest.mark.parametrize("skipped", ["by a scaler", "by a scaler of the caller's", "by the caller"])
+def test_passes_after_a_gradient_that_is_not_finite_and_was_skipped(skipped: str) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(torch.zeros(()))
+    run, twin = Run(SAM, scaler=scaler if skipped == "by a scaler" else None), Run(SAM)
+    for turn in run.opt.passes():
+        turn.backward(run.loss(turn, 0) * torch.inf)
+    if skipped != "by the caller":
+        scaler.step(run.opt)
+        scaler.update()
+        assert scaler.get_scale() == 2.0
+    for each in (run, twin):
+        for turn in each.opt.passes():
+            turn.backward(F.cross_entropy(each.model.eval()(batch(2)[0]), batch(2)[1]))
+        each.opt.step()
+    same(run.everything(), twin.everything())
+
+
+def test_other_steps_over_a_plan_that_nobody_applied_are_refused() -> None:
+    run = Run(SAM)
+    step = steppe.capture(run.opt, lambda model, x, y: F.cross_entropy(model(x), y), run.model, batch(0))
+    run_passes(run, 0)
+    grads = copied([p.grad for p in run.model.parameters()])
+    with pytest.raises(RuntimeError, match=r"step\(closure\) was called while the gradient of passes\(\) waits"):
+        run.step(1)
+    with pytest.raises(RuntimeError, match=WAITS):
+        step(*batch(1))
+    same([p.grad for p in run.model.parameters()], grads)
+    run.opt.step()
+    step(*batch(1))
+
+
+def test_a_plan_whose_step_raised_does_not_wait() -> None:
+    run = Run(SAM)
+    run_passes(run, 0)
+    step, run.base.step = run.base.step, lambda: 1 // 0  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        run.opt.step()
+    run.base.step = step  # type: ignore[method-assign]
+    run.step(1, by="passes")
+
+
+def test_accelerates_accumulation_around_passes_is_refused_or_right() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    ends = []
+    for prepared in (True, False):
+        run = Run(SAM, dtype=torch.float32)
+        accelerator = accelerate.Accelerator(gradient_accumulation_steps=2, cpu=True)
+        opt = accelerator.prepare(run.opt)
+        for i in range(4):
+            with accelerator.accumulate(run.model):
+                how = {"accumulate": True} if prepared else {}
+                if i == 1 and not prepared:
+                    with pytest.raises(RuntimeError, match=WAITS):
+                        run_passes(run, i)
+                    break
+                run_passes(run, i, **how)
+                opt.step()
+                opt.zero_grad()
+        ends.append(run.opt.param_groups[0]["steppe.step"])
+    assert ends == [2, 0]
+
+
+# -- states and devices -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", STATEFUL)
+@obeying()
+def test_a_plain_checkpoint_may_be_loaded_into_the_base(entry: Entry, base: str) -> None:
+    """As through the optimizer: the groups get the method's options again, and steps are counted from 0."""
+    plain = Run(SAM, base).base.__class__(
+        [nn.Parameter(torch.zeros_like(p)) for p in Run(SAM).model.parameters()], lr=0.05
+    )
+    runs = Run(entry, base), Run(entry, base)
+    for run in runs:
+        run.step(0)
+        (run.base if run is runs[0] else run.opt).load_state_dict(copied(plain.state_dict()))
+        if entry.name == "msam":
+            run.base.param_groups[0].update({"momentum": 0.9} if base == "sgd" else {})
+        for i in range(1, 4):
+            run.step(i, by="passes")
+    same(runs[0].everything(), runs[1].everything())
+    assert runs[0].base.param_groups[0]["steppe.step"] == 3
+
+
+@obeying()
+def test_a_default_device_changes_nothing(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step allocates is on the devices of the parameters, or on the CPU."""
+    batches = {i + more: batch(i + more) for i in range(2) for more in (0, 500)}
+    monkeypatch.setattr(registry, "batch", lambda number, dtype=torch.float64: batches[number])
+    ends = []
+    for device in ("cpu", "meta"):
+        run = Run(entry)
+        masks = [run.extras(i) for i in range(2)]
+        monkeypatch.setattr(run, "extras", masks.__getitem__)
+        with torch.device(device):
+            for i, by in enumerate(("passes", "closure")):
+                run.method.cost(i)
+                run.step(i, by=by)
+        ends.append(run.everything())
+    same(*ends)

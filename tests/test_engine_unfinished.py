@@ -1,0 +1,164 @@
+"""A loop over `passes()` that was left while a variable keeps its iterator: what is saved then is the weights."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from registry import Entry, Run, batch, copied, obeying, same
+from torch import nn
+from torch.nn import functional as F
+
+import steppe
+
+
+def left(run: Run, number: int) -> Any:
+    """The iterator of a loop that raised at its last probe."""
+    turns = run.opt.passes(**run.extras(number))
+    run.seen = []
+    for i in range(run.method.cost(number)):
+        turn = next(turns)
+        if i + 1 < run.method.cost(number):
+            turn.backward(run.loss(turn, number))
+    return turns
+
+
+@obeying()
+def test_a_state_dict_of_the_model_is_that_of_the_weights(entry: Entry) -> None:
+    run, twin = Run(entry, dropout=0.0), Run(entry, dropout=0.0)
+    for each in (run, twin):
+        each.step(0)
+    before = run.weights()
+    turns = left(run, 1)
+    same(copied(run.model.state_dict()), before)
+    assert next(turns, None) is None
+    for each in (run, twin):
+        each.step(1)
+    same(run.everything(), twin.everything())
+
+
+class Wrapper(nn.Module):
+    """A wrapper with the model in `module`, as DDP has it."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.module(x)
+        return out
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+
+
+def displaced(model: nn.Module, opt: Any) -> Any:
+    turns = opt.passes()
+    x, y = batch(0)
+    next(turns).backward(F.cross_entropy(model(x), y))
+    next(turns)
+    return turns
+
+
+PARTS: dict[str, Callable[[Any], nn.Module]] = {
+    "wrapper": lambda m: m,
+    "inner": lambda m: m.module,
+    "layer": lambda m: m.module[0],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_wrapper_the_model_and_its_parts_are_saved_as_they_are(part: str) -> None:
+    model = Wrapper(network())
+    saved = PARTS[part](model)
+    before = copied(saved.state_dict())
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), rho=0.5, model=model)
+    turns = displaced(model, opt)
+    assert not torch.equal(model.module[0].weight, network()[0].weight)
+    same(copied(saved.state_dict()), before)
+    with pytest.raises(RuntimeError, match=r"closed before its last pass.*state_dict\(\)"):
+        opt.step()
+    del turns
+
+
+def test_an_exception_handler_saves_the_weights_while_the_traceback_lives() -> None:
+    model = network()
+    before = copied(model.state_dict())
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), rho=0.5, model=model)
+    x, y = batch(0)
+
+    def train() -> None:
+        turns = opt.passes()
+        for turn in turns:
+            turn.backward(F.cross_entropy(model(x), y))
+            if turn.probe.at is not None:
+                raise ZeroDivisionError
+
+    try:
+        train()
+    except ZeroDivisionError:
+        same(copied(model.state_dict()), before)
+
+
+def test_closing_ends_a_loop_with_its_block() -> None:
+    """Without `model=` too, and for whatever reads the weights."""
+    model = network()
+    before = copied(model.state_dict())
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), rho=0.5)
+    x, y = batch(0)
+    try:
+        with contextlib.closing(opt.passes()) as turns:
+            for turn in turns:
+                turn.backward(F.cross_entropy(model(x), y))
+                if turn.probe.at is not None:
+                    raise ZeroDivisionError
+    except ZeroDivisionError:
+        same(dict(copied(model.state_dict())), before)
+
+
+def test_copies_of_the_model_have_loops_of_their_own() -> None:
+    """A deep copy of both, and a pickle of the model, which can be opened without steppe."""
+    model = network()
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), rho=0.5, model=model)
+    data = pickle.dumps(model)
+    assert b"steppe" not in data
+    before = copied(model.state_dict())
+    same(dict(pickle.loads(data).state_dict()), before)
+    alone, (its_model, its_opt) = copy.deepcopy(model), copy.deepcopy((model, opt))
+    turns, its_turns = displaced(model, opt), displaced(its_model, its_opt)
+    for other in (alone, its_model):
+        same(copied(other.state_dict()), before)
+    assert next(its_turns, None) is None
+    assert not torch.equal(model[0].weight, before["0.weight"])  # nobody has closed its loop
+    turns.close()
+
+
+def test_nothing_stays_on_a_model_whose_optimizer_is_gone() -> None:
+    model = network()
+    for _ in range(3):
+        opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
+        opt.load_state_dict(opt.state_dict())
+        opt.__setstate__(opt.__getstate__())
+        assert all(len(m._state_dict_pre_hooks) == 1 for m in model.modules())
+        del opt
+        gc.collect()
+        assert not any(m._state_dict_pre_hooks for m in model.modules())
+
+
+def test_a_loop_of_another_model_goes_on() -> None:
+    model, other = network(), network()
+    opt, its = (steppe.sam(torch.optim.SGD(m.parameters(), lr=0.1), rho=0.5, model=m) for m in (model, other))
+    turns, others = displaced(model, opt), displaced(other, its)
+    model.state_dict()
+    assert torch.equal(model[0].weight, network()[0].weight)
+    assert not torch.equal(other[0].weight, model[0].weight)
+    assert next(turns, None) is None
+    others.close()
