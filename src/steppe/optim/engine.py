@@ -31,7 +31,15 @@ from .finite import (
 )
 from .forward_state import Noise, RunningStatistics, SameNoise
 from .interrupts import interrupts_deferred
-from .misuse import NO_FIRST_STEP, refuse_base, refuse_closure, refuse_name, refuse_options, wrapped_error
+from .misuse import (
+    NO_FIRST_STEP,
+    refuse_base,
+    refuse_closure,
+    refuse_name,
+    refuse_options,
+    refuse_skipped_step,
+    wrapped_error,
+)
 from .step import Pass, Report, run_step
 from .weights import ParamLayout, refuse_complex
 
@@ -241,6 +249,8 @@ class SharpnessAware(Optimizer):
         if "base" not in vars(self):
             raise wrapped_error(self)
         self._close_unfinished()
+        if self.planned is not None and not accumulate:
+            refuse_skipped_step()
         self._running = weakref.ref(running := run_step(self, accumulate, mask))
         return running
 
