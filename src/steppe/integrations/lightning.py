@@ -121,8 +121,9 @@ def _inside_passes(training_step: Any) -> Any:
         if self._turn is None:
             if not self.trainer.fit_loop._should_accumulate():  # the last micro-batch, which `optimizer_step` runs
                 raise RuntimeError(
-                    f"{type(self).__name__}.optimizer_step runs the closure itself, and SharpnessAwareSteps runs it once "
-                    "per pass: in its place call super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)"
+                    f"{type(self).__name__}.optimizer_step runs the closure itself, and SharpnessAwareSteps runs it "
+                    "once per pass: in its place call super().optimizer_step(epoch, batch_idx, optimizer, "
+                    "optimizer_closure)"
                 )
             self._held = (*self._held, args)
             return torch.zeros((), device=self.device, requires_grad=True)

@@ -27,8 +27,9 @@ PLAN_PENDING = (
 )
 
 NO_ACCUMULATION = (
-    "Accelerator(gradient_accumulation_steps={0}) skips step() and zero_grad() for all but one of {0} micro-batches, and "
-    "a sharpness-aware step runs every micro-batch in every pass: leave it at 1, and for a list of micro-batches write\n"
+    "Accelerator(gradient_accumulation_steps={0}) skips step() and zero_grad() for all but one of {0} micro-batches, "
+    "and a sharpness-aware step runs every micro-batch in every pass: leave it at 1, and for a list of micro-batches "
+    "write\n"
     "    for turn in steppe.integrations.accelerate.passes(opt, model=model):\n"
     "        for batch in micro_batches(batches, model): turn.backward(loss(batch) / len(batches))"
 )
@@ -133,7 +134,7 @@ def refuse_accelerate(engine: Any) -> None:
 
 
 def refuse_skipped_step() -> None:
-    """Raises if Accelerate has skipped the step that a plan waits for; `zero_grad` through its wrapper is skipped too."""
+    """Raises if Accelerate has skipped the step that a plan waits for; `zero_grad` of its wrapper is skipped too."""
     state = sys.modules.get("accelerate.state")
     if state is not None and (steps := state.GradientState().num_steps) > 1:
         raise RuntimeError(NO_ACCUMULATION.format(steps))
