@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -16,6 +17,8 @@ from ..optim.finite import enabled
 
 EXAMPLE = "steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), steppe.SAM(rho=0.05))"
 
+DICTIONARIES = (dict, defaultdict, Counter, OrderedDict)  # not the outputs of a model, which refuse to be changed
+LARGEST = 1 << 24  # elements of a tensor that may be a count; kept outputs of a model may have more
 OF_MODULES = frozenset(vars(nn.Module()))  # attributes that every module has: its parts, buffers and hooks
 
 _FROM_LIBRARIES: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers that `bind` gave to engines
@@ -94,20 +97,22 @@ def counted_once(number: int, *objects: Any, modules: Iterable[Any]) -> Generato
 def _copied(value: Any) -> tuple[Any, Any]:
     """A value, and a copy of what may change in place."""
     if isinstance(value, Tensor):
-        return value, value.detach().clone()
-    if isinstance(value, dict):
+        return value, value.clone() if not value.requires_grad and value.numel() <= LARGEST else None
+    if type(value) in DICTIONARIES:
         return value, {k: _copied(v) for k, v in value.items()}
     return value, list(value) if isinstance(value, list) else None
 
 
 def _restored(value: Any, copy: Any) -> Any:
     """The same object with the contents of the copy: metrics of a collection share their states."""
+    if copy is None:
+        return value
     if isinstance(value, Tensor):
-        value.detach().copy_(copy)
+        value.copy_(copy)
     elif isinstance(value, dict):
         contents = {k: _restored(*v) for k, v in copy.items()}
         value.clear()
         value.update(contents)
-    elif isinstance(value, list):
+    else:
         value[:] = copy
     return value
