@@ -234,6 +234,8 @@ def test_wrong_flags_are_refused(words: list[str], said: str, capsys: pytest.Cap
         ("augment: crop", "augment takes a list"),
         ("lr: 1\nlr: 2", "'lr' appears 2 times"),
         ("lr: [1", "is not YAML in line"),
+        ("lr: 1\nout: a: b\n", 'is not YAML in line 2: a text with a colon and a space needs quotes: out: "a: b"'),
+        ("lr: 1\n  out: a", "is not YAML in line 2: mapping values are not allowed"),
         ("- lr", "and this is a list"),
         ("just words", "and this is a str"),
         ("a: &a [1]\nlr: *a", "aliases"),

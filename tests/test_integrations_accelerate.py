@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +227,9 @@ def test_what_does_not_fit_is_one_error() -> None:
         accelerator.backward(loss)
         return loss
 
-    with pytest.raises(RuntimeError, match=r"gradient_accumulation_steps=2.* skips steps"):
+    with pytest.raises(RuntimeError, match=r"gradient_accumulation_steps=2\) skips step\(\) and zero_grad\(\)"):
         passes(opt)
-    with pytest.raises(RuntimeError, match=r"gradient_accumulation_steps=2.* the last micro-batch"):
+    with pytest.raises(RuntimeError, match=r"gradient_accumulation_steps=2\) skips step\(\) and zero_grad\(\)"):
         opt.step(closure)
     assert distance(start, model) == 0
     opt.optimizer.step(closure)  # not by Accelerate: a plain step
@@ -238,6 +239,57 @@ def test_what_does_not_fit_is_one_error() -> None:
     with pytest.raises(TypeError, match="the optimizer is AcceleratedOptimizer, not a SharpnessAware"):
         accelerate.state.GradientState._reset_state()
         passes(accelerate.Accelerator(cpu=True).prepare(torch.optim.SGD(model.parameters(), lr=0.1)))
+
+
+def test_the_documented_loop_accumulates() -> None:
+    """Four micro-batches of a prepared loader, two per step, and one that remains."""
+    rows = [pair for batches in data(1) for pair in batches] + data(2)[0][:1]
+    expected, net = network(), network()
+    base = torch.optim.SGD(expected.parameters(), lr=LR, momentum=MOMENTUM)
+    for i in range(0, len(rows), 2):
+        sam_gradient(expected, rows[i : i + 2], len(rows[i : i + 2]))
+        base.step()
+    accelerator = accelerate.Accelerator(cpu=True)
+    opt = steppe.sam(torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM), rho=RHO)
+    model, opt, loader = accelerator.prepare(net, opt, torch.utils.data.DataLoader(rows, batch_size=None))
+    stream = iter(loader)
+    while batches := list(islice(stream, 2)):
+        for turn in passes(opt, model=model):
+            for x, y in micro_batches(batches, model):
+                turn.backward(cross_entropy(model(x), y) / len(batches))
+        opt.step()
+        opt.zero_grad()
+    assert distance(expected, network()) > 0.01
+    assert distance(expected, net) < 1e-12
+
+
+def test_passes_over_a_step_that_accelerate_skipped_are_an_error() -> None:
+    """`accumulate` skips step() and zero_grad(): the first micro-batch would be lost without a word."""
+    accelerator, model, opt, _ = prepared(gradient_accumulation_steps=2)
+    [first, second], start = data(2)[0], network()
+
+    def run(batch: Batch, **options: Any) -> None:
+        with accelerator.accumulate(model):
+            for turn in opt.optimizer.passes(**options):
+                turn.backward(cross_entropy(model(batch[0]), batch[1]) / 2)
+            opt.step()
+            opt.zero_grad()
+
+    run(first)
+    with pytest.raises(RuntimeError, match=r"gradient_accumulation_steps=2\) skips step\(\) and zero_grad\(\)"):
+        run(second)
+    opt.optimizer.zero_grad()
+    assert distance(start, model) == 0
+    grads = []
+    for batch in (first, second):
+        sam_gradient(start, [batch], 2)
+        grads.append([p.grad for p in start.parameters()])
+    accelerator.gradient_state._set_sync_gradients(False)
+    accelerator.step = 0
+    for batch in (first, second):  # SAM on each micro-batch, added up
+        run(batch, accumulate=True)
+    for p, before, g, h in zip(model.parameters(), network().parameters(), *grads, strict=True):
+        assert torch.allclose(p, before - LR * (g + h), atol=1e-12)
 
 
 def test_a_scaler_that_the_optimizer_does_not_have_is_an_error() -> None:

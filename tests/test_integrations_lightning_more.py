@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 import steppe
 
 pl = pytest.importorskip("lightning.pytorch")
+torchmetrics = pytest.importorskip("torchmetrics")
 
 from lightning.fabric import Fabric  # noqa: E402
 from lightning.fabric.plugins import MixedPrecision as FabricMixed  # noqa: E402
@@ -35,7 +36,7 @@ from lightning_loops import (  # noqa: E402
 
 from steppe.integrations.lightning import SharpnessMonitor, passes, step  # noqa: E402
 
-SAM = steppe.SAM(rho=0.2)
+SAM, THREE_PASSES = steppe.SAM(rho=0.2), steppe.SASAM()
 
 
 @pytest.fixture(autouse=True)
@@ -219,6 +220,101 @@ def test_automatic_optimization_without_the_mixin_takes_the_same_steps(tmp_path:
     fit(plain, tmp_path / "plain")
     fit(mixed, tmp_path / "mixed")
     assert distance(plain.net, mixed.net) < 1e-12
+
+
+def test_without_the_mixin_running_statistics_change_once_per_step(tmp_path: Path) -> None:
+    """Lightning's closure leads to the module, whose model the optimizer was not given."""
+    expected, plain = network(norm=True), Plain(SAM, network(norm=True))
+    hand_written(expected, SCHEDULE)
+    fit(plain, tmp_path)
+    assert distance(expected, plain.net) < 1e-12
+    assert int(plain.net[1].num_batches_tracked) == 5 * EPOCHS  # type: ignore[index, arg-type]
+
+
+class Counting(Automatic):
+    """Metrics as the pages of torchmetrics have them, without a word of passes."""
+
+    def __init__(self, *args: Any, manual: bool = False) -> None:
+        super().__init__(*args)
+        self.accuracy = torchmetrics.classification.MulticlassAccuracy(3, average="micro")
+        both = [torchmetrics.classification.MulticlassPrecision(3), torchmetrics.classification.MulticlassRecall(3)]
+        self.both = torchmetrics.MetricCollection(both)  # which share their states
+        self.losses = torchmetrics.CatMetric()  # whose state is a list
+        self.automatic_optimization = not manual
+
+    def loss(self, batch: Any) -> Tensor:
+        logits, loss = self(batch[0]), cross_entropy(self(batch[0]), batch[1])
+        self.accuracy(logits, batch[1])
+        self.both(logits, batch[1])
+        self.losses.update(loss.detach())
+        return loss
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        loss = None
+        if self.automatic_optimization:
+            loss = self.loss(batch)
+        else:
+            opt = self.optimizers()
+            for turn in passes(opt):
+                turn.backward(self.loss(batch))
+            step(opt)
+        self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
+        self.log_dict(self.both, on_step=False, on_epoch=True)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.logged.append(self.losses.compute())
+        self.losses.reset()
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None: ...
+
+
+@pytest.mark.parametrize(("accumulate", "manual"), [(1, False), (2, False), (1, True)])
+def test_metrics_count_the_first_pass_alone(accumulate: int, manual: bool, tmp_path: Path) -> None:
+    """At a learning rate of 0 they are those of the initial weights; three passes per step."""
+    model = Counting(SAM, network(), manual=manual)
+    engine = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.0), THREE_PASSES)
+    model.configure_optimizers = lambda: engine
+    trainer = fit(model, tmp_path, epochs=2, accumulate_grad_batches=accumulate)
+    rows, targets = (torch.cat(parts) for parts in zip(*batches(), strict=True))
+    found, names = network()(rows).argmax(1), ("MulticlassPrecision", "MulticlassRecall")
+    hit = found == targets
+    shares = [torch.stack([hit[side == k].double().mean() for k in range(3)]).mean() for side in (found, targets)]
+    logged = {k: float(v) for k, v in trainer.callback_metrics.items()}
+    assert logged["accuracy"] == pytest.approx(float(hit.double().mean()))
+    assert [logged[name] for name in names] == pytest.approx(list(map(float, shares)))
+    losses = [float(cross_entropy(network()(x), y).detach()) for x, y in batches()]
+    assert all(seen.tolist() == pytest.approx(losses) for seen in model.logged)
+
+
+def test_a_step_of_one_s_own_calls_super(tmp_path: Path) -> None:
+    """Warm-up, as Lightning's page on optimization has it."""
+
+    class Warm(Automatic):
+        override = "super"
+
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any = None) -> None:
+            if self.override == "super":
+                super().optimizer_step(epoch, batch_idx, optimizer, closure)
+            else:
+                optimizer.step(closure=closure)
+            for group in optimizer.param_groups:
+                group["lr"] = LR * GAMMA ** (self.global_step + 1)
+
+        def configure_optimizers(self) -> Any:
+            return super().configure_optimizers()[0]
+
+    expected, model, wrong = network(norm=True), Warm(SAM, network(norm=True)), Warm(SAM, network(norm=True))
+    hand_written(expected, SCHEDULE)
+    fit(model, tmp_path)
+    assert distance(expected, model.net) < 1e-12
+    wrong.override = "none"
+    for accumulate in (1, 2):
+        with pytest.raises(
+            RuntimeError, match=r"Warm.optimizer_step runs the closure itself.* super\(\).optimizer_step"
+        ):
+            fit(wrong, tmp_path, accumulate_grad_batches=accumulate)
+    assert distance(network(norm=True), wrong.net) == 0
 
 
 def test_what_would_be_another_update_is_one_error(tmp_path: Path) -> None:

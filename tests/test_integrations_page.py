@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 FILES = {
-    "Transformers": ["test_integrations_transformers.py", "test_tokens.py"],
+    "Transformers": ["test_integrations_transformers.py", "test_integrations_trl.py", "test_tokens.py"],
     "Lightning, Fabric": ["test_integrations_lightning.py", "test_integrations_lightning_more.py"],
     "Accelerate": ["test_integrations_accelerate.py"],
 }

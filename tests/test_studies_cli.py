@@ -479,3 +479,39 @@ def test_a_pool_takes_what_measure_takes(file: Path, capsys: pytest.CaptureFixtu
     code, _, err = told(capsys, "run", str(file))
     assert code == 1
     assert "pool: there is no checkpoint (.safetensors, .pt, .pth" in err
+
+
+def test_processes_of_torchrun_are_refused(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study starts its own, which would wait for each other's locks."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, err = told(capsys, "run", str(file))
+    assert code == 2
+    assert "torchrun started 2 processes of `steppe study run`, which starts its own" in err
+    assert "without torchrun, with --workers 2" in err
+    assert not Path("studies").exists()
+
+
+def test_a_model_that_is_named_by_its_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = told(capsys, "init", str(tmp_path / "new.yaml"), "--model", "mymodels.py:tiny")
+    assert (code, "write mymodels:tiny" in err, list(tmp_path.iterdir())) == (2, True, [])
+
+
+LOCKS = """import multiprocessing, torch
+LOCKS = []
+def tiny(shape, outputs):
+    LOCKS.extend(multiprocessing.RLock() for _ in range(300))  # as a progress bar of tqdm makes one in inductor
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, outputs))
+"""
+
+
+def test_a_worker_removes_its_semaphores(tmp_path: Path) -> None:
+    """pebble sends SIGTERM while a worker exits: multiprocessing warned of semaphores that were half removed."""
+    Path(tmp_path, "locks.py").write_text(LOCKS)
+    study = {"base": {"data": "digits", "steps": 1, "model": "locks:tiny"}, "measures": ["loss"]}
+    Path(tmp_path, "mine.yaml").write_text(yaml.safe_dump(study | {"grid": {"seed": [0]}}))
+    command = [sys.executable, "-m", "steppe", "study", "run", "mine.yaml", "--workers", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "resource_tracker" not in done.stderr

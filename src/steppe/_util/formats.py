@@ -43,9 +43,20 @@ def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = 
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{where} is not YAML{place}: {getattr(error, 'problem', None) or error}") from error
+        problem = getattr(error, "problem", None) or str(error)
+        lines = text.splitlines()
+        if mark and mark.line < len(lines) and (quoted := _with_quotes(lines[mark.line])):
+            problem = f"a text with a colon and a space needs quotes: {quoted}"
+        raise ValueError(f"{where} is not YAML{place}: {problem}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:  # `!!int ""`, for one, is an IndexError
         raise ValueError(f"{where} is not plain YAML: {error}") from error
+
+
+def _with_quotes(line: str) -> str:
+    """The line `title: SAM: a study` with its text in quotes; empty for other lines."""
+    key, _, value = line.partition(": ")
+    plain = ": " in value and value.strip()[0] not in "\"'[{|>&*!"
+    return f"{key.strip()}: {json.dumps(value.strip(), ensure_ascii=False)}" if plain else ""
 
 
 def refuse_yaml_within(value: Any, where: Path | str) -> None:

@@ -5,11 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MOST = 24  # names that an error lists: two or three lines
+LISTS = {
+    "data set": "steppe data list",
+    "measure": "steppe measures",
+    "method": "steppe methods",
+    "model": "steppe models",
+    "recipe": "steppe reproduce --list",
+    "setting": "steppe ensemble --help",  # those of `train`, and of ensembles
+}
+"""What lists all names of a kind; for options of a command its help page, which every error of that command names."""
+
 
 def unknown(what: str, name: str, valid: Iterable[str]) -> str:
-    """Return a message with the unknown name, the nearest valid names, and all of them."""
+    """Return a message with the unknown name, the nearest valid names, and all of them or what lists them."""
     names = sorted(valid)
-    return f"there is no {what} {name!r}.{nearest(name, names)} There are: {', '.join(names) or 'none'}."
+    return f"there is no {what} {name!r}.{nearest(name, names)} {_listed(what, names)}"
+
+
+def _listed(what: str, names: list[str]) -> str:
+    if len(names) <= MOST:
+        return f"There are: {', '.join(names) or 'none'}."
+    if what in LISTS:
+        return f"There are {len(names)}: `{LISTS[what]}` lists them."
+    return f"There are {len(names)}."
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

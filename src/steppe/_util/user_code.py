@@ -54,11 +54,22 @@ def refuse_untrusted(file: Path, model: object, named: str | None, trust: bool) 
         )
 
 
+def refuse_form(place: str, what: str) -> None:
+    """Raise if a name is not `package.module:factory`; a file is named by its module."""
+    module_name, _, path = place.partition(":")
+    module = ".".join(Path(module_name.removesuffix(".py")).parts)
+    if module_name.endswith(".py") or not all(part.isidentifier() for part in f"{module_name}.{path}".split(".")):
+        named = all(part.isidentifier() for part in f"{module}.{path}".split("."))
+        raise ValueError(
+            f"a {what} of your own is written package.module:factory, and {place!r} is not of that form"
+            + (f": write {module}:{path}" if named else "")
+        )
+
+
 def imported(place: str, what: str) -> Any:
     """Import the object that `package.module:name` names; it makes a `what`."""
+    refuse_form(place, what)
     module_name, _, path = place.partition(":")
-    if not all(part.isidentifier() for part in f"{module_name}.{path}".split(".")):
-        raise ValueError(f"a {what} of your own is written package.module:factory, and {place!r} is not of that form")
     try:
         with working_folder_first():
             target: Any = import_module(module_name)

@@ -12,7 +12,7 @@ from .._util.environment import SAFE_PATH, environment
 from .._util.extras import explained
 from .._util.names import unknown
 from .._util.terminal import complain, say
-from .options import REGISTRY, Command, Common, parse
+from .options import REGISTRY, Command, Common, Parsed, parse
 from .output import FAILED, MISUSED, UsageError, debugging, print_output, report_error, usage_errors
 
 COMMANDS: Sequence[str] = (  # in the order of the help page
@@ -62,6 +62,7 @@ def _main(argv: Sequence[str]) -> int:
                 return 0
             with usage_errors():
                 settings = [parsed.of(group) for group in selected.settings]
+            _refuse_torchrun(selected, parsed)
             output = selected.run(*settings)
         if os.environ.get("RANK", "0") == "0":  # one of several processes prints
             print_output(output, parsed.of(Common).json)
@@ -74,6 +75,15 @@ def _main(argv: Sequence[str]) -> int:
         if code == MISUSED:
             complain(f"{name} --help lists the options." if name != "steppe" else "steppe --help lists the commands.")
         return code
+
+
+def _refuse_torchrun(selected: Command, parsed: Parsed) -> None:
+    """Raise for several processes of a command that starts its own: they would wait for each other's locks."""
+    if "workers" in parsed.values and "RANK" in os.environ and (size := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise UsageError(
+            f"torchrun started {size} processes of `steppe {selected.name}`, which starts its own: start it once, "
+            f"without torchrun, with --workers {size}"
+        )
 
 
 def _select(argv: Sequence[str]) -> Command | str:

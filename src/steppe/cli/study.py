@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import complain
-from .._util.user_code import is_factory
+from .._util.user_code import is_factory, refuse_form
 from .options import command
 from .output import Output, UsageError, table, usage_errors
 from .study_options import Engine, Which, store_of, study_and_results, study_of
@@ -94,7 +94,9 @@ def init(new: New) -> Output:
         raise UsageError(f"a study's file ends in .yaml, not {new.file!r}")
     with usage_errors():
         refuse_unknown(Config(data=new.data))
-        if not is_factory(new.model):
+        if is_factory(new.model):
+            refuse_form(new.model, "model")
+        else:
             refuse_options(new.model, {})
     shown = [f"{file} is written. Next: steppe study run {file} --dry-run"]
     classes, rows = True, None

@@ -60,6 +60,9 @@ def check_name(name: str) -> tuple[str, int | None]:
         return name, split_name(name)[2]
     base, size = _sized(name)
     if base not in DATASETS:
+        for kind, found in (("npz", name.endswith(".npz")), ("folder", Path(name).expanduser().is_dir())):
+            if found:
+                raise ValueError(f"there is no data set {name!r}: for your own, write {kind}:{name}")
         raise ValueError(unknown("data set", name, [*DATASETS, *OWN]))
     if size is not None and base not in PICTURES:
         raise ValueError(f"{name}: images of {base} have one size; @SIZE is for {', '.join(PICTURES)}")

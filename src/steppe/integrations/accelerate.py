@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from .._util.extras import explained
+from ..optim.misuse import NO_ACCUMULATION
 from ..optim.step import Pass
 from .engines import bind, engine_of, no_sync
 
@@ -42,12 +43,7 @@ def passes(
             "and Megatron-LM run backward passes and steps by themselves, and are not supported"
         )
     if (steps := prepared.gradient_state.num_steps) > 1:
-        raise RuntimeError(
-            f"Accelerator(gradient_accumulation_steps={steps}) skips steps, and a sharpness-aware step runs every "
-            "micro-batch in every pass: leave it at 1 and write\n"
-            "    for turn in passes(opt):\n        for batch in micro_batches(batches, model):\n"
-            "            turn.backward(loss(batch) / len(batches))\n    opt.step()"
-        )
+        raise RuntimeError(NO_ACCUMULATION.format(steps))
     engine = engine_of(prepared)
     bind(engine, model, prepared.scaler)
     return engine.passes(accumulate=accumulate, mask=mask)

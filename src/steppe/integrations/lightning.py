@@ -15,7 +15,7 @@ from ..core.rows import whole
 from ..measures.run import measure
 from ..optim.engine import SharpnessAware, run_closure
 from ..optim.step import Pass
-from .engines import bind, engine_of, no_sync
+from .engines import bind, counted_once, engine_of, no_sync
 
 with explained():
     from lightning.fabric import wrappers as fabric_wrappers
@@ -32,7 +32,8 @@ class SharpnessAwareSteps:
 
     With it `accumulate_grad_batches`, `gradient_clip_val`, GradScalers, hooks around the step, and methods on parts of
     the batch are right: every micro-batch of a step runs in every pass, and the resulting gradient is clipped once.
-    `self.log` logs in the first pass only. The model, with its wrapper, and the scaler reach the engine by themselves.
+    `self.log` logs in the first pass only, and metrics of torchmetrics count it alone. The model, with its wrapper, and
+    the scaler reach the engine by themselves.
     Micro-batches before the last of a step run together with that one: the loss in their `outputs` is 0.
     """
 
@@ -54,7 +55,7 @@ class SharpnessAwareSteps:
 
     @property
     def first_pass(self) -> bool:
-        """Whether a step is in its first pass: the place to update metrics in `training_step`."""
+        """Whether a step is in its first pass: the place to count what no metric of torchmetrics counts."""
         return self._first_pass
 
     def log(self, *args: Any, **kwargs: Any) -> None:
@@ -79,7 +80,8 @@ class SharpnessAwareSteps:
         try:
             for number, turn in enumerate(turns := engine.passes()):
                 self._turn, self._first_pass = turn, number == 0
-                run_closure(turn, lambda turn: self._all_micro_batches(trainer, optimizer_closure))
+                with counted_once(number, modules=[self]):
+                    run_closure(turn, lambda turn: self._all_micro_batches(trainer, optimizer_closure))
                 result = result or optimizer_closure._result
         finally:
             turns.close()
@@ -117,6 +119,12 @@ def _inside_passes(training_step: Any) -> Any:
         if getattr(self, "_nested", False) or not self.automatic_optimization or self.trainer.fit_loop._skip_backward:
             return training_step(self, *args, **kwargs)
         if self._turn is None:
+            if not self.trainer.fit_loop._should_accumulate():  # the last micro-batch, which `optimizer_step` runs
+                raise RuntimeError(
+                    f"{type(self).__name__}.optimizer_step runs the closure itself, and SharpnessAwareSteps runs it "
+                    "once per pass: in its place call super().optimizer_step(epoch, batch_idx, optimizer, "
+                    "optimizer_closure)"
+                )
             self._held = (*self._held, args)
             return torch.zeros((), device=self.device, requires_grad=True)
         self._nested = True  # training_step of a parent class is wrapped too
@@ -225,14 +233,16 @@ def passes(
         run_backward = partial(_fabric_backward, strategy)
     elif model is not None:
         bind(engine, model, engine.scaler)
-    return _with_backward(engine.passes(accumulate=accumulate, mask=mask), run_backward)
+    turns = engine.passes(accumulate=accumulate, mask=mask)
+    return _with_backward(turns, run_backward, model if module is None else module)
 
 
-def _with_backward(turns: Generator[Pass], run_backward: Any) -> Generator[Pass]:
+def _with_backward(turns: Generator[Pass], run_backward: Any, model: Any) -> Generator[Pass]:
     try:
-        for turn in turns:
+        for number, turn in enumerate(turns):
             turn.run_backward = run_backward
-            yield turn
+            with counted_once(number, modules=[model]):
+                yield turn
     finally:
         turns.close()
 

@@ -13,19 +13,21 @@ from .._util.extras import explained
 from ..core.probe import Method
 from ..optim.engine import SharpnessAware, run_closure
 from ..optim.step import Pass
-from .engines import bind, engine_of, refuse_parts, refuse_static_graph
+from .engines import bind, counted_once, engine_of, refuse_parts, refuse_static_graph
 
 with explained():
     from transformers import Trainer
 
 OWN_BACKWARD = ("lomo", "layerwise")  # in the names of optimizers that step during the backward pass
+GENERATES = ("_buffered_inputs", "generation_config")  # attributes of TRL's trainers that generate in training_step
 
 
 class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
     """`Trainer` with sharpness-aware steps: every micro-batch of a step runs in every pass.
 
     Clipping, schedulers, callbacks, checkpoints and resuming are those of `Trainer`. The logged loss is that at the
-    unperturbed weights.
+    unperturbed weights, and so are counts and metrics that a subclass of `Trainer` keeps in its attributes: numbers,
+    lists and dictionaries. A trainer of TRL becomes sharpness-aware by a class with both as parents, this one first.
 
     Parameters
     ----------
@@ -79,16 +81,23 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
             return torch.zeros((), device=self.args.device)  # its loss is part of that of the last one
         if self.is_deepspeed_enabled:
             raise RuntimeError("DeepSpeed runs backward passes and steps by itself: train with DDP or FSDP2 instead")
+        if any(hasattr(self, name) for name in GENERATES):
+            raise RuntimeError(
+                f"{type(self).__name__} generates its batch in training_step, so every pass would see another one, and "
+                "generate it at perturbed weights: use a trainer on given data, such as TRL's SFTTrainer or DPOTrainer"
+            )
         engine = engine_of(self.optimizer)
         bind(engine, model, self.accelerator.scaler)
         engine.train()
+        losses: list[Tensor] = []
 
-        def run(turn: Pass) -> Any:
+        def run(turn: Pass) -> None:
             refuse_parts(turn.probe, engine.method, "Trainer")
-            return run_closure(turn, lambda: self._all_micro_batches(model, num_items_in_batch))
+            with counted_once(len(losses), self, self.state, modules=vars(self).values()):
+                losses.append(run_closure(turn, lambda: self._all_micro_batches(model, num_items_in_batch)))
 
         self._batches = self._batches or [inputs]
-        losses: list[Tensor] = engine.run_passes(run)
+        engine.run_passes(run)
         return losses[0]
 
     def _all_micro_batches(self, model: nn.Module, num_items_in_batch: Any) -> Tensor:

@@ -42,6 +42,7 @@ from .misuse import (
     refuse_inference_mode,
     refuse_name,
     refuse_options,
+    refuse_skipped_step,
     unplanned,
     wrapped_error,
 )
@@ -278,6 +279,7 @@ class SharpnessAware(Optimizer):
     def refuse_waiting(self) -> None:
         """Raises if a gradient of `passes()` would be lost; a scaler does not apply one that is not finite."""
         if self.planned is not None and self.planned.wanted:
+            refuse_skipped_step()
             raise RuntimeError(PASSES_PENDING)
 
     def close_unfinished(self) -> None:

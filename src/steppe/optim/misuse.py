@@ -67,6 +67,15 @@ def refuse_inference_mode() -> None:
         )
 
 
+NO_ACCUMULATION = (
+    "Accelerator(gradient_accumulation_steps={0}) skips step() and zero_grad() for all but one of {0} micro-batches, "
+    "and a sharpness-aware step runs every micro-batch in every pass: leave it at 1, and for a list of micro-batches "
+    "write\n"
+    "    for turn in steppe.integrations.accelerate.passes(opt, model=model):\n"
+    "        for batch in micro_batches(batches, model): turn.backward(loss(batch) / len(batches))"
+)
+
+
 def refuse_base(base: Any) -> None:
     """Only a first-order torch optimizer can be the base."""
     example = "SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method)"
@@ -115,18 +124,22 @@ def wrapped_error(engine: Any) -> TypeError:
 
 
 def refuse_closure(engine: Any, closure: Any, waiting: bool) -> None:
-    """Raises for a closure that would lose a gradient, or that another library runs in its own way."""
-    refuse_lightning(closure, waiting)
+    """Raises for a closure that would lose a gradient, or that another library runs in its own way.
+
+    An engine without a model takes that of a closure of Lightning: its running statistics change once per step.
+    """
+    lightning = isinstance(closure, partial) and getattr(closure.func, "__name__", "") == "_wrap_closure"
+    if lightning:
+        refuse_lightning(closure.args[0], waiting)
     if waiting:
         raise RuntimeError(PLAN_PENDING)
     refuse_accelerate(engine)
+    if lightning and engine.model is None:
+        engine.__setstate__({**engine.__getstate__(), "model": closure.args[0].trainer.strategy.model})
 
 
-def refuse_lightning(closure: Any, waiting: bool) -> None:
+def refuse_lightning(module: Any, waiting: bool) -> None:
     """Raises if Lightning's optimizer passes a closure that clips and logs in every pass, or one that does nothing."""
-    if not isinstance(closure, partial) or getattr(closure.func, "__name__", "") != "_wrap_closure":
-        return
-    module = closure.args[0]
     if module.automatic_optimization and module.trainer.gradient_clip_val:
         raise RuntimeError(
             "gradient_clip_val clips in every call of the closure, and a sharpness-aware step calls it once per pass: "
@@ -151,16 +164,13 @@ def refuse_accelerate(engine: Any) -> None:
     if frame is None:
         return
     wrapper = frame.f_locals["self"]
-    way_out = "write `for turn in steppe.integrations.accelerate.passes(opt): turn.backward(loss)`, then opt.step()"
-    if wrapper.gradient_state.num_steps > 1:
-        raise RuntimeError(
-            f"Accelerator(gradient_accumulation_steps={wrapper.gradient_state.num_steps}) calls the closure for the "
-            f"last micro-batch of a step only: leave it at 1 and {way_out}"
-        )
+    if (steps := wrapper.gradient_state.num_steps) > 1:
+        raise RuntimeError(NO_ACCUMULATION.format(steps))
     if enabled(wrapper.scaler) is not enabled(engine.scaler):
         raise RuntimeError(
             "Accelerate scales the losses of the closure by its own scaler or none, and the optimizer has another or "
-            f"none: make it by SharpnessAware(..., scaler=accelerator.scaler), or {way_out}"
+            "none: make it by SharpnessAware(..., scaler=accelerator.scaler), or write `for turn in "
+            "steppe.integrations.accelerate.passes(opt): turn.backward(loss)`, then opt.step()"
         )
 
 
@@ -189,3 +199,10 @@ def refuse_accumulated(groups: Sequence[Mapping[str, Any]]) -> None:
             "            turn.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
             "or call opt.zero_grad() first, if they are not wanted."
         )
+
+
+def refuse_skipped_step() -> None:
+    """Raises if Accelerate has skipped the step that a plan waits for; `zero_grad` of its wrapper is skipped too."""
+    state = sys.modules.get("accelerate.state")
+    if state is not None and (steps := state.GradientState().num_steps) > 1:
+        raise RuntimeError(NO_ACCUMULATION.format(steps))

@@ -249,7 +249,7 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
             raise ValueError(
                 f"{spelled('labels')} and {spelled('label_noise')} both make labels wrong: give one of them"
             )
-    with _prefixed(spelled("model_options"), " of "):
+    with _prefixed(spelled("model_options"), f" of {config.model}"):
         refuse_options(config.model, config.model_options)
     expanded(config.augment)
     selected(config.corruptions)
@@ -273,6 +273,11 @@ def method_of(config: Config, spelled: Callable[[str], str] = str) -> Method:
 
     options = dict(config.method_options)
     if config.rho is not None:
+        if config.method == "none":
+            raise ValueError(
+                f"{spelled('rho')} is {config.rho:g}, and method none, the base optimizer alone, has no rho: leave it "
+                "out, or choose a method such as sam"
+            )
         if options.get("rho", config.rho) != config.rho:
             raise ValueError(
                 f"{spelled('rho')} is {config.rho:g}, and rho in {spelled('method_options')} is {options['rho']!r}: "

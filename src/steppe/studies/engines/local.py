@@ -6,6 +6,7 @@ A killed worker costs its cell's work since the last checkpoint.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
+from multiprocessing.util import is_exiting
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -174,8 +176,19 @@ _LIFETIME = ExitStack()  # of a worker, which computes the cells of one study
 def _begin(environment: dict[str, str]) -> None:
     """Initialise a worker."""
     end_with_parent(GRACE)  # nothing would store its outcome
+    _exit_once()
     os.environ.update(environment)  # before torch is imported
     _LIFETIME.enter_context(loaded_once())
+
+
+def _exit_once() -> None:
+    """Let SIGTERM pass while the worker exits already.
+
+    pebble closes a worker's pipe, at which it exits, and sends SIGTERM at once. That left semaphores, such as the one
+    of inductor's progress bar, half removed, and multiprocessing warned of a leak.
+    """
+    end: Any = signal.getsignal(signal.SIGTERM)  # pebble's
+    signal.signal(signal.SIGTERM, lambda number, frame: None if is_exiting() else end(number, frame))
 
 
 def _visible(gpu: int) -> str:
