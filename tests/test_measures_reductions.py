@@ -257,6 +257,18 @@ def test_every_batch_of_another_loss_is_checked(loss_fn: Any, y: Tensor, said: s
         Objective(Network(), **way, batches=(inputs(), y), m=m).loss()
 
 
+@pytest.mark.parametrize("in_forward", [False, True])
+@pytest.mark.parametrize(("loss_fn", "y"), [(by_class, classes()), (masked, classes(ignored=IGNORED))])
+def test_equal_losses_hide_nothing(loss_fn: Any, y: Tensor, in_forward: bool) -> None:
+    """Where the last layer is zero, as at the start of many trainings, all rows have one loss, but not one gradient."""
+    model = Network()
+    nn.init.zeros_(model.last.weight)
+    nn.init.zeros_(model.last.bias)
+    way = wrapped(loss_fn)["in forward" if in_forward else "as it is"]
+    with pytest.raises(ValueError, match="weight="):
+        Objective(model, **way, batches=(inputs()[:-4], y[:-4]), m=5).gradient()
+
+
 def test_a_weight_makes_them_right() -> None:
     x, y = inputs(), classes()
     objective = Objective(Network(), by_class, (x, y), m=3, weight=lambda batch: CLASSES[batch[1]].sum())

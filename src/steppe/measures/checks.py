@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from ..core.arguments import described, refuse_class
 from ..core.draw import seed_torch
 from ..core.shards import distributed
+from ..core.vector import sums
 from .batches import Batch, batch_weight, joined, rows_of, take_rows, to_device
 from .estimate import check_finite
 from .reductions import Reduction, evaluated
@@ -90,13 +91,27 @@ def check_objective(objective: Objective) -> None:
     if objective.weight is None and objective.reductions is None:
         for i in counted:
             if i != which:
-                _check_together(objective, one, _evaluate_rows(objective, i, sizes[i], 0), i, tolerance)
+                other, weights = _evaluate_rows(objective, i, sizes[i], 0), objective.weight_tensors()
+                first = one
+                if abs(other.loss - one.loss) <= tolerance * abs(one.loss):  # e.g. where the last layer is zero
+                    weights = _nearby(objective)
+                    first, other = (_evaluate_rows(objective, j, sizes[j], 0, weights) for j in (which, i))
+                _check_together(objective, first, other, i, weights, tolerance)
 
 
-def _check_halves(objective: Objective, sample: _Sample, tolerance: float) -> bool:
+def _nearby(objective: Objective) -> list[Tensor]:
+    """Other weights, at which batches have other losses."""
+    noise = objective.draw(0).normal()
+    size = float(objective.weights.norm()) / objective.dimension**0.5 or 1.0
+    return sums(objective.weight_tensors(), noise.mul_(0.1 * size).tensors)
+
+
+def _check_halves(
+    objective: Objective, sample: _Sample, tolerance: float, weights: Sequence[Tensor] | None = None
+) -> bool:
     """Compare the loss of a batch with those of its halves; False if these have none."""
     cuts = slice(0, sample.rows // 2), slice(sample.rows // 2, sample.rows)
-    halves = _parts(objective, sample, cuts) if sample.rows > 1 else None
+    halves = _parts(objective, sample, cuts, weights) if sample.rows > 1 else None
     if halves is None:
         return False
     words = f"{sample.rows} rows gave {sample.loss:.6g}, the two halves of them"
@@ -104,14 +119,16 @@ def _check_halves(objective: Objective, sample: _Sample, tolerance: float) -> bo
     return True
 
 
-def _check_together(objective: Objective, first: _Sample, other: _Sample, i: int, tolerance: float) -> None:
+def _check_together(
+    objective: Objective, first: _Sample, other: _Sample, i: int, weights: Sequence[Tensor], tolerance: float
+) -> None:
     """Compare the loss of two batches as one with the mean of both; if they do not join, that of one with its halves.
 
     Both may be means over rows and yet weigh differently, e.g. where rows are sorted by class.
     """
-    both = _joined(objective, first, other)
+    both = _joined(objective, first, other, weights)
     if both is None:
-        if not _check_halves(objective, other, tolerance) and other.reduced:
+        if not _check_halves(objective, other, tolerance, weights) and other.reduced:
             raise ValueError(
                 f"batch {i} cannot be joined with another or cut, so whether the loss is a mean over rows cannot be "
                 "tested: pass the weight of a batch, such as weight=lambda batch: len(batch[0]), or return one loss "
@@ -158,7 +175,9 @@ def _weight(objective: Objective, part: _Sample) -> float:
     return batch_weight(part.batch, objective.weight)
 
 
-def _evaluate_rows(objective: Objective, which: int, n: int, seed: int) -> _Sample:
+def _evaluate_rows(
+    objective: Objective, which: int, n: int, seed: int, weights: Sequence[Tensor] | None = None
+) -> _Sample:
     """Evaluate the first n rows of a batch, read again from the data: a lazy sequence may augment."""
     batch = to_device(objective.batches[which], objective.space.device)
     if n < rows_of(batch):
@@ -171,7 +190,7 @@ def _evaluate_rows(objective: Objective, which: int, n: int, seed: int) -> _Samp
         return _sample(objective, model, batch)
 
     with torch.no_grad():
-        return objective.evaluate(objective.weight_tensors(), task)
+        return objective.evaluate(objective.weight_tensors() if weights is None else weights, task)
 
 
 def _sample(objective: Objective, model: nn.Module, batch: Batch, outputs: tuple[Any, Any] | None = None) -> _Sample:
@@ -183,19 +202,25 @@ def _sample(objective: Objective, model: nn.Module, batch: Batch, outputs: tuple
     return _Sample(batch, output, target, n, float(losses.detach().double().mean()), reduced, reduction)
 
 
-def _parts(objective: Objective, sample: _Sample, cuts: Sequence[slice]) -> list[_Sample] | None:
+def _parts(
+    objective: Objective, sample: _Sample, cuts: Sequence[slice], weights: Sequence[Tensor] | None
+) -> list[_Sample] | None:
     """Parts of the rows of a batch with their losses, or None if these cannot be computed."""
-    return _of_outputs(objective, (sample,), [lambda whole, rows=rows: take_rows(whole, rows) for rows in cuts])
+    made = [lambda whole, rows=rows: take_rows(whole, rows) for rows in cuts]
+    return _of_outputs(objective, (sample,), made, weights)
 
 
-def _joined(objective: Objective, one: _Sample, two: _Sample) -> _Sample | None:
+def _joined(objective: Objective, one: _Sample, two: _Sample, weights: Sequence[Tensor]) -> _Sample | None:
     """Two batches as one with its loss, or None if it cannot be computed."""
-    both = _of_outputs(objective, (one, two), [joined])
+    both = _of_outputs(objective, (one, two), [joined], weights)
     return None if both is None else both[0]
 
 
 def _of_outputs(
-    objective: Objective, samples: Sequence[_Sample], made: Sequence[Callable[..., Any]]
+    objective: Objective,
+    samples: Sequence[_Sample],
+    made: Sequence[Callable[..., Any]],
+    weights: Sequence[Tensor] | None,
 ) -> list[_Sample] | None:
     """What functions make of samples' rows, evaluated; None if not every model or loss accepts that.
 
@@ -213,7 +238,7 @@ def _of_outputs(
 
     try:
         with torch.no_grad():
-            return objective.evaluate(objective.weight_tensors(), task)
+            return objective.evaluate(objective.weight_tensors() if weights is None else weights, task)
     except Exception:
         return None
 
