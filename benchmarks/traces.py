@@ -12,7 +12,13 @@ seeds: 50, doubled up to 400 while its error is within four standard errors of s
 own intervals, over `--seeds` seeds of 30 products and a tenth of them beyond, where all problems are also counted
 together.
 
+With `--stopping`: what it does to a trace that its draws decide how many they are. On an indefinite Hessian of 134
+weights, bias, error and coverage of searches that stop at a relative error, and of fixed numbers of products. Bars:
+fixed numbers have no bias, within three standard errors; searches have one below a quarter of their error; both cover
+93 to 97 %, within two standard errors.
+
     python benchmarks/traces.py [--seeds 400] [--problem conv] [--out FILE]
+    python benchmarks/traces.py --stopping    # 2 minutes
     python benchmarks/traces.py --batched     # time of products at once and one by one, for the same networks
 """
 
@@ -363,21 +369,81 @@ def batched(name: str, times: int = 5) -> str:
     return f"| {name} | {middle:.2f} | {low:.2f} - {high:.2f} | {difference:.0e} | {kept} |"
 
 
+def indefinite() -> Objective:
+    """Away from any minimum: 134 weights, and a trace that is small beside the sum of absolute eigenvalues."""
+    layers = nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 4), nn.Tanh(), nn.Linear(4, 4)
+    model = nn.Sequential(*layers).double()
+    return Objective(model, functional.cross_entropy, (torch.randn(32, 6, dtype=F64), torch.randint(4, (32,))))
+
+
+def stopped(operator: Lockstep, exact: float, rtol: float, most: int, seeds: int) -> str:
+    """Of a search that stops at a relative error, or of a fixed number of products where rtol is 0."""
+    found, products = [], []
+    for seed in range(seeds):
+        sweep = Sweep(operator, seed)
+        found.append(last(sweep.trace(rtol, most)))
+        products.append(sweep.products)
+    errors = torch.tensor([e.value for e in found], dtype=F64) / exact - 1
+    bias, doubt = 100 * float(errors.mean()), 100 * float(errors.std()) / sqrt(seeds)
+    error, kind = 100 * float(errors.square().mean().sqrt()), found[0].kind
+    covered = statistics.fmean(low <= exact <= high for low, high in (e.interval() for e in found))
+    spread = sqrt(0.95 * 0.05 / seeds)
+    small = abs(bias) <= 3 * doubt + (0.25 * error if rtol else 0.0)
+    met = "met" if small and 0.93 - 2 * spread <= covered <= 0.97 + 2 * spread else "MISSED"
+    search = f"stops at {100 * rtol:g} %" if rtol else f"{most} products"
+    return (
+        f"| {search} | {kind} | {seeds} | {statistics.fmean(products):.1f} | {bias:+.2f} ± {doubt:.2f} | {error:.2f} | "
+        f"{100 * covered:.1f} ± {100 * spread:.1f} | {met} |"
+    )
+
+
+def stopping(times: float = 1.0) -> str:
+    """The page about stopping: `times` as many seeds as usual."""
+    torch.manual_seed(0)
+    operator = Curvature(indefinite())
+    matrix, slope = Dense(operator).matrix, flat(operator.gradient())
+    values, exact = torch.linalg.eigvalsh(matrix), float(matrix.trace())
+    alone = Lockstep(matrix, slope, 1)
+    plans = [(0.3, 200, 3000), (0.1, 200, 2000), (0.02, 200, 400), (0.0, 30, 3000), (0.0, 60, 2000)]
+    rows = [stopped(alone, exact, rtol, most, max(2, int(times * seeds))) for rtol, most, seeds in plans]
+    head = (
+        "| search | kind | n | products | bias, % | error, % | covered, % | bars |\n|---|---|---|---|---|---|---|---|"
+    )
+    return (
+        f"{len(matrix)} weights, eigenvalues {values[0]:.3g} to {values[-1]:.3g}, trace {exact:.4g}; bias, error (root "
+        "mean square) and coverage of the 95 % interval over n seeds, in per cent of the trace.\n"
+        f"Repeat with `python benchmarks/traces.py --stopping`.\n\n{head}\n" + "\n".join(rows) + "\n"
+    )
+
+
+def cpu() -> str:
+    """The name of the processor, as the system tells it."""
+    try:
+        names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                 if line.startswith("model name")]  # fmt: skip
+    except OSError:
+        names = []
+    return names[0] if names else f"{platform.machine()} CPU"
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=400)
     parser.add_argument("--problem", choices=NETWORKS, action="append")
     parser.add_argument("--batched", action="store_true")
+    parser.add_argument("--stopping", action="store_true")
     parser.add_argument("--out", type=Path)
     chosen = SimpleNamespace(**vars(parser.parse_args(arguments)))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     names = chosen.problem or list(NETWORKS)
     machine = (
-        f"{datetime.date.today()}, {platform.machine()} CPU, one thread of a {os.cpu_count()}-core machine with other "
+        f"{datetime.date.today()}, {cpu()}, one thread of a {os.cpu_count()}-core machine with other "
         f"work, torch {torch.__version__}, float64."
     )
-    if chosen.batched:
+    if chosen.stopping:
+        parts, verdicts = [f"# Traces that stop at an error\n\n{machine}\n{stopping(chosen.seeds / 400)}"], []
+    elif chosen.batched:
         head = "| network | one by one / at once | range | difference | batched |\n|---|---|---|---|---|"
         text = f"# Products of 8 vectors at once\n\n{machine} CPU time.\n\n{head}\n"
         parts, verdicts = [text + "\n".join(batched(name) for name in names) + "\n"], []

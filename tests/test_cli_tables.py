@@ -126,7 +126,7 @@ def test_one_measure_in_detail(capsys: pytest.CaptureFixture[str]) -> None:
     assert (options["rho"], options["steps"]) == (0.01, 20)
     assert row["paper"] == "Andriushchenko et al. 2023"
     page = printed(capsys, "measures", "relative_flatness")
-    assert "kind of estimate: unbiased" in page
+    assert "kind of estimate: plug-in" in page
     assert "Petzka et al. 2021" in page
     assert main(["measures", "tracee"]) == 2
     assert "Did you mean 'trace'" in capsys.readouterr().err

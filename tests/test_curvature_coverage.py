@@ -101,6 +101,8 @@ def test_stopping_at_an_error_hardly_bends_the_estimate(network: str) -> None:
     assert min(estimate.n for estimate in found) >= LEAST_PROBES
     mean_error = sum(estimate.value - exact for estimate in found) / len(found)
     assert abs(mean_error) < 0.3 * sum(estimate.stderr for estimate in found) / len(found)
+    for name in ("sequential trace", "sequential squares"):  # so they are not called unbiased
+        assert {estimate.kind for estimate in swept(network)[name]} <= {"plug-in", "exact"}
 
 
 @pytest.mark.slow

@@ -12,12 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matrices import F64, Matrix, rotation, trained, with_spectrum
 from oracles import curvature as oracle
-from problems import random_hessian, random_vector
-from torch import Tensor
+from problems import flat_weights, random_hessian, random_vector
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+import steppe
+from steppe import Objective
 from steppe.core.basis import flat
 from steppe.core.draw import Draw
 from steppe.measures.curvature.lanczos import Density, spectral_density
+from steppe.measures.curvature.measures import LogDeterminant
 from steppe.measures.curvature.spectrum import DENSE_MOST, Dense, Sweep, diagonal
 from steppe.measures.estimate import Estimate, NotFinite, last
 
@@ -218,6 +222,43 @@ def test_log_determinants_of_multiples(factor: float, seed: int, mu: float) -> N
     assert shifted == pytest.approx(20 * log(factor), abs=1e-6)
     above = two.log_determinant(0.105).value - one.log_determinant(0.105).value
     assert above == pytest.approx(one.count(0.105).value * log(factor), abs=1e-6)
+
+
+def indefinite() -> Objective:
+    """A network of 134 weights away from any minimum: more eigenvalues than a run has steps, many of them negative."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 4), nn.Tanh(), nn.Linear(4, 4)
+        model = nn.Sequential(*layers).double()
+        return Objective(model, cross_entropy, (torch.randn(32, 6, dtype=F64), torch.randint(4, (32,))))
+
+
+def test_the_default_cut_on_an_indefinite_hessian() -> None:
+    """Quadrature does not resolve it, and the matrix takes fewer products than quadrature may."""
+    objective = indefinite()
+    h = oracle.hessian(
+        oracle.mean_loss(objective.model, cross_entropy, objective.batches), flat_weights(objective.model)
+    )
+    exact, count = oracle.log_det_above(h, 1e-2)
+    assert float(oracle.eigenvalues(h)[0]) < -0.1
+    found = steppe.measure(objective.model, cross_entropy, objective.batches, "log_determinant", progress=False)
+    estimate = found["log_determinant"]
+    assert (estimate.value, estimate.kind, estimate.stderr) == (pytest.approx(exact, rel=1e-8), "exact", 0)
+    assert estimate.note == f"{count} eigenvalues above {0.01 * float(oracle.eigenvalues(h)[-1]):.3g}"
+    assert estimate.cost.products <= 1000
+    with pytest.raises(ValueError, match="runs of 13 steps resolve: take cut >="):  # 130 products at most
+        LogDeterminant(1e-2, runs=10, steps=13).estimate(objective)
+
+
+def test_a_matrix_in_place_of_runs_is_counted_once() -> None:
+    operator = Matrix(decaying(rate=0.9))
+    sweep = Sweep(operator)
+    found = last(sweep.log_determinant(1e-3, runs=10, steps=10))
+    assert found.kind == "exact"
+    assert found.value == pytest.approx(oracle.log_det_above(decaying(rate=0.9), 1e-3)[0], rel=1e-8)
+    assert sweep.products == operator.made == 2 * 10 + 60
+    assert last(sweep.log_determinant(1e-3, runs=10, steps=10)) == found
+    assert operator.made == 2 * 10 + 60
 
 
 def test_runs_of_one_length_are_made_once() -> None:

@@ -128,8 +128,8 @@ KINDS = {
     "largest": "lower bound",
     "third": "lower bound",
     "smallest": "upper bound",
-    "trace": "unbiased",
-    "squares": "unbiased",
+    "trace": "plug-in",
+    "squares": "plug-in",
     "above a cut": "plug-in",
     "shifted": "plug-in",
 }

@@ -71,6 +71,7 @@ def test_the_mean_over_draws_is_the_definition(kind: str, layer: str) -> None:
     assert abs(found.value - expected) <= 6 * found.stderr, "of draws whose distribution has long tails"
     assert found.stderr < 0.2 * abs(expected), "the error bar can tell"
     assert (found.kind, found.n, found.note) == ("unbiased", 150, f"of {layer}")
+    assert RelativeFlatness(layer, n=20).estimate(Objective(model, cross_entropy, batches)).kind == "plug-in"
 
 
 @pytest.mark.slow

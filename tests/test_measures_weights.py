@@ -1,4 +1,4 @@
-"""How data is cut into batches changes no measure: batches weigh what the loss averages over; sums are refused."""
+"""How data is cut into batches changes no measure: batches weigh what the loss averages over, given or by rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from steppe import FROBENIUS, TRACE, Ball, Objective
 from steppe.measures import (
@@ -39,6 +39,7 @@ from steppe.measures import (
 )
 
 F64 = torch.float64
+SCALED = ("loss", "gradient", "lambda_max", "gauss_newton", "slope", "relative")  # numbers in proportion to the loss
 ROWS, IGNORED = 24, -100
 CUTS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
@@ -93,6 +94,11 @@ def kept(batch: tuple[Tensor, Tensor]) -> Tensor:
     return (batch[1] != IGNORED).sum()
 
 
+def summed(out: Tensor, y: Tensor) -> Tensor:
+    """A sum that torch does not know as one of its losses."""
+    return cross_entropy(out, y, reduction="none").sum()
+
+
 def numbers(data: Any, loss_fn: Any = cross_entropy, **options: Any) -> dict[str, float]:
     found = measure(MODEL, loss_fn, data, INVARIANT, **options, progress=False)
     assert not found.failures
@@ -128,14 +134,22 @@ def test_cuts_change_no_measure_where_targets_are_ignored_and_batches_weigh_what
 
 @settings(max_examples=10, deadline=None)
 @given(CUTS, st.booleans())
-def test_cuts_of_a_sum_are_refused_unless_every_row_is_a_batch(sizes: list[int], weighed: bool) -> None:
+def test_cuts_of_a_sum_with_weights_are_refused_unless_every_row_is_a_batch(sizes: list[int], unknown: bool) -> None:
     data = cut(table(), sizes)
-    loss_fn, weight = partial(cross_entropy, reduction="sum"), (lambda b: len(b[0])) if weighed else None
+    loss_fn = summed if unknown else partial(cross_entropy, reduction="sum")
     if all(len(x) == 1 for x, _ in data):  # a sum of one is a mean
-        same(numbers(data, loss_fn, weight=weight), whole())
+        same(numbers(data, loss_fn, weight=lambda b: len(b[0])), whole())
     else:
         with pytest.raises(ValueError, match=r'sum.*reduction="mean"'):
-            numbers(data, loss_fn, weight=weight)
+            numbers(data, loss_fn, weight=lambda b: len(b[0]))
+
+
+@settings(max_examples=10, deadline=None)
+@given(CUTS)
+def test_a_sum_of_torch_is_that_over_all_rows_however_they_are_cut(sizes: list[int]) -> None:
+    found = numbers(cut(table(), sizes), partial(cross_entropy, reduction="sum"))
+    for name in SCALED:
+        assert found[name] == pytest.approx(ROWS * whole()[name], rel=1e-7)
 
 
 @pytest.mark.parametrize("m", [1, 5, 7, ROWS])
@@ -146,14 +160,14 @@ def test_weights_follow_the_batches_that_m_makes(m: int) -> None:
 # -- what is refused --------------------------------------------------------------------------------------
 
 SUMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cross entropy": partial(cross_entropy, reduction="sum"),
-    "squares": lambda out, y: mse_loss(out, nn.functional.one_hot(y, 3).double(), reduction="sum"),
+    "cross entropy": summed,
+    "squares": lambda out, y: (out - nn.functional.one_hot(y, 3).double()).square().sum(),
     "of negative losses": lambda out, y: -cross_entropy(out, y, reduction="sum"),
     "as a tensor of one": lambda out, y: cross_entropy(out, y, reduction="sum").reshape(1),
 }
 
 
-@pytest.mark.parametrize("m", [17, 16, 4])
+@pytest.mark.parametrize("m", [17, 16, 4, 1])
 @pytest.mark.parametrize("loss", SUMS)
 def test_sums_are_refused_with_what_to_do(loss: str, m: int) -> None:
     with pytest.raises(ValueError, match=r'sum over its rows.*reduction="mean"'):
@@ -163,7 +177,7 @@ def test_sums_are_refused_with_what_to_do(loss: str, m: int) -> None:
 def test_a_sum_over_one_batch_is_what_was_asked_for() -> None:
     """Nothing is cut, so nothing depends on a cut."""
     found = numbers(table(), SUMS["cross entropy"])
-    for name in ("loss", "gradient", "lambda_max", "gauss_newton", "slope", "relative"):
+    for name in SCALED:
         assert found[name] == pytest.approx(ROWS * whole()[name], rel=1e-7)
 
 
@@ -176,7 +190,7 @@ def test_a_sum_is_noticed_where_the_model_computes_the_loss_itself() -> None:
     """As language models do: there is no output of which some rows could be taken."""
 
     def forward(model: nn.Module, batch: Any) -> tuple[Tensor, None]:
-        return cross_entropy(model(batch[0]), batch[1], reduction="sum"), None
+        return summed(model(batch[0]), batch[1]), None
 
     with pytest.raises(ValueError, match="sum over its rows"):
         Objective(MODEL, lambda loss, _: loss, table(), forward=forward, m=8).loss()
@@ -191,8 +205,10 @@ def test_a_sum_is_noticed_beside_batch_statistics() -> None:
 
 
 UNEVEN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "ignored targets": cross_entropy,
-    "weights of classes": lambda out, y: cross_entropy(out, y.clamp(min=0), torch.tensor([1.0, 5.0, 20.0], dtype=F64)),
+    "ignored targets": lambda out, y: 1 * cross_entropy(out, y),
+    "weights of classes": lambda out, y: (
+        1 * cross_entropy(out, y.clamp(min=0), torch.tensor([1.0, 5.0, 20.0], dtype=F64))
+    ),
     "pairs of rows": lambda out, y: cross_entropy(out @ out.mT, torch.arange(len(out))),
 }
 

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from oracles import sharpness
 from oracles.curvature import gradient, mean_loss
 from problems import mlp_problem, random_hessian, random_vector
-from sharpness_problems import FLOAT, MAGNITUDE, Function, bowl, surface, waves
+from sharpness_problems import FLOAT, MAGNITUDE, Function, bowl, network, surface, waves
 from sites import BareSite, flat
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from steppe import Ball, Vector
+from steppe.measures.combinators import NormalisedLogits
 from steppe.measures.objective import Objective
 from steppe.measures.worst_case import (
     AscentProblem,
@@ -31,6 +33,7 @@ from steppe.measures.worst_case import (
     checkpoints,
 )
 
+SHORT = 10  # steps within which rounding does not decide
 NORMS = [1.0, 1.5, 2.0, 3.0, inf]
 CLIMBS: dict[str, AscentRule] = {
     "power": PowerAscent(),
@@ -168,6 +171,86 @@ def test_auto_pgd_is_the_printed_algorithm(case, p, steps):
     assert found.rise == pytest.approx(expected.rise, rel=1e-9)
     torch.testing.assert_close(flat(found.at), expected.at, rtol=1e-4, atol=1e-6)  # flat near the top
     assert found.looks == steps + 1
+
+
+class Followed:
+    """Auto-PGD that keeps its points, in coordinates in which the ball has radius 1."""
+
+    def __init__(self) -> None:
+        self.points: list[Tensor] = []
+
+    def __call__(self, start: Point, problem: AscentProblem, steps: int) -> Iterator[Point]:
+        for point in AutoPGD()(start, problem, steps):
+            self.points.append(flat(point.gamma).clone())
+            yield point
+
+
+def on_logits(normalised: bool, adaptive: bool, p: float, activation: type[nn.Module] = nn.Tanh, seed: int = 0):
+    """A loss of logits that may be normalised, the same as a function of the flat weights, and a ball of the paper."""
+    model, x, y = network(seed, activation, rows=32)
+    objective = Objective(model, NormalisedLogits(cross_entropy) if normalised else cross_entropy, (x, y))
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(out / out.std(1, correction=0, keepdim=True) if normalised else out, y)
+
+    w = torch.cat([q.detach().reshape(-1) for q in model.parameters()])
+    ball = Ball(0.02 if p == inf else 0.5, MAGNITUDE if adaptive else None, p)
+    return objective, mean_loss(model, loss, [(x, y)]), w, ball, w.abs() if adaptive else torch.ones_like(w)
+
+
+def apart(one: Tensor, two: Tensor) -> float:
+    return float((one - two).norm() / two.norm())
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("p", [2.0, inf])
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.sampled(16)
+def test_every_step_of_a_long_search_is_the_printed_one(normalised, adaptive, p, seed, activation):
+    """The printed algorithm is led along our points: what it steps to from these is where we went."""
+    objective, f, w, ball, c = on_logits(normalised, adaptive, p, activation, seed)
+    followed = Followed()
+    WorstCase(ball, 100, 1, followed).estimate(objective)
+    printed = sharpness.auto_pgd_points(f, w, ball.rho, p, c, 100)
+    expected: Tensor | None = next(printed)
+    for point in followed.points:
+        assert expected is not None
+        assert apart(point * ball.rho, expected) < 1e-13
+        try:
+            expected = printed.send(point * ball.rho)
+        except StopIteration:
+            expected = None
+    assert (len(followed.points), expected) == (100, None)
+
+
+def test_a_long_search_on_normalised_logits_is_chaotic():
+    """Where the spread of logits is small, their normalisation is steep: rounding decides where 100 steps end.
+
+    The printed algorithm departs from itself as far, and as soon, if its start is moved by 1e-15.
+    """
+    objective, f, w, ball, c = on_logits(True, True, 2.0, seed=3)
+    followed = Followed()
+    WorstCase(ball, 100, 1, followed).estimate(objective)
+    near = 1e-15 * random_vector(len(w))
+    here, moved = (list(sharpness.auto_pgd_points(f, w, ball.rho, 2.0, c, 100, start)) for start in (None, near))
+    ours = [apart(ball.rho * a, b) for a, b in zip(followed.points, here, strict=True)]
+    theirs = [apart(a, b) for a, b in zip(moved, here, strict=True)]
+    assert max(ours[:SHORT]) < 1e-11
+    assert max(ours[-20:]) > 1e-4
+    assert max(theirs[-20:]) > 1e-4
+    for k in range(SHORT, 100, 10):  # they grow together, from starts that differ by rounding and by 1e-15
+        assert ours[k] < 1e3 * max(theirs[: k + 1])
+
+
+@pytest.mark.parametrize("p", [2.0, inf])
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_short_searches_of_all_definitions_agree(normalised, adaptive, p):
+    objective, f, w, ball, c = on_logits(normalised, adaptive, p)
+    found = WorstCase(ball, SHORT, 1, AutoPGD()).estimate(objective).value
+    assert found == pytest.approx(sharpness.auto_pgd(f, w, ball.rho, p, c, SHORT).rise, rel=1e-9)
 
 
 @pytest.mark.parametrize(("seed", "d", "frequency"), [(80, 2, 3), (95, 5, 3), (4, 3, 2), (11, 4, 1)])

@@ -85,9 +85,17 @@ def test_padded_data_have_one_curvature_however_they_are_cut(causal: bool) -> No
     assert made.batch_weights == [float(counted[i : i + 2].sum()) for i in range(0, 8, 2)]
 
 
-def test_without_weights_of_tokens_several_padded_batches_are_refused() -> None:
+@pytest.mark.parametrize("causal", [False, True])
+def test_tokens_are_counted_where_the_loss_is_one_of_torch_and_refused_where_not(causal: bool) -> None:
+    model, batch = LanguageModel(causal), padded()
+    found = steppe.measure(model, None, cut(batch), ["lambda_max"], progress=False)
+    assert found["lambda_max"].value == pytest.approx(dense_top(model, batch), rel=1e-5)
+
+    def doubled(model: LanguageModel, batch: dict[str, Tensor]) -> tuple[Tensor, None]:
+        return 2 * model(**batch).loss, None
+
     with pytest.raises(ValueError, match="weight='tokens'"):
-        steppe.measure(LanguageModel(False), None, cut(padded()), ["loss"], progress=False)
+        objective(model, cut(batch), forward=doubled).loss()
 
 
 def test_pairs_whose_loss_ignores_labels_are_weighted_too() -> None:

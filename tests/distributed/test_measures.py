@@ -113,6 +113,43 @@ def test_workers_weigh_their_batches_as_one_process_does(pair: Pair, dropped: in
         torch.testing.assert_close(found, weighted(some_kept(dropped)), rtol=1e-12, atol=1e-12)
 
 
+def of_class(count: int) -> Batches:
+    """Batches of one class each, by turns, of which workers take turns too: each worker has one class."""
+    return [(x, torch.full((len(x),), i % 2)) for i, (x, _) in enumerate(data(count))]
+
+
+CLASS_LOSSES = {
+    "class weights": nn.CrossEntropyLoss(torch.tensor([1.0, 7.0]).double()),
+    "an ignored class": nn.CrossEntropyLoss(ignore_index=1),
+    "a sum": nn.CrossEntropyLoss(reduction="sum"),
+}
+
+
+def two_logits(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    out = model(batch[0]).flatten(1).sum(1)
+    return torch.stack([out, 0.5 * out**2], 1), batch[1]
+
+
+def by_class(name: str, batches: Batches, **options: Any) -> dict[str, Any]:
+    objective = Objective(make(network), CLASS_LOSSES[name], batches, forward=two_logits, **options)
+    loss, grad = objective.gradient()
+    return {"loss": loss, "grad": grad.tensors, "fisher": FisherTrace("rows").estimate(objective).value}
+
+
+def shared_by_class(rank: int, name: str, count: int) -> dict[str, Any]:
+    return by_class(name, share(of_class(count), dist.group.WORLD), group=dist.group.WORLD)
+
+
+@pytest.mark.parametrize("name", CLASS_LOSSES)
+@pytest.mark.parametrize("count", [3, 1])
+def test_workers_weigh_what_a_loss_of_torch_divides_by(pair: Pair, name: str, count: int) -> None:
+    """The second worker has no batch of one, and of three only one that the loss may ignore."""
+    batches = of_class(count)
+    whole = [(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))]
+    for found in pair.run(shared_by_class, name, count):
+        torch.testing.assert_close(found, by_class(name, whole), rtol=1e-12, atol=1e-12)
+
+
 def summed(rank: int) -> str:
     batches = share(data(2), dist.group.WORLD)
     try:

@@ -4,6 +4,7 @@ Every function takes the loss f of one flat vector or its second-order model, th
 and the scale c, and looks at {w + c gamma : ||gamma||_p <= rho}. Entries with c = 0 stay where they are.
 """
 
+from collections.abc import Generator
 from itertools import product
 from math import ceil, inf
 from typing import NamedTuple
@@ -159,7 +160,28 @@ def auto_pgd(
     steps: int = 20,
     start: Tensor | None = None,
 ) -> Peak:
-    """Algorithm 1 of Croce & Hein 2020 for gamma = d / c, with alpha = .75, step 2 rho and ratio .75."""
+    """The highest point of `auto_pgd_points`."""
+    points = auto_pgd_points(f, w, rho, p, c, steps, start)
+    while True:
+        try:
+            next(points)
+        except StopIteration as end:
+            return end.value
+
+
+def auto_pgd_points(
+    f: Function,
+    w: Tensor,
+    rho: float,
+    p: float = 2.0,
+    c: Tensor | None = None,
+    steps: int = 20,
+    start: Tensor | None = None,
+) -> Generator[Tensor, Tensor | None, Peak]:
+    """Algorithm 1 of Croce & Hein 2020 for gamma = d / c, with alpha = .75, step 2 rho and ratio .75.
+
+    Yields every point that it steps to, in whose place a point can be sent; returns the highest one.
+    """
     c = torch.ones_like(w) if c is None else c
     alpha, ratio, eta = 0.75, 0.75, 2 * rho
 
@@ -171,6 +193,8 @@ def auto_pgd(
 
     x = [torch.zeros_like(w) if start is None else start]
     x.append(stepped(x[0]))
+    sent = yield x[1]
+    x[1] = x[1] if sent is None else sent
     heights = [height(x[0]), height(x[1])]
     x_max, f_max = (x[0], heights[0]) if heights[0] >= heights[1] else (x[1], heights[1])
     rises = [heights[1] > heights[0]]  # of f from x_k to x_{k+1}, for k = 0, 1 ..
@@ -179,6 +203,8 @@ def auto_pgd(
     for k in range(1, steps):
         z = stepped(x[k])
         x.append(onto_ball(x[k] + alpha * (z - x[k]) + (1 - alpha) * (x[k] - x[k - 1]), rho, p))
+        sent = yield x[k + 1]
+        x[k + 1] = x[k + 1] if sent is None else sent
         heights.append(height(x[k + 1]))
         rises.append(heights[k + 1] > heights[k])
         if heights[k + 1] > f_max:

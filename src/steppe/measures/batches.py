@@ -156,9 +156,14 @@ def batch_weight(batch: Batch, weight: Weight | None) -> float:
         raise TypeError(
             f"weight= is a number, or a function that maps a batch to one, and gave a {type(value).__name__}"
         ) from error
-    if not 0 <= number < inf:
-        raise ValueError(f"weight= is {number} for a batch: it has to be finite, and 0 or more")
-    return number
+    return usable_weight(number, "weight=")
+
+
+def usable_weight(number: Tensor | float, what: str) -> float:
+    """A weight as a number; raise ValueError unless it is finite, and 0 or more."""
+    if not 0 <= float(number) < inf:
+        raise ValueError(f"{what} is {float(number)} for a batch: it has to be finite, and 0 or more")
+    return float(number)
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -235,7 +240,7 @@ def _cut(batches: Sequence[Batch], m: int) -> Iterator[Batch]:
     kept: Batch | None = None
     for batch in batches:
         rows_of(batch)
-        kept = batch if kept is None else _joined(kept, batch)
+        kept = batch if kept is None else joined(kept, batch)
         while rows_of(kept) > m:
             yield take_rows(kept, slice(0, m))
             kept = take_rows(kept, slice(m, None))
@@ -243,7 +248,8 @@ def _cut(batches: Sequence[Batch], m: int) -> Iterator[Batch]:
         yield kept
 
 
-def _joined(a: Batch, b: Batch) -> Batch:
+def joined(a: Batch, b: Batch) -> Batch:
+    """The rows of two batches as one batch."""
     n = rows_of(a)
 
     def join(x: Any, y: Any) -> Any:

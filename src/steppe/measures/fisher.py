@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .batches import Batch, batch_weight, row, rows_of, to_device
+from .batches import Batch, row, rows_of, to_device
 from .checks import check_depends_on_parameters
 from .estimate import Estimate, Measure, weighted
 from .functional import function_key, measurement_mode, twice_differentiable
 from .ghost import first_line, ghost_squares
 from .ghost_layers import squares, wide
+from .reductions import row_weights
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -121,13 +122,6 @@ def mean_over_rows(objective: Objective, batches: Iterator[tuple[str, Tensor, Te
             yield weighted(rows[:, 0], rows[:, 1], "unbiased", note=note)
 
 
-def row_weights(objective: Objective, batch: Batch, size: int) -> Tensor:
-    """The weight of every row of a batch as a batch of one."""
-    if objective.weight is None:
-        return torch.ones(size, dtype=torch.float64)
-    return torch.tensor([batch_weight(row(batch, i), objective.weight) for i in range(size)], dtype=torch.float64)
-
-
 def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Iterator[tuple[Way, Tensor, Tensor]]:
     """Per batch: the way that was used, the traces, and the rows' weights."""
     if way is not None and way not in _WAYS:
@@ -141,7 +135,7 @@ def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Itera
     # attributes of the layers are part of the key: one may decide how rows are used
     function = (function_key(objective, modules), *(tuple(map(id, vars(m).values())) for m in modules))
     for batch, size in zip(objective.batches, objective.sizes, strict=True):
-        weights = row_weights(objective, batch, size)
+        weights = row_weights(objective, batch, size)[0]
         if not weights.any():
             yield ways[0], weights, weights
             continue

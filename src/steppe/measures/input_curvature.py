@@ -16,8 +16,9 @@ from torch import Generator, Tensor, nn
 from ..core.draw import seed_of
 from .batches import Batch, row, rows_of, to_device
 from .estimate import Estimate, Measure, summarise
-from .fisher import check_no_batch_statistics, fisher_traces, mean_over_rows, row_weights
+from .fisher import check_no_batch_statistics, fisher_traces, mean_over_rows
 from .functional import measurement_mode, twice_differentiable
+from .reductions import row_weights
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -122,7 +123,7 @@ class FisherInputCorrelation(Measure):
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         sizes = zip(objective.batches, objective.sizes, strict=True)
-        weights = [torch.zeros(0, dtype=torch.float64), *(row_weights(objective, *each) for each in sizes)]
+        weights = [torch.zeros(0, dtype=torch.float64), *(row_weights(objective, *each)[0] for each in sizes)]
         curvatures = input_curvatures(objective, self.power, self.draws, seed)
         columns = torch.stack([fisher_traces(objective), curvatures, torch.cat(weights)], 1)
         gathered = objective.workers.all_gather([(objective.workers.rank, columns.flatten().tolist())])
@@ -145,17 +146,20 @@ def _by_batch(objective: Objective, measure: InputCurvature, seed: int) -> Itera
         if i == 0:
             _check_rows_independent(objective, local)
         draws = Generator().manual_seed(seed_of(seed, objective.first + i * objective.stride))
-        curvatures = _curvatures(objective, local, measure, draws)
+        weights, factors = row_weights(objective, batch, size)
+        curvatures = _curvatures(objective, local, measure, draws, factors)
         objective.meter["gradients"] += size
         objective.meter["products"] += size * measure.draws
-        yield f"{measure.draws} draws per row", curvatures, row_weights(objective, batch, size)
+        yield f"{measure.draws} draws per row", curvatures, weights
 
 
-def _curvatures(objective: Objective, batch: Batch, measure: InputCurvature, draws: Generator) -> Tensor:
+def _curvatures(
+    objective: Objective, batch: Batch, measure: InputCurvature, draws: Generator, factors: Tensor
+) -> Tensor:
     x = _inputs(batch)
 
     def task(model: nn.Module) -> Tensor:
-        grad = _gradient(objective, model, batch, x)
+        grad = _gradient(objective, model, batch, x, factors)
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for _ in range(measure.draws):
             v = torch.randint(0, 2, x.shape, generator=draws).mul_(2).sub_(1).to(x)
@@ -179,14 +183,16 @@ def _inputs(batch: Batch) -> Tensor:
     return x.detach().requires_grad_()
 
 
-def _gradient(objective: Objective, model: nn.Module, batch: Batch, x: Tensor) -> Tensor:
-    """The gradient of every row's loss with respect to its input, with a graph for second derivatives."""
+def _gradient(objective: Objective, model: nn.Module, batch: Batch, x: Tensor, factors: Tensor) -> Tensor:
+    """The gradient of every row's loss with respect to its input, with a graph for second derivatives.
+
+    That of a batch's loss is as many times smaller as `factors` say.
+    """
     losses = objective.loss_fn(*objective.forward(model, (x, *batch[1:])))
     if not losses.ndim and objective.weight is not None:
         raise ValueError("a mean loss with weight= does not determine the rows' losses: return one loss per row")
-    total = losses.sum() if losses.ndim else losses * len(x)
-    (grad,) = torch.autograd.grad(total, x, create_graph=True, materialize_grads=True)
-    return grad
+    (grad,) = torch.autograd.grad(losses.sum(), x, create_graph=True, materialize_grads=True)
+    return grad if losses.ndim else grad * factors.to(grad).view(-1, *[1] * (x.ndim - 1))
 
 
 def _check_rows_independent(objective: Objective, batch: Batch) -> None:
@@ -197,7 +203,8 @@ def _check_rows_independent(objective: Objective, batch: Batch) -> None:
     def first(part: Batch) -> Tensor:
         x = _inputs(part)
         weights = objective.weight_tensors()
-        return objective.evaluate(weights, lambda model: _gradient(objective, model, part, x)[0].detach())
+        factors = row_weights(objective, part, len(x))[1]
+        return objective.evaluate(weights, lambda model: _gradient(objective, model, part, x, factors)[0].detach())
 
     with torch.enable_grad(), twice_differentiable(objective.model):
         among, alone = first(batch), first(row(batch, 0))

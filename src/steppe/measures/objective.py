@@ -36,29 +36,32 @@ from .batches import (
 )  # fmt: skip
 from .checks import check_arguments, check_depends_on_parameters, check_not_sharded, check_objective
 from .estimate import Cost
+from .first_step import FirstStepSite
 from .functional import R, Statistics, call_with_weights, replay, unwrap, writable
 from .precision import Precision
+from .reductions import Reduction, find_reductions
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The mean of `loss_fn(output, target)` over fixed batches, weighted by their rows or by `weight`.
+    """The mean of `loss_fn(output, target)` over fixed batches, weighted so that it is that of all data at once.
 
     Parameters
     ----------
     model
         Any module. It is never changed.
     loss_fn
-        `loss_fn(output, target)` returns the mean loss of a batch, or one loss per row.
+        `loss_fn(output, target)` returns the mean loss of a batch, or one loss per row. Losses of torch may also be
+        sums, ignore targets and weigh classes.
     batches
         Tensors (inputs, targets), a sequence of batches, or a DataLoader, which is read once.
     forward
         `forward(model, batch)` returns (output, target). The default takes batches (inputs, targets), and dictionaries
         whose `labels` are the targets and whose other entries are arguments of the model.
     weight
-        The weight of a batch in the mean: a function of the batch, or one number for all. None counts rows, which is
-        right where `loss_fn` averages over rows. Where it averages over something else, count that: for
-        `ignore_index`, `weight=lambda batch: (batch[1] != -100).sum()`. Batches of weight 0 are left out.
+        The weight of a batch in the mean: a function of the batch, or one number for all. None takes what a loss of
+        torch divides by (sums are added up), and the rows for any other loss, which has to be a mean over rows: this
+        is checked on every batch. Batches of weight 0, such as those whose targets are all ignored, are left out.
     m
         Regroups the data into batches of m rows.
     only
@@ -164,14 +167,30 @@ class Objective:
     @cached_property
     def batch_weights(self) -> Sequence[float]:
         """The weight of every batch that this worker holds."""
-        return self.sizes if self.weight is None else [batch_weight(b, self.weight) for b in self.batches]
+        if self.weight is not None:
+            return [batch_weight(b, self.weight) for b in self.batches]
+        return self.sizes if self.reductions is None else [reduction.weight for reduction in self.reductions]
+
+    @cached_property
+    def reductions(self) -> Sequence[Reduction] | None:
+        """What the loss of every batch sums or averages over; None for a single batch, and if it is not known."""
+        if self.weight is not None or (len(self.batches) < 2 and self.workers.count == 1):
+            return None
+        found = self._on_all_workers(lambda: find_reductions(self))
+        unknown = self.workers.all_reduce(torch.tensor(float(found is None)))  # all weigh batches alike
+        return None if unknown else found
 
     @cached_property
     def shares(self) -> Sequence[float]:
-        """The share of every batch that this worker holds in the mean over all workers' batches."""
+        """The share of every batch that this worker holds in the mean over all workers' batches; 1 in a sum."""
         total = float(self.workers.all_reduce(torch.tensor(sum(self.batch_weights), dtype=torch.float64)))
         if not total and self.rows:
-            raise ValueError("weight= is 0 for every batch: there is nothing to measure on")
+            raise ValueError(
+                "every batch has the weight 0 (by weight=, or because the loss ignores all of its targets): there is "
+                "nothing to measure on"
+            )
+        if self.reductions and self.reductions[0].summed:
+            return [1.0] * len(self.batches)
         return [weight / total for weight in self.batch_weights]
 
     def spent(self) -> Cost:
@@ -209,7 +228,9 @@ class Objective:
                 continue
             number = self.first + i * self.stride
             alone = [to_device(batch, self.space.device)]
-            yield number, replace(self, batches=alone, m=None, group=None, first=number, stride=1, trusted=True)
+            part = replace(self, batches=alone, m=None, group=None, first=number, stride=1, trusted=True)
+            vars(part)["batch_weights"] = [self.batch_weights[i]]
+            yield number, part
 
     def read(self, probe: Probe) -> Reading:
         """Evaluate a `probe`: the loss, and the gradient if requested, at displaced weights."""
@@ -274,19 +295,26 @@ class Objective:
         if self._checked:
             return
         vars(self)["_checked"] = True  # the checks evaluate the objective
-        error: Exception | None = None
         try:
-            try:
-                _ = self.sizes, self.batch_weights, self.space
-                if len(self.batches):
-                    check_objective(self)
-            except Exception as raised:
-                error = raised
-            self.workers.raise_on_all(error)
-            _ = self.rows, self.shares  # sums over workers: all of them must compute these at the same time
+            self._on_all_workers(lambda: (self.sizes, self.space))
+            _ = self.reductions, self.rows  # sums over workers: all of them must compute these at the same time
+            self._on_all_workers(lambda: self.batch_weights)
+            _ = self.shares
+            self._on_all_workers(lambda: check_objective(self))
         except BaseException:
             vars(self)["_checked"] = False
             raise
+
+    def _on_all_workers(self, task: Callable[[], R]) -> R:
+        """The result of a task; raise, on all workers if on one."""
+        error: Exception | None = None
+        result: Any = None
+        try:
+            result = task()
+        except Exception as raised:
+            error = raised
+        self.workers.raise_on_all(error)
+        return result  # type: ignore[no-any-return]
 
     def drive(self, method: Method, *, seed: int = 0, mask: Tensor | None = None, **options: Any) -> Vector:
         """The gradient of an optimizer's first step with a method at these weights.
@@ -303,47 +331,6 @@ class Objective:
         """
         site = FirstStepSite(self.space, seed, mask, {**method.options(), **options})
         return follow(method.plan(site), self.read)
-
-
-@dataclass
-class FirstStepSite:
-    """The site of a method's plan when an objective evaluates its probes: the first step, on one worker."""
-
-    space: Space
-    seed: int
-    mask: Tensor | None
-    options: Mapping[str, Any]
-    step: int = 0
-    alone: bool = True
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def weights(self) -> Vector:
-        return self.space.weights()
-
-    def option(self, name: str) -> Any:
-        return self.options[name]
-
-    def key(self, sample: int) -> tuple[int, ...]:
-        return (self.seed, self.step, sample)
-
-    def draw(self, sample: int, grad: Vector) -> Draw:
-        return Draw(self.space, self.key(sample), self.weights, grad)
-
-    def momentum(self) -> Vector | None:
-        return None
-
-    def recall(self, slot: str, missing: Vector | None = None) -> Vector | None:
-        return None
-
-    def remember(self, slot: str, vector: Vector) -> None:
-        pass
-
-    def average_(self, vector: Vector) -> Vector:
-        return vector
-
-    def mean(self, numbers: Tensor) -> Tensor:
-        return numbers
 
 
 def objective(

@@ -259,6 +259,7 @@ class _Line:
         self.forward = objective.forward
         objective.check()
         self.objective = replace(objective, forward=self._forward, m=None, trusted=True)
+        vars(self.objective)["shares"] = objective.shares
         # these replace its parameters: unlike w + displacement they equal the other checkpoint's bit for bit
         vars(self.objective)["params"] = {n: self.here[n] for n in objective.params}
 

@@ -306,6 +306,10 @@ class Density:
         unresolved = [np.abs(run.values[run.residuals > RESOLVED * np.abs(run.values)]) for run in self.runs]
         return max((float(values.max()) for values in unresolved if len(values)), default=0.0)
 
+    def unresolved(self, cut: float) -> bool:
+        """Whether nodes above `cut` times the largest stand for several eigenvalues."""
+        return 0 < cut * self.largest < self.resolution
+
     def log_determinant(self, cut: float = 1e-2) -> Estimate:
         """The sum of log(eigenvalue) over those above `cut` times the largest."""
         threshold = cut * self.largest
@@ -313,7 +317,7 @@ class Density:
             raise ValueError(
                 f"no eigenvalue is positive (the largest is {self.largest:.3g}): there is no log-determinant"
             )
-        if threshold < self.resolution:
+        if self.unresolved(cut):
             raise ValueError(
                 f"a cut at {cut:g} of the largest eigenvalue is finer than {len(self.runs)} runs of "
                 f"{len(self.runs[0].values)} steps resolve: take cut >= "

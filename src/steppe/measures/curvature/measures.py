@@ -10,7 +10,7 @@ import torch
 
 from ...core.draw import seed_of
 from ...core.metric import Metric
-from ..estimate import Estimate, Measure, summarise
+from ..estimate import Estimate, Kind, Measure, summarise
 from ..objective import Objective
 from .forms import Form, hessian
 from .lanczos import BLOCK
@@ -91,7 +91,8 @@ class Trace(SpectralMeasure):
     Parameters
     ----------
     rtol
-        The relative standard error at which the estimate stops.
+        The relative standard error at which the estimate stops. As the draws decide that, their mean has a bias, a
+        fraction of its error, and the kind is "plug-in". With 0 it takes `most` products and is unbiased.
     most
         The maximum number of products.
     form, metric, by
@@ -123,7 +124,8 @@ class FrobeniusSquared(SpectralMeasure):
     Parameters
     ----------
     rtol
-        The relative standard error at which the estimate stops.
+        The relative standard error at which the estimate stops. As the draws decide that, their mean has a bias, a
+        fraction of its error, and the kind is "plug-in". With 0 it takes `most` products and is unbiased.
     most
         The maximum number of products.
     form, metric, by
@@ -157,7 +159,8 @@ class LogDeterminant(SpectralMeasure):
     cut
         The log-determinant of a Hessian is undefined without a cut above zero.
     runs, steps
-        Of stochastic Lanczos quadrature.
+        Of stochastic Lanczos quadrature. If it does not resolve the cut, the value is exact for models of up to
+        runs * steps weights; for larger ones the error has the smallest cut that is resolved.
     form, metric, by
         As in `Eigenvalue`.
 
@@ -189,8 +192,10 @@ class ShiftedLogDeterminant(SpectralMeasure):
     ----------
     mu
         The shift; the sum must be positive definite.
-    runs, steps, form, metric, by
-        As in `LogDeterminant`.
+    runs, steps
+        Of stochastic Lanczos quadrature.
+    form, metric, by
+        As in `Eigenvalue`.
 
     Examples
     --------
@@ -224,7 +229,7 @@ class RelativeFlatness(Measure):
     n
         The maximum number of draws.
     rtol
-        The relative standard error at which the estimate stops.
+        The relative standard error at which the estimate stops; 0 takes all draws, and is unbiased.
 
     Examples
     --------
@@ -254,6 +259,7 @@ class RelativeFlatness(Measure):
         w = part.weight_tensors()[0]
         matrix = w.reshape(len(w), -1)
         draws: list[float] = []
+        kind: Kind = "plug-in" if self.rtol > 0 else "unbiased"  # they decide how many there are
         for i in range(self.n):
             draw = torch.Generator().manual_seed(seed_of(seed, 4, objective.number, i))
             a, b = torch.randint(0, 2, (2, matrix.shape[1]), generator=draw).mul(2).sub(1).to(matrix)  # signs
@@ -261,7 +267,7 @@ class RelativeFlatness(Measure):
             v = part.space.vector([direction])
             draws.append(float(v.dot(curvature.product(v))))
             if len(draws) % BLOCK == 0 or len(draws) == self.n:
-                estimate = summarise(torch.tensor(draws, dtype=torch.float64), "unbiased", note=f"of {name}")
+                estimate = summarise(torch.tensor(draws, dtype=torch.float64), kind, note=f"of {name}")
                 yield estimate
                 if len(draws) >= 2 * BLOCK and estimate.stderr <= self.rtol * abs(estimate.value):
                     return

@@ -81,13 +81,14 @@ class Sweep:
         self.lanczos = Lanczos(operator, self._start)
         self.probes = Probes(operator, self.lanczos, seed)
         self._invariant_at: dict[tuple[int, End], float] = {}  # k-th eigenvalues of the last invariant space
+        self._dense_products = 0
         self._rules: dict[int, list[Ritz]] = {}  # quadrature rules by their number of steps
 
     @property
     def products(self) -> int:
         """The number of products so far."""
         rules = sum(len(rule.values) for same_length in self._rules.values() for rule in same_length)
-        return self.lanczos.steps + len(self.probes) + rules
+        return self.lanczos.steps + len(self.probes) + rules + self._dense_products
 
     def eigenvalues(self, k: int = 1, end: End = "top", rtol: float = 1e-3, most: int = 200) -> Iterator[Estimate]:
         """Yield estimates of the k-th eigenvalue from one end until its residual is below rtol times it."""
@@ -119,7 +120,7 @@ class Sweep:
         return [Pair(float(ritz.values[i]), self.lanczos.vector(ritz, i), float(ritz.residuals[i])) for i in indices]
 
     def trace(self, rtol: float = 0.02, most: int = 200) -> Iterator[Estimate]:
-        """Yield estimates of the trace until the standard error is below rtol times it."""
+        """Yield estimates of the trace until the standard error is below rtol times it; all of `most` if rtol is 0."""
         return self._deflated(lambda k: sum(self.lanczos.diagonal[:k]), self.probes.trace, rtol, most)
 
     def frobenius_squared(self, rtol: float = 0.02, most: int = 200) -> Iterator[Estimate]:
@@ -131,14 +132,30 @@ class Sweep:
         return self._deflated(known, lambda k: summarise(self.probes.squares(k), "unbiased"), rtol, most)
 
     def log_determinant(self, cut: float = 1e-2, runs: int = 10, steps: int = 100) -> Iterator[Estimate]:
-        """The sum of log(eigenvalue) over those above `cut` times the largest."""
+        """The sum of log(eigenvalue) over those above `cut` times the largest.
+
+        Exact, from the whole matrix, if the runs do not resolve the cut and the matrix takes no more products.
+        """
+        if self._dense_products:  # the matrix is known
+            yield from self._dense.log_determinant(cut)
+            return
         for density in self._densities(runs, steps):
+            if density.unresolved(cut) and self.operator.dimension <= min(runs * steps, DENSE_MOST):
+                yield from self._dense.log_determinant(cut)
+                return
             yield density.log_determinant(cut)
 
     def log_determinant_shifted(self, mu: float, runs: int = 10, steps: int = 100) -> Iterator[Estimate]:
         """The log-determinant of the operator plus mu times the identity."""
         for density in self._densities(runs, steps):
             yield density.log_determinant_shifted(mu)
+
+    @cached_property
+    def _dense(self) -> Dense:
+        dense = Dense(self.operator)
+        _ = dense.matrix
+        self._dense_products = self.operator.dimension
+        return dense
 
     def _densities(self, runs: int, steps: int) -> Iterator[Density]:
         """Densities of more and more runs; runs of one length are kept for the next measure."""
@@ -198,7 +215,8 @@ class Sweep:
                 yield exact(known(k))
                 return
             rest = remainder(k)
-            estimate = replace(rest, value=known(k) + rest.value)
+            kind: Kind = "plug-in" if rtol > 0 else rest.kind  # a number of draws that depends on them causes a bias
+            estimate = replace(rest, value=known(k) + rest.value, kind=kind)
             yield estimate
             if estimate.n >= LEAST_PROBES and estimate.stderr <= rtol * abs(estimate.value):
                 return
@@ -233,7 +251,7 @@ def hutchinson(operator: Operator, seed: int = 0) -> Sweep:
     >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
     >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
 
-    >>> trace = steppe.measures.Trace(by=steppe.measures.hutchinson).estimate(objective)
+    >>> trace = steppe.measures.Trace(rtol=0.0, most=20, by=steppe.measures.hutchinson).estimate(objective)
     >>> trace.value, trace.kind  # signs have no variance where the Hessian is diagonal
     (5.0, 'unbiased')
 
