@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -387,3 +389,9 @@ def test_an_estimate_survives_json(
 def test_what_is_no_estimate_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="is no estimate"):
         Estimate.from_dict(wrong)
+
+
+def test_estimates_need_no_torch() -> None:
+    """Studies' tables and pages are made of them."""
+    code = "import sys, steppe; steppe.Estimate(1.0, 0.1, 2, 'exact').to_dict(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
