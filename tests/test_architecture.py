@@ -61,7 +61,7 @@ def imports(module: str) -> set[str]:
 def test_public_names_are_these() -> None:
     names = [n for n in dir(steppe) if not n.startswith("_") and not isinstance(getattr(steppe, n), ModuleType)]
     assert set(names) == PUBLIC
-    listed = [n for n in vars(steppe.measures) if not n.startswith("_")]
+    listed = [n for n in dir(steppe.measures) if not n.startswith("_")]
     names = [n for n in listed if not isinstance(getattr(steppe.measures, n), ModuleType)]
     assert set(names) == PUBLIC_MEASURES
 
