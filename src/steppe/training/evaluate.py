@@ -30,7 +30,7 @@ from .distributed import align_
 from .model import model_of
 from .problem import Task
 from .schedule import Position, Timeline
-from .train_state import Sums, TrainState
+from .state import Sums, TrainState
 
 ROWS = 1024  # per batch: large enough to keep a GPU busy
 TIMINGS = ("images_per_second", "seconds", "evaluation_seconds")
