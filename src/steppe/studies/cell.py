@@ -88,7 +88,8 @@ class Task:
 class Outcome:
     """The result of a task in plain values, so that any engine can transport it.
 
-    `failures` are the errors of measures without a value, `curves` the records of the epochs, `pictures` notes by name.
+    `failures` are the errors of measures without a value, `curves` the records of the epochs, `pictures` notes by name,
+    `correct` one bit per row by kind of rows (test, validation), as `_util.digests.unpacked_bits` reads them.
     `ends` stops the whole study; `transient` means that a retry may succeed (a lost worker, a full disk).
     """
 
@@ -105,6 +106,7 @@ class Outcome:
     ends: bool = False
     transient: bool = False
     pictures: Mapping[str, Any] = field(default_factory=dict)
+    correct: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def lost(cls, task: Task, why: str) -> Outcome:
