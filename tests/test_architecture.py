@@ -93,8 +93,8 @@ def test_no_step_waits_for_the_device(word: str) -> None:
 
 
 LAYERS = (
-    "_util", "core", "methods", "optim", "cuda", "data", "nn", "measures", "training", "ensembles", "studies", "theory",
-    "papers", "integrations", "cli",
+    "_util", "core", "methods", "optim", "cuda", "data", "nn", "measures", "training", "ensembles", "studies",
+    "compare", "theory", "papers", "integrations", "cli",
 )  # fmt: skip
 
 
