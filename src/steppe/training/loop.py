@@ -18,17 +18,17 @@ from ..data.dataset import Splits
 from ..optim.base import STEP
 from ..optim.step import Pass
 from .batches import Batch, BatchSource
-from .checkpoint import Checkpoint, Record, RecordsPrefix, append_record, commit
+from .checkpoint import Checkpoint, Header, Record, RecordsPrefix, append_record, commit
 from .config import NOISE, OWN_STEP_SIZE, Config
 from .distributed import agreed, align_, together, wrapped
 from .evaluate import autocast, record_of
 from .loggers import Logger, numbers
 from .model import Init, channels_last, load_init_, model_of, prune_
-from .problem import FACTOR, Task, moved, optimizer_of, trained_loss
+from .problem import FACTOR, moved, optimizer_of, task_of, trained_loss
 from .progress import Bars, Lines
 from .schedule import Position, Timeline, learning_rate, prune_step
+from .state import TrainState, averages_of
 from .stopping import Stopped, StopRequest
-from .train_state import TrainState, averages_of
 
 AGREE = 16  # steps between exchanges with other processes about stopping and saving: each one synchronises
 PAUSE = 10.0
@@ -44,13 +44,13 @@ class Training:
         config: Config,
         path: Path,
         splits: Splits,
-        task: Task,
         workers: Workers,
         device: torch.device,
         resumed: bool = False,
     ):
         self.config, self.path, self.workers, self.device = config, path, workers, device
-        self.splits, self.task, self.loss = moved(splits, device), task, trained_loss(config, task)
+        self.task = task = task_of(splits)
+        self.splits, self.loss = moved(splits, device), trained_loss(config, task)
         self.batches = BatchSource.of(config, self.splits, task, workers, path)
         per_epoch = len(self.batches.feed)
         self.timeline = Timeline(config.steps or config.epochs * per_epoch, per_epoch)
@@ -66,7 +66,9 @@ class Training:
             raise ValueError("compile works in one process, and there are several: leave it out")
         # in steps only: evaluation has other shapes
         self._called = compiled(self.state.opt, model) if config.compile else model
-        self.position, self._records = Position(), RecordsPrefix()
+        self.position, self.records = Position(), list[Record]()
+        self._prefix = RecordsPrefix()
+        self._saved_header: Header | None = None  # of the last checkpoint
         self._unlogged: list[Record] = []  # of epochs after the last checkpoint
         self._refused = 0  # steps that the device skipped, as of the last count
         self.check_folder: Callable[[], None] = lambda: None  # raises if another folder has replaced the run's
@@ -85,7 +87,8 @@ class Training:
     def load(self, done: Checkpoint) -> None:
         """Restore the state of a checkpoint."""
         self.state.load(done.weights, done.state)
-        self.position, self._records = done.about.position, done.about.records
+        self.position, self.records, self._prefix = done.about.position, list(done.records), done.about.records
+        self._saved_header = done.about
 
     def run(
         self, stop_request: StopRequest, display: Lines | Bars, loggers: Sequence[Logger] = (), until: int | None = None
@@ -216,7 +219,8 @@ class Training:
     def _write(self, record: Record) -> None:
         if self.workers.rank == 0:
             self.check_folder()
-            self._records = append_record(self.path, record, self._records)
+            as_read, self._prefix = append_record(self.path, record, self._prefix)
+            self.records.append(as_read)
 
     def _commit(self, finished: bool = False) -> None:
         """Write a checkpoint, and log the records that it contains."""
@@ -226,7 +230,9 @@ class Training:
         def write() -> None:
             if self.workers.rank == 0:
                 self.check_folder()
-                commit(self.path, weights, rest, self.position, self._records, finished)
+                header = Header.of(self.position, self._prefix, finished)
+                commit(self.path, weights, rest, header, self._saved_header)
+                self._saved_header = header
 
         together(self.workers, write)
         self._saved = monotonic()
