@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from .._util import files
 from ..core.process_group import Workers
-from ..measures.functional import preserved_rng
+from ..measures.session import preserved_rng
 from .checkpoint import Checkpoint
 from .config import Config, refuse_unknown
 from .distributed import device_of, joined, threads, together
