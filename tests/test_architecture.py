@@ -34,7 +34,8 @@ PUBLIC_MEASURES = {
     "FisherInputCorrelation", "InputCurvature",
     "LogDeterminant", "Loss", "MEASURES", "Measure", "NormalisedLogits", "NotFinite", "Objective", "OnNormalisedLogits",
     "OnData", "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
-    "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "Summit", "Sweep", "Trace", "UNSCALED", "WorstCase",
+    "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "AscentResult", "Sweep", "Trace", "UNSCALED",
+    "WorstCase",
     "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "exponential_integrals", "figure", "fisher_traces",
     "gauss_newton", "input_curvatures",
     "hessian", "hessian_from_point_masses", "hutchinson",
@@ -92,8 +93,8 @@ def test_no_step_waits_for_the_device(word: str) -> None:
 
 
 LAYERS = (
-    "_util", "core", "methods", "optim", "cuda", "data", "nn", "measures", "training", "ensembles", "studies", "theory",
-    "papers", "integrations", "cli",
+    "_util", "core", "methods", "optim", "cuda", "data", "nn", "measures", "training", "ensembles", "studies",
+    "compare", "theory", "papers", "integrations", "cli",
 )  # fmt: skip
 
 
