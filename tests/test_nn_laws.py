@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, hessian, jvp, vmap
 from torch.nn.functional import cross_entropy
 
-from steppe.nn.convnets import densenet121, efficientnet, vgg19
-from steppe.nn.mlp import diagonal, mlp
-from steppe.nn.resnet import cifar_resnet, preact_resnet18, pyramidnet, resnet18, wide_resnet
+from steppe.nn.mlp import mlp
+from steppe.nn.resnet import cifar_resnet, resnet18
 from steppe.nn.vit import simple_vit, vit_small
+from steppe_papers.models.convnets import densenet121, efficientnet, vgg19
+from steppe_papers.models.diagonal import diagonal
+from steppe_papers.models.resnets import preact_resnet18, pyramidnet, wide_resnet
 
 Make = Callable[[tuple[int, ...], int], nn.Module]
 

@@ -25,7 +25,7 @@ NAMES = {  # a snapshot: removing or renaming one breaks somebody's configuratio
 
 def test_the_models_are_these() -> None:
     assert set(MODELS) == NAMES
-    assert dir(steppe.nn) == ["Architecture", "MODELS", "build"]
+    assert dir(steppe.nn) == ["Architecture", "MODELS", "build", "layers", "register"]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -131,7 +131,8 @@ def test_the_smallest_images_named_in_errors_do_fit() -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 30, 33])
 def test_a_depth_that_does_not_divide_names_those_that_do(depth: int) -> None:
-    from steppe.nn.resnet import cifar_resnet, pyramidnet, wide_resnet
+    from steppe.nn.resnet import cifar_resnet
+    from steppe_papers.models.resnets import pyramidnet, wide_resnet
 
     with pytest.raises(ValueError, match=r"8, 14, 20"):
         cifar_resnet((3, 8, 8), 10, depth)

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, scaled_dot_product_attention
 
 from steppe.nn import build
-from steppe.nn.convnets import DenseLayer, InvertedResidual, StochasticDepth, transition
 from steppe.nn.mlp import mlp
-from steppe.nn.resnet import KINDS, Block, PyramidBlock, WideBlock, padded, projected, pyramid
+from steppe.nn.resnet import Block, padded, projected
 from steppe.nn.vit import Attention, LearnedPositions, Patches, SinusoidalPositions, TransformerBlock
+from steppe_papers.models.convnets import DenseLayer, InvertedResidual, StochasticDepth, transition
+from steppe_papers.models.resnets import KINDS, PyramidBlock, WideBlock, pyramid
 
 
 @pytest.fixture(autouse=True)

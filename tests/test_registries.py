@@ -58,6 +58,18 @@ def test_a_variable_names_modules_where_nothing_is_installed(
     assert parts["theirs"] == 2
 
 
+def test_a_package_may_have_a_module_for_each_kind(
+    parts: Registry[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "steppe_test_package").mkdir()
+    (tmp_path / "steppe_test_package" / "__init__.py").touch()
+    (tmp_path / "steppe_test_package" / "test_numbers.py").write_text(MODULE)
+    (tmp_path / "steppe_test_package" / "others.py").write_text("raise AssertionError")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(PLUGINS, "steppe_test_package")
+    assert dict(parts) == {"ours": 1, "theirs": 2}
+
+
 def test_a_name_is_registered_once(parts: Registry[int]) -> None:
     parts.add("ours", 1, "steppe")  # imported again
     with pytest.raises(ValueError, match="theirs registers the number 'ours', which steppe has registered"):

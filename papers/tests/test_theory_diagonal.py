@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from steppe.measures import Curvature, Dense, Objective
-from steppe.nn.mlp import DiagonalLinear
 from steppe_papers.figures import diagonal_networks as diagonal
 from steppe_papers.figures import small_radius
 from steppe_papers.figures import weight_scaling as scaling
 from steppe_papers.figures.registry import Settings
+from steppe_papers.models.diagonal import DiagonalLinear
 
 F64 = torch.float64
 SCALES = {

@@ -3,7 +3,4 @@
 From a checkout without installing it: `STEPPE_PLUGINS=steppe_papers`.
 """
 
-from . import commands
-
 __version__ = "0.1.0"
-__all__ = ["commands"]

@@ -6,7 +6,8 @@ it is imported:
     [project.entry-points."steppe.methods"]
     my-package = "my_package.methods"
 
-Where nothing is installed, as in a checkout on a borrowed machine, the variable STEPPE_PLUGINS lists such modules.
+Where nothing is installed, as in a checkout on a borrowed machine, the variable STEPPE_PLUGINS lists such modules,
+or packages that have one for each kind: my_package.methods, my_package.models and so on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -87,7 +89,16 @@ def plugins(group: str) -> list[str]:
     """The modules that installed packages and the variable STEPPE_PLUGINS name for a group."""
     installed = [point.module for point in entry_points(group=group) if not _lies_here(point)]
     named = os.environ.get(PLUGINS, "").split(",")
-    return list(dict.fromkeys(module.strip() for module in [*installed, *named] if module.strip()))
+    listed = (_part(module.strip(), group.rpartition(".")[2]) for module in named if module.strip())
+    return list(dict.fromkeys([*installed, *listed]))
+
+
+def _part(module: str, kind: str) -> str:
+    """The module of a package that registers parts of a kind, or where it has none, itself."""
+    try:
+        return f"{module}.{kind}" if find_spec(f"{module}.{kind}") is not None else module
+    except ModuleNotFoundError:  # it is no package, or it is not there: importing it says so
+        return module
 
 
 def _lies_here(point: EntryPoint) -> bool:

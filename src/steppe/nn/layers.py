@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from .._util.names import unknown
 
-SMALL_IMAGES = "mlp, resnet18, resnet32, wrn40-2 and simple-vit take images as small as 8 x 8"
+Module = Callable[[int, int, int], nn.Module]  # from input channels, output channels and stride
+SMALL_IMAGES = "mlp, resnet18, resnet32 and simple-vit take images as small as 8 x 8"
 
 
 def sequence(**layers: nn.Module) -> nn.Sequential:
@@ -31,6 +33,20 @@ class Mean(nn.Module):
 def convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
     """A convolution without bias, to be followed by a norm; padded so that only the stride changes height and width."""
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+
+
+def stages(block: Module, inputs: int, width: int, blocks: Sequence[int]) -> tuple[dict[str, nn.Module], int]:
+    """Stages of so many blocks, each with twice the channels and half the height and width of the one before.
+
+    The first stage has `width` channels; also returns the channels of the last.
+    """
+    modules: dict[str, nn.Module] = {}
+    for i, number in enumerate(blocks):
+        outputs, stride = width * 2**i, 1 if i == 0 else 2
+        first = block(inputs, outputs, stride)
+        modules[f"stage{i + 1}"] = nn.Sequential(first, *(block(outputs, outputs, 1) for _ in range(number - 1)))
+        inputs = outputs
+    return modules, inputs
 
 
 def classifier(channels: int, outputs: int) -> dict[str, nn.Module]:

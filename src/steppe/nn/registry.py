@@ -6,16 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from .._util.names import unknown
+from .._util.registry import Registry
 from .._util.user_code import imported, is_factory, working_folder_first
-from .convnets import densenet121, efficientnet, vgg19
-from .mlp import diagonal, mlp
-from .resnet import cifar_resnet, preact_resnet18, pyramidnet, resnet18, wide_resnet
-from .vit import simple_vit, vit_small
 
 
 @dataclass(frozen=True)
@@ -58,42 +55,40 @@ class Architecture:
         }
 
 
-def _wide(depth: int, width: int) -> Architecture:
-    about = f"wide ResNet of {depth} layers, {width} times as wide"
-    return Architecture(wide_resnet, about, {"depth": depth, "width": width})
+OTHERS = "Your own is package.module:factory; more (vgg19, wrn28-10, densenet121, ...) come with steppe-papers."
+MODELS: Registry[Architecture] = Registry(
+    "model", "steppe.models", ("steppe.nn.mlp", "steppe.nn.resnet", "steppe.nn.vit")
+)
+Make = TypeVar("Make", bound=Callable[..., nn.Module])
 
 
-def _efficient(name: str, width: float, depth: float, dropout: float) -> Architecture:
-    about = f"EfficientNet-{name}: squeeze-and-excitation, dropout, stochastic depth"
-    return Architecture(efficientnet, about, defaults={"width": width, "depth": depth, "dropout": dropout})
+def register(
+    name: str, about: str, fixed: Mapping[str, Any] | None = None, defaults: Mapping[str, Any] | None = None
+) -> Callable[[Make], Make]:
+    """A decorator that registers a function as what builds the model of that name.
 
+    Parameters
+    ----------
+    name, about
+        The name in `build`, studies and commands, and one line about the model.
+    fixed, defaults
+        As in `Architecture`.
 
-def _pyramid(depth: int, block: str, alpha: float) -> Architecture:
-    about = f"PyramidNet of {depth} layers in {block} blocks"
-    return Architecture(pyramidnet, about, {"depth": depth, "block": block}, {"alpha": alpha})
+    Examples
+    --------
+    Above the function that makes it from `shape`, `outputs` and options:
 
+    >>> described = steppe.nn.register("mlp", "six layers of 128 ReLUs, on rows of any shape")
+    >>> steppe.nn.MODELS["mlp"].about
+    'six layers of 128 ReLUs, on rows of any shape'
 
-MODELS: dict[str, Architecture] = {
-    "mlp": Architecture(mlp, "six layers of 128 ReLUs, on rows of any shape"),
-    "resnet18": Architecture(resnet18, "ResNet-18 of any width, 3x3 stem"),
-    "preact-resnet18": Architecture(preact_resnet18, "pre-activation ResNet-18 of any width, 3x3 stem"),
-    **{
-        f"resnet{n}": Architecture(cifar_resnet, f"ResNet-{n} for CIFAR, thin, padded shortcuts", {"depth": n})
-        for n in (20, 32, 44, 56, 110)
-    },
-    "wrn28-10": _wide(28, 10),
-    "wrn40-2": _wide(40, 2),
-    "vgg19": Architecture(vgg19, "VGG-19 with batch norms and one linear layer"),
-    "pyramidnet101": _pyramid(101, "bottleneck", 64.0),  # alpha: the code that Agnostic-SAM's authors build on
-    "pyramidnet110": _pyramid(110, "basic", 48.0),  # Han et al. 2017, Table 4, which also has 84 and 270
-    "pyramidnet272": _pyramid(272, "bottleneck", 200.0),  # Foret et al. 2021, who add ShakeDrop to it
-    "densenet121": Architecture(densenet121, "DenseNet-121, 3x3 stem"),
-    "efficientnet-b3": _efficient("B3", 1.2, 1.4, 0.3),  # factors and dropout: the table in the authors' code
-    "efficientnet-b4": _efficient("B4", 1.4, 1.8, 0.4),
-    "simple-vit": Architecture(simple_vit, "SimpleViT: fixed positions, mean of the tokens, patches of 4 x 4"),
-    "vit-small": Architecture(vit_small, "ViT-Small: class token, learned positions, patches of 4 x 4"),
-    "diagonal": Architecture(diagonal, "diagonal linear network <x, u * v>"),
-}
+    """
+
+    def add(make: Make) -> Make:
+        MODELS.add(name, Architecture(make, about, fixed or {}, defaults or {}), make.__module__)
+        return make
+
+    return add
 
 
 def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn.Module:
@@ -140,7 +135,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
         _factory_call(name, {"shape": (), "outputs": 1}, options)
         return
     if name not in MODELS:
-        raise ValueError(unknown("model", name, MODELS) + " Your own is package.module:factory.")
+        raise ValueError(f"{unknown('model', name, MODELS)} {OTHERS}")
     defaults = MODELS[name].options
     for option, value in options.items():
         if option not in defaults:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .layers import Mean, image, sequence
+from .registry import register
 
 
 class Patches(nn.Module):
@@ -99,6 +100,7 @@ def _grid(shape: tuple[int, ...], patch: int, model: str) -> tuple[int, int, int
     return channels, height // patch, width // patch
 
 
+@register("simple-vit", "SimpleViT: fixed positions, mean of the tokens, patches of 4 x 4")
 def simple_vit(
     shape: tuple[int, ...],
     outputs: int,
@@ -139,6 +141,7 @@ def simple_vit(
     )
 
 
+@register("vit-small", "ViT-Small: class token, learned positions, patches of 4 x 4")
 def vit_small(
     shape: tuple[int, ...],
     outputs: int,

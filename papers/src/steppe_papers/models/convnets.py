@@ -9,7 +9,8 @@ from math import ceil
 import torch
 from torch import Tensor, nn
 
-from .layers import Mean, classifier, convolution, he_, image, sequence, stem_for
+from steppe.nn import register
+from steppe.nn.layers import Mean, classifier, convolution, he_, image, sequence, stem_for
 
 # -- VGG --------------------------------------------------------------------------------------------------------------
 
@@ -17,6 +18,7 @@ CONVOLUTIONS = (2, 2, 4, 4, 4)  # Table 1, column E: 3x3 convolutions before eac
 WIDTHS = (1, 2, 4, 8, 8)  # their channels, in units of the first
 
 
+@register("vgg19", "VGG-19 with batch norms and one linear layer")
 def vgg19(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:
     """VGG-19 (Simonyan & Zisserman 2015, configuration E) with batch norms and one linear layer, as usual on CIFAR.
 
@@ -63,6 +65,7 @@ def transition(inputs: int) -> nn.Module:
     return sequence(norm=nn.BatchNorm2d(inputs), relu=nn.ReLU(), conv=conv, pool=pool)
 
 
+@register("densenet121", "DenseNet-121, 3x3 stem")
 def densenet121(
     shape: tuple[int, ...],
     outputs: int,
@@ -207,3 +210,11 @@ def efficientnet(
     last = HEAD * inputs
     end = {"conv": convolution(inputs, last, 1), "norm": nn.BatchNorm2d(last), "silu": nn.SiLU(), "pool": Mean(2, 3)}
     return he_(sequence(stem=stem, **body, **end, dropout=nn.Dropout(dropout), head=nn.Linear(last, outputs)))
+
+
+for _name, _width, _depth, _dropout in (("B3", 1.2, 1.4, 0.3), ("B4", 1.4, 1.8, 0.4)):  # the table in the authors' code
+    register(
+        f"efficientnet-{_name.lower()}",
+        f"EfficientNet-{_name}: squeeze-and-excitation, dropout, stochastic depth",
+        defaults={"width": _width, "depth": _depth, "dropout": _dropout},
+    )(efficientnet)
