@@ -242,7 +242,6 @@ def test_a_default_device_changes_nothing(entry: Entry, monkeypatch: pytest.Monk
         monkeypatch.setattr(run, "extras", masks.__getitem__)
         with torch.device(device):
             for i, by in enumerate(("passes", "closure")):
-                run.method.cost(i)
                 run.step(i, by=by)
         ends.append(run.everything())
     same(*ends)

@@ -22,9 +22,9 @@ def left(run: Run, number: int) -> Any:
     """The iterator of a loop that raised at its last probe."""
     turns = run.opt.passes(**run.extras(number))
     run.seen = []
-    for i in range(run.method.cost(number)):
+    for i in range(run.entry.passes(number)):
         turn = next(turns)
-        if i + 1 < run.method.cost(number):
+        if i + 1 < run.entry.passes(number):
             turn.backward(run.loss(turn, number))
     return turns
 

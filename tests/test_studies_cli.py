@@ -149,7 +149,7 @@ def test_failures_give_an_exit_code(file: Path, capsys: pytest.CaptureFixture[st
         ({"base": BASE | {"data": "teacher-student"}}, "targets: test_error, gap needs classes, and teacher-student"),
         ({"base": BASE | {"model": "resnet18", "model_options": {}}}, "cannot be built for the rows of spirals"),
         ({"base": BASE | {"model": "studies_cells:broken", "model_options": {}}}, "ZeroDivisionError: no layers"),
-        ({"base": BASE | {"lr": -1}}, "lr is -1.0, and has to be 0 or more"),
+        ({"base": BASE | {"lr": -1}}, "lr is -1.0, and has to be a number, 0 or more"),
     ],
 )
 def test_unknown_names_are_refused_before_anything_is_written(

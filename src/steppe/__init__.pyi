@@ -46,6 +46,7 @@ from .methods.looksam import LookSAM as LookSAM
 from .methods.msam import MomentumSAM as MomentumSAM
 from .methods.registry import METHODS as METHODS
 from .methods.registry import method as method
+from .methods.registry import register as register
 from .methods.rsam import RSAM as RSAM
 from .methods.sa_sam import SASAM as SASAM
 from .methods.sa_sam import SASGD as SASGD

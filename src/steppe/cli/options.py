@@ -20,7 +20,7 @@ from .._util.extras import installed
 from .._util.formats import loader, refuse_yaml_within, yaml_in
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
-from .._util.types import alternatives, choices, words
+from ..core.fields import alternatives, choices, words
 from .output import Output, UsageError
 
 if TYPE_CHECKING:

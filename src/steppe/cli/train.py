@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..training.config import OWN_STEP_SIZE, Config, refuse_unknown
+from ..methods.facts import run_settings
+from ..training.config import Config, refuse_unknown
 from .options import DEFAULT, Parsed, command
 from .output import Output, stop_code, table, usage_errors
 
@@ -59,12 +60,12 @@ def _dry(config: Config, parsed: Parsed) -> Output:
     import torch
 
     from ..core.process_group import Workers
+    from ..methods.registry import METHODS
     from ..training.checkpoint import PREVIOUS, RECORDS, WEIGHTS
     from ..training.loop import Training
-    from ..training.problem import data_of, task_of
+    from ..training.problem import data_of, options_of, task_of
     from ..training.resume import resume_point
     from ..training.runs import RUN, folder_of, read_run_yaml
-    from .listings import passes
 
     path, splits = folder_of(config), data_of(config)
     training = Training(config, path, splits, task_of(splits), Workers(), torch.device("cpu"))
@@ -72,7 +73,7 @@ def _dry(config: Config, parsed: Parsed) -> Output:
     resolved = {name: {"value": value, "from": parsed.sources[name]} for name, value in asdict(config).items()}
     if config.rho is None and "rho" in opt.param_groups[0]:
         resolved["rho"] = {"value": opt.param_groups[0]["rho"], "from": f"{config.method}'s own default"}
-    for name in OWN_STEP_SIZE.get(config.method, {}):
+    for name in run_settings(config.method):
         if parsed.sources[name] == DEFAULT:
             resolved[name]["from"] = f"{config.method}'s own default"
     resolved["out"] = {"value": str(path), "from": parsed.sources["out"]}
@@ -82,7 +83,7 @@ def _dry(config: Config, parsed: Parsed) -> Output:
         "rows": {part: len(rows) for part, rows in vars(splits).items() if rows is not None},
         "steps": course.steps,
         "steps_per_epoch": course.per_epoch,
-        "passes_a_step": passes(opt.method),
+        "passes_a_step": METHODS[config.method].usual_passes(**options_of(config, course)),
         "would_write": [str(path / name) for name in (RUN, RECORDS, WEIGHTS, PREVIOUS, "state-*.safetensors")],
         "init": None if training.init is None else asdict(training.init),
         "goes_on_from": None if done is None else "its end" if done.about.finished else str(done.about.position),

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..core.arguments import InitSignature, refuse_parameters
-from ..core.probe import Method
-from ..methods.options import checked, refuse_method
+from ..core.fields import checked
+from ..core.probe import Method, refuse_method
 from .base import STEP, OptimizerSite, forget_defaults
 from .finite import (
     DeviceGuard,
@@ -167,6 +167,7 @@ class SharpnessAware(Optimizer):
         self._ended = False  # whether something has closed the last loop over `passes()`
         self._remove_hooks = close_before_state_dict(self, self.model, getattr(self, "_remove_hooks", None))
         self.report: Report | None = None  # what `last` returns
+        self.passes_run = 0  # by the last step
         self.statistics_checked = self.model is not None
         self.rounding_checked = False  # whether weights of low precision have moved as far as they should
         with torch.inference_mode(False):  # a tensor that is made in that mode can never be written to outside of it

@@ -371,7 +371,7 @@ class Step:
         if planned.overflow:
             engine.statistics.restore(planned.statistics)
         planned.versions = planned.statistics.buffers.versions()
-        engine.planned, engine.report = planned, self.report or engine.report
+        engine.planned, engine.report, engine.passes_run = planned, self.report or engine.report, self._count
 
     def _abandon(self, error: BaseException) -> None:
         """Restores everything as before the step. May be interrupted and called again."""

@@ -10,13 +10,14 @@ from statistics import fmean, median
 from time import perf_counter
 from typing import Any
 
+from ..methods.registry import METHODS
 from ..studies.check import check_names
 from ..studies.grid import split
 from ..studies.plan import Study
 from ..studies.run import still_open
 from ..studies.selection import previewed_cells
 from ..studies.store import Store
-from ..training.config import Config, method_of
+from ..training.config import Config
 
 PROBED = 3  # timed passes per model, after one that is not timed
 STEPS = 64  # of a method whose steps differ: the mean number of passes is over these
@@ -66,8 +67,8 @@ def project(study: Study) -> Projection:
             )
             speed = f"{speeds[like]:.3g} s per pass of {config.batch_size} rows"
             basis.append(f"{config.model} on {config.data}: {speed}, {source}.")
-        method = method_of(config)
-        passes_per_step = fmean(method.cost(step) for step in range(1, 1 + STEPS))
+        method = METHODS[config.method]
+        passes_per_step = fmean(method.passes_at(step, **config.method_options) for step in range(1, 1 + STEPS))
         passes[cell.key] = steps_of(config, rows) * passes_per_step * (ensemble.members if ensemble else 1)
         hours[cell.key] = passes[cell.key] * speeds[like] / 3600
     stages = []

@@ -16,7 +16,7 @@ from .._util.files import atomic_write
 from .._util.formats import json_safe
 from .._util.names import unknown
 from .._util.pages import figure_page
-from .._util.types import fits
+from ..core.fields import fits
 
 SUFFIXES = (".html", ".json")
 RUN = "run"  # in the file of numbers: settings and day

@@ -15,11 +15,12 @@ from ..core.draw import seed_of, seed_torch
 from ..core.process_group import Workers
 from ..cuda.capture import CapturedStep, compiled
 from ..data.dataset import Splits
+from ..methods.facts import sets_lr
 from ..optim.base import STEP
 from ..optim.step import Pass
 from .batches import Batch, BatchSource
 from .checkpoint import Checkpoint, Record, RecordsPrefix, append_record, commit
-from .config import NOISE, OWN_STEP_SIZE, Config
+from .config import NOISE, Config
 from .distributed import agreed, align_, together, wrapped
 from .evaluate import autocast, record_of
 from .loggers import Logger, numbers
@@ -139,7 +140,7 @@ class Training:
             prune_(state.module, config.prune, opt.state)
         if config.fsdp:
             align_(self.workers, state.module)  # DDP does this itself
-        if step == 0 or config.method not in OWN_STEP_SIZE:
+        if step == 0 or not sets_lr(config.method):
             for group in opt.param_groups:
                 group["lr"] = learning_rate(config, step, self.course.steps) * group.get(FACTOR, 1.0)
         return self._number
@@ -177,9 +178,9 @@ class Training:
 
     def _replay(self, captured: CapturedStep, batch: Batch) -> None:
         """Replay a captured step; Python code, which counts passes, runs only during the capture."""
-        passes = self.state.passes + self.state.opt.method.cost(self._number)
+        passes = self.state.passes
         captured(*batch.rows, held_out=batch.held_out)
-        self.state.passes = passes
+        self.state.passes = passes + self.state.opt.passes_run
 
     def _average(self, steps: int, every_step: bool) -> None:
         """Update the averages that are due after so many steps."""

@@ -26,9 +26,10 @@ from .._util import files
 from .._util.digests import digest, save_yaml
 from .._util.user_code import imported, is_factory
 from ..data.dataset import Splits
+from ..methods.facts import sets_lr
 from . import checkpoint
 from .checkpoint import PREVIOUS, RECORDS, WEIGHTS, Checkpoint
-from .config import OWN_STEP_SIZE, Config
+from .config import Config
 from .loop import Training
 from .problem import fingerprint, options_of
 from .runs import FREE, RUN, changes, config_in, plain, read_run_yaml
@@ -100,7 +101,7 @@ def _different_past(config: Config, then: Course, now: Course, position: Positio
     if options != options_of(config, now):
         return f"the method {config.method} depends on the number of steps"
     steps = then.taken(position)
-    for step in range(min(steps, 1) if config.method in OWN_STEP_SIZE else steps):
+    for step in range(min(steps, 1) if sets_lr(config.method) else steps):
         was, would_be = (learning_rate(config, step, course.steps) for course in (then, now))
         if was != would_be:
             no_warmup = replace(config, warmup=0.0)
