@@ -76,10 +76,10 @@ def captured_by(opt, model, loss=None):
 
 
 def eager(model, opt, x, y):
-    def closure(turn):
-        a, b = turn.rows(x, y)
+    def closure(pass_):
+        a, b = pass_.rows(x, y)
         loss = loss_fn(model, a, b)
-        turn.backward(loss)
+        pass_.backward(loss)
         return loss.detach()
 
     return opt.step(closure)
@@ -320,8 +320,8 @@ def test_held_out_rows():
             if take:
                 take(x, y, held_out=(u, v))
                 continue
-            for turn in opt.passes():
-                turn.backward(loss_fn(model, *((u, v) if turn.held_out else turn.rows(x, y))))
+            for pass_ in opt.passes():
+                pass_.backward(loss_fn(model, *((u, v) if pass_.held_out else pass_.rows(x, y))))
             opt.step()
         ends.append([p.detach().clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
@@ -374,7 +374,7 @@ def test_methods_that_decide_on_the_host_say_so():
 def test_without_a_gpu_steps_are_eager_and_say_why():
     model, opt = made("sam")
     take = capture(opt, loss_fn, model, next(batches(1)))
-    assert "a graph is of one GPU" in take.why
+    assert "a CUDA graph needs all of them on one GPU" in take.why
     other, its = made("sam")
     for start in (lambda x, y: take(x, y), lambda x, y: eager(other, its, x, y)):
         torch.manual_seed(7)
@@ -543,9 +543,12 @@ class TwoSided(steppe.Method):
 
     rho: float = 0.05
 
-    def plan(self, site):
+    def pattern(self, step):
+        return True
+
+    def plan(self, context):
         here = yield steppe.Probe()
-        up = steppe.Ball(self.rho).within(site).steepest(here.grad, site)
+        up = steppe.Ball(self.rho).within(context).steepest(here.grad, context)
         top = yield steppe.Probe(at=up.clone())
         across = yield steppe.Probe(at=-up)
         return (top.grad + across.grad) / 2
@@ -557,17 +560,17 @@ class Alternating(steppe.Method):
 
     rho: float = 0.05
 
-    def plan(self, site):
+    def plan(self, context):
         here = yield steppe.Probe()
-        if site.step % 2:
+        if context.step % 2:
             return here.grad
-        return (yield steppe.Probe(at=steppe.Ball(self.rho).within(site).steepest(here.grad, site))).grad
+        return (yield steppe.Probe(at=steppe.Ball(self.rho).within(context).steepest(here.grad, context))).grad
 
 
 @pytest.mark.parametrize(
     ("method", "captured"),
     [(TwoSided(), True), (steppe.PerPart(steppe.AgnosticSAM(), 2), True), (Alternating(), False)],
-    ids=["a plan alone", "random rows of parts", "a plan that reads the step"],
+    ids=["a plan and a pattern", "random rows of parts", "a plan that reads the step"],
 )
 def test_methods_of_your_own_are_captured_where_their_steps_are_alike(method, captured):
     ends = []
@@ -593,10 +596,7 @@ class Undescribed:
     def options(self):
         return {}
 
-    def cost(self, step):
-        return 1
-
-    def plan(self, site):
+    def plan(self, context):
         return (yield steppe.Probe()).grad
 
 

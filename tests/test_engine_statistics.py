@@ -95,7 +95,7 @@ def test_buffers_move_as_in_one_plain_pass(layer: Callable[[int], nn.Module], me
         plain, _ = setting(layer)
         plain.load_state_dict(model.state_dict())
         loss_on(plain, i)
-        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, i)))
         same(buffers(model), buffers(plain))
 
 
@@ -105,7 +105,7 @@ def test_buffers_keep_their_identity(layer: Callable[[int], nn.Module]) -> None:
     model, opt = setting(layer)
     before = {k: id(v) for k, v in model.named_buffers()}
     for i in range(2):
-        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, i)))
     assert before == {k: id(v) for k, v in model.named_buffers()}
 
 
@@ -116,11 +116,11 @@ def test_an_exception_gives_every_buffer_back(layer: Callable[[int], nn.Module],
     """In the first step too, when it is not known yet which buffers a pass moves."""
     model, opt = setting(layer)
     for i in range(step):
-        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, i)))
     before = buffers(model)
     with pytest.raises(ZeroDivisionError):
-        for number, turn in enumerate(opt.passes()):
-            turn.backward(loss_on(model, 9))
+        for number, pass_ in enumerate(opt.passes()):
+            pass_.backward(loss_on(model, 9))
             1 // (bad - number)
     same(buffers(model), before)
 
@@ -131,7 +131,7 @@ def test_cumulative_statistics_are_the_mean_over_steps() -> None:
     means = []
     for i in range(4):
         means.append(model[0](batch(i)).detach().mean(0))
-        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, i)))
     torch.testing.assert_close(model[1].running_mean, torch.stack(means).mean(0), rtol=1e-12, atol=1e-14)
     assert int(model[1].num_batches_tracked) == 4
 
@@ -143,7 +143,7 @@ def test_statistics_that_move_in_part_of_the_model_only() -> None:
     whole = nn.Sequential(extra, model)
     opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=whole)
     before = buffers(extra)
-    opt.step(lambda turn: turn.backward(loss_on(whole, 0)))
+    opt.step(lambda pass_: pass_.backward(loss_on(whole, 0)))
     same(buffers(extra), before)
     assert int(model[1].num_batches_tracked) == 1
 
@@ -157,19 +157,19 @@ def test_without_the_model_training_statistics_are_warned_of_once() -> None:
     model, _ = setting(nn.BatchNorm1d)
     opt = blind(model)
     with pytest.warns(UserWarning, match=r"batch normalisation.*model=model") as caught:
-        opt.step(lambda turn: turn.backward(loss_on(model, 0)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, 0)))
     assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        opt.step(lambda turn: turn.backward(loss_on(model, 1)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, 1)))
 
 
 def test_without_the_model_a_loop_is_warned_too() -> None:
     model, _ = setting(nn.BatchNorm1d)
     opt = blind(model)
     with pytest.warns(UserWarning, match="batch normalisation"):
-        for turn in opt.passes():
-            turn.backward(loss_on(model, 0))
+        for pass_ in opt.passes():
+            pass_.backward(loss_on(model, 0))
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d, nn.LayerNorm, nn.Identity])
@@ -177,10 +177,10 @@ def test_without_the_model_there_is_nothing_to_warn_of(layer: Any) -> None:
     """In eval mode, and for normalisation without running statistics."""
     model, _ = setting(layer)
     opt = blind(model.eval() if layer is nn.BatchNorm1d else model)
-    opt.step(lambda turn: turn.backward(loss_on(model, 0)))
+    opt.step(lambda pass_: pass_.backward(loss_on(model, 0)))
 
 
 def test_a_one_pass_method_has_nothing_to_warn_of() -> None:
     model, _ = setting(nn.BatchNorm1d)
     opt = steppe.build("none", torch.optim.SGD(model.parameters(), lr=0.1))
-    opt.step(lambda turn: turn.backward(loss_on(model, 0)))
+    opt.step(lambda pass_: pass_.backward(loss_on(model, 0)))

@@ -14,7 +14,7 @@ from torch import nn
 import steppe
 from steppe import Ball, Method, Plan, Probe
 from steppe.core.graph_inputs import GraphInputs, from_host
-from steppe.core.probe import Site
+from steppe.core.probe import Context
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class TwoSided(Method):
 
     rho: Any = 0.5
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        up = steppe.core.ball.ball(self.rho).within(site).steepest_(here.grad, site)
+        up = steppe.core.ball.ball(self.rho).within(context).steepest_(here.grad, context)
         top = yield Probe(at=up.clone())
         across = yield Probe(at=-up)
         return (top.grad + across.grad) / 2
@@ -42,8 +42,8 @@ class Structural:
     def pattern(self, step: int) -> bool:
         return True
 
-    def plan(self, site: Site) -> Plan:
-        return TwoSided().plan(site)
+    def plan(self, context: Context) -> Plan:
+        return TwoSided().plan(context)
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Alternating(Method):
 
     rho: float = 0.5
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        if site.step % 2:
+        if context.step % 2:
             return here.grad
-        return (yield Probe(at=Ball(self.rho).within(site).steepest(here.grad, site))).grad
+        return (yield Probe(at=Ball(self.rho).within(context).steepest(here.grad, context))).grad
 
 
 def trained(method: Any) -> Run:
@@ -118,9 +118,9 @@ class FirstGradient(Method):
 
     second_has_gradient: bool
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        yield Probe(at=site.weights * 0.1, grad=self.second_has_gradient)
+        yield Probe(at=context.weights * 0.1, grad=self.second_has_gradient)
         return here.grad
 
 
@@ -131,16 +131,16 @@ def test_an_earlier_gradient_is_applied_after_later_probes(second_has_gradient: 
     w = nn.Parameter(torch.tensor([3.0, 4.0]))
     opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.5), FirstGradient(second_has_gradient))
 
-    def closure(turn: Any) -> torch.Tensor:
+    def closure(pass_: Any) -> torch.Tensor:
         loss = w.square().sum() / 2
-        turn.backward(loss)
+        pass_.backward(loss)
         return loss
 
     if by == "closure":
         opt.step(closure)
     else:
-        for turn in opt.passes():
-            closure(turn)
+        for pass_ in opt.passes():
+            closure(pass_)
         assert torch.equal(w.grad, torch.tensor([3.0, 4.0]))
         opt.step()
     assert torch.equal(w.detach(), torch.tensor([1.5, 2.0]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._util.numbers import with_error
 from ..ensembles.strategies import SHARPNESS, Ensemble, strategy
-from ..training.config import Config, refuse_unknown
+from ..training.config import Config, check_config
 from .options import Parsed, command
 from .output import Output, stop_code, table, to_json, usage_errors, write_text
 from .train import How
@@ -88,7 +88,7 @@ def ensemble(settings: Ensemble, scoring: Scoring, config: Config, how: How, par
 
 def _root(config: Config) -> Path:
     """Return the folder of the ensembles of one command."""
-    from ..training.runs import folder_of
+    from ..training.folder import folder_of
 
     return folder_of(config, "ensemble")
 
@@ -115,7 +115,7 @@ def _plans(ensemble: Ensemble, scoring: Scoring, config: Config, parsed: Parsed)
                 replace(ensemble, strategy=name, seeds=seeds),
             )
             for member in members_of(*plan):
-                refuse_unknown(member, parsed.spelled)
+                check_config(member, parsed.spelled)
             yield plan
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._util.checkpoints import load_into, read_checkpoint
 from ..data.registry import CHOICES, declared
-from ..training.config import Config, refuse_unknown
+from ..training.config import Config, check_config
 from .options import flag_of
 from .output import UsageError, usage_errors
 
@@ -87,11 +87,11 @@ def config_of(where: str, on: On) -> Config:
     """Return the configuration of a run, or one made from the flags for a checkpoint."""
     path = Path(where)
     if path.is_dir():
-        from ..training.runs import open_run
+        from ..training.folder import open_run
 
         changes = {k: v for k in ("data", "data_root") if (v := getattr(on, k)) is not None}
         run = open_run(path, on.model, on.trust)
-        run.refuse_untrusted()
+        run.check_trusted()
         return replace(run.config, **changes)
     if not path.exists():
         raise FileNotFoundError(f"there is no run or checkpoint {where!r}")
@@ -103,16 +103,16 @@ def config_of(where: str, on: On) -> Config:
         )
     config = Config(data=on.data, model=on.model, model_options=on.model_options)
     with usage_errors():
-        refuse_unknown(config, flag_of)
+        check_config(config, flag_of)
         declared(on.normalise)
     return config if on.data_root is None else replace(config, data_root=on.data_root)
 
 
 def subject(where: str, on: On) -> Subject:
     """Load a run or a checkpoint: the model with its weights, and the data."""
+    from ..training.folder import open_run
     from ..training.model import model_of
     from ..training.problem import data_of, standard_of, task_of
-    from ..training.runs import open_run
 
     config, path = config_of(where, on), Path(where)
     state = read_checkpoint(path) if path.is_file() else {}

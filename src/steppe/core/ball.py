@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from .arguments import described, refuse_class, refuse_negative
+from .arguments import check_instance, check_nonnegative, described
 from .fields import WORDS, Ge, Inf, check_fields
 from .metric import MetricOrNone, Surroundings
 from .vector import Vector, inverse
@@ -22,11 +22,11 @@ class Ascent(Protocol):
 
     @property
     def rho(self) -> Any: ...
-    def within(self, site: Surroundings, times: float = 1.0) -> Ascent:
+    def within(self, context: Surroundings, times: float = 1.0) -> Ascent:
         """The same rule with the radius of the parameter groups, times a factor."""
         ...
 
-    def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
+    def steepest_(self, grad: Vector, context: Surroundings) -> Vector:
         """The ascent step, built in the memory of the gradient."""
         ...
 
@@ -38,7 +38,7 @@ Norm = Annotated[float, Ge(1), Inf]
 
 
 def _read_radii(rho: Any, what: str) -> Any:
-    refuse_negative(rho, what)
+    check_nonnegative(rho, what)
     return rho
 
 
@@ -74,20 +74,20 @@ class Ball:
         if not (type(self.rho) is float and 0 <= self.rho < inf and self.metric is None and self.p == 2.0):
             check_fields(self, tensors=True)  # rarely: every step makes a ball
 
-    def within(self, site: Surroundings, times: float = 1.0) -> Ball:
+    def within(self, context: Surroundings, times: float = 1.0) -> Ball:
         """The same ball with the current radius of the parameter groups, times a factor."""
-        rho = site.option("rho")
+        rho = context.option("rho")
         return self if rho is self.rho and times == 1 else replace(self, rho=_scaled(rho, times))
 
-    def steepest(self, grad: Vector, site: Surroundings) -> Vector:
+    def steepest(self, grad: Vector, context: Surroundings) -> Vector:
         """The d in this ball with the largest <grad, d>, by the dual-norm formula."""
-        return self.steepest_(grad.clone(), site)
+        return self.steepest_(grad.clone(), context)
 
-    def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
+    def steepest_(self, grad: Vector, context: Surroundings) -> Vector:
         """`steepest`, built in the memory of the gradient."""
         if self.metric is None and self.p == 2 and not isinstance(self.rho, Sequence):
             return grad.mul_(inverse(grad.norm()).mul_(self.rho))
-        factors = self.scales(site)
+        factors = self.scales(context)
         stretch_(grad, factors)
         if self.p == inf:
             grad.sign_()
@@ -103,9 +103,9 @@ class Ball:
             grad.mul_(inverse(grad.norm(self.p)))
         return stretch_(grad, factors)
 
-    def project(self, d: Vector, site: Surroundings) -> Vector:
+    def project(self, d: Vector, context: Surroundings) -> Vector:
         """The point of this ball nearest to d in gamma = d / (rho T); for p not in {1, 2, inf}, d scaled to fit."""
-        factors = self.scales(site)
+        factors = self.scales(context)
         gamma = d.clone()
         stretch_(gamma, [_reciprocal(f) for f in factors])
         if self.p == inf:
@@ -116,9 +116,9 @@ class Ball:
             gamma.mul_(inverse(gamma.norm(self.p)).clamp(max=1))
         return stretch_(gamma, factors)
 
-    def scales(self, site: Surroundings) -> list[Any]:
+    def scales(self, context: Surroundings) -> list[Any]:
         """The factors of rho T, which maps the unit ball of gamma onto this one: d = rho T gamma."""
-        return [self.rho] if self.metric is None else [self.metric(site), self.rho]
+        return [self.rho] if self.metric is None else [self.metric(context), self.rho]
 
     @property
     def unit(self) -> Ball:
@@ -127,7 +127,7 @@ class Ball:
 
 
 @dataclass(frozen=True)
-class Slope:
+class GradientStep:
     """Un-normalised ascent, d = rho T^2 g: a plain gradient step up (Andriushchenko & Flammarion 2022, eq. 3).
 
     Parameters
@@ -145,14 +145,14 @@ class Slope:
     def __post_init__(self) -> None:
         check_fields(self, tensors=True)
 
-    def within(self, site: Surroundings, times: float = 1.0) -> Slope:
+    def within(self, context: Surroundings, times: float = 1.0) -> GradientStep:
         """The same slope with the current radius of the parameter groups, times a factor."""
-        return replace(self, rho=_scaled(site.option("rho"), times))
+        return replace(self, rho=_scaled(context.option("rho"), times))
 
-    def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
+    def steepest_(self, grad: Vector, context: Surroundings) -> Vector:
         """The ascent step, built in the memory of the gradient."""
         if self.metric is not None:
-            t = self.metric(site)
+            t = self.metric(context)
             grad.mul_(t).mul_(t)
         return grad.mul_(self.rho)
 
@@ -162,9 +162,9 @@ def ball(radius: Any) -> Ascent:
     return radius if hasattr(radius, "steepest_") else Ball(radius)
 
 
-def refuse_no_ball(ball: Any, what: str = "the ball") -> Any:
+def check_ball(ball: Any, what: str = "the ball") -> Any:
     """Returns a ball; raises for a neighbourhood of a measure that is none, such as a radius alone."""
-    refuse_class(what, ball)
+    check_instance(what, ball)
     if not isinstance(ball, Ball):
         raise TypeError(f"{what} is a neighbourhood such as Ball(0.1), not {described(ball)}")
     return ball

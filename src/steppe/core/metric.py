@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 import torch
 from torch import Tensor
 
-from .arguments import described, refuse_class
+from .arguments import check_instance, described
 from .fields import NonNegative, check_fields
 from .shards import completed
 from .vector import Chunk, Space, Vector, magnitudes
@@ -28,18 +28,18 @@ class Surroundings(Protocol):
 class Metric(Protocol):
     """The scale T(w) of a ball: a vector, or one number per chunk; a weight of scale 0 does not move."""
 
-    def __call__(self, site: Surroundings) -> Vector | Sequence[float]: ...
+    def __call__(self, context: Surroundings) -> Vector | Sequence[float]: ...
 
 
-def refuse_no_metric(metric: Any, what: str = "the metric") -> Any:
+def check_metric(metric: Any, what: str = "the metric") -> Any:
     """Returns a metric or None; raises for anything else."""
-    refuse_class(what, metric)
+    check_instance(what, metric)
     if metric is not None and not callable(metric):
         raise TypeError(f"{what} is a value such as Elementwise(), or None, not {described(metric)}")
     return metric
 
 
-MetricOrNone = Annotated[Metric | None, refuse_no_metric]
+MetricOrNone = Annotated[Metric | None, check_metric]
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Elementwise:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, site: Surroundings) -> Vector:
-        unscaled, weights = _unscaled(site, self), site.weights.chunks
+    def __call__(self, context: Surroundings) -> Vector:
+        unscaled, weights = _unscaled(context, self), context.weights.chunks
         ones = iter(_ones_like([w for w, s in zip(weights, unscaled, strict=True) if s]))
         rest = iter(magnitudes([w for w, s in zip(weights, unscaled, strict=True) if not s], self.eta))
-        return Vector(site.space, [next(ones if s else rest) for s in unscaled])
+        return Vector(context.space, [next(ones if s else rest) for s in unscaled])
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class Filterwise:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def __call__(self, site: Surroundings) -> Vector:
-        chunks = zip(_unscaled(site, self), site.space.chunks, site.weights.chunks, strict=True)
-        return Vector(site.space, [torch.ones_like(w) if s else self._scale(c, w) for s, c, w in chunks])
+    def __call__(self, context: Surroundings) -> Vector:
+        chunks = zip(_unscaled(context, self), context.space.chunks, context.weights.chunks, strict=True)
+        return Vector(context.space, [torch.ones_like(w) if s else self._scale(c, w) for s, c, w in chunks])
 
     def _scale(self, chunk: Chunk, w: Tensor) -> Tensor:
         ndim = len(chunk.shape)
@@ -126,13 +126,13 @@ class NormLayersOnly:
 
     """
 
-    def __call__(self, site: Surroundings) -> Sequence[float]:
-        _need_names(site.space, self, "norm", "rho=0 in the other parameter groups")
-        return [1.0 if c.role.norm else 0.0 for c in site.space.chunks]
+    def __call__(self, context: Surroundings) -> Sequence[float]:
+        _need_names(context.space, self, "norm", "rho=0 in the other parameter groups")
+        return [1.0 if c.role.norm else 0.0 for c in context.space.chunks]
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class CustomScales:
     """T = a vector of your own.
 
     Parameters
@@ -144,22 +144,22 @@ class Given:
 
     scales: Sequence[Tensor]
 
-    def __call__(self, site: Surroundings) -> Vector:
-        places = site.space.locals()
+    def __call__(self, context: Surroundings) -> Vector:
+        places = context.space.locals()
         if [x.shape for x in self.scales] != [w.shape for w in places]:
             raise ValueError(
-                f"Given needs one tensor per parameter, of its shape: there are {len(places)} parameters and "
+                f"CustomScales needs one tensor per parameter, of its shape: there are {len(places)} parameters and "
                 f"{len(self.scales)} tensors"
             )
-        return site.space.vector([x.detach().to(w) for x, w in zip(self.scales, places, strict=True)]).clone()
+        return context.space.vector([x.detach().to(w) for x, w in zip(self.scales, places, strict=True)]).clone()
 
 
-def _unscaled(site: Surroundings, metric: Elementwise | Filterwise) -> list[bool]:
+def _unscaled(context: Surroundings, metric: Elementwise | Filterwise) -> list[bool]:
     """For each chunk, whether its scale is 1 whatever its weights are."""
     if metric.everywhere:
-        return [False] * len(site.space.chunks)
-    _need_names(site.space, metric, "weight", f"{type(metric).__name__}(everywhere=True)")
-    return [not c.role.weight for c in site.space.chunks]
+        return [False] * len(context.space.chunks)
+    _need_names(context.space, metric, "weight", f"{type(metric).__name__}(everywhere=True)")
+    return [not c.role.weight for c in context.space.chunks]
 
 
 def _ones_like(tensors: Sequence[Tensor]) -> list[Tensor]:

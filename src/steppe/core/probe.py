@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import torch
 from torch import Tensor
 
-from .arguments import InitSignature, described, refuse_base_of_method, refuse_class
+from .arguments import InitSignature, check_instance, check_not_an_optimizer_call, described
 from .ball import ball
 from .draw import Draw
 from .fields import check_fields
@@ -105,7 +105,7 @@ class Reading:
 Plan = Generator[Probe, Reading, Vector]
 
 
-class Site(Protocol):
+class Context(Protocol):
     """What a plan can read: the weights, the options of the parameter groups, random draws and its own memory.
 
     Attributes
@@ -177,11 +177,11 @@ class Method(Protocol):
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class Halved(steppe.Method):
-    ...     def plan(self, site):
+    ...     def plan(self, context):
     ...         return (yield steppe.Probe()).grad / 2
     >>> w = nn.Parameter(torch.ones(2))
     >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=1.0), Halved())
-    >>> loss = opt.step(lambda turn: turn.backward(w.square().sum() / 2))
+    >>> loss = opt.step(lambda pass_: pass_.backward(w.square().sum() / 2))
     >>> w.detach()
     tensor([0.5000, 0.5000])
 
@@ -191,7 +191,7 @@ class Method(Protocol):
         __signature__ = InitSignature()
 
         def __new__(cls, *args, **options):
-            refuse_base_of_method(cls.__name__, args, options)
+            check_not_an_optimizer_call(cls.__name__, args, options)
             return super().__new__(cls)
 
         def __post_init__(self):
@@ -215,14 +215,14 @@ class Method(Protocol):
         return None
 
     @abstractmethod
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         """Yields probes, receives their readings, and returns the gradient for the base optimizer."""
         ...
 
 
-def refuse_method(method: Any, what: str = "the method") -> Any:
+def check_method(method: Any, what: str = "the method") -> Any:
     """Returns a method; raises for what is none, and says how to make one of it."""
-    refuse_class(what, method)
+    check_instance(what, method)
     if isroutine(method):
         raise TypeError(f"{what} is {described(method)}: call it, {method.__name__}(), to make one")
     if isinstance(method, str):
@@ -238,7 +238,7 @@ def refuse_method(method: Any, what: str = "the method") -> Any:
     return method
 
 
-InnerMethod = Annotated[Method, refuse_method]
+InnerMethod = Annotated[Method, check_method]
 """The annotation of a field that holds a method."""
 
 

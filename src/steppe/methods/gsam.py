@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from ..core.ball import Radius, ball
 from ..core.fields import NonNegative
-from ..core.probe import Method, Plan, Probe, Site
+from ..core.probe import Context, Method, Plan, Probe
 from .registry import register
 
 
@@ -44,9 +44,9 @@ class GSAM(Method):
     def pattern(self, step: int) -> Hashable:
         return True
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = (yield Probe()).grad
-        there = (yield Probe(at=ball(self.rho).within(site).steepest_(here.clone(), site))).grad
+        there = (yield Probe(at=ball(self.rho).within(context).steepest_(here.clone(), context))).grad
         # computed from the difference, which is exactly 0 where the two gradients agree
         difference = here.add_(there, -1.0)
         along = difference.along(there)

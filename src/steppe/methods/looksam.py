@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.ball import Radius, ball
 from ..core.fields import Count, NonNegative
-from ..core.probe import Method, Plan, Probe, Site
+from ..core.probe import Context, Method, Plan, Probe
 from ..core.vector import inverse
 from .registry import register
 
@@ -48,14 +48,14 @@ class LookSAM(Method):
     def pattern(self, step: int) -> Hashable:
         return step % self.k == 0
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = (yield Probe()).grad
-        across = site.recall("across")
-        if site.step % self.k and across is not None:
+        across = context.recall("across")
+        if context.step % self.k and across is not None:
             return here.add_(across, self.alpha * here.norm() * inverse(across.norm()))
-        there = (yield Probe(at=ball(self.rho).within(site).steepest_(here.clone(), site))).grad
+        there = (yield Probe(at=ball(self.rho).within(context).steepest_(here.clone(), context))).grad
         # computed from the difference, which is exactly 0 where the two gradients agree
         difference = there - here
         along = difference.along(here)
-        site.remember("across", difference.add_(here, -along))
+        context.remember("across", difference.add_(here, -along))
         return there

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..core.ball import Radius, ball
-from ..core.probe import Method, Plan, Probe, Site
+from ..core.probe import Context, Method, Plan, Probe
 from .registry import register
 
 
@@ -40,13 +40,13 @@ class MomentumSAM(Method):
     def pattern(self, step: int) -> Hashable:
         return True
 
-    def plan(self, site: Site) -> Plan:
-        momentum = site.momentum()
+    def plan(self, context: Context) -> Plan:
+        momentum = context.momentum()
         if momentum is None:
-            if site.step:
+            if context.step:
                 raise ValueError(
                     "momentum-SAM perturbs along the base optimizer's momentum, and it keeps none: set it > 0"
                 )
             return (yield Probe()).grad
         ahead = momentum.clone().mul_(-1.0)
-        return (yield Probe(at=ball(self.rho).within(site).steepest_(ahead, site))).grad
+        return (yield Probe(at=ball(self.rho).within(context).steepest_(ahead, context))).grad

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..core.ball import Ascent, Ball, Norm, Radius, Slope, ball
+from ..core.ball import Ascent, Ball, GradientStep, Norm, Radius, ball
 from ..core.fields import Count, NonNegative
 from ..core.metric import Elementwise, Filterwise, Metric, NormLayersOnly
-from ..core.probe import Method, Plan, Probe, Site
+from ..core.probe import Context, Method, Plan, Probe
 from ..core.vector import Vector
 from .registry import register
 
@@ -32,7 +32,7 @@ class Plain(Method):
     def pattern(self, step: int) -> Hashable:
         return True
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         return (yield Probe()).grad
 
 
@@ -56,8 +56,8 @@ class SAM(Method):
 
     >>> w = nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), steppe.SAM(rho=0.5))
-    >>> for turn in opt.passes():
-    ...     turn.backward(w.square().sum() / 2)
+    >>> for pass_ in opt.passes():
+    ...     pass_.backward(w.square().sum() / 2)
     >>> w.grad
     tensor([3.3000, 4.4000])
     >>> asam = steppe.SAM(steppe.Ball(0.5, steppe.Elementwise(eta=0.01)))
@@ -71,27 +71,27 @@ class SAM(Method):
     def pattern(self, step: int) -> Hashable:
         return True
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        ascent = ball(self.rho).within(site, 1 / self.steps)
-        top = ascent.steepest_(self._ascent_gradient(here.grad, None, site), site)
+        ascent = ball(self.rho).within(context, 1 / self.steps)
+        top = ascent.steepest_(self._ascent_gradient(here.grad, None, context), context)
         for _ in range(self.steps - 1):
             there = yield Probe(at=top.clone())
-            top.add_(ascent.steepest_(self._ascent_gradient(there.grad, top, site), site))
+            top.add_(ascent.steepest_(self._ascent_gradient(there.grad, top, context), context))
         return (yield Probe(at=top)).grad
 
-    def _ascent_gradient(self, grad: Vector, away: Vector | None, site: Site) -> Vector:
+    def _ascent_gradient(self, grad: Vector, away: Vector | None, context: Context) -> Vector:
         """The gradient of the loss that the ascent increases, at the weights plus `away`."""
         if self.decay_in_ascent:
-            decay = site.option("weight_decay")
-            grad.add_((site.weights if away is None else site.weights + away) * decay)
+            decay = context.option("weight_decay")
+            grad.add_((context.weights if away is None else context.weights + away) * decay)
         return grad
 
 
 def _ascent(rho: float, metric: Metric | None, p: float, normalized: bool) -> Ascent:
     if not normalized and p != 2:
         raise ValueError(f"normalized=False makes a plain gradient step, which has no p-norm: leave out p = {p:g}")
-    return Ball(rho, metric, p) if normalized else Slope(rho, metric)
+    return Ball(rho, metric, p) if normalized else GradientStep(rho, metric)
 
 
 @register(

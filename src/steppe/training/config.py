@@ -188,7 +188,7 @@ _NOT_SHARDED = {
 }
 
 
-def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Method:
+def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
     """Raise ValueError for unknown names and for options that their owner does not have; else return the method.
 
     Parameters
@@ -204,22 +204,22 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
     from ..data.augment import expanded
     from ..data.corruptions import selected
     from ..data.registry import check_name
-    from ..data.small_images import refuse_labels
+    from ..data.small_images import check_labels
     from ..measures.registry import resolve_measures
     from ..methods.registry import METHODS
-    from ..nn.registry import refuse_options
+    from ..nn.registry import check_options
     from .loggers import LOGGERS
 
     if not config.data.startswith(("folder:", "npz:")):
         check_name(config.data)
     if config.labels is not None:
-        refuse_labels(config.labels, config.data)
+        check_labels(config.labels, config.data)
         if config.label_noise:
             raise ValueError(
                 f"{spelled('labels')} and {spelled('label_noise')} both make labels wrong: give one of them"
             )
     with _prefixed(spelled("model_options"), f" of {config.model}"):
-        refuse_options(config.model, config.model_options)
+        check_options(config.model, config.model_options)
     expanded(config.augment)
     selected(config.corruptions)
     for name in config.loggers:

@@ -24,7 +24,7 @@ from ..optim.build import build
 from ..optim.engine import SharpnessAware
 from .config import Config
 from .model import lr_factors
-from .schedule import Course
+from .schedule import Timeline
 
 
 class Loss(Protocol):
@@ -162,18 +162,18 @@ def fingerprint(splits: Splits) -> str:
     return digest.hexdigest()
 
 
-def options_of(config: Config, course: Course) -> dict[str, Any]:
+def options_of(config: Config, timeline: Timeline) -> dict[str, Any]:
     """Return the options of the method, including those that follow from the run."""
     options: dict[str, Any] = dict(config.method_options)
     if config.rho is not None:
         options["rho"] = config.rho
-    run = {"per_epoch": course.per_epoch, "steps": course.steps, "held_out": bool(config.held_out)}
+    run = {"per_epoch": timeline.per_epoch, "steps": timeline.steps, "held_out": bool(config.held_out)}
     return {**METHODS[config.method].in_run(**run), **options}
 
 
-def optimizer_of(config: Config, model: nn.Module, course: Course, task: Task) -> SharpnessAware:
+def optimizer_of(config: Config, model: nn.Module, timeline: Timeline, task: Task) -> SharpnessAware:
     """Build the method around its base optimizer."""
-    options = options_of(config, course)
+    options = options_of(config, timeline)
     if METHODS[config.method].sets_lr and config.momentum:
         warnings.warn(
             f"{config.method} with momentum {config.momentum:g} is not the paper's algorithm, which sets the step size "
