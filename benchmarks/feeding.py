@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from steppe.data.augment import augmentation
 from steppe.data.dataset import Dataset
-from steppe.data.feed import Feed
+from steppe.data.feed import BatchStream
 from steppe.data.pixels import Standard
 from steppe.nn.registry import build
 
@@ -44,7 +44,7 @@ def cifar_like(rows: int, device: str) -> Dataset:
     return Dataset("random", images, torch.randint(0, 10, (rows,), generator=draws), tuple("0123456789")).to(device)
 
 
-def endless(feed: Feed) -> Iterator[Batch]:
+def endless(feed: BatchStream) -> Iterator[Batch]:
     """The batches of all epochs in sequence, including the shuffling."""
     for epoch in count():
         yield from feed.epoch(epoch)
@@ -102,7 +102,7 @@ def quartiles(values: list[float]) -> str:
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
-def never_waits(feed: Feed) -> str:
+def never_waits(feed: BatchStream) -> str:
     """Whether the feed makes batches without synchronising with the device, as CUDA reports it."""
     batches = feed.epoch(0)
     next(batches)
@@ -151,7 +151,7 @@ SETTINGS = [
 def compared(setting: Setting, data: Dataset, rounds: int, batches: int) -> tuple[list[str], float]:
     """A row of the table, and the percentage that feeding adds to a step."""
     device = data.inputs.device.type
-    feed = Feed(data, setting.size, 0, augmentation(setting.names, 10), Standard.of(data))
+    feed = BatchStream(data, setting.size, 0, augmentation(setting.names, 10), Standard.of(data))
     source, step = endless(feed), stepper(setting.width, device, setting.captured, setting.size)
     fixed = next(source)
     works = {"feed": lambda: next(source), "step": lambda: step(fixed), "fed": lambda: step(next(source))}

@@ -24,7 +24,7 @@ from steppe.data import small_images
 from steppe.data.augment import augmentation
 from steppe.data.catalogue import CATALOGUE, CIFAR10_BATCHES
 from steppe.data.dataset import Dataset
-from steppe.data.feed import Feed
+from steppe.data.feed import BatchStream
 from steppe.data.pixels import Standard
 from steppe.nn.registry import build
 
@@ -100,7 +100,7 @@ def trained(width: int, settings: Settings, most: int = 1024) -> Trained:
     model, base = fresh(settings, width)
     opt = steppe.build("sam", base, model=model)
     standard = Standard.of(data)
-    feed = Feed(data, size, 0, augmentation(("crop", "flip"), 10) if source else None, standard)
+    feed = BatchStream(data, size, 0, augmentation(("crop", "flip"), 10) if source else None, standard)
     take, number = None, 0
     while number < steps:
         for x, y in feed.epoch(number // len(feed)):

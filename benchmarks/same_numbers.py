@@ -200,16 +200,16 @@ def trained(
         torch.manual_seed(step)
         extra = {"mask": torch.arange(ROWS) % 3 == step % 3} if name == "sharpbalance" else {}
 
-        def closure(turn: Any, step: int = step) -> Tensor:
-            data = batch(step + 500, shape, dtype) if turn.held_out else turn.rows(*batch(step, shape, dtype))
+        def closure(pass_: Any, step: int = step) -> Tensor:
+            data = batch(step + 500, shape, dtype) if pass_.held_out else pass_.rows(*batch(step, shape, dtype))
             loss = scale * cross_entropy(model(data[0]), data[1], reduction=reduction)
-            turn.backward(loss)
+            pass_.backward(loss)
             return loss.detach().mean()
 
         if by == "closure":
             yield f"step {step}, loss", values(opt.step(closure, held_out=closure, **extra))
         else:
-            yield f"step {step}, losses", values([closure(turn) for turn in opt.passes(**extra)])
+            yield f"step {step}, losses", values([closure(pass_) for pass_ in opt.passes(**extra)])
             opt.step()
         if step in (0, STEPS - 1):
             for p_name, p in model.named_parameters():

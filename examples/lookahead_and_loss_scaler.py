@@ -36,8 +36,8 @@ class LossScaler:
         self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
     def __call__(self, loss_of, optimizer, parameters):
-        for turn in optimizer.passes():  # instead of self.scaler.scale(loss).backward()
-            turn.backward(loss_of())
+        for pass_ in optimizer.passes():  # instead of self.scaler.scale(loss).backward()
+            pass_.backward(loss_of())
         self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(parameters, clip)
         self.scaler.step(optimizer)

@@ -17,9 +17,9 @@ def trained(microbatches, scaler=None, steps=20):
     opt = steppe.SharpnessAware(base, steppe.SAM(rho=0.1), model=model, scaler=scaler)
     norms = []
     for _ in range(steps):
-        for turn in opt.passes():  # SAM has two passes: at the weights, and at the top of the ball
+        for pass_ in opt.passes():  # SAM has two passes: at the weights, and at the top of the ball
             for a, b in zip(x.chunk(microbatches), y.chunk(microbatches), strict=True):
-                turn.backward(nn.functional.cross_entropy(model(a), b) / microbatches)  # applies the loss scale too
+                pass_.backward(nn.functional.cross_entropy(model(a), b) / microbatches)  # applies the loss scale too
         if scaler is not None:
             scaler.unscale_(opt)
         norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), 0.2)))  # once, on the final gradient

@@ -16,9 +16,9 @@ def gradient(method, x, y, mask=None):
     model = nn.Linear(4, 1, bias=False)
     model.load_state_dict({"weight": start})
     opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method, model=model)
-    for turn in opt.passes(mask=mask):
-        a, b = turn.rows(x, y)  # the rows of this pass: the normal or the sharp ones
-        turn.backward(nn.functional.mse_loss(model(a), b))
+    for pass_ in opt.passes(mask=mask):
+        a, b = pass_.rows(x, y)  # the rows of this pass: the normal or the sharp ones
+        pass_.backward(nn.functional.mse_loss(model(a), b))
     return model.weight.grad
 
 

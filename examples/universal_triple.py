@@ -22,8 +22,8 @@ def trained(method):
     a, b = nn.Parameter(torch.tensor(3.0)), nn.Parameter(torch.tensor(0.5))
     opt = steppe.SharpnessAware(torch.optim.SGD([a, b], lr=0.2), method)
     for _ in range(800):
-        for turn in opt.passes():
-            turn.backward((a * b - 1) ** 2 / 2)
+        for pass_ in opt.passes():
+            pass_.backward((a * b - 1) ** 2 / 2)
         opt.step()
     with torch.no_grad():
         return float(a), float(b), float((a * b - 1) ** 2 / 2), float(a**2 + b**2)  # the last value is tr H if ab = 1

@@ -27,8 +27,8 @@ def gradient_of(method, loss, at):
     """Return the gradient that `method` computes for `loss` at the point `at`."""
     w = nn.Parameter(at.clone())
     opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), method)
-    for turn in opt.passes():
-        turn.backward(loss(w))
+    for pass_ in opt.passes():
+        pass_.backward(loss(w))
     return w.grad
 
 

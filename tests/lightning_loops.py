@@ -76,10 +76,10 @@ def by_hand(method: steppe.Method, net: nn.Module, accumulate: int = 1, clip: fl
             if opt is None:
                 losses.append(sam_gradient(net, micro, accumulate))
             else:
-                for turn in opt.passes():
+                for pass_ in opt.passes():
                     for x, y in micro:
-                        x, y = turn.rows(x, y)
-                        turn.backward(cross_entropy(net(x), y) / accumulate)
+                        x, y = pass_.rows(x, y)
+                        pass_.backward(cross_entropy(net(x), y) / accumulate)
             if clip:
                 nn.utils.clip_grad_norm_(params, clip)
             (opt or base).step()

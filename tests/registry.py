@@ -215,9 +215,9 @@ class Run:
         """What this entry's `step` and `passes` take besides the closure."""
         return {"mask": torch.arange(ROWS) % 3 == number % 3} if self.entry.masked else {}
 
-    def loss(self, turn: Any, number: int) -> Tensor:
-        """The forward pass that `turn` asks for, on batch `number` or on its held-out companion."""
-        x, y = batch(number + 500, self.dtype) if turn.held_out else turn.rows(*batch(number, self.dtype))
+    def loss(self, pass_: Any, number: int) -> Tensor:
+        """The forward pass that `pass_` asks for, on batch `number` or on its held-out companion."""
+        x, y = batch(number + 500, self.dtype) if pass_.held_out else pass_.rows(*batch(number, self.dtype))
         self.seen.append(Seen(len(self.seen), x, y))
         return F.cross_entropy(self.model(x), y, reduction="none" if self.entry.unreduced else "mean")
 
@@ -226,18 +226,18 @@ class Run:
         torch.default_generator.manual_seed(number)
         self.seen = []
 
-        def closure(turn: Any) -> Tensor:
-            loss = self.loss(turn, number)
+        def closure(pass_: Any) -> Tensor:
+            loss = self.loss(pass_, number)
             loss = loss if meddle is None else meddle(self.seen[-1].number, loss)
-            turn.backward(loss)
+            pass_.backward(loss)
             return loss.detach().mean()
 
         extras = self.extras(number)
         if by == "closure":
             self.opt.step(closure, held_out=closure, **extras)
         else:
-            for turn in self.opt.passes(**extras):
-                closure(turn)
+            for pass_ in self.opt.passes(**extras):
+                closure(pass_)
             self.finish()
 
     def finish(self) -> None:

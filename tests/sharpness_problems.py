@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from steppe import Elementwise
-from steppe.core.metric import Given
+from steppe.core.metric import CustomScales
 from steppe.measures.objective import Objective
 
 Function = Callable[[Tensor], Tensor]  # a number for one flat vector
@@ -52,10 +52,10 @@ def waves(seed: int = 0, d: int = 2, frequency: float = 1.0) -> Function:
     return lambda w: (heights * torch.sin(directions @ w + phases)).sum()
 
 
-def scaled_by(scales: Tensor) -> Given:
+def scaled_by(scales: Tensor) -> CustomScales:
     """The scales of a surface or a bowl, from one flat vector."""
     half = (len(scales) + 1) // 2
-    return Given([scales[:half], scales[half:]])
+    return CustomScales([scales[:half], scales[half:]])
 
 
 def network(seed: int = 0, activation: type[nn.Module] = nn.ReLU, rows: int = 12) -> tuple[nn.Module, Tensor, Tensor]:

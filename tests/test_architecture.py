@@ -34,7 +34,7 @@ PUBLIC_MEASURES = {
     "FisherInputCorrelation", "InputCurvature",
     "LogDeterminant", "Loss", "MEASURES", "Measure", "NormalisedLogits", "NotFinite", "Objective", "OnNormalisedLogits",
     "OnData", "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
-    "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "Summit", "Sweep", "Trace", "UNSCALED", "WorstCase",
+    "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "AscentResult", "Sweep", "Trace", "UNSCALED", "WorstCase",
     "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "exponential_integrals", "figure", "fisher_traces",
     "gauss_newton", "input_curvatures",
     "hessian", "hessian_from_point_masses", "hutchinson",

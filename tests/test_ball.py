@@ -12,7 +12,7 @@ from sites import BareSite, flat
 from torch import Tensor
 
 import steppe
-from steppe.core.ball import Slope
+from steppe.core.ball import GradientStep
 from steppe.core.modules import Role
 
 SHAPES = [(3, 2), (3, 2), (2,), (2, 2, 2, 2), (2, 2, 2, 2), (1,)]
@@ -32,7 +32,7 @@ metrics = st.sampled_from(sorted(METRICS))
 radii = st.one_of(st.floats(1e-3, 10.0), st.just([0.5, 2.0]))
 
 
-def site(seed: int, zeros: bool = False) -> BareSite:
+def context(seed: int, zeros: bool = False) -> BareSite:
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(s, generator=generator, dtype=torch.float64) for s in SHAPES]
     if zeros:
@@ -82,7 +82,7 @@ def length(d: Tensor, t: Tensor, p: float) -> Tensor:
 @given(seeds, norms, metrics, radii)
 @settings(deadline=None, max_examples=150)
 def test_steepest_is_on_the_boundary_and_nothing_in_the_ball_climbs_more(seed, p, metric, rho):
-    at = site(seed, zeros=seed % 2 == 0)
+    at = context(seed, zeros=seed % 2 == 0)
     g = torch.cat([x.reshape(-1) for x in noise(at, seed)])
     t = scale(p, metric, rho, at)
     d = flat(ball(p, metric, rho, at).steepest(at.vector(*noise(at, seed)), at))
@@ -97,7 +97,7 @@ def test_steepest_is_on_the_boundary_and_nothing_in_the_ball_climbs_more(seed, p
 @given(seeds, norms, metrics, radii, st.floats(0.01, 100))
 @settings(deadline=None, max_examples=150)
 def test_projection_is_feasible_and_idempotent_and_keeps_what_is_inside(seed, p, metric, rho, size):
-    at = site(seed)
+    at = context(seed)
     t = scale(p, metric, rho, at)
     b = ball(p, metric, rho, at)
     d = at.vector(*[size * x for x in noise(at, seed)])
@@ -111,7 +111,7 @@ def test_projection_is_feasible_and_idempotent_and_keeps_what_is_inside(seed, p,
 @given(seeds, st.sampled_from([1.0, 2.0, inf]), metrics, st.floats(0.1, 2))
 @settings(deadline=None, max_examples=100)
 def test_projection_is_the_nearest_point_where_a_closed_form_exists(seed, p, metric, rho):
-    at = site(seed)
+    at = context(seed)
     t = scale(p, metric, rho, at)
     free = t > 0
     d = at.vector(*[5 * x for x in noise(at, seed)])
@@ -126,7 +126,7 @@ def test_projection_is_the_nearest_point_where_a_closed_form_exists(seed, p, met
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize("metric", sorted(METRICS))
 def test_a_zero_gradient_moves_nothing(p, metric):
-    at = site(0)
+    at = context(0)
     zero = at.vector(*[torch.zeros_like(t) for t in at.tensors])
     assert not flat(ball(p, metric, 0.5, at).steepest(zero, at)).any()
 
@@ -144,10 +144,10 @@ def test_float16_radius_survives_norms_beyond_its_range():
 
 
 def test_unnormalised_ascent_is_a_gradient_step_in_the_metric():
-    at = site(3)
+    at = context(3)
     g = torch.cat([x.reshape(-1) for x in noise(at, 3)])
     t = scale(2, "elementwise", 1.0, at)
-    d = flat(Slope(0.3, METRICS["elementwise"]).steepest_(at.vector(*noise(at, 3)), at))
+    d = flat(GradientStep(0.3, METRICS["elementwise"]).steepest_(at.vector(*noise(at, 3)), at))
     torch.testing.assert_close(d, 0.3 * t**2 * g)
 
 

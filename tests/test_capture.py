@@ -76,10 +76,10 @@ def captured_by(opt, model, loss=None):
 
 
 def eager(model, opt, x, y):
-    def closure(turn):
-        a, b = turn.rows(x, y)
+    def closure(pass_):
+        a, b = pass_.rows(x, y)
         loss = loss_fn(model, a, b)
-        turn.backward(loss)
+        pass_.backward(loss)
         return loss.detach()
 
     return opt.step(closure)
@@ -320,8 +320,8 @@ def test_held_out_rows():
             if take:
                 take(x, y, held_out=(u, v))
                 continue
-            for turn in opt.passes():
-                turn.backward(loss_fn(model, *((u, v) if turn.held_out else turn.rows(x, y))))
+            for pass_ in opt.passes():
+                pass_.backward(loss_fn(model, *((u, v) if pass_.held_out else pass_.rows(x, y))))
             opt.step()
         ends.append([p.detach().clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
@@ -543,9 +543,9 @@ class TwoSided(steppe.Method):
 
     rho: float = 0.05
 
-    def plan(self, site):
+    def plan(self, context):
         here = yield steppe.Probe()
-        up = steppe.Ball(self.rho).within(site).steepest(here.grad, site)
+        up = steppe.Ball(self.rho).within(context).steepest(here.grad, context)
         top = yield steppe.Probe(at=up.clone())
         across = yield steppe.Probe(at=-up)
         return (top.grad + across.grad) / 2
@@ -557,11 +557,11 @@ class Alternating(steppe.Method):
 
     rho: float = 0.05
 
-    def plan(self, site):
+    def plan(self, context):
         here = yield steppe.Probe()
-        if site.step % 2:
+        if context.step % 2:
             return here.grad
-        return (yield steppe.Probe(at=steppe.Ball(self.rho).within(site).steepest(here.grad, site))).grad
+        return (yield steppe.Probe(at=steppe.Ball(self.rho).within(context).steepest(here.grad, context))).grad
 
 
 @pytest.mark.parametrize(
@@ -596,7 +596,7 @@ class Undescribed:
     def cost(self, step):
         return 1
 
-    def plan(self, site):
+    def plan(self, context):
         return (yield steppe.Probe()).grad
 
 

@@ -131,7 +131,7 @@ def test_a_dry_run_tells_everything_and_writes_nothing(runs: Path, capsys: pytes
     assert plan["parameters"] == 64 * 12 + 12 + 12 * 12 + 12 + 12 * 10 + 10
     assert plan["rows"] == {"train": 1200, "test": 597}
     assert (plan["steps"], plan["steps_per_epoch"]) == (36, 12)
-    assert plan["passes_a_step"] == "1; every 5 steps 2"
+    assert plan["passes_per_step"] == "1; every 5 steps 2"
     assert all(name.startswith("runs/digits-mlp-looksam-0/") for name in plan["would_write"])
     assert main(words) == 0
     shown = capsys.readouterr().out
@@ -141,7 +141,7 @@ def test_a_dry_run_tells_everything_and_writes_nothing(runs: Path, capsys: pytes
 
 def test_a_dry_run_writes_down_what_a_run_writes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = answered(capsys, "train", "--config", "runs/sam/run.yaml", "--dry-run")
-    assert plan["goes_on_from"] == "its end"
+    assert plan["resumes_from"] == "its end"
     written = {p for pattern in plan["would_write"] for p in Path().glob(pattern)}
     assert written == {p for p in Path("runs/sam").iterdir() if p.name != "run.lock"}
 

@@ -89,15 +89,15 @@ def test_closure_and_passes_agree_bitwise(entry: Entry) -> None:
 
 @obeying(MICRO_BATCHES)
 def test_micro_batches_equal_the_full_batch(entry: Entry) -> None:
-    """Losses and gradients add up over `turn.backward` calls; without BatchNorm and dropout the result is the same."""
+    """Losses and gradients add up over `pass_.backward` calls; without BatchNorm and dropout the result is the same."""
     whole, pieces = (Run(entry, norm="layer", dropout=0.0) for _ in range(2))
     for i in range(STEPS):
         whole.step(i)
-        for turn in pieces.opt.passes(**pieces.extras(i)):
-            x, y = batch(i + 500) if turn.held_out else batch(i)
+        for pass_ in pieces.opt.passes(**pieces.extras(i)):
+            x, y = batch(i + 500) if pass_.held_out else batch(i)
             for start in range(0, ROWS, 2):
                 piece = slice(start, start + 2)
-                turn.backward(F.cross_entropy(pieces.model(x[piece]), y[piece]) * 2 / ROWS)
+                pass_.backward(F.cross_entropy(pieces.model(x[piece]), y[piece]) * 2 / ROWS)
         pieces.opt.step()
     for name, w in whole.weights().items():
         torch.testing.assert_close(pieces.weights()[name], w, rtol=1e-9, atol=1e-11)
@@ -110,10 +110,10 @@ def test_step_returns_the_first_loss(entry: Entry) -> None:
     run.step(0)
     first: list[float] = []
 
-    def closure(turn) -> torch.Tensor:
-        loss = run.loss(turn, 1)
+    def closure(pass_) -> torch.Tensor:
+        loss = run.loss(pass_, 1)
         first.append(float(loss.detach().mean()))
-        turn.backward(loss)
+        pass_.backward(loss)
         return loss.mean()
 
     before = copy.deepcopy(run.model)

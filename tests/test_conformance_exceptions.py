@@ -80,10 +80,10 @@ def test_leaving_the_loop_leaves_no_trace(entry: Entry) -> None:
     for i in range(passes):
         for backward in (False, True):
             run.seen = []
-            for turn in run.opt.passes(**run.extras(2)):
-                loss = run.loss(turn, 2)
+            for pass_ in run.opt.passes(**run.extras(2)):
+                loss = run.loss(pass_, 2)
                 if run.seen[-1].number < i or backward:
-                    turn.backward(loss)
+                    pass_.backward(loss)
                 if run.seen[-1].number == i:
                     break
             same(run.everything(), before)
@@ -100,8 +100,8 @@ def test_a_new_step_ends_an_abandoned_one(entry: Entry) -> None:
     abandoned = run.opt.passes(**run.extras(2))
     run.seen = []
     for _ in range(passes - 1):
-        turn = next(abandoned)
-        turn.backward(run.loss(turn, 2))
+        pass_ = next(abandoned)
+        pass_.backward(run.loss(pass_, 2))
     next(abandoned)  # now at the last probe's weights
     goes_on(run, twin)
     after = run.everything()
@@ -154,8 +154,8 @@ def test_weights_are_back_before_the_update(entry: Entry) -> None:
     before = {k: v.detach().clone() for k, v in run.model.named_parameters()}
     places = [p.data_ptr() for p in run.model.parameters()]
     torch.default_generator.manual_seed(2)
-    for turn in run.opt.passes(**run.extras(2)):
-        turn.backward(run.loss(turn, 2))
+    for pass_ in run.opt.passes(**run.extras(2)):
+        pass_.backward(run.loss(pass_, 2))
     same(dict(run.model.named_parameters()), before)
     assert places == [p.data_ptr() for p in run.model.parameters()]
     assert all(p.grad is not None for p in run.model.parameters())

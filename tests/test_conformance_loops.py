@@ -79,8 +79,8 @@ def test_a_frozen_parameter_stays_in_every_loop(loop: str) -> None:
                 with pytest.raises(ZeroDivisionError):
                     for _ in opt.passes():
                         raise ZeroDivisionError
-            for turn in opt.passes():
-                turn.backward(F.cross_entropy(model(x), y))
+            for pass_ in opt.passes():
+                pass_.backward(F.cross_entropy(model(x), y))
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             run.finish()
             if scaler is not None:
@@ -98,8 +98,8 @@ def test_accumulating_leaves_a_frozen_parameter_what_backward_leaves_it(entry: E
     run.opt.zero_grad()
     for micro in (1, 2):
         run.seen = []
-        for turn in run.opt.passes(accumulate=True, **run.extras(micro)):
-            turn.backward(run.loss(turn, micro))
+        for pass_ in run.opt.passes(accumulate=True, **run.extras(micro)):
+            pass_.backward(run.loss(pass_, micro))
         if micro == 1:
             kept = frozen.grad.clone()
             frozen.requires_grad_(False)
@@ -208,8 +208,8 @@ def test_passes_that_draw_nothing_rewind_nobody_elses_draws(entry: Entry) -> Non
     drawn = []
     for i in range(3):
         run.seen = []
-        for number, turn in enumerate(run.opt.passes(**run.extras(i))):
-            turn.backward(run.loss(turn, i))
+        for number, pass_ in enumerate(run.opt.passes(**run.extras(i))):
+            pass_.backward(run.loss(pass_, i))
             if number:
                 drawn.append(torch.rand(()))
         run.opt.step()
@@ -225,8 +225,8 @@ WAITS = r"passes\(\)(.|\n)*opt\.step\(\)(.|\n)*passes\(accumulate=True\)(.|\n)*o
 def run_passes(run: Run, number: int, **how: Any) -> None:
     torch.default_generator.manual_seed(number)
     run.seen = []
-    for turn in run.opt.passes(**how, **run.extras(number)):
-        turn.backward(run.loss(turn, number))
+    for pass_ in run.opt.passes(**how, **run.extras(number)):
+        pass_.backward(run.loss(pass_, number))
 
 
 @obeying()
@@ -266,15 +266,15 @@ def test_passes_after_a_gradient_that_is_not_finite_and_was_skipped(skipped: str
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     scaler.scale(torch.zeros(()))
     run, twin = Run(SAM, scaler=scaler if skipped == "by a scaler" else None), Run(SAM)
-    for turn in run.opt.passes():
-        turn.backward(run.loss(turn, 0) * torch.inf)
+    for pass_ in run.opt.passes():
+        pass_.backward(run.loss(pass_, 0) * torch.inf)
     if skipped != "by the caller":
         scaler.step(run.opt)
         scaler.update()
         assert scaler.get_scale() == 2.0
     for each in (run, twin):
-        for turn in each.opt.passes():
-            turn.backward(F.cross_entropy(each.model.eval()(batch(2)[0]), batch(2)[1]))
+        for pass_ in each.opt.passes():
+            pass_.backward(F.cross_entropy(each.model.eval()(batch(2)[0]), batch(2)[1]))
         each.opt.step()
     same(run.everything(), twin.everything())
 

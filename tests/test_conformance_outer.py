@@ -69,8 +69,8 @@ def test_maximising_minus_the_loss_is_minimising_it(entry: Entry, base: str) -> 
 def test_maximising_leaves_the_gradient_of_the_callers_loss() -> None:
     w = nn.Parameter(torch.tensor([3.0, 4.0]))
     opt = steppe.sam(torch.optim.SGD([w], lr=0.1, maximize=True), rho=5.0)
-    for turn in opt.passes():
-        turn.backward(-w.square().sum() / 2)
+    for pass_ in opt.passes():
+        pass_.backward(-w.square().sum() / 2)
     torch.testing.assert_close(w.grad, torch.tensor([-6.0, -8.0]))  # at w + 5 w / |w|: where -L is worst
 
 
@@ -78,7 +78,7 @@ def test_groups_with_different_objectives_are_refused() -> None:
     one, two = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     base = torch.optim.SGD([{"params": [one], "maximize": True}, {"params": [two]}], lr=0.1)
     with pytest.raises(ValueError, match="maximize"):
-        steppe.sam(base).step(lambda turn: turn.backward((one * two).sum()))
+        steppe.sam(base).step(lambda pass_: pass_.backward((one * two).sum()))
 
 
 @obeying()
@@ -90,7 +90,7 @@ def test_gradients_that_were_accumulated_before_a_closure_are_not_lost(entry: En
     F.cross_entropy(run.model(x), y).backward()
     before, grads = run.everything(), copied([p.grad for p in run.model.parameters()])
     for _ in range(2):
-        with pytest.raises(RuntimeError, match=r"for turn in opt\.passes\(\)"):
+        with pytest.raises(RuntimeError, match=r"for pass_ in opt\.passes\(\)"):
             run.step(2)
         same(run.everything(), before)
         same([p.grad for p in run.model.parameters()], grads)
@@ -127,8 +127,8 @@ def test_a_closure_does_not_replace_a_plan_that_waits(entry: Entry) -> None:
     run, twin = Run(entry), Run(entry)
     for each in (run, twin):
         each.step(0)
-        for turn in each.opt.passes(**each.extras(1)):
-            turn.backward(each.loss(turn, 1))
+        for pass_ in each.opt.passes(**each.extras(1)):
+            pass_.backward(each.loss(pass_, 1))
     before = run.everything()
     with pytest.raises(RuntimeError, match=r"opt\.step\(\).*opt\.zero_grad\(\)"):
         run.step(2)
@@ -141,8 +141,8 @@ def test_a_closure_does_not_replace_a_plan_that_waits(entry: Entry) -> None:
 def test_statistics_that_were_loaded_since_are_not_overwritten_by_a_plan_that_is_dropped() -> None:
     run = Run(next(e for e in ENTRIES if e.name == "sam"))
     run.step(0)
-    for turn in run.opt.passes():
-        turn.backward(run.loss(turn, 1))
+    for pass_ in run.opt.passes():
+        pass_.backward(run.loss(pass_, 1))
     loaded = {k: v + 1 if v.is_floating_point() else v for k, v in run.weights().items()}
     run.model.load_state_dict(loaded)
     run.opt.zero_grad()
@@ -172,9 +172,9 @@ def test_gradients_may_be_huge_or_tiny(entry: Entry, size: float) -> None:
 def test_the_displacement_of_a_huge_or_tiny_gradient_is_rho(size: float) -> None:
     w = nn.Parameter(torch.ones(1000))
     opt = steppe.sam(torch.optim.SGD([w], lr=0.0), rho=0.5, record=True)
-    for turn in opt.passes():
+    for pass_ in opt.passes():
         moved = float((w.detach() - 1).norm())
-        turn.backward(w.sum() * size)
+        pass_.backward(w.sum() * size)
     assert moved == pytest.approx(0.5, rel=1e-4)
     opt.step()
 
@@ -185,7 +185,7 @@ def test_a_direction_that_overflows_on_its_own_is_refused() -> None:
     before = w.detach().clone()
     opt = steppe.build("looksam", torch.optim.SGD([w], lr=0.1), rho=0.5, alpha=1e30, k=2)
     for size in (1.0, 1e20):
-        step = lambda turn, size=size: turn.backward((w.square() * torch.arange(3)).sum() * size)  # noqa: E731
+        step = lambda pass_, size=size: pass_.backward((w.square() * torch.arange(3)).sum() * size)  # noqa: E731
         if size == 1.0:
             opt.step(step)
             before = w.detach().clone()
@@ -199,4 +199,4 @@ def test_frozen_parameters_alone_are_refused() -> None:
     model = nn.Linear(3, 2).requires_grad_(False)
     opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
     with pytest.raises(ValueError, match="no parameter of the optimizer requires a gradient"):
-        opt.step(lambda turn: turn.backward(model(torch.ones(1, 3)).sum()))
+        opt.step(lambda pass_: pass_.backward(model(torch.ones(1, 3)).sum()))

@@ -55,9 +55,9 @@ def test_a_branch_that_only_some_passes_reach_is_restored(entry: Entry, base: st
         for reached in range(run.method.cost(1)):
             before = {k: v.detach().clone() for k, v in run.model.named_parameters()}
             run.seen = []
-            for turn in run.opt.passes(**run.extras(1)):
+            for pass_ in run.opt.passes(**run.extras(1)):
                 run.model.branching = (len(run.seen) == reached) is lone
-                turn.backward(run.loss(turn, 1))
+                pass_.backward(run.loss(pass_, 1))
             same(dict(run.model.named_parameters()), before)
             run.opt.step()
             assert all(p.isfinite().all() for p in run.model.parameters())

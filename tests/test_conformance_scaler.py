@@ -41,9 +41,9 @@ def stepped(run: Run, number: int, loop: str, meddle: Meddle = lambda _, loss: l
     torch.default_generator.manual_seed(number)
     run.seen = []
 
-    def closure(turn: Any) -> Tensor:
-        loss = meddle(len(run.seen), run.loss(turn, number))
-        turn.backward(loss)
+    def closure(pass_: Any) -> Tensor:
+        loss = meddle(len(run.seen), run.loss(pass_, number))
+        pass_.backward(loss)
         return loss.detach().mean()
 
     if loop == "step(closure)":
@@ -51,8 +51,8 @@ def stepped(run: Run, number: int, loop: str, meddle: Meddle = lambda _, loss: l
     elif loop == "scaler.step(closure)":
         scaler.step(opt, closure, held_out=closure, **run.extras(number))
     else:
-        for turn in opt.passes(**run.extras(number)):
-            closure(turn)
+        for pass_ in opt.passes(**run.extras(number)):
+            closure(pass_)
         if "unscale_" in loop:
             scaler.unscale_(opt)
         nn.utils.clip_grad_norm_(run.model.parameters(), CLIP)
@@ -76,8 +76,8 @@ def test_gradients_are_unscaled_in_every_kind_of_loop(entry: Entry, loop: str) -
             twin.step(i)
             continue
         torch.default_generator.manual_seed(i)
-        for turn in twin.opt.passes(**twin.extras(i)):
-            turn.backward(twin.loss(turn, i))
+        for pass_ in twin.opt.passes(**twin.extras(i)):
+            pass_.backward(twin.loss(pass_, i))
         nn.utils.clip_grad_norm_(twin.model.parameters(), CLIP)
         twin.opt.step()
     same(run.everything(), twin.everything())
@@ -121,8 +121,8 @@ def test_an_overflow_in_one_micro_step_skips_all_of_them(bad: int) -> None:
     stepped(run, 0, "scaler.step")
     before = run.everything()
     for micro in range(3):
-        for turn in run.opt.passes(accumulate=True):
-            turn.backward(run.loss(turn, micro) * (torch.inf if micro == bad else 1.0))
+        for pass_ in run.opt.passes(accumulate=True):
+            pass_.backward(run.loss(pass_, micro) * (torch.inf if micro == bad else 1.0))
     run.opt.scaler.step(run.opt)
     run.opt.scaler.update()
     same(run.everything(), before)
@@ -173,9 +173,9 @@ def test_sparse_gradients_are_unscaled_too(name: str, maximize: bool) -> None:
         opt = steppe.build(name, base, model=model, scaler=None if scale is None else scaler(scale))
         rows = torch.tensor([[0, 1], [2, 5], [4, 3]])  # each once: sums of several would round in another order
         for _ in range(2):
-            for turn in opt.passes():
-                loss = model(turn.rows(rows)).square().mean()
-                turn.backward(-loss if maximize else loss)
+            for pass_ in opt.passes():
+                loss = model(pass_.rows(rows)).square().mean()
+                pass_.backward(-loss if maximize else loss)
             opt.step()
             assert model[0].weight.grad.is_sparse
             if opt.scaler is not None:

@@ -25,7 +25,7 @@ def trained(model, name, steps=5):
     base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     opt = steppe.build(name, base, model=model)
     for _ in range(steps):
-        opt.step(lambda turn: turn.backward(nn.functional.cross_entropy(model(x), y)))
+        opt.step(lambda pass_: pass_.backward(nn.functional.cross_entropy(model(x), y)))
     return opt
 
 
@@ -58,7 +58,7 @@ def test_memory_that_moved_since_is_noticed():
         model[6].weight.data = model[6].weight.data.clone()
         x, y = torch.ones(16, 6), torch.zeros(16, dtype=torch.long)
         for _ in range(2):
-            opt.step(lambda turn, m=model, x=x, y=y: turn.backward(nn.functional.cross_entropy(m(x), y)))
+            opt.step(lambda pass_, m=model, x=x, y=y: pass_.backward(nn.functional.cross_entropy(m(x), y)))
         ends.append([p.detach() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 

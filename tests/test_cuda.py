@@ -28,10 +28,10 @@ def problem(device: str, dtype: torch.dtype = torch.float32):
 
 
 def closure_for(model, x, y):
-    def closure(turn):
-        a, b = turn.rows(x, y)
+    def closure(pass_):
+        a, b = pass_.rows(x, y)
         losses = nn.functional.cross_entropy(model(a), b, reduction="none")
-        turn.backward(losses)
+        pass_.backward(losses)
         return losses.mean().detach()
 
     return closure
@@ -112,10 +112,10 @@ def test_float16_autocast_with_a_scaler_trains_and_survives_overflow(name):
     opt = steppe.build(name, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), model=model, scaler=scaler)
     losses = []
     for _ in range(60):
-        for i, turn in enumerate(opt.passes()):
+        for i, pass_ in enumerate(opt.passes()):
             with torch.autocast("cuda", torch.float16):
                 loss = nn.functional.cross_entropy(model(x), y)
-            turn.backward(loss)
+            pass_.backward(loss)
             if i == 0:  # later passes of a step that overflows are at weights that are not finite
                 losses.append(loss.detach())
         scaler.step(opt)
@@ -173,8 +173,8 @@ def test_a_step_that_fails_or_is_refused_leaves_no_trace(bad, steps):
     before = copy.deepcopy(model.state_dict())
     for factor in (math.nan, None):
         with pytest.raises(FloatingPointError if factor else ZeroDivisionError):
-            for i, turn in enumerate(opt.passes()):
+            for i, pass_ in enumerate(opt.passes()):
                 loss = nn.functional.cross_entropy(model(x), y)
-                turn.backward(loss * (factor if i == bad else 1) if factor else loss * (1 // (bad - i)))
+                pass_.backward(loss * (factor if i == bad else 1) if factor else loss * (1 // (bad - i)))
             opt.step()
         assert all(torch.equal(t, before[k]) for k, t in model.state_dict().items())

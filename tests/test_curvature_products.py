@@ -31,7 +31,7 @@ from torch.nn.utils import parametrizations
 
 from steppe import Elementwise, NormLayersOnly, Vector
 from steppe.core.basis import flat
-from steppe.core.metric import Given
+from steppe.core.metric import CustomScales
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
 from steppe.measures.curvature.operator import AT_ONCE, GRAPH, Curvature
 from steppe.measures.curvature.spectrum import Dense
@@ -442,7 +442,7 @@ def test_the_rescaled_operator_is_a_matrix_times_the_scales_of_both_its_sides(fo
     close(matrix(objective, form, metric=Elementwise(0.0, everywhere=True)), oracle.rescaled(plain, w.abs()))
     own = random_vector(53, seed=7)
     own[::4] = 0  # pinned
-    given = Given([own[s].view(p.shape) for s, p in zip(parts.values(), objective.params.values(), strict=True)])
+    given = CustomScales([own[s].view(p.shape) for s, p in zip(parts.values(), objective.params.values(), strict=True)])
     close(matrix(objective, form, metric=given), oracle.rescaled(plain, own))
     norms = torch.zeros(53, dtype=F64)
     norms[parts["1.weight"]] = norms[parts["1.bias"]] = 1

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from steppe import Elementwise
-from steppe.core.metric import Given
+from steppe.core.metric import CustomScales
 from steppe.measures.curvature.forms import Form, gauss_newton, hessian
 from steppe.measures.curvature.measures import (
     Eigenvalue,
@@ -409,7 +409,7 @@ def test_numbers_of_a_rescaled_hessian(seed: int) -> None:
     index = torch.cat([torch.arange(67)[s] for n, s in flat_parts(o.model).items() if n in o.params])
     h, d = matrix()[index][:, index], random_vector(len(index), seed)
     parts = d.split([p.numel() for p in o.params.values()])
-    metric = Given([part.view(p.shape) for part, p in zip(parts, o.params.values(), strict=True)])
+    metric = CustomScales([part.view(p.shape) for part, p in zip(parts, o.params.values(), strict=True)])
     spectrum = Dense(Curvature(o, metric=metric))
     assert values(spectrum.trace()) == pytest.approx(float((d**2) @ h.diagonal()), rel=1e-9, abs=1e-12)
     assert values(spectrum.frobenius_squared()) == pytest.approx(float((d**2) @ h**2 @ (d**2)), rel=1e-9)

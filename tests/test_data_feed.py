@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from steppe.data.augment import AUGMENTATIONS, Augmentations, augmentation
 from steppe.data.dataset import Dataset
-from steppe.data.feed import Feed, batches
+from steppe.data.feed import BatchStream, batches
 from steppe.data.pixels import Standard
 
 ALL = ["resized-crop", "colour-jitter", "crop", "flip", "randaugment", "mixup"]
@@ -39,9 +39,9 @@ def test_an_epoch_is_whole_batches_of_different_rows(rows, size, seed, epoch):
     data = numbered(rows)
     if size > rows:
         with pytest.raises(ValueError, match=f"from 1 to {rows}"):
-            Feed(data, size, seed)
+            BatchStream(data, size, seed)
         return
-    feed = Feed(data, size, seed)
+    feed = BatchStream(data, size, seed)
     found = list(feed.epoch(epoch))
     assert len(found) == len(feed) == rows // size
     assert all(len(x) == size and torch.equal(x.squeeze(1), y) for x, y in found)
@@ -53,14 +53,14 @@ def test_an_epoch_is_whole_batches_of_different_rows(rows, size, seed, epoch):
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 6), st.integers(0, 2**40), st.integers(0, 50))
 def test_going_on_in_the_middle_gives_what_would_have_come(start, seed, epoch):
-    feed = Feed(photos(), 6, seed, augmentation(ALL, 10), Standard((0.5,) * 3, (0.2,) * 3))
+    feed = BatchStream(photos(), 6, seed, augmentation(ALL, 10), Standard((0.5,) * 3, (0.2,) * 3))
     for ahead in (1, 12, 24, 2048):  # batches one by one, in twos, in fours (the last two alone), and all together
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("steppe.data.feed.AHEAD", ahead)
             whole = list(feed.epoch(epoch))
             torch.manual_seed(seed % 1000)
             torch.rand(3)
-            list(Feed(photos(), 6, seed + 1, augmentation(ALL, 10)).epoch(0))  # whatever ran before
+            list(BatchStream(photos(), 6, seed + 1, augmentation(ALL, 10)).epoch(0))  # whatever ran before
             assert len(whole) == 6
             assert same(whole[start:], feed.epoch(epoch, start=start))
 
@@ -68,7 +68,7 @@ def test_going_on_in_the_middle_gives_what_would_have_come(start, seed, epoch):
 def test_epochs_and_seeds_have_other_orders_and_rows_are_left_out_evenly():
     data = numbered(10)
     orders = {
-        (s, e): tuple(torch.cat([y for _, y in Feed(data, 3, s).epoch(e)]).tolist())
+        (s, e): tuple(torch.cat([y for _, y in BatchStream(data, 3, s).epoch(e)]).tolist())
         for s in range(2)
         for e in range(300)
     }
@@ -80,7 +80,7 @@ def test_epochs_and_seeds_have_other_orders_and_rows_are_left_out_evenly():
 
 def test_the_order_of_rows_is_fixed_for_ever():
     """A run that goes on with a later release goes on with the same rows: these numbers may not change."""
-    assert torch.cat([y for _, y in Feed(numbered(8), 4, seed=1).epoch(2)]).tolist() == [6, 4, 3, 7, 1, 5, 0, 2]
+    assert torch.cat([y for _, y in BatchStream(numbered(8), 4, seed=1).epoch(2)]).tolist() == [6, 4, 3, 7, 1, 5, 0, 2]
 
 
 def test_augmentation_changes_with_step_epoch_and_seed():
@@ -89,7 +89,7 @@ def test_augmentation_changes_with_step_epoch_and_seed():
         x
         for seed in range(2)
         for epoch in range(2)
-        for x, _ in Feed(same_row, 4, seed, augmentation(["crop", "flip"])).epoch(epoch)
+        for x, _ in BatchStream(same_row, 4, seed, augmentation(["crop", "flip"])).epoch(epoch)
     ]
     assert len(outs) == 8
     assert all(not torch.equal(a, b) for i, a in enumerate(outs) for b in outs[:i])
@@ -102,11 +102,11 @@ def test_batches_made_together_are_those_made_alone(ahead, monkeypatch):
     data = Dataset(
         "own", torch.arange(1, 41, dtype=torch.uint8).view(40, 1, 1, 1).expand(40, 1, 9, 9), torch.arange(40)
     )
-    plain = [y for _, y in Feed(data, 10, 3).epoch(1)]
-    for (x, y), rows in zip(Feed(data, 10, 3, augmentation(["crop", "flip"])).epoch(1), plain, strict=True):
+    plain = [y for _, y in BatchStream(data, 10, 3).epoch(1)]
+    for (x, y), rows in zip(BatchStream(data, 10, 3, augmentation(["crop", "flip"])).epoch(1), plain, strict=True):
         assert torch.equal(y, rows)
         assert torch.equal(x.amax((1, 2, 3)).long(), rows + 1)
-    for (x, soft), rows in zip(Feed(data, 10, 3, augmentation(["mixup"], 40)).epoch(1), plain, strict=True):
+    for (x, soft), rows in zip(BatchStream(data, 10, 3, augmentation(["mixup"], 40)).epoch(1), plain, strict=True):
         others = torch.ones(40, dtype=torch.bool).index_fill(0, rows, False)
         assert float(soft[:, others].sum()) == 0
         torch.testing.assert_close(x[:, 0, 4, 4], soft @ torch.arange(1.0, 41.0))
@@ -114,7 +114,7 @@ def test_batches_made_together_are_those_made_alone(ahead, monkeypatch):
 
 def test_mixup_draws_anew_for_every_batch_made_together():
     data = Dataset("own", torch.zeros(40, 1), torch.arange(40))
-    softs = [soft.max(1).values.min() for _, soft in Feed(data, 10, 3, augmentation(["mixup"], 40)).epoch(0)]
+    softs = [soft.max(1).values.min() for _, soft in BatchStream(data, 10, 3, augmentation(["mixup"], 40)).epoch(0)]
     assert len({round(float(s), 4) for s in softs}) == 4
 
 
@@ -125,8 +125,8 @@ def test_mixup_draws_anew_for_every_batch_made_together():
 @pytest.mark.parametrize("world", [2, 3, 6])
 def test_processes_share_the_batches_of_one(names, world):
     augment = augmentation(names, 10) if names else None
-    alone = list(Feed(photos(), 12, 5, augment).epoch(3))
-    parts = [list(Feed(photos(), 12, 5, augment, rank=r, world=world).epoch(3)) for r in range(world)]
+    alone = list(BatchStream(photos(), 12, 5, augment).epoch(3))
+    parts = [list(BatchStream(photos(), 12, 5, augment, rank=r, world=world).epoch(3)) for r in range(world)]
     for step, (x, y) in enumerate(alone):
         assert torch.equal(torch.cat([p[step][0] for p in parts]), x)
         assert torch.equal(torch.cat([p[step][1] for p in parts]), y)
@@ -135,9 +135,9 @@ def test_processes_share_the_batches_of_one(names, world):
 
 def test_unequal_shares_are_refused():
     with pytest.raises(ValueError, match="multiple of the number of processes"):
-        Feed(photos(), 10, rank=0, world=4)
+        BatchStream(photos(), 10, rank=0, world=4)
     with pytest.raises(ValueError, match="process 2 of 2"):
-        Feed(photos(), 10, rank=2, world=2)
+        BatchStream(photos(), 10, rank=2, world=2)
 
 
 @given(st.integers(1, 50), st.integers(1, 20), st.integers(1, 4))
@@ -191,7 +191,7 @@ class Calls(TorchDispatchMode):
 def test_a_batch_is_a_few_kernels_and_never_waits_for_the_device(names, monkeypatch):
     monkeypatch.setattr("steppe.data.feed.AHEAD", 1)  # otherwise it is fewer still
     data = photos()
-    feed = Feed(data, 8, 0, augmentation(names, 10), Standard.of(data)).epoch(0)
+    feed = BatchStream(data, 8, 0, augmentation(names, 10), Standard.of(data)).epoch(0)
     next(feed)  # what is made once
     with Calls() as calls:
         next(feed)
@@ -208,28 +208,28 @@ def test_large_images_are_not_prepared_far_ahead(monkeypatch):
         return images, targets
 
     augment = Augmentations((watched,))
-    list(Feed(data, 4, 0, augment).epoch(0))
+    list(BatchStream(data, 4, 0, augment).epoch(0))
     assert seen == [40]  # small images: all at once
     seen.clear()
     monkeypatch.setattr("steppe.data.feed.MOST_AHEAD", 3 * 8 * 8 * 9)
-    list(Feed(data, 4, 0, augment).epoch(0))
+    list(BatchStream(data, 4, 0, augment).epoch(0))
     assert seen == [8] * 5  # two batches of four, which are at most nine images
     seen.clear()
     monkeypatch.setattr("steppe.data.feed.MOST_AHEAD", 1)
-    list(Feed(data, 4, 0, augment).epoch(0))
+    list(BatchStream(data, 4, 0, augment).epoch(0))
     assert seen == [4] * 10  # never less than a batch
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_gets_the_same_rows_without_waiting():
     data = photos()
-    feed = Feed(data.to("cuda"), 8, 0, augmentation(ALL, 10), Standard.of(data)).epoch(0)
+    feed = BatchStream(data.to("cuda"), 8, 0, augmentation(ALL, 10), Standard.of(data)).epoch(0)
     next(feed)
     with host_syncs() as seen:
         list(feed)
     assert not seen
-    plain = [y.cpu() for _, y in Feed(data.to("cuda"), 8, 0).epoch(4)]
-    assert all(torch.equal(a, b) for a, (_, b) in zip(plain, Feed(data, 8, 0).epoch(4), strict=True))
+    plain = [y.cpu() for _, y in BatchStream(data.to("cuda"), 8, 0).epoch(4)]
+    assert all(torch.equal(a, b) for a, (_, b) in zip(plain, BatchStream(data, 8, 0).epoch(4), strict=True))
 
 
 # -- pixels ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from data_files import write_cifar_binary
 
 from steppe.data import DataError, load
 from steppe.data.small_images import HUMAN_LABELS, relabelled
-from steppe.training.config import Config, refuse_unknown
+from steppe.training.config import Config, check_config
 from steppe.training.problem import data_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*published set has")
@@ -103,5 +103,5 @@ def test_unknown_labels_and_other_data_are_refused_early(tmp_path: Path) -> None
         ({"label_noise": 0.1}, "give one of them"),
     ):
         with pytest.raises(ValueError, match=words):
-            refuse_unknown(settings(tmp_path, **changes))
-    refuse_unknown(settings(tmp_path))
+            check_config(settings(tmp_path, **changes))
+    check_config(settings(tmp_path))

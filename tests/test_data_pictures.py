@@ -15,7 +15,7 @@ from data_files import (
 )
 
 from steppe.data import CATALOGUE, DataError, Splits, load
-from steppe.training.config import Config, refuse_unknown
+from steppe.training.config import Config, check_config
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*published set has")
 
@@ -73,10 +73,10 @@ def test_the_size_is_behind_the_name(name: str, tmp_path: Path, monkeypatch: pyt
         with pytest.raises(ValueError, match=words):
             load(wrong, tmp_path)
         with pytest.raises(ValueError, match=words):
-            refuse_unknown(Config(data=wrong))
-    refuse_unknown(Config(data=f"{name}@64"))
+            check_config(Config(data=wrong))
+    check_config(Config(data=f"{name}@64"))
     with pytest.raises(ValueError, match="Did you mean"):
-        refuse_unknown(Config(data=f"{name}s@64"))
+        check_config(Config(data=f"{name}s@64"))
 
 
 def refused(name: str, root: Path, *words: str) -> None:

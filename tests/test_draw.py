@@ -10,14 +10,14 @@ from steppe.core import draw as module
 from steppe.core.draw import permutation, seed_of
 
 
-def site(dtype: torch.dtype = torch.float64) -> BareSite:
+def context(dtype: torch.dtype = torch.float64) -> BareSite:
     return BareSite([torch.zeros(40, 50, dtype=dtype), torch.zeros(7, dtype=dtype), torch.zeros(40, 50, dtype=dtype)])
 
 
 @pytest.mark.parametrize("kind", ["normal", "signs", "uniform"])
 def test_a_draw_is_a_function_of_its_key(kind):
     def entries(*key: int) -> torch.Tensor:
-        return flat(getattr(site().draw(*key), kind)(*((-1.0, 3.0) if kind == "uniform" else ())))
+        return flat(getattr(context().draw(*key), kind)(*((-1.0, 3.0) if kind == "uniform" else ())))
 
     torch.manual_seed(1)
     first = entries(0, 5, 2)
@@ -31,8 +31,8 @@ def test_a_draw_is_a_function_of_its_key(kind):
 
 def test_entries_have_the_law_they_claim():
     n = 4007
-    normal, signs = flat(site().draw(1).normal()), flat(site().draw(2).signs())
-    uniform = flat(site().draw(3).uniform(-1, 3))
+    normal, signs = flat(context().draw(1).normal()), flat(context().draw(2).signs())
+    uniform = flat(context().draw(3).uniform(-1, 3))
     assert abs(normal.mean()) < 5 / n**0.5
     assert abs(normal.var() - 1) < 5 * (2 / n) ** 0.5
     assert abs((normal**4).mean() - 3) < 5 * (96 / n) ** 0.5
@@ -53,7 +53,7 @@ def test_any_range_of_the_stream_is_the_same_however_it_is_read(monkeypatch):
 
 
 def test_draws_come_in_the_dtype_of_the_weights():
-    assert {t.dtype for t in site(torch.bfloat16).draw(0).normal().tensors} == {torch.bfloat16}
+    assert {t.dtype for t in context(torch.bfloat16).draw(0).normal().tensors} == {torch.bfloat16}
 
 
 def test_seeds_and_permutations_do_not_collide():

@@ -50,8 +50,8 @@ def by_steppe(make: Make, rho: float, steps: int) -> Tensor:
     model, x, y = setting()
     opt = steppe.sam(make(model.parameters()), rho=rho, model=model)
     for _ in range(steps):
-        for turn in opt.passes():
-            turn.backward(nn.functional.cross_entropy(model(x), y))
+        for pass_ in opt.passes():
+            pass_.backward(nn.functional.cross_entropy(model(x), y))
         opt.step()
     return model.weight.detach()
 

@@ -20,11 +20,11 @@ def bowl(w: Tensor) -> Tensor:
 
 
 def closure_of(loss: Any, seen: list[Any] | None = None, *params: Tensor) -> Any:
-    def closure(turn: Any) -> Tensor:
+    def closure(pass_: Any) -> Tensor:
         if seen is not None:
             seen.append([p.detach().clone() for p in params])
         value = loss()
-        turn.backward(value)
+        pass_.backward(value)
         return value
 
     return closure

@@ -58,14 +58,14 @@ def test_after_a_step_that_is_left_everything_is_as_before(entry: Entry) -> None
     run.step(1)
     before = run.everything()
     for leave in ("close", "drop", "begin anew"):
-        turns = run.opt.passes(**run.extras(2))
-        turn = next(turns)
-        turn.backward(run.loss(turn, 2))
-        run.loss(next(turns), 2)  # away, and a forward pass has been taken there
+        passes = run.opt.passes(**run.extras(2))
+        pass_ = next(passes)
+        pass_.backward(run.loss(pass_, 2))
+        run.loss(next(passes), 2)  # away, and a forward pass has been taken there
         if leave == "close":
-            turns.close()
+            passes.close()
         elif leave == "drop":
-            del turns
+            del passes
         else:
             run.opt.passes(**run.extras(2))
         same(run.everything(), before)
@@ -119,20 +119,20 @@ class Wandering:
         vector = vector.clone()
         self.norms.append((vector.norm(), torch.cat([t.reshape(-1) for t in vector.tensors]).norm()))
 
-    def plan(self, site: Any) -> Any:
+    def plan(self, context: Any) -> Any:
         here = yield Probe()
         self.note(here.grad)
-        self.note(site.weights)
+        self.note(context.weights)
         there = yield Probe(at=here.grad * 1.0)
         self.note(there.grad)
-        self.note(site.weights)
+        self.note(context.weights)
         back = yield Probe(at=None)
         self.note(back.grad)
-        self.note(site.weights)
+        self.note(context.weights)
         far = yield Probe(at=here.grad * 2.0)
         self.note(far.grad)
         last = yield Probe(at=here.grad * -1.0)
-        self.note(site.weights)
+        self.note(context.weights)
         return last.grad
 
 
@@ -144,9 +144,9 @@ def test_a_plan_may_come_back_and_leave_again(dtype: torch.dtype) -> None:
     params = list(run.model.parameters())
     for number in range(3):
         before, seen, grads = [p.detach().clone() for p in params], [], []
-        for turn in run.opt.passes():
+        for pass_ in run.opt.passes():
             seen.append([p.detach().clone() for p in params])
-            turn.backward(run.loss(turn, number))
+            pass_.backward(run.loss(pass_, number))
             grads.append([p.grad.clone() for p in params])
         for at, factor in zip(seen, (0.0, 1.0, 0.0, 2.0, -1.0), strict=True):
             same(at, [b + g * factor if factor else b for b, g in zip(before, grads[0], strict=True)])
@@ -167,8 +167,8 @@ def test_accumulated_steps_go_back_to_before_the_first_of_them(bad: int | None) 
     before = run.everything()
     statistics = []
     for micro in range(3):
-        for turn in run.opt.passes(accumulate=True):
-            turn.backward(run.loss(turn, 10 + micro) * (math.nan if micro == bad else 1))
+        for pass_ in run.opt.passes(accumulate=True):
+            pass_.backward(run.loss(pass_, 10 + micro) * (math.nan if micro == bad else 1))
         statistics.append(copied(dict(run.model.named_buffers())))
     assert not torch.equal(statistics[0]["norm.running_mean"], statistics[2]["norm.running_mean"])
     if bad is None:
@@ -194,7 +194,7 @@ def test_parameters_may_lie_in_any_order_in_memory() -> None:
         for i in range(4):
             if i == 2:
                 model.to(memory_format=torch.contiguous_format)
-            opt.step(lambda turn: turn.backward(F.cross_entropy(model(x), y)))
+            opt.step(lambda pass_: pass_.backward(F.cross_entropy(model(x), y)))
         return list(model.state_dict().values())
 
     close(ends(torch.channels_last), ends(torch.contiguous_format))
@@ -204,12 +204,12 @@ def test_parameters_may_lie_in_any_order_in_memory() -> None:
 def test_parameters_may_change_their_shape_between_steps(height: int) -> None:
     model, x = nn.Linear(3, 2, bias=False), rows(0)
     opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
-    opt.step(lambda turn: turn.backward(model(x).square().mean()))
+    opt.step(lambda pass_: pass_.backward(model(x).square().mean()))
     model.weight.grad = None
     model.weight.data = torch.randn(height, 3)
     before = model.weight.detach().clone()
-    for turn in opt.passes():
-        turn.backward(model(x).square().mean())
+    for pass_ in opt.passes():
+        pass_.backward(model(x).square().mean())
     assert torch.equal(model.weight, before)
 
 
@@ -236,11 +236,11 @@ def test_buffers_may_lie_in_any_order_in_memory(end: str, steps: int) -> None:
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
 
     def take(factor: float = 1.0, fail: bool = False) -> None:
-        for i, turn in enumerate(opt.passes()):
+        for i, pass_ in enumerate(opt.passes()):
             loss = model(x).square().mean() * factor
             if fail and i:
                 raise ZeroDivisionError
-            turn.backward(loss)
+            pass_.backward(loss)
         opt.step()
 
     for _ in range(steps):
@@ -394,7 +394,7 @@ def test_buffers_move_as_in_one_plain_pass(layer: Callable[[int], nn.Module], me
         plain = problem(layer)[0]  # not a copy: closures would hold the first model
         plain.load_state_dict(model.state_dict())
         loss_of(plain, i)
-        opt.step(lambda turn: turn.backward(loss_of(model, i)))
+        opt.step(lambda pass_: pass_.backward(loss_of(model, i)))
         same(buffers(model), buffers(plain))
 
 
@@ -402,20 +402,20 @@ def test_buffers_move_as_in_one_plain_pass(layer: Callable[[int], nn.Module], me
 @layers
 def test_buffers_are_as_before_however_a_step_ends(layer: Callable[[int], nn.Module], how: str) -> None:
     model, opt = problem(layer, steppe.SAM(1.0, steps=2))
-    opt.step(lambda turn: turn.backward(loss_of(model, 0)))
+    opt.step(lambda pass_: pass_.backward(loss_of(model, 0)))
     before = copied(model.state_dict())
     for passes in (1, 2, 3):
-        turns = opt.passes()
+        passes = opt.passes()
         for _ in range(passes):
-            turn = next(turns)
-            turn.backward(loss_of(model, 1))
+            pass_ = next(passes)
+            pass_.backward(loss_of(model, 1))
         if how == "raises":
             with pytest.raises(ZeroDivisionError):
-                turns.throw(ZeroDivisionError())
+                passes.throw(ZeroDivisionError())
         elif how == "closed":
-            turns.close()
+            passes.close()
         elif how == "dropped":
-            del turns
+            del passes
         else:
             opt.passes()
         same(dict(model.state_dict()), dict(before))
@@ -423,24 +423,24 @@ def test_buffers_are_as_before_however_a_step_ends(layer: Callable[[int], nn.Mod
 
 def test_who_turns_tracking_off_between_steps_is_obeyed() -> None:
     model, opt = problem(nn.BatchNorm1d)
-    opt.step(lambda turn: turn.backward(loss_of(model, 0)))
+    opt.step(lambda pass_: pass_.backward(loss_of(model, 0)))
     model[1].track_running_stats = False
     before = buffers(model)
-    opt.step(lambda turn: turn.backward(loss_of(model, 1)))
+    opt.step(lambda pass_: pass_.backward(loss_of(model, 1)))
     assert model[1].track_running_stats is False
     same(buffers(model), before)
     model[1].track_running_stats = True
-    opt.step(lambda turn: turn.backward(loss_of(model, 2)))
+    opt.step(lambda pass_: pass_.backward(loss_of(model, 2)))
     assert int(model[1].num_batches_tracked) == 2
 
 
 def test_copies_and_pickles_made_between_steps_track() -> None:
     model, opt = problem(nn.BatchNorm1d)
-    opt.step(lambda turn: turn.backward(loss_of(model, 0)))
+    opt.step(lambda pass_: pass_.backward(loss_of(model, 0)))
     other = copy.deepcopy(model)
     assert other[1].track_running_stats
     its = steppe.sam(torch.optim.SGD(other.parameters(), lr=0.1), model=other)
-    its.step(lambda turn: turn.backward(loss_of(other, 1)))
+    its.step(lambda pass_: pass_.backward(loss_of(other, 1)))
     assert int(other[1].num_batches_tracked) == 2
     assert int(model[1].num_batches_tracked) == 1
 
@@ -488,9 +488,9 @@ def test_a_compiled_model_is_compiled_once(how: str) -> None:
         whole = nn.Sequential(model)
     opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model=whole, rho=1.0)
     for i in range(3):
-        for turn in opt.passes():
-            turn.backward(loss_of(whole, i))
+        for pass_ in opt.passes():
+            pass_.backward(loss_of(whole, i))
         opt.step()
-        its.step(lambda turn: turn.backward(loss_of(plain, i)))
+        its.step(lambda pass_: pass_.backward(loss_of(plain, i)))
     assert compiler.asked == 1
     torch.testing.assert_close(model.state_dict(), plain.state_dict())

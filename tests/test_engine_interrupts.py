@@ -94,7 +94,7 @@ class Lines:
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         place = frame.f_code.co_filename, frame.f_lineno
-        # a loop in one line counts once: how often it turns may depend on where the memory lies
+        # a loop in one line counts once: how often it passes may depend on where the memory lies
         again = (self.seen and self.seen[-1] == place) or frame.f_code.co_code[frame.f_lasti] in JUMP_BACK
         if event == "line" and self.armed and not again:
             self.seen.append(place)
@@ -118,8 +118,8 @@ class Case:
         self.run = self.made()
         self.states = {"before": self.at_the_start()}
         if by == "passes":
-            for turn in self.run.opt.passes():
-                turn.backward(self.run.loss(turn, warm))
+            for pass_ in self.run.opt.passes():
+                pass_.backward(self.run.loss(pass_, warm))
             self.states["waiting"] = self.state()
             self.run.opt.zero_grad()
         self.step()
@@ -315,8 +315,8 @@ class Armed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.method, name)
 
-    def plan(self, site: Any) -> Any:
-        plan = self.method.plan(site)
+    def plan(self, context: Any) -> Any:
+        plan = self.method.plan(context)
         reading = yield next(plan)
         reading = yield plan.send(reading)
         self.interrupt()
@@ -365,10 +365,10 @@ def held(case: Case) -> Callable[[], None]:
     """A loop that keeps its iterator in a variable, which the traceback keeps with its frame."""
 
     def loop() -> None:
-        turns = case.run.opt.passes()
-        for turn in turns:
-            turn.backward(case.run.loss(turn, WARM))
-            if turn.probe.at is not None:
+        passes = case.run.opt.passes()
+        for pass_ in passes:
+            pass_.backward(case.run.loss(pass_, WARM))
+            if pass_.probe.at is not None:
                 signal.raise_signal(signal.SIGINT)
 
     return loop
@@ -413,11 +413,11 @@ def test_an_iterator_that_lives_to_the_end_of_python_is_closed_before() -> None:
         import steppe, torch
         model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
         opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
-        turns = opt.passes()
-        for turn in turns:
+        passes = opt.passes()
+        for pass_ in passes:
             loss = model(torch.ones(3, 2)).sum()
-            turn.backward(loss)
-            if turn.probe.at is not None:
+            pass_.backward(loss)
+            if pass_.probe.at is not None:
                 raise KeyboardInterrupt
     """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -444,7 +444,7 @@ def test_the_engines_own_loops_close_what_a_traceback_keeps(how: str) -> None:
         if how == "capture":
             step_function(opt, loss_fn, model)(batch(WARM), None)
         else:
-            opt.run_passes(lambda turn: turn.backward(loss_fn(model, *batch(WARM))))
+            opt.run_passes(lambda pass_: pass_.backward(loss_fn(model, *batch(WARM))))
     assert caught.tb
     assert case.left() == "before"
 
@@ -456,8 +456,8 @@ def test_a_plan_that_waits_is_dropped_wholly_or_not_at_all(monkeypatch: pytest.M
     def dropping(at: int | None) -> Lines:
         case.reset()
         case.at_the_start()
-        for turn in case.run.opt.passes():
-            turn.backward(case.run.loss(turn, WARM))
+        for pass_ in case.run.opt.passes():
+            pass_.backward(case.run.loss(pass_, WARM))
         lines = Lines(at)
         if at is not None:
             lines.interrupt(case.run.opt.zero_grad)
@@ -481,8 +481,8 @@ def test_accumulation_that_is_interrupted_leaves_what_waited() -> None:
     run = case.run
 
     def accumulate(interrupted: bool) -> None:
-        for turn in run.opt.passes(accumulate=True):
-            turn.backward(run.loss(turn, WARM))
+        for pass_ in run.opt.passes(accumulate=True):
+            pass_.backward(run.loss(pass_, WARM))
             if interrupted:
                 signal.raise_signal(signal.SIGINT)
 

@@ -42,7 +42,7 @@ def test_a_parameter_group_can_be_added() -> None:
     late = nn.Linear(8, 1).double()
     opt.add_param_group({"params": late.parameters()})
     before = copied(late.state_dict())
-    opt.step(lambda turn: turn.backward((late(model.first(batch(0)[0])) - 1).square().mean()))
+    opt.step(lambda pass_: pass_.backward((late(model.first(batch(0)[0])) - 1).square().mean()))
     assert not torch.equal(late.weight, before["weight"])
 
 

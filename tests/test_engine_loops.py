@@ -45,8 +45,8 @@ def sharpness_aware_gradient(model: Net, rho: float, number: int = 0, rows: slic
 def test_passes_leave_the_sharpness_aware_gradient() -> None:
     model, opt = setting(steppe.SAM(0.5))
     expected = sharpness_aware_gradient(model, 0.5)
-    for turn in opt.passes():
-        turn.backward(loss_on(model, 0))
+    for pass_ in opt.passes():
+        pass_.backward(loss_on(model, 0))
     for p, g in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(p.grad, g, rtol=1e-12, atol=1e-14)
 
@@ -56,8 +56,8 @@ def test_clipping_applies_to_the_final_gradient() -> None:
     before = [p.detach().clone() for p in model.parameters()]
     expected = sharpness_aware_gradient(model, 0.5)
     norm = torch.cat([g.flatten() for g in expected]).norm()
-    for turn in opt.passes():
-        turn.backward(loss_on(model, 0))
+    for pass_ in opt.passes():
+        pass_.backward(loss_on(model, 0))
     clip_grad_norm_(model.parameters(), 0.01)
     opt.step()
     for p, w, g in zip(model.parameters(), before, expected, strict=True):
@@ -71,13 +71,13 @@ def test_accumulated_steps_are_sam_per_micro_batch() -> None:
     for i in range(3):
         opt.zero_grad()
         for rows in (slice(0, 5), slice(5, 10)):
-            for turn in opt.passes(accumulate=True):
-                turn.backward(loss_on(model, i, rows) / 2)
+            for pass_ in opt.passes(accumulate=True):
+                pass_.backward(loss_on(model, i, rows) / 2)
         opt.step()
 
-        def closure(turn: Any) -> None:
-            x, y = turn.rows(*batch(i))
-            turn.backward(F.cross_entropy(other(x), y))
+        def closure(pass_: Any) -> None:
+            x, y = pass_.rows(*batch(i))
+            pass_.backward(F.cross_entropy(other(x), y))
 
         whole.step(closure)
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
@@ -87,12 +87,12 @@ def test_accumulated_steps_are_sam_per_micro_batch() -> None:
 
 def test_accumulation_keeps_what_was_there_when_a_pass_fails() -> None:
     model, opt = setting(steppe.SAM(0.5))
-    for turn in opt.passes(accumulate=True):
-        turn.backward(loss_on(model, 0))
+    for pass_ in opt.passes(accumulate=True):
+        pass_.backward(loss_on(model, 0))
     kept = [p.grad.clone() for p in model.parameters()]
     with pytest.raises(ZeroDivisionError):
-        for number, turn in enumerate(opt.passes(accumulate=True)):
-            turn.backward(loss_on(model, 1))
+        for number, pass_ in enumerate(opt.passes(accumulate=True)):
+            pass_.backward(loss_on(model, 1))
             1 // (1 - number)
     same([p.grad for p in model.parameters()], kept)
 
@@ -104,8 +104,8 @@ def test_a_bad_micro_batch_spoils_the_accumulated_step(bad: int) -> None:
     before = copied(model.state_dict())
     opt.zero_grad()
     for part in range(2):
-        for turn in opt.passes(accumulate=True):
-            turn.backward(loss_on(model, part) * (torch.nan if part == bad else 1.0))
+        for pass_ in opt.passes(accumulate=True):
+            pass_.backward(loss_on(model, part) * (torch.nan if part == bad else 1.0))
     with pytest.raises(FloatingPointError):
         opt.step()
     same(copied(model.state_dict()), before)
@@ -118,8 +118,8 @@ def test_accumulation_under_a_scaler() -> None:
         for m, o in ((model, opt), (other, plain)):
             o.zero_grad()
             for part in (slice(0, 4), slice(4, 10)):
-                for turn in o.passes(accumulate=True):
-                    turn.backward(loss_on(m, i, part))
+                for pass_ in o.passes(accumulate=True):
+                    pass_.backward(loss_on(m, i, part))
         opt.scaler.step(opt)
         opt.scaler.update()
         plain.step()
@@ -132,8 +132,8 @@ def test_without_accumulation_old_gradients_do_not_enter() -> None:
     for p in model.parameters():
         p.grad = torch.full_like(p, 1e3)
     for m, o in ((model, opt), (other, clean)):
-        for turn in o.passes():
-            turn.backward(loss_on(m, 0))
+        for pass_ in o.passes():
+            pass_.backward(loss_on(m, 0))
         o.step()
     same(model.state_dict(), other.state_dict())
 
@@ -147,14 +147,14 @@ def test_unscale_clip_and_step() -> None:
     model, opt = setting(steppe.SAM(0.5), dtype=torch.float32, scaler=scaler())
     other, plain = setting(steppe.SAM(0.5), dtype=torch.float32)
     for i in range(3):
-        for turn in opt.passes():
-            turn.backward(loss_on(model, i))
+        for pass_ in opt.passes():
+            pass_.backward(loss_on(model, i))
         opt.scaler.unscale_(opt)
         clip_grad_norm_(model.parameters(), 0.05)
         opt.scaler.step(opt)
         opt.scaler.update()
-        for turn in plain.passes():
-            turn.backward(loss_on(other, i))
+        for pass_ in plain.passes():
+            pass_.backward(loss_on(other, i))
         clip_grad_norm_(other.parameters(), 0.05)
         plain.step()
     same(model.state_dict(), other.state_dict())
@@ -165,11 +165,11 @@ def test_gradients_that_overflow_under_a_finite_loss(bad: int) -> None:
     """What a scale that is too large does in float16: the loss is fine, its scaled gradient is not."""
     model, opt = setting(steppe.SAM(0.5), dtype=torch.float32, scaler=scaler())
     before = copied(model.state_dict()), copied(opt.state_dict())
-    for number, turn in enumerate(opt.passes()):
+    for number, pass_ in enumerate(opt.passes()):
         loss = loss_on(model, 0)
         if number == bad:
             loss.register_hook(lambda g: g * torch.inf)
-        turn.backward(loss)
+        pass_.backward(loss)
     opt.scaler.step(opt)
     opt.scaler.update()
     same((copied(model.state_dict()), copied(opt.state_dict())), before)
@@ -187,7 +187,7 @@ def test_plain_closures_scale_by_themselves() -> None:
 
     returned = opt.step(closure)
     opt.scaler.update()
-    expected = plain.step(lambda turn: (turn.backward(loss := loss_on(other, 0)), loss)[1])
+    expected = plain.step(lambda pass_: (pass_.backward(loss := loss_on(other, 0)), loss)[1])
     assert float(returned.detach()) == float(expected.detach())
     same(model.state_dict(), other.state_dict())
 
@@ -196,8 +196,8 @@ def test_two_optimizers_share_one_scaler() -> None:
     model, opt = setting(steppe.SAM(0.5), dtype=torch.float32, scaler=scaler())
     extra = torch.nn.Parameter(torch.ones(2))
     plain = torch.optim.SGD([extra], lr=0.5)
-    for turn in opt.passes():
-        turn.backward(loss_on(model, 0))
+    for pass_ in opt.passes():
+        pass_.backward(loss_on(model, 0))
     opt.scaler.scale(extra.sum()).backward()
     before = model.head.weight.detach().clone()
     opt.scaler.step(opt)
@@ -210,8 +210,8 @@ def test_two_optimizers_share_one_scaler() -> None:
 @pytest.mark.parametrize(
     "closure",
     [
-        lambda: 0, lambda turn: 0, lambda x: 0, lambda x=1: 0, lambda turn=None: 0, lambda *x: 0, lambda *, turn: 0,
-        lambda x, y=1: 0, lambda x=1, turn=2: 0, lambda **turn: 0,
+        lambda: 0, lambda pass_: 0, lambda x: 0, lambda x=1: 0, lambda pass_=None: 0, lambda *x: 0, lambda *, pass_: 0,
+        lambda x, y=1: 0, lambda x=1, pass_=2: 0, lambda **pass_: 0,
     ],
 )  # fmt: skip
 def test_whether_a_closure_wants_the_pass_is_read_from_its_code_as_from_its_signature(closure):

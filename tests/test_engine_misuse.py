@@ -23,9 +23,9 @@ def setting(name: str, lr: float = 0.1, momentum: float = 0.9, **options: Any) -
 
 
 def by_rows(model: nn.Module, x: Tensor = X) -> Any:
-    def closure(turn: Any) -> Tensor:
-        loss = model(turn.rows(x)).square().mean()
-        turn.backward(loss)
+    def closure(pass_: Any) -> Tensor:
+        loss = model(pass_.rows(x)).square().mean()
+        pass_.backward(loss)
         return loss
 
     return closure
@@ -58,8 +58,8 @@ def test_a_step_without_passes() -> None:
 
 def test_a_second_step_on_the_same_passes() -> None:
     model, opt = setting("sam")
-    for turn in opt.passes():
-        turn.backward(model(X).square().mean())
+    for pass_ in opt.passes():
+        pass_.backward(model(X).square().mean())
     opt.step()
     refused(model, opt, RuntimeError, r"opt\.passes\(\)", opt.step)
 
@@ -69,16 +69,16 @@ def test_a_pass_without_backward() -> None:
 
     def loop() -> None:
         for _ in opt.passes():
-            model(X).square().mean().backward()  # and not turn.backward
+            model(X).square().mean().backward()  # and not pass_.backward
 
-    refused(model, opt, RuntimeError, r"without a loss: call turn\.backward\(loss\)", loop)
+    refused(model, opt, RuntimeError, r"without a loss: call pass_\.backward\(loss\)", loop)
 
 
 @pytest.mark.parametrize("closure", ["takes the turn", "takes nothing"])
 def test_a_closure_without_backward(closure: str) -> None:
     """It returns a loss, and no parameter has a gradient: silence here would be training that never learns."""
     model, opt = setting("sam")
-    forgetful = (lambda turn: model(X).mean()) if closure == "takes the turn" else (lambda: model(X).mean())
+    forgetful = (lambda pass_: model(X).mean()) if closure == "takes the turn" else (lambda: model(X).mean())
     refused(model, opt, RuntimeError, "backward", lambda: opt.step(forgetful))
 
 
@@ -105,7 +105,7 @@ FEW = {"ssam-f": {"samples": 2}}
 @pytest.mark.parametrize("name", PARTIAL)
 def test_a_plain_closure_where_rows_are_chosen(name: str) -> None:
     model, opt = setting(name, **FEW.get(name, {}))
-    refused(model, opt, TypeError, r"takes the pass(.|\n)*def closure\(turn\)", lambda: opt.step(plain(model)))
+    refused(model, opt, TypeError, r"takes the pass(.|\n)*def closure\(pass_\)", lambda: opt.step(plain(model)))
 
 
 @pytest.mark.parametrize("name", ["m-sam", "agnostic-sam", "ssam-f"])
@@ -113,10 +113,10 @@ def test_forgetting_the_rows(name: str) -> None:
     model, opt = setting(name, **FEW.get(name, {}))
 
     def loop() -> None:
-        for turn in opt.passes():
-            turn.backward(model(X).square().mean())
+        for pass_ in opt.passes():
+            pass_.backward(model(X).square().mean())
 
-    refused(model, opt, RuntimeError, r"some rows of the batch only.*turn\.rows\(x, y\)", loop)
+    refused(model, opt, RuntimeError, r"some rows of the batch only.*pass_\.rows\(x, y\)", loop)
 
 
 def test_esam_without_losses_by_row() -> None:
@@ -131,13 +131,13 @@ def test_an_empty_batch() -> None:
 
 def test_tensors_of_different_lengths() -> None:
     model, opt = setting("m-sam")
-    act = lambda: opt.step(lambda turn: turn.backward(turn.rows(X, X[:4])[0].sum()))  # noqa: E731
+    act = lambda: opt.step(lambda pass_: pass_.backward(pass_.rows(X, X[:4])[0].sum()))  # noqa: E731
     refused(model, opt, ValueError, r"one length, not \[4, 6\]", act)
 
 
 def test_rows_of_nothing() -> None:
     model, opt = setting("m-sam")
-    refused(model, opt, TypeError, r"turn\.rows\(x, y\)", lambda: opt.step(lambda turn: turn.rows()))
+    refused(model, opt, TypeError, r"pass_\.rows\(x, y\)", lambda: opt.step(lambda pass_: pass_.rows()))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_base_that_has_what_is_needed_need_not_have_called_init() -> None:
     ends = []
     for each in (opt, twin):
         MODEL.load_state_dict(start)
-        each.step(lambda turn: turn.backward(MODEL(torch.ones(2, 3)).square().sum()))
+        each.step(lambda pass_: pass_.backward(MODEL(torch.ones(2, 3)).square().sum()))
         ends.append(copied(MODEL.state_dict()))
     same(*ends)
     opt.load_state_dict(opt.state_dict())
@@ -254,7 +254,7 @@ def test_a_base_that_has_what_is_needed_need_not_have_called_init() -> None:
 def test_halves_of_a_step_are_answered_with_passes(half: str) -> None:
     opt = steppe.sam(base())
     assert not hasattr(opt, half)
-    with pytest.raises(AttributeError, match=r"for turn in opt\.passes\(\)"):
+    with pytest.raises(AttributeError, match=r"for pass_ in opt\.passes\(\)"):
         getattr(opt, half)(zero_grad=True)
 
 
@@ -295,8 +295,8 @@ def test_the_classes_that_check_their_arguments_show_their_signatures() -> None:
 
 def compiled_loop(model: nn.Module, opt: Any) -> Any:
     def whole() -> None:
-        for turn in opt.passes():
-            turn.backward(model(X).square().mean())
+        for pass_ in opt.passes():
+            pass_.backward(model(X).square().mean())
         opt.step()
 
     return whole
@@ -346,7 +346,7 @@ def test_parameters_that_share_memory() -> None:
     two, columns = nn.Parameter(one.data), [nn.Parameter(one.data[:, :1]), nn.Parameter(one.data[:, 1:])]
 
     def closure(*parameters: Tensor) -> Any:
-        return lambda turn: turn.backward(torch.stack([p.square().sum() for p in parameters]).sum())
+        return lambda pass_: pass_.backward(torch.stack([p.square().sum() for p in parameters]).sum())
 
     for shared in ([one, two], [one, nn.Parameter(one.data[2:])], [one, columns[1]]):
         opt = steppe.sam(torch.optim.SGD(shared, lr=0.1))

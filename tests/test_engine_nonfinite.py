@@ -61,9 +61,9 @@ def test_a_bad_batch_does_not_poison_running_statistics(what: Any) -> None:
     x = torch.randn(5, 3, dtype=torch.float64)
     x[2, 1] = torch.nan
 
-    def closure(turn: Any) -> Tensor:
+    def closure(pass_: Any) -> Tensor:
         loss = model(x).square().mean()
-        turn.backward(loss)
+        pass_.backward(loss)
         return loss
 
     if what == "raise":
@@ -77,16 +77,16 @@ def test_a_bad_batch_does_not_poison_running_statistics(what: Any) -> None:
 def test_the_message_names_the_step_and_the_ways_out() -> None:
     w = nn.Parameter(torch.ones(2))
     opt = steppe.sam(torch.optim.SGD([w], lr=0.1))
-    opt.step(lambda turn: turn.backward(w.sum()))
+    opt.step(lambda pass_: pass_.backward(w.sum()))
     with pytest.raises(FloatingPointError, match=r"step 1 is not finite.*rho.*on_nonfinite='skip'"):
-        opt.step(lambda turn: turn.backward(w.sum() * torch.nan))
+        opt.step(lambda pass_: pass_.backward(w.sum() * torch.nan))
 
 
 def test_unwatched_numbers_pass_through() -> None:
     """on_nonfinite=None looks at nothing, so that no step waits for a device: the base sees what came out."""
     w = nn.Parameter(torch.ones(2))
     opt = steppe.sam(torch.optim.SGD([w], lr=0.1), on_nonfinite=None)
-    opt.step(lambda turn: turn.backward(w.sum() * torch.nan))
+    opt.step(lambda pass_: pass_.backward(w.sum() * torch.nan))
     assert w.isnan().all()
 
 

@@ -20,8 +20,8 @@ def test_half_precision_stays_finite_and_comes_back_exactly(entry: Entry, dtype:
     run = Run(entry, dtype=dtype, dropout=0.0)
     run.step(0)
     before = {k: v.detach().clone() for k, v in run.model.named_parameters()}
-    for turn in run.opt.passes(**run.extras(1)):
-        turn.backward(run.loss(turn, 1))
+    for pass_ in run.opt.passes(**run.extras(1)):
+        pass_.backward(run.loss(pass_, 1))
     same(dict(run.model.named_parameters()), before)
     run.opt.step()
     assert all(p.dtype == dtype and p.isfinite().all() for p in run.model.parameters())
@@ -36,7 +36,7 @@ def test_no_drift_at_lr_0(dtype: torch.dtype) -> None:
     before = copied(model.state_dict())
     for i in range(100):
         x = torch.randn(4, 32, generator=torch.Generator().manual_seed(i)).to(dtype)
-        opt.step(lambda turn: turn.backward(model(x).float().square().mean()))
+        opt.step(lambda pass_: pass_.backward(model(x).float().square().mean()))
     same(copied(model.state_dict()), before)
 
 
@@ -49,9 +49,9 @@ def test_norms_neither_overflow_nor_vanish(dtype: torch.dtype, size: float, meth
     opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.0), method)
     radii: list[float] = []
 
-    def closure(turn: Any) -> None:
+    def closure(pass_: Any) -> None:
         radii.append(float(w.detach().double().norm()))
-        turn.backward((w.float() * size).sum())
+        pass_.backward((w.float() * size).sum())
 
     opt.step(closure)
     assert radii[0] == 0.0
@@ -65,9 +65,9 @@ def test_mixed_precision_parameters_share_one_ball() -> None:
     opt = steppe.sam(torch.optim.SGD([half, full], lr=0.0), rho=1.0)
     places: list[Tensor] = []
 
-    def closure(turn: Any) -> None:
+    def closure(pass_: Any) -> None:
         places.append(torch.cat([half.detach().float(), full.detach()]))
-        turn.backward((3 * half.float() + 4 * full).sum())
+        pass_.backward((3 * half.float() + 4 * full).sum())
 
     opt.step(closure)
     expected = torch.tensor([0.6] * 8 + [0.8] * 8) / 8**0.5
@@ -88,7 +88,7 @@ def test_the_memory_format_does_not_matter(name: str) -> None:
         x = torch.randn(4, 2, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         opt = steppe.build(name, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), model=model)
         for _ in range(2):
-            opt.step(lambda turn: (turn.backward(loss := model(x).square().mean()), loss)[1])
+            opt.step(lambda pass_: (pass_.backward(loss := model(x).square().mean()), loss)[1])
         ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-12)
 
@@ -97,7 +97,7 @@ def test_the_memory_format_does_not_matter(name: str) -> None:
 def test_scalars_and_empty_tensors_are_parameters_too(p: float) -> None:
     number, nothing = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.empty(0, 3))
     opt = steppe.build("sam", torch.optim.SGD([number, nothing], lr=0.5), rho=0.1, p=p)
-    opt.step(lambda turn: turn.backward(number.square() / 2 + nothing.sum()))
+    opt.step(lambda pass_: pass_.backward(number.square() / 2 + nothing.sum()))
     assert float(number.detach()) == pytest.approx(2.0 - 0.5 * 2.1)
 
 
@@ -108,7 +108,7 @@ def coarse(dtype: torch.dtype, **options: Any) -> tuple[nn.Module, Any, Any]:
     nn.init.uniform_(model.weight, 0.0, 1.0)
     model = model.to(dtype)
     opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.0), rho=0.05, **options)
-    return model, opt, lambda turn: turn.backward(model.weight.float().sum())
+    return model, opt, lambda pass_: pass_.backward(model.weight.float().sum())
 
 
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64], ids=str)
@@ -116,7 +116,7 @@ def test_the_displacement_that_is_recorded_is_the_one_after_rounding(dtype: torc
     model, opt, closure = coarse(dtype, record=True)
     opt.rounding_checked = True
     there: list[Tensor] = []
-    opt.step(lambda turn: (there.append(model.weight.detach().double().clone()), closure(turn)))
+    opt.step(lambda pass_: (there.append(model.weight.detach().double().clone()), closure(pass_)))
     length = float((there[1] - there[0]).norm())
     assert opt.last.read()["displacement"] == pytest.approx(length, rel=1e-3)
     assert (abs(length - 0.05) > 0.005) == (dtype == torch.bfloat16)
@@ -131,8 +131,8 @@ def test_a_displacement_that_rounding_changes_is_told_once() -> None:
     said = r"weights are bfloat16, which rounds a displacement of length 0.05 to 0.\d+ and moves \d+% of them: keep"
     with pytest.warns(UserWarning, match=said) as heard:
         for _ in range(3):
-            for turn in opt.passes():
-                closure(turn)
+            for pass_ in opt.passes():
+                closure(pass_)
             opt.step()
     assert [w.filename for w in heard] == [__file__]
     same(copied(model.state_dict()), before)
@@ -164,9 +164,9 @@ def test_sparse_gradients_under_sgd_equal_dense_ones(entry: Entry) -> None:
         model = Words(sparse)
         opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), entry.method(), model=model)
 
-        def closure(turn: Any) -> Tensor:
-            losses = model(turn.rows(words))
-            turn.backward(losses if entry.unreduced else losses.mean())
+        def closure(pass_: Any) -> Tensor:
+            losses = model(pass_.rows(words))
+            pass_.backward(losses if entry.unreduced else losses.mean())
             return losses.detach().mean()
 
         for i in range(4):
@@ -192,7 +192,7 @@ def test_radius_0_under_sparse_adam_is_sparse_adam(name: str) -> None:
         def loss_of(model: Words) -> Tensor:
             return (model.table(words) * (mask > 0).unsqueeze(-1)).sum(1).square().mean()
 
-        opt.step(lambda turn: turn.backward(loss_of(ours)))
+        opt.step(lambda pass_: pass_.backward(loss_of(ours)))
         plain.zero_grad()
         loss_of(alone).backward()
         plain.step()
@@ -203,7 +203,7 @@ def test_sparse_adam_with_a_radius_moves_only_rows_that_were_looked_up() -> None
     model = Words(sparse=True)
     before = model.table.weight.detach().clone()
     opt = steppe.sam(torch.optim.SparseAdam(list(model.parameters()), lr=0.1), rho=0.5)
-    opt.step(lambda turn: turn.backward(model(WORDS)))
+    opt.step(lambda pass_: pass_.backward(model(WORDS)))
     moved = (model.table.weight.detach() != before).any(1).nonzero().flatten().tolist()
     assert moved == [1, 2, 5, 7, 9]
 
@@ -215,8 +215,8 @@ def test_a_sparse_table_that_the_last_pass_did_not_reach() -> None:
     adam = torch.optim.SparseAdam(list(model.parameters()), lr=0.1)
     opt = steppe.build("trace-sam", adam, n=1, rho=0.1)
     before = model.table.weight.detach().clone()
-    for number, turn in enumerate(opt.passes()):
-        turn.backward(model(WORDS) if number == 0 else scale * model.table.weight.detach().sum())
+    for number, pass_ in enumerate(opt.passes()):
+        pass_.backward(model(WORDS) if number == 0 else scale * model.table.weight.detach().sum())
     opt.step()
     assert model.table.weight.isfinite().all()
     assert torch.equal(model.table.weight[3], before[3])
@@ -225,7 +225,7 @@ def test_a_sparse_table_that_the_last_pass_did_not_reach() -> None:
 def test_complex_parameters_are_refused() -> None:
     w = nn.Parameter(torch.ones(2, dtype=torch.complex64))
     with pytest.raises(TypeError, match=r"complex.*view_as_real"):
-        steppe.sam(torch.optim.SGD([w], lr=0.1)).step(lambda turn: turn.backward(w.abs().sum()))
+        steppe.sam(torch.optim.SGD([w], lr=0.1)).step(lambda pass_: pass_.backward(w.abs().sum()))
     assert torch.equal(w.detach(), torch.ones_like(w))
 
 
@@ -250,9 +250,9 @@ def test_a_model_converted_between_steps() -> None:
         start = copied(model.state_dict())
         model.to(first)
         opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.0), rho=0.5, record=True)
-        opt.step(lambda turn: turn.backward(model(x.to(first)).square().mean()))
+        opt.step(lambda pass_: pass_.backward(model(x.to(first)).square().mean()))
         model.double().load_state_dict(start)
-        opt.step(lambda turn: turn.backward(model(x).square().mean()))
+        opt.step(lambda pass_: pass_.backward(model(x).square().mean()))
         same(copied(model.state_dict()), start)
         reports.append(opt.last.read())
     assert reports[0] == pytest.approx(reports[1], rel=1e-12)

@@ -45,8 +45,8 @@ def built(
 
 
 def passes(opt: steppe.SharpnessAware, model: nn.Module, x: Tensor, **how: Any) -> None:
-    for turn in opt.passes(**how):
-        turn.backward(model(x).square().sum())
+    for pass_ in opt.passes(**how):
+        pass_.backward(model(x).square().sum())
 
 
 def take(opt: steppe.SharpnessAware, model: nn.Module, x: Tensor) -> None:
@@ -85,9 +85,9 @@ def test_a_micro_batch_that_is_given_up_does_not_spoil_those_before_it() -> None
     """However bad it was."""
     model, opt = built(method="gsam")
     passes(opt, model, GOOD)
-    for turn in opt.passes(accumulate=True):
-        turn.backward(model(BAD).square().sum())
-        if turn.probe.at is not None:
+    for pass_ in opt.passes(accumulate=True):
+        pass_.backward(model(BAD).square().sum())
+        if pass_.probe.at is not None:
             break
     opt.step()
     assert {g[STEP] for g in opt.param_groups} == {2}
@@ -100,7 +100,7 @@ def test_hooks_do_not_hear_of_a_refused_step_where_a_scaler_is_off() -> None:
     opt.register_step_post_hook(lambda *_: heard.append(1))
     for x, error in ((GOOD, None), (BAD, refused(2))):
         with error or nullcontext():
-            opt.step(lambda turn, x=x: turn.backward(model(x).square().sum()))
+            opt.step(lambda pass_, x=x: pass_.backward(model(x).square().sum()))
     assert heard == [1]
 
 

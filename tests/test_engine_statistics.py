@@ -176,7 +176,7 @@ def test_buffers_move_as_in_one_plain_pass(layer: Callable[[int], nn.Module], me
         plain, _ = setting(layer)
         plain.load_state_dict(model.state_dict())
         loss_on(plain, i)
-        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, i)))
         same(buffers(model), buffers(plain))
 
 
@@ -186,7 +186,7 @@ def test_buffers_keep_their_identity(layer: Callable[[int], nn.Module]) -> None:
     model, opt = setting(layer)
     before = {k: id(v) for k, v in model.named_buffers()}
     for i in range(2):
-        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, i)))
     assert before == {k: id(v) for k, v in model.named_buffers()}
 
 
@@ -197,11 +197,11 @@ def test_an_exception_gives_every_buffer_back(layer: Callable[[int], nn.Module],
     """In the first step too, when it is not known yet which buffers a pass moves."""
     model, opt = setting(layer)
     for i in range(step):
-        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, i)))
     before = buffers(model)
     with pytest.raises(ZeroDivisionError):
-        for number, turn in enumerate(opt.passes()):
-            turn.backward(loss_on(model, 9))
+        for number, pass_ in enumerate(opt.passes()):
+            pass_.backward(loss_on(model, 9))
             1 // (bad - number)
     same(buffers(model), before)
 
@@ -212,7 +212,7 @@ def test_cumulative_statistics_are_the_mean_over_steps() -> None:
     means = []
     for i in range(4):
         means.append(model[0](batch(i)).detach().mean(0))
-        opt.step(lambda turn: turn.backward(loss_on(model, i)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, i)))
     torch.testing.assert_close(model[1].running_mean, torch.stack(means).mean(0), rtol=1e-12, atol=1e-14)
     assert int(model[1].num_batches_tracked) == 4
 
@@ -224,7 +224,7 @@ def test_statistics_that_move_in_part_of_the_model_only() -> None:
     whole = nn.Sequential(extra, model)
     opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=whole)
     before = buffers(extra)
-    opt.step(lambda turn: turn.backward(loss_on(whole, 0)))
+    opt.step(lambda pass_: pass_.backward(loss_on(whole, 0)))
     same(buffers(extra), before)
     assert int(model[1].num_batches_tracked) == 1
 
@@ -238,19 +238,19 @@ def test_without_the_model_training_statistics_are_warned_of_once() -> None:
     model, _ = setting(nn.BatchNorm1d)
     opt = blind(model)
     with pytest.warns(UserWarning, match=r"batch normalisation.*model=model") as caught:
-        opt.step(lambda turn: turn.backward(loss_on(model, 0)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, 0)))
     assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        opt.step(lambda turn: turn.backward(loss_on(model, 1)))
+        opt.step(lambda pass_: pass_.backward(loss_on(model, 1)))
 
 
 def test_without_the_model_a_loop_is_warned_too() -> None:
     model, _ = setting(nn.BatchNorm1d)
     opt = blind(model)
     with pytest.warns(UserWarning, match="batch normalisation"):
-        for turn in opt.passes():
-            turn.backward(loss_on(model, 0))
+        for pass_ in opt.passes():
+            pass_.backward(loss_on(model, 0))
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d, nn.LayerNorm, nn.Identity])
@@ -258,7 +258,7 @@ def test_without_the_model_there_is_nothing_to_warn_of(layer: Any) -> None:
     """In eval mode, and for normalisation without running statistics."""
     model, _ = setting(layer)
     opt = blind(model.eval() if layer is nn.BatchNorm1d else model)
-    opt.step(lambda turn: turn.backward(loss_on(model, 0)))
+    opt.step(lambda pass_: pass_.backward(loss_on(model, 0)))
 
 
 @pytest.mark.parametrize("apart", ["trained", "frozen", "without weights"])
@@ -270,7 +270,7 @@ def test_a_discriminator_under_the_generators_optimizer_is_warned_of(apart: str)
     critic.requires_grad_(apart != "frozen")
 
     def take(model: nn.Module, number: int) -> None:
-        opt.step(lambda turn: turn.backward(critic(model(batch(number))).square().mean()))
+        opt.step(lambda pass_: pass_.backward(critic(model(batch(number))).square().mean()))
 
     opt = steppe.sam(torch.optim.SGD(generator.parameters(), lr=0.1), model=generator)
     with pytest.warns(UserWarning, match=r"outside of model=(.|\n)*ModuleList") as caught:
@@ -288,11 +288,11 @@ def test_a_discriminator_under_the_generators_optimizer_is_warned_of(apart: str)
 
 def test_a_layer_outside_of_the_model_that_comes_later_is_warned_of() -> None:
     model, opt = setting(nn.BatchNorm1d)
-    opt.step(lambda turn: turn.backward(loss_on(model, 0)))
+    opt.step(lambda pass_: pass_.backward(loss_on(model, 0)))
     other = nn.BatchNorm1d(1).double()
     opt.add_param_group({"params": list(other.parameters())})
     with pytest.warns(UserWarning, match="outside of model="):
-        opt.step(lambda turn: turn.backward(other(model(batch(1))).square().mean()))
+        opt.step(lambda pass_: pass_.backward(other(model(batch(1))).square().mean()))
 
 
 def test_a_graph_that_somebody_keeps_is_not_written_to() -> None:
@@ -302,7 +302,7 @@ def test_a_graph_that_somebody_keeps_is_not_written_to() -> None:
     opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=nn.ModuleList([model, critic]))
     kept = critic(batch(3)[:, :1]).square().mean()
     for i in range(2):
-        opt.step(lambda turn: turn.backward(critic(model(batch(i))).square().mean()))
+        opt.step(lambda pass_: pass_.backward(critic(model(batch(i))).square().mean()))
     kept.backward()
     assert critic[0].weight.grad is not None
 
@@ -317,11 +317,11 @@ def test_what_exceeds_the_weights_is_not_copied_until_it_moves(monkeypatch: pyte
     opt = steppe.sam(torch.optim.SGD(model[1].parameters(), lr=0.1), model=model)
 
     def take(write: bool) -> None:
-        for turn in opt.passes():
+        for pass_ in opt.passes():
             if write:
                 backbone.weight.data.mul_(2.0)
                 backbone.weight.detach().mul_(1.0)  # raises the version
-            turn.backward(loss_on(model, 0))
+            pass_.backward(loss_on(model, 0))
         opt.step()
 
     take(write=False)
@@ -330,8 +330,8 @@ def test_what_exceeds_the_weights_is_not_copied_until_it_moves(monkeypatch: pyte
     before = backbone.weight.clone()
     take(write=True)
     assert torch.equal(backbone.weight, 2 * before)
-    for turn in opt.passes():
-        turn.backward(loss_on(model, 0))
+    for pass_ in opt.passes():
+        pass_.backward(loss_on(model, 0))
         with pytest.raises(ZeroDivisionError):
             raise ZeroDivisionError
         backbone.weight.detach().mul_(3.0)
@@ -342,4 +342,4 @@ def test_what_exceeds_the_weights_is_not_copied_until_it_moves(monkeypatch: pyte
 def test_a_one_pass_method_has_nothing_to_warn_of() -> None:
     model, _ = setting(nn.BatchNorm1d)
     opt = steppe.build("none", torch.optim.SGD(model.parameters(), lr=0.1))
-    opt.step(lambda turn: turn.backward(loss_on(model, 0)))
+    opt.step(lambda pass_: pass_.backward(loss_on(model, 0)))

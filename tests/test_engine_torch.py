@@ -41,8 +41,8 @@ def test_a_scheduler_reaches_the_base_without_a_warning(on: str, by: str) -> Non
             opt.step(torch_closure(model, opt, i))
         else:
             x, y = batch(i)
-            for turn in opt.passes():
-                turn.backward(F.cross_entropy(model(x), y))
+            for pass_ in opt.passes():
+                pass_.backward(F.cross_entropy(model(x), y))
             opt.step()
         plain.step(torch_closure(other, plain, i))
         for s in schedules:
@@ -76,10 +76,10 @@ def test_a_group_added_later_is_perturbed_with_its_own_radius(to: str) -> None:
     assert base.param_groups[1]["momentum"] == 0.9
     places: list[float] = []
 
-    def closure(turn: Any) -> Tensor:
+    def closure(pass_: Any) -> Tensor:
         places.append(float(late.detach()))
         loss = late.pow(2).sum() + 0 * model.head.bias.sum()
-        turn.backward(loss)
+        pass_.backward(loss)
         return loss
 
     opt.step(closure)
@@ -111,10 +111,10 @@ def test_step_hooks_run_once_a_step(on: str, by: str, scaled: bool) -> None:
     x, y = batch(0)
     for _ in range(2):
         if by == "closure":
-            opt.step(lambda turn: turn.backward(F.cross_entropy(model(x), y)))
+            opt.step(lambda pass_: pass_.backward(F.cross_entropy(model(x), y)))
         else:
-            for turn in opt.passes():
-                turn.backward(F.cross_entropy(model(x), y))
+            for pass_ in opt.passes():
+                pass_.backward(F.cross_entropy(model(x), y))
             opt.step() if scaler is None else scaler.step(opt)
         if scaler is not None:
             scaler.update()
@@ -184,8 +184,8 @@ def test_torch_closures_of_every_kind_agree() -> None:
         x, y = batch(0)
         standard = torch_closure(model, opt)
 
-        def backward(turn: Any) -> None:
-            turn.backward(F.cross_entropy(model(x), y))
+        def backward(pass_: Any) -> None:
+            pass_.backward(F.cross_entropy(model(x), y))
 
         def bare() -> float:
             loss = F.cross_entropy(model(x), y)

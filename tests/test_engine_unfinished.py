@@ -20,13 +20,13 @@ import steppe
 
 def left(run: Run, number: int) -> Any:
     """The iterator of a loop that raised at its last probe."""
-    turns = run.opt.passes(**run.extras(number))
+    passes = run.opt.passes(**run.extras(number))
     run.seen = []
     for i in range(run.method.cost(number)):
-        turn = next(turns)
+        pass_ = next(passes)
         if i + 1 < run.method.cost(number):
-            turn.backward(run.loss(turn, number))
-    return turns
+            pass_.backward(run.loss(pass_, number))
+    return passes
 
 
 @obeying()
@@ -35,9 +35,9 @@ def test_a_state_dict_of_the_model_is_that_of_the_weights(entry: Entry) -> None:
     for each in (run, twin):
         each.step(0)
     before = run.weights()
-    turns = left(run, 1)
+    passes = left(run, 1)
     same(copied(run.model.state_dict()), before)
-    assert next(turns, None) is None
+    assert next(passes, None) is None
     for each in (run, twin):
         each.step(1)
     same(run.everything(), twin.everything())
@@ -61,11 +61,11 @@ def network() -> nn.Module:
 
 
 def displaced(model: nn.Module, opt: Any) -> Any:
-    turns = opt.passes()
+    passes = opt.passes()
     x, y = batch(0)
-    next(turns).backward(F.cross_entropy(model(x), y))
-    next(turns)
-    return turns
+    next(passes).backward(F.cross_entropy(model(x), y))
+    next(passes)
+    return passes
 
 
 PARTS: dict[str, Callable[[Any], nn.Module]] = {
@@ -81,12 +81,12 @@ def test_the_wrapper_the_model_and_its_parts_are_saved_as_they_are(part: str) ->
     saved = PARTS[part](model)
     before = copied(saved.state_dict())
     opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), rho=0.5, model=model)
-    turns = displaced(model, opt)
+    passes = displaced(model, opt)
     assert not torch.equal(model.module[0].weight, network()[0].weight)
     same(copied(saved.state_dict()), before)
     with pytest.raises(RuntimeError, match=r"closed before its last pass.*state_dict\(\)"):
         opt.step()
-    del turns
+    del passes
 
 
 def test_an_exception_handler_saves_the_weights_while_the_traceback_lives() -> None:
@@ -96,10 +96,10 @@ def test_an_exception_handler_saves_the_weights_while_the_traceback_lives() -> N
     x, y = batch(0)
 
     def train() -> None:
-        turns = opt.passes()
-        for turn in turns:
-            turn.backward(F.cross_entropy(model(x), y))
-            if turn.probe.at is not None:
+        passes = opt.passes()
+        for pass_ in passes:
+            pass_.backward(F.cross_entropy(model(x), y))
+            if pass_.probe.at is not None:
                 raise ZeroDivisionError
 
     try:
@@ -115,10 +115,10 @@ def test_closing_ends_a_loop_with_its_block() -> None:
     opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), rho=0.5)
     x, y = batch(0)
     try:
-        with contextlib.closing(opt.passes()) as turns:
-            for turn in turns:
-                turn.backward(F.cross_entropy(model(x), y))
-                if turn.probe.at is not None:
+        with contextlib.closing(opt.passes()) as passes:
+            for pass_ in passes:
+                pass_.backward(F.cross_entropy(model(x), y))
+                if pass_.probe.at is not None:
                     raise ZeroDivisionError
     except ZeroDivisionError:
         same(dict(copied(model.state_dict())), before)
@@ -133,12 +133,12 @@ def test_copies_of_the_model_have_loops_of_their_own() -> None:
     before = copied(model.state_dict())
     same(dict(pickle.loads(data).state_dict()), before)
     alone, (its_model, its_opt) = copy.deepcopy(model), copy.deepcopy((model, opt))
-    turns, its_turns = displaced(model, opt), displaced(its_model, its_opt)
+    passes, its_turns = displaced(model, opt), displaced(its_model, its_opt)
     for other in (alone, its_model):
         same(copied(other.state_dict()), before)
     assert next(its_turns, None) is None
     assert not torch.equal(model[0].weight, before["0.weight"])  # nobody has closed its loop
-    turns.close()
+    passes.close()
 
 
 def test_nothing_stays_on_a_model_whose_optimizer_is_gone() -> None:
@@ -156,9 +156,9 @@ def test_nothing_stays_on_a_model_whose_optimizer_is_gone() -> None:
 def test_a_loop_of_another_model_goes_on() -> None:
     model, other = network(), network()
     opt, its = (steppe.sam(torch.optim.SGD(m.parameters(), lr=0.1), rho=0.5, model=m) for m in (model, other))
-    turns, others = displaced(model, opt), displaced(other, its)
+    passes, others = displaced(model, opt), displaced(other, its)
     model.state_dict()
     assert torch.equal(model[0].weight, network()[0].weight)
     assert not torch.equal(other[0].weight, model[0].weight)
-    assert next(turns, None) is None
+    assert next(passes, None) is None
     others.close()

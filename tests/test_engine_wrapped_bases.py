@@ -62,8 +62,8 @@ def test_wrappers_of_another_library(make: Any) -> None:
             each.train()
     opt = steppe.SharpnessAware(base, steppe.SAM(RHO), model=model)
     for _ in range(8):  # Lookahead moves its slow weights in steps 3 and 6
-        for turn in opt.passes():
-            turn.backward(nn.functional.mse_loss(model(x), y))
+        for pass_ in opt.passes():
+            pass_.backward(nn.functional.mse_loss(model(x), y))
         opt.step()
         step_by_hand(twin, by_hand)
         torch.testing.assert_close(model.state_dict(), twin.state_dict(), rtol=0, atol=1e-12)
@@ -97,8 +97,8 @@ def test_a_scaler_where_float64_is_the_default() -> None:
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
         base = torch.optim.SGD(model.parameters(), lr=0.1)
         opt = steppe.SharpnessAware(base, steppe.SAM(RHO), model=model, scaler=scaler)
-        for turn in opt.passes():
-            turn.backward(nn.functional.mse_loss(model(x), y))
+        for pass_ in opt.passes():
+            pass_.backward(nn.functional.mse_loss(model(x), y))
         scaler.step(opt)
         scaler.update()
         assert scaler.get_scale() == 1024.0

@@ -48,7 +48,7 @@ def test_a_negative_radius_in_a_group() -> None:
     u, v = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     opt = steppe.build("sam", torch.optim.SGD([{"params": [u]}, {"params": [v], "rho": -0.5}], lr=0.1), rho=0.1)
     with pytest.raises(ValueError, match=r"radius.*-0\.5"):
-        opt.step(lambda turn: turn.backward((u * v).sum()))
+        opt.step(lambda pass_: pass_.backward((u * v).sum()))
 
 
 @pytest.mark.parametrize("p", [0.5, 0.0, -1.0, float("nan")])
@@ -64,7 +64,7 @@ def test_smoothness_with_several_step_sizes(name: str) -> None:
     u, v = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     opt = steppe.build(name, torch.optim.SGD([{"params": [u]}, {"params": [v], "lr": 0.5}], lr=0.1))
     with pytest.raises(ValueError, match=r"one size for all weights.*\[0\.1, 0\.5\]"):
-        opt.step(lambda turn: turn.backward((u * v).sum()))
+        opt.step(lambda pass_: pass_.backward((u * v).sum()))
 
 
 @pytest.mark.parametrize("name", ["trace-sam", "frob-sam", "det-sam", "universal-sam"])
@@ -72,7 +72,7 @@ def test_a_measure_with_several_radii(name: str) -> None:
     u, v = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     opt = steppe.build(name, torch.optim.SGD([{"params": [u]}, {"params": [v], "rho": 0.5}], lr=0.1), rho=0.1)
     with pytest.raises(ValueError, match=r"one radius for all weights.*\[0\.1, 0\.5\]"):
-        opt.step(lambda turn: turn.backward((u * v).sum()))
+        opt.step(lambda pass_: pass_.backward((u * v).sum()))
 
 
 @pytest.mark.parametrize(

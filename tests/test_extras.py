@@ -117,4 +117,4 @@ def test_parts_of_the_package_are_attributes() -> None:
     for name in ("data", "ensembles", "measures", "nn", "studies", "theory", "training"):
         assert name in dir(steppe)
         assert getattr(steppe, name).__name__ == f"steppe.{name}"
-    assert not {"Site", "Slope", "Given", "uphill"} & set(dir(steppe))
+    assert not {"Context", "GradientStep", "CustomScales", "uphill"} & set(dir(steppe))

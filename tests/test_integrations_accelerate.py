@@ -102,9 +102,9 @@ def test_passes_equal_a_loop_written_by_hand(micro: int, clip: float, scaled: bo
     by_hand(expected, micro, clip)
     accelerator, model, opt, schedule = prepared(scaler() if scaled else None)
     for batches in data(micro):
-        for turn in passes(opt, model=model):
+        for pass_ in passes(opt, model=model):
             for x, y in micro_batches(batches, model):
-                turn.backward(cross_entropy(model(x), y) / micro)
+                pass_.backward(cross_entropy(model(x), y) / micro)
         if clip:
             accelerator.clip_grad_norm_(model.parameters(), clip)
         opt.step()
@@ -136,8 +136,8 @@ def test_step_with_a_closure_equals_a_loop_written_by_hand(scaled: bool) -> None
 def test_a_saved_state_resumes_bitwise(tmp_path: Path) -> None:
     def train(opt: Any, model: Any, schedule: Any, steps: slice) -> None:
         for [(x, y)] in data(1)[steps]:
-            for turn in passes(opt, model=model):
-                turn.backward(cross_entropy(model(x), y))
+            for pass_ in passes(opt, model=model):
+                pass_.backward(cross_entropy(model(x), y))
             opt.step()
             schedule.step()
 
@@ -162,8 +162,8 @@ def test_groups_state_and_defaults_can_be_set() -> None:
     opt.param_groups = [{"params": list(model.parameters()), **base.defaults}]  # without the method's options
     [(x, y)] = data(1)[0]
     before = [p.detach().clone() for p in model.parameters()]
-    for turn in passes(opt):
-        turn.backward(cross_entropy(model(x), y))
+    for pass_ in passes(opt):
+        pass_.backward(cross_entropy(model(x), y))
     opt.step()
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
@@ -208,8 +208,8 @@ def test_schedule_free_bases_equal_a_loop_written_by_hand(name: str) -> None:
         opt.train()
         sam_gradient(expected, [(x, y)], 1)
         plain.step()
-        for turn in passes(opt, model=model):
-            turn.backward(cross_entropy(model(x), y))
+        for pass_ in passes(opt, model=model):
+            pass_.backward(cross_entropy(model(x), y))
         opt.step()
         plain.eval()
         opt.eval()
@@ -254,9 +254,9 @@ def test_the_documented_loop_accumulates() -> None:
     model, opt, loader = accelerator.prepare(net, opt, torch.utils.data.DataLoader(rows, batch_size=None))
     stream = iter(loader)
     while batches := list(islice(stream, 2)):
-        for turn in passes(opt, model=model):
+        for pass_ in passes(opt, model=model):
             for x, y in micro_batches(batches, model):
-                turn.backward(cross_entropy(model(x), y) / len(batches))
+                pass_.backward(cross_entropy(model(x), y) / len(batches))
         opt.step()
         opt.zero_grad()
     assert distance(expected, network()) > 0.01
@@ -270,8 +270,8 @@ def test_passes_over_a_step_that_accelerate_skipped_are_an_error() -> None:
 
     def run(batch: Batch, **options: Any) -> None:
         with accelerator.accumulate(model):
-            for turn in opt.optimizer.passes(**options):
-                turn.backward(cross_entropy(model(batch[0]), batch[1]) / 2)
+            for pass_ in opt.optimizer.passes(**options):
+                pass_.backward(cross_entropy(model(batch[0]), batch[1]) / 2)
             opt.step()
             opt.zero_grad()
 
@@ -355,8 +355,8 @@ def test_bf16_autocast_sees_the_perturbed_weights() -> None:
         base.step()
         sam_gradient(plain, [(x.float(), y)], 1)
         other.step()
-        for turn in passes(opt, model=model):
-            turn.backward(cross_entropy(model(x.float()), y))
+        for pass_ in passes(opt, model=model):
+            pass_.backward(cross_entropy(model(x.float()), y))
         opt.step()
     assert distance(expected, plain) > 1e-4
     assert distance(expected, net) < 1e-6
@@ -371,8 +371,8 @@ def test_an_overflow_in_the_second_pass_skips_the_step() -> None:
         if number != 1:
             sam_gradient(expected, batches, 1)
             base.step()
-        for i, turn in enumerate(passes(opt, model=model)):
-            turn.backward(cross_entropy(model(x), y) * (float("inf") if (number, i) == (1, 1) else 1.0))
+        for i, pass_ in enumerate(passes(opt, model=model)):
+            pass_.backward(cross_entropy(model(x), y) * (float("inf") if (number, i) == (1, 1) else 1.0))
         opt.step()
         assert opt.step_was_skipped == (number == 1)
     assert distance(expected, accelerator.unwrap_model(model)) < 1e-12

@@ -130,9 +130,9 @@ class Manual(Net):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         opt = self.optimizers()
-        for turn in passes(opt):
-            x, y = turn.rows(*batch)
-            turn.backward(cross_entropy(self(x), y))
+        for pass_ in passes(opt):
+            x, y = pass_.rows(*batch)
+            pass_.backward(cross_entropy(self(x), y))
         self.clip_gradients(opt, gradient_clip_val=0.1, gradient_clip_algorithm="norm")
         step(opt)
         self.lr_schedulers().step()
@@ -158,8 +158,8 @@ def test_fabric_runs_passes_through_its_wrapper() -> None:
         for i, (x, y) in enumerate(batches()):
             for group in opt.param_groups:
                 group["lr"] = LR * GAMMA ** (5 * number + i)
-            for turn in passes(opt):
-                turn.backward(cross_entropy(model(x), y))
+            for pass_ in passes(opt):
+                pass_.backward(cross_entropy(model(x), y))
             opt.step()
     assert distance(expected, net) < 1e-12
 

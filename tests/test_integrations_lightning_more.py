@@ -136,8 +136,8 @@ def test_fabric_scales_and_clips(scaled: bool) -> None:
     model, opt = fabric.setup(net, steppe.sam(torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM), rho=0.2))
     schedule = torch.optim.lr_scheduler.ExponentialLR(opt, GAMMA)
     for x, y in batches() * EPOCHS:
-        for turn in passes(opt, model=model):
-            turn.backward(cross_entropy(model(x), y))
+        for pass_ in passes(opt, model=model):
+            pass_.backward(cross_entropy(model(x), y))
         fabric.clip_gradients(model, opt, clip_val=0.02)
         opt.step()
         schedule.step()
@@ -188,20 +188,20 @@ class Manual(Net):
             return loss
 
         if self.wrong:
-            for turn in opt.passes() if self.wrong == "wrapper" else passes(opt):
-                turn.backward(cross_entropy(self(batch[0]), batch[1]))
+            for pass_ in opt.passes() if self.wrong == "wrapper" else passes(opt):
+                pass_.backward(cross_entropy(self(batch[0]), batch[1]))
         opt.step(None if self.wrong else closure)
         self.lr_schedulers().step()
 
 
 def test_closures_in_manual_optimization(tmp_path: Path) -> None:
-    class Given(Manual):
+    class CustomScales(Manual):
         def configure_optimizers(self) -> Any:
             (engine,), [schedule] = super().configure_optimizers()
             engine.__setstate__(engine.__getstate__() | {"model": self})  # as SharpnessAware(..., model=self)
             return [engine], [schedule]
 
-    expected, model = network(norm=True), Given()
+    expected, model = network(norm=True), CustomScales()
     hand_written(expected, SCHEDULE)
     trainer = fit(model, tmp_path)
     assert distance(expected, model.net) < 1e-12
@@ -255,8 +255,8 @@ class Counting(Automatic):
             loss = self.loss(batch)
         else:
             opt = self.optimizers()
-            for turn in passes(opt):
-                turn.backward(self.loss(batch))
+            for pass_ in passes(opt):
+                pass_.backward(self.loss(batch))
             step(opt)
         self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
         self.log_dict(self.both, on_step=False, on_epoch=True)

@@ -86,7 +86,7 @@ def test_a_loss_of_exactly_zero_is_no_failure() -> None:
     """`if loss:` is not how to ask whether there is one."""
     w = nn.Parameter(torch.ones(2))
     opt = steppe.sam(torch.optim.SGD([w], lr=0.1), rho=0.5)
-    loss = opt.step(lambda turn: (turn.backward(out := (w - w.detach()).sum()), out)[1])
+    loss = opt.step(lambda pass_: (pass_.backward(out := (w - w.detach()).sum()), out)[1])
     assert float(loss.detach()) == 0.0
     torch.testing.assert_close(w.detach(), torch.full((2,), 0.9))
 
@@ -115,8 +115,8 @@ def test_statistics_are_never_frozen() -> None:
             opt.step(lambda: 1 // 0)
         wrapped_again.step(closure_on(model, wrapped_again, i))
         kept = opt.passes()
-        turn = next(kept)
-        turn.backward(model(batch(i)).sum())
+        pass_ = next(kept)
+        pass_.backward(model(batch(i)).sum())
         next(kept)
         opt.step(closure_on(model, opt, i))
     assert model.norm.momentum == 0.1
@@ -183,9 +183,9 @@ def test_weights_come_back_when_a_gradient_comes_or_goes_between_passes(taken: i
     """In pass 1 only it was left perturbed; in pass 2 only it was a KeyError."""
     model, opt = setting(lr=0.0)
     before = {k: v.detach().clone() for k, v in model.named_parameters()}
-    for number, turn in enumerate(opt.passes()):
+    for number, pass_ in enumerate(opt.passes()):
         model.take_side = number == taken
-        turn.backward((model(batch(0)) - 1).square().mean())
+        pass_.backward((model(batch(0)) - 1).square().mean())
     opt.step()
     same(dict(model.named_parameters()), before)
 
@@ -212,14 +212,14 @@ def test_float16_norms_do_not_overflow_to_no_perturbation() -> None:
     w = nn.Parameter(torch.zeros(512, 512, dtype=torch.float16))
     opt = steppe.sam(torch.optim.SGD([w], lr=0.0), rho=0.05)
     radii: list[float] = []
-    opt.step(lambda turn: (radii.append(float(w.detach().float().norm())), turn.backward((w.float() * 300).sum())))
+    opt.step(lambda pass_: (radii.append(float(w.detach().float().norm())), pass_.backward((w.float() * 300).sum())))
     assert radii == pytest.approx([0.0, 0.05], rel=1e-2)
 
 
 def test_a_zero_gradient_is_no_nan() -> None:
     model, opt = setting()
     before = {k: v.detach().clone() for k, v in model.named_parameters()}
-    opt.step(lambda turn: turn.backward((model(batch(0)) * 0).sum()))
+    opt.step(lambda pass_: pass_.backward((model(batch(0)) * 0).sum()))
     same(dict(model.named_parameters()), before)
 
 

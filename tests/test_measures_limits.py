@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from steppe import Ball, Measure, Objective, gaussian, rademacher
-from steppe.core.metric import Given, Metric
+from steppe.core.metric import CustomScales, Metric
 from steppe.measures import (
     AutoPGD,
     AverageCase,
@@ -52,7 +52,7 @@ def given_scales(model: nn.Module) -> list[Tensor]:
 SCALES: dict[str, tuple[Callable[[nn.Module], Metric | None], Callable[[nn.Module], Tensor]]] = {
     "standard": (lambda m: None, lambda m: torch.ones_like(flat_weights(m))),
     "adaptive": (lambda m: MAGNITUDE, lambda m: flat_weights(m).abs()),
-    "given": (lambda m: Given(given_scales(m)), lambda m: torch.cat([s.reshape(-1) for s in given_scales(m)])),
+    "given": (lambda m: CustomScales(given_scales(m)), lambda m: torch.cat([s.reshape(-1) for s in given_scales(m)])),
 }
 """A metric, and the same as a flat vector c."""
 
@@ -136,7 +136,7 @@ def diagonal_network(u: Tensor = U, v: Tensor = V) -> Objective:
 
 def balancing(u: Tensor, v: Tensor) -> Metric:
     """The c that makes both diagonal blocks |beta|: |u_i| / |v_i| for the weight whose curvature is v_i^2."""
-    return Given([(u.abs() / v.abs()).sqrt(), (v.abs() / u.abs()).sqrt()])
+    return CustomScales([(u.abs() / v.abs()).sqrt(), (v.abs() / u.abs()).sqrt()])
 
 
 @pytest.mark.parametrize("metric", [None, MAGNITUDE, balancing(U, V)], ids=["standard", "adaptive", "balancing"])
@@ -265,7 +265,7 @@ def diagonal_metric(name: str, u: Tensor, v: Tensor) -> Metric | None:
         "standard": None,
         "adaptive": MAGNITUDE,
         "balancing": balancing(u, v),
-        "as printed": Given([1 / ratio, ratio]),  # section 5.2 has the two halves of c the other way round
+        "as printed": CustomScales([1 / ratio, ratio]),  # section 5.2 has the two halves of c the other way round
     }[name]
 
 

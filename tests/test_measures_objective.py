@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.nn.functional import cross_entropy, mse_loss
 
 from steppe import TRACE, Ball, Elementwise, NormLayersOnly, Probe, Vector
-from steppe.core.rows import Chosen, Part
+from steppe.core.rows import Part, RowIndex
 from steppe.measures.curvature.measures import Trace
 from steppe.measures.estimate import Measure, NotFinite
 from steppe.measures.functional import unwrap
@@ -108,7 +108,7 @@ def test_rows_of_the_only_batch_can_be_asked_for() -> None:
     problem = mlp_problem(steps=1)
     (x, y), model = problem.batches[0], problem.model
     objective = Objective(model, each_cross_entropy, (x, y))
-    for rows in (Part(1, 3), Chosen(torch.tensor([0, 7, 3]), 12)):
+    for rows in (Part(1, 3), RowIndex(torch.tensor([0, 7, 3]), 12)):
         reading = objective.read(Probe(rows=rows))
         loss = cross_entropy(model(x[rows.index(12)]), y[rows.index(12)])
         close(reading.loss.item(), loss.item())

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from steppe import MEASURES, TRACE, Ball, Estimate, Measure, Objective, measure
 from steppe._util.names import unknown
 from steppe._util.numbers import with_error
-from steppe.core.metric import Given
+from steppe.core.metric import CustomScales
 from steppe.measures import (
     AverageCase,
     Dense,
@@ -209,7 +209,7 @@ def test_measures_of_one_spectrum_share_their_products(order: tuple[int, ...]) -
 
 
 OTHERS: dict[str, Callable[[nn.Module], dict[str, Any]]] = {
-    "metric": lambda model: {"metric": Given([torch.full_like(p, 2.0) for p in model.parameters()])},
+    "metric": lambda model: {"metric": CustomScales([torch.full_like(p, 2.0) for p in model.parameters()])},
     "sweep": lambda model: {"by": partial(Sweep, deflate=3)},
     "dense": lambda model: {"by": Dense},
     "form": lambda model: {"form": gauss_newton},
@@ -230,7 +230,7 @@ def test_measures_of_different_spectra_share_none(other: str) -> None:
 
 def test_a_metric_of_ones_own_is_shared_too() -> None:
     model, data = classifier(2)
-    metric = Given([p.detach().abs() for p in model.parameters()])
+    metric = CustomScales([p.detach().abs() for p in model.parameters()])
     asked = {
         "trace": Trace(metric=metric),
         "top": Eigenvalue(metric=metric),

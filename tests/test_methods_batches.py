@@ -59,9 +59,9 @@ def test_agnostic_sam_on_held_out_data(simple):
     def options(t):
         x, y = HELD_OUT.batches[t]
 
-        def held_out(turn):
+        def held_out(pass_):
             loss = PROBLEM.losses(model(x), y).mean()
-            turn.backward(loss)
+            pass_.backward(loss)
             return loss.detach()
 
         return {"held_out": held_out}
@@ -186,9 +186,9 @@ def test_a_part_keeps_no_gradient_for_the_next():
     opt = SharpnessAware(torch.optim.SGD([weight], lr=0.1), PerPart(SAM(0.3), 5))
     left, alive = [], []
     x = torch.randn(10, 50)
-    for turn in opt.passes():
+    for pass_ in opt.passes():
         alive.append(sum(grad() is not None for grad in left))
-        turn.backward((turn.rows(x) @ weight).square().mean())
+        pass_.backward((pass_.rows(x) @ weight).square().mean())
         left.append(weakref.ref(weight.grad))
     assert len(left) == 10
     assert max(alive) <= 2

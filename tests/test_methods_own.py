@@ -14,8 +14,8 @@ from torch import nn
 import steppe
 from steppe import Ball, Method, Plan, Probe
 from steppe.core.graph_inputs import GraphInputs, from_host
-from steppe.core.metric import Given
-from steppe.core.probe import Site, rehearse
+from steppe.core.metric import CustomScales
+from steppe.core.probe import Context, rehearse
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class TwoSided(Method):
 
     rho: Any = 0.5
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        up = steppe.core.ball.ball(self.rho).within(site).steepest_(here.grad, site)
+        up = steppe.core.ball.ball(self.rho).within(context).steepest_(here.grad, context)
         top = yield Probe(at=up.clone())
         across = yield Probe(at=-up)
         return (top.grad + across.grad) / 2
@@ -46,8 +46,8 @@ class Structural:
     def pattern(self, step: int) -> bool:
         return True
 
-    def plan(self, site: Site) -> Plan:
-        return TwoSided().plan(site)
+    def plan(self, context: Context) -> Plan:
+        return TwoSided().plan(context)
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,21 @@ class Alternating(Method):
 
     rho: float = 0.5
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        if site.step % 2:
+        if context.step % 2:
             return here.grad
-        return (yield Probe(at=Ball(self.rho).within(site).steepest(here.grad, site))).grad
+        return (yield Probe(at=Ball(self.rho).within(context).steepest(here.grad, context))).grad
 
 
 @dataclass(frozen=True)
 class Shaped(Method):
     """Moves one parameter, which a problem with one weight does not have."""
 
-    def plan(self, site: Site) -> Plan:
-        tensors = [torch.zeros_like(t) for t in site.weights.tensors]
+    def plan(self, context: Context) -> Plan:
+        tensors = [torch.zeros_like(t) for t in context.weights.tensors]
         tensors[1] += 1.0
-        return (yield Probe(at=site.space.vector(tensors))).grad
+        return (yield Probe(at=context.space.vector(tensors))).grad
 
 
 def trained(method: Any) -> Run:
@@ -110,7 +110,7 @@ def test_passes_are_counted_step_by_step_where_steps_differ() -> None:
 
 
 def test_geometry_that_fits_the_model_alone_does_not_keep_passes_from_being_counted() -> None:
-    fitted = Ball(0.5, Given([torch.ones(3, 4), torch.ones(4)]))
+    fitted = Ball(0.5, CustomScales([torch.ones(3, 4), torch.ones(4)]))
     assert [method.cost(1) for method in (TwoSided(fitted), steppe.GSAM(fitted), steppe.SAM(fitted, 2))] == [3, 2, 3]
 
 
@@ -120,7 +120,7 @@ def test_passes_that_cannot_be_counted_are_an_error_that_says_what_to_write() ->
     assert Shaped().pattern(1) is None
     model = nn.Linear(2, 1)
     opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), Shaped())
-    opt.step(lambda turn: turn.backward(model(torch.ones(1, 2)).square().mean()))  # training does not need the count
+    opt.step(lambda pass_: pass_.backward(model(torch.ones(1, 2)).square().mean()))  # training does not need the count
 
 
 @pytest.mark.parametrize("entry", [pytest.param(e, id=e.name) for e in ENTRIES])
@@ -154,9 +154,9 @@ class FirstGradient(Method):
 
     second_has_gradient: bool
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        yield Probe(at=site.weights * 0.1, grad=self.second_has_gradient)
+        yield Probe(at=context.weights * 0.1, grad=self.second_has_gradient)
         return here.grad
 
 
@@ -167,16 +167,16 @@ def test_an_earlier_gradient_is_applied_after_later_probes(second_has_gradient: 
     w = nn.Parameter(torch.tensor([3.0, 4.0]))
     opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.5), FirstGradient(second_has_gradient))
 
-    def closure(turn: Any) -> torch.Tensor:
+    def closure(pass_: Any) -> torch.Tensor:
         loss = w.square().sum() / 2
-        turn.backward(loss)
+        pass_.backward(loss)
         return loss
 
     if by == "closure":
         opt.step(closure)
     else:
-        for turn in opt.passes():
-            closure(turn)
+        for pass_ in opt.passes():
+            closure(pass_)
         assert torch.equal(w.grad, torch.tensor([3.0, 4.0]))
         opt.step()
     assert torch.equal(w.detach(), torch.tensor([1.5, 2.0]))

@@ -20,7 +20,7 @@ from steppe import (
     SharpnessAware,
     frob_sam,
 )
-from steppe.core.ball import Slope
+from steppe.core.ball import GradientStep
 
 A, W = random_hessian(6), random_vector(6)
 G = A @ W
@@ -47,7 +47,7 @@ ONE_STEP = {
     "sam, p = inf": (SAM(Ball(RHO, p=inf)), A @ (W + RHO * G.sign())),
     "sam, p = 1": (SAM(Ball(RHO, p=1)), A @ (W + RHO * largest(G))),
     "sam, p = 3": (SAM(Ball(RHO, p=3)), A @ (W + RHO * G.sign() * G.abs().sqrt() / (G.abs() ** 1.5).sum() ** (1 / 3))),
-    "un-normalised": (SAM(Slope(RHO)), G + RHO * A @ G),
+    "un-normalised": (SAM(GradientStep(RHO)), G + RHO * A @ G),
     "two ascent steps": (SAM(RHO, steps=2), A @ (HALFWAY + RHO / 2 * unit(A @ HALFWAY))),
     "asam": (SAM(Ball(RHO, Elementwise(ETA, everywhere=True))), A @ (W + RHO * T**2 * G / (T * G).norm())),
     "m-sam of equal rows": (PerPart(SAM(RHO), 2), UP),
@@ -101,10 +101,10 @@ def test_agnostic_sam_between_two_bowls(simple):
     problem, model = bowl_problem(A, W), bowl_problem(A, W).fresh_model()
     base = torch.optim.SGD(model.parameters(), lr=1.0)
 
-    def held_out(turn):
+    def held_out(pass_):
         w = torch.cat([model.head, model.tail])
         loss = w @ held @ w / 2
-        turn.backward(loss)
+        pass_.backward(loss)
         return loss.detach()
 
     method = AgnosticSAM(0.3, 0.2, share=None, simple=simple)
@@ -122,7 +122,7 @@ def test_frob_sam_on_average_adds_four_times_the_hessian_times_the_gradient():
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.0), frob_sam(rho=0.5, n=2, strength=1.0), model=model)
     (x, y), added = problem.batches[0], []
     for _ in range(600):
-        opt.step(lambda turn: turn.backward(problem.losses(model(x), y)))
+        opt.step(lambda pass_: pass_.backward(problem.losses(model(x), y)))
         added.append(torch.cat([model.head.grad, model.tail.grad]) - G)
     added = torch.stack(added)
     error = added.std(0) / sqrt(len(added))

@@ -90,10 +90,10 @@ def test_esam_without_a_loss_a_row_says_what_it_needs():
     model, opt = start(ESAM())
     x, y = PROBLEM.batches[0]
 
-    def closure(turn):
-        a, b = turn.rows(x, y)
+    def closure(pass_):
+        a, b = pass_.rows(x, y)
         loss = PROBLEM.losses(model(a), b).mean()
-        turn.backward(loss)
+        pass_.backward(loss)
         return loss
 
     with pytest.raises(RuntimeError, match="reduction='none'"):

@@ -9,7 +9,7 @@ from oracles.follow import BASES, Run, assert_follows
 from problems import flat_parts, mlp_problem
 
 from steppe import SAM, Ball, Elementwise, SharpnessAware, build, sam
-from steppe.core.ball import Slope
+from steppe.core.ball import GradientStep
 
 PROBLEM = mlp_problem()
 ETA = 0.01
@@ -38,17 +38,17 @@ def test_the_perturbation_lies_on_the_sphere_of_its_norm(p):
 
 @pytest.mark.parametrize("base", BASES)
 def test_un_normalised_sam_is_a_plain_step_up(base):
-    assert_follows(run(SAM(Slope(0.3)), base), PROBLEM, naive.sam(0.3, normalized=False), base)
+    assert_follows(run(SAM(GradientStep(0.3)), base), PROBLEM, naive.sam(0.3, normalized=False), base)
 
 
 def test_un_normalised_asam_has_the_square_of_its_scale():
     rule = naive.sam(0.6, scale=ADAPTIVE, normalized=False)
-    assert_follows(run(SAM(Slope(0.6, Elementwise(ETA)))), PROBLEM, rule)
+    assert_follows(run(SAM(GradientStep(0.6, Elementwise(ETA)))), PROBLEM, rule)
 
 
 @pytest.mark.parametrize("normalized", [True, False])
 def test_three_ascent_steps_climb_a_third_of_the_radius_each(normalized):
-    ascent = Ball(0.6) if normalized else Slope(0.6)
+    ascent = Ball(0.6) if normalized else GradientStep(0.6)
     followed = run(SAM(ascent, steps=3))
     assert_follows(followed, PROBLEM, naive.sam(0.6, steps=3, normalized=normalized))
     assert [len(places) for places in followed.visited] == [4] * len(PROBLEM.batches)
@@ -106,7 +106,7 @@ def test_a_group_of_radius_zero_stays_where_it_is():
 
 def test_radii_by_group_of_an_un_normalised_step():
     model = PROBLEM.fresh_model()
-    opt = SharpnessAware(BASES["sgd"][0](by_groups(model, 0.9, 0.2)), SAM(Slope(1.0)), model=model)
+    opt = SharpnessAware(BASES["sgd"][0](by_groups(model, 0.9, 0.2)), SAM(GradientStep(1.0)), model=model)
     each = flat_radii(model, 0.9, 0.2)
     rule = naive.sam(1.0, scale=lambda w: each.sqrt(), normalized=False)  # d = scale^2 g
     assert_follows(Run(PROBLEM, model, opt), PROBLEM, rule)

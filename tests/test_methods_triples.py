@@ -162,8 +162,8 @@ def test_a_law_may_return_what_it_was_shown(shown, n):
     model, (x, y) = problem.fresh_model(), problem.batches[0]
     triple = steppe.Triple(lambda t: t, lambda t: t, (lambda draw: getattr(draw, shown),))
     opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.0), steppe.UniversalSAM(triple, 0.1, n))
-    for turn in opt.passes():
-        turn.backward(problem.losses(model(x), y))
+    for pass_ in opt.passes():
+        pass_.backward(problem.losses(model(x), y))
     opt.step()
     assert torch.equal(flat_weights(model), problem.start)
 

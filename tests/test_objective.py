@@ -27,9 +27,9 @@ def test_an_objective_drives_every_plan_to_the_gradient_of_the_engine(name):
     model, x, y = problem()
     mask = torch.arange(20) % 3 == 0
     opt = steppe.build(name, torch.optim.SGD(model.parameters(), lr=0.1), model=model, seed=3, **OPTIONS.get(name, {}))
-    for turn in opt.passes(mask=mask):
-        a, b = turn.rows(x, y)
-        turn.backward(losses(model(a), b))
+    for pass_ in opt.passes(mask=mask):
+        a, b = pass_.rows(x, y)
+        pass_.backward(losses(model(a), b))
     got = [p.grad.clone() for p in model.parameters()]
     before = [p.detach().clone() for p in model.parameters()]
     want = Objective(model, losses, [(x, y)]).drive(opt.method, seed=3, mask=mask, lr=0.1, weight_decay=0.0)

@@ -36,7 +36,7 @@ from steppe.studies.selection import previewed_cells
 from steppe.studies.store import Store
 from steppe.studies.summary import labels_of, short_names
 from steppe.training.problem import options_of
-from steppe.training.schedule import Course
+from steppe.training.schedule import Timeline
 
 WRITERS = {  # data sets by name, with a few rows each
     "cifar10": lambda root: write_cifar_binary(root / "cifar-10-batches-bin", "cifar10", rows=16),
@@ -105,7 +105,7 @@ def test_sparse_sam_of_the_papers_renews_its_mask_every_epoch() -> None:
     configs = [split(cell.config)[0] for cell in planned if cell.config["method"] == "ssam-f"]
     assert configs
     for config in configs:  # 10 % of CIFAR-10 in batches of 128: 39 steps, the incomplete batch is left out
-        assert options_of(config, Course(50 * 39, 39))["every"] == 39
+        assert options_of(config, Timeline(50 * 39, 39))["every"] == 39
 
 
 @pytest.mark.parametrize("name", names())

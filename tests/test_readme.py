@@ -173,8 +173,8 @@ def test_the_method_in_contributing_works(monkeypatch: pytest.MonkeyPatch) -> No
     w = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
     opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), method)
     passes = 0
-    for turn in opt.passes():
-        turn.backward((w**4).sum() / 4)
+    for pass_ in opt.passes():
+        pass_.backward((w**4).sum() / 4)
         passes += 1
     at = w.detach()
     d = 0.3 * at**3 / (at**3).norm()

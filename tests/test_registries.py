@@ -35,8 +35,8 @@ def package(folder: Path, name: str) -> None:
 def test_an_installed_package_adds_its_parts(
     parts: Registry[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package(tmp_path / "site", "steppe_test_installed")
-    monkeypatch.syspath_prepend(tmp_path / "site")
+    package(tmp_path / "context", "steppe_test_installed")
+    monkeypatch.syspath_prepend(tmp_path / "context")
     assert dict(parts) == {"ours": 1, "theirs": 2}
 
 

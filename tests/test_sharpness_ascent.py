@@ -111,8 +111,8 @@ def test_every_point_seen_is_handed_out_and_stays_as_it_was(name):
 def test_the_first_step_is_as_high_as_the_point_furthest_along_the_slope(name, seed, p):
     """So that no search from the centre ends below the one-step value."""
     hill = Hill(waves(seed, 4), random_vector(4, seed), p)
-    site, slope = hill.place, hill.vector(gradient(hill.f, hill.w))
-    furthest = float(hill.f(hill.w + flat(Ball(1.0, None, p).steepest(slope, site))))
+    context, slope = hill.place, hill.vector(gradient(hill.f, hill.w))
+    furthest = float(hill.f(hill.w + flat(Ball(1.0, None, p).steepest(slope, context))))
     assert max(point.loss for point in hill.climb(CLIMBS[name], 10)) >= furthest - 1e-9
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from steppe import SAM, Ball, Elementwise, Filterwise, NormLayersOnly
-from steppe.core.metric import Given
+from steppe.core.metric import CustomScales
 from steppe.measures.estimate import NotFinite, with_cost
 from steppe.measures.objective import Objective
 from steppe.measures.sharpness import OneStep
@@ -236,15 +236,15 @@ def test_only_the_parameters_asked_for_move():
 def test_a_given_scale_is_the_metric_that_it_equals(p):
     objective = classifier(1)
     w = [t.detach().abs() for t in objective.model.parameters()]
-    ours, same = Ball(0.1, Given(w), p), Ball(0.1, MAGNITUDE, p)
+    ours, same = Ball(0.1, CustomScales(w), p), Ball(0.1, MAGNITUDE, p)
     assert WorstCase(ours).estimate(objective).value == WorstCase(same).estimate(objective).value
 
 
 def test_a_given_scale_is_copied():
     single, double = [torch.ones(3), torch.ones(2)], [torch.ones(3, dtype=FLOAT), torch.ones(2, dtype=FLOAT)]
-    site = surface(waves(0, 5), random_vector(5))
+    context = surface(waves(0, 5), random_vector(5))
     for scales in (single, double):
-        found = Given(scales)(site)
+        found = CustomScales(scales)(context)
         assert all(t.dtype == FLOAT for t in found.tensors)
         found.mul_(5.0)
         assert all((x == 1).all() for x in scales)
@@ -253,7 +253,7 @@ def test_a_given_scale_is_copied():
 @pytest.mark.parametrize("scales", [[torch.ones(3)], [torch.ones(2), torch.ones(3)], [torch.ones(3, 1), torch.ones(2)]])
 def test_a_given_scale_of_other_shapes_is_refused(scales):
     with pytest.raises(ValueError, match="one tensor per parameter"):
-        WorstCase(Ball(0.1, Given(scales))).estimate(surface(waves(0, 5), random_vector(5)))
+        WorstCase(Ball(0.1, CustomScales(scales))).estimate(surface(waves(0, 5), random_vector(5)))
 
 
 def test_filters_move_by_their_norms():

@@ -1,4 +1,4 @@
-"""The docs site: every public name has a docstring and a place in the API reference, every page is in the menu."""
+"""The docs context: every public name has a docstring and a place in the API reference, every page is in the menu."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from studies_cells import BASE, contents, tiny
 
 from steppe.studies.cell import Outcome, Task, cells
 from steppe.studies.engines import Engine, Local, Ray, Serial, engine_of
-from steppe.studies.engines.engine import EngineSettings, Tries
+from steppe.studies.engines.engine import EngineSettings, RetryPolicy
 from steppe.studies.engines.local import mps
 from steppe.studies.run import run
 from steppe.studies.store import Store
@@ -84,7 +84,7 @@ def test_want_of_space_may_pass(tmp_path: Path, retries: int, done: int) -> None
 
 
 def test_what_cannot_go_well_is_not_tried_again() -> None:
-    tries = Tries(5)
+    tries = RetryPolicy(5)
     wrong = Outcome("k", "failed", error="ValueError: no")
     assert tries.settled(wrong) is wrong
     lost = replace(wrong, transient=True)

@@ -300,8 +300,8 @@ def expected_gradient(loss: Callable[[Tensor], Tensor], at: Tensor, rho: float) 
         nodes = iter([v, u])
         triple = replace(FROBENIUS, laws=(lambda draw, nodes=nodes: draw.space.vector([next(nodes).clone()]),))
         opt = SharpnessAware(torch.optim.SGD([weights], lr=0.0), UniversalSAM(triple, rho, n=2))
-        for turn in opt.passes():
-            turn.backward(loss(weights))
+        for pass_ in opt.passes():
+            pass_.backward(loss(weights))
         assert weights.grad is not None
         total += p * q * (1 if v is u else 2) * weights.grad
         opt.step()

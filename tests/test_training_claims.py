@@ -60,7 +60,7 @@ def test_a_run_whose_folder_was_replaced_does_not_write_into_the_other(
     taken = loop.Training._begin_step
 
     def replaced(self: loop.Training) -> int:
-        if self.course.taken(self.position) == 7:
+        if self.timeline.taken(self.position) == 7:
             (tmp_path / "run").rename(tmp_path / "moved")
             (tmp_path / "run").mkdir()
         return taken(self)

@@ -40,7 +40,7 @@ from steppe.training.checkpoint import (
 )
 from steppe.training.loggers import numbers
 from steppe.training.runs import claimed
-from steppe.training.schedule import Course, Position
+from steppe.training.schedule import Position, Timeline
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
 tensors = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8]).flatmap(
@@ -349,11 +349,11 @@ def test_a_folder_that_holds_no_run(tmp_path: Path) -> None:
 
 @given(st.integers(1, 50), st.integers(1, 12))
 def test_epochs_add_up_to_all_steps(steps: int, per_epoch: int) -> None:
-    course = Course(steps, per_epoch)
-    lengths = [course.length(e) for e in range(course.epochs)]
+    timeline = Timeline(steps, per_epoch)
+    lengths = [timeline.length(e) for e in range(timeline.epochs)]
     assert sum(lengths) == steps
     assert all(0 < n <= per_epoch for n in lengths)
-    assert course.taken(Position(course.epochs)) == steps
+    assert timeline.taken(Position(timeline.epochs)) == steps
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from training_stops import stopped
 
 import steppe
 from steppe.core.process_group import Workers
-from steppe.data.feed import Feed
+from steppe.data.feed import BatchStream
 from steppe.optim.step import Pass
 from steppe.training import Config, Run, loop, open_run, train
 from steppe.training.batches import BatchSource
@@ -32,7 +32,7 @@ def by_hand(settings: Config, step: Any, after: Any = lambda model, number: None
     splits = data_of(settings)
     model = model_of(settings, tuple(splits.train.inputs.shape[1:]), 2)
     opt = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=0.9, weight_decay=5e-4)
-    feed = Feed(splits.train, settings.batch_size, settings.seed)
+    feed = BatchStream(splits.train, settings.batch_size, settings.seed)
     number = 0
     for epoch in range(settings.epochs):
         for x, y in feed.epoch(epoch):
@@ -206,11 +206,11 @@ def test_a_method_that_sets_the_learning_rate_is_left_alone(tmp_path: Path) -> N
     run = train(settings)
     model = model_of(settings, (2,), 2)
     opt = steppe.build("sa-sgd", torch.optim.SGD(model.parameters(), lr=0.1))
-    feed = Feed(data_of(settings).train, 20, 0)
+    feed = BatchStream(data_of(settings).train, 20, 0)
     for epoch in range(2):
         for x, y in feed.epoch(epoch):
-            for turn in opt.passes():
-                turn.backward(f.cross_entropy(model(x), y))
+            for pass_ in opt.passes():
+                pass_.backward(f.cross_entropy(model(x), y))
             opt.step()
     assert run.result["lr"] == pytest.approx(opt.param_groups[0]["lr"], rel=1e-5)
     assert_close(run, model)

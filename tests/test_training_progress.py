@@ -17,7 +17,7 @@ from training_runs import config
 
 from steppe.training import progress, train
 from steppe.training.progress import Bars, summary
-from steppe.training.schedule import Course, Position
+from steppe.training.schedule import Position, Timeline
 from steppe.training.train_state import Sums
 
 
@@ -44,7 +44,7 @@ def test_a_terminal_has_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PAUSE", 0.0)
     screen = Console(file=StringIO(), force_terminal=True, width=120)
     bars = Progress(TextColumn("{task.description} {task.completed}/{task.total} {task.fields[now]}"), console=screen)
-    watcher = Bars(bars, Course(100, 20), Position(1, 2), batch=64)
+    watcher = Bars(bars, Timeline(100, 20), Position(1, 2), batch=64)
     sums = Sums(torch.device("cpu"))
     sums.totals += torch.tensor([32.0, 48.0, 64.0])
     for step in range(3, 7):

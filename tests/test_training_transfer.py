@@ -17,7 +17,7 @@ from training_stops import crashed, stopped
 
 from steppe.cli.entry import main
 from steppe.core.process_group import Workers
-from steppe.data.feed import Feed
+from steppe.data.feed import BatchStream
 from steppe.nn.registry import build
 from steppe.studies.cell import key_of
 from steppe.studies.grid import plain as plain_values
@@ -151,7 +151,7 @@ def by_hand(settings: Config, factor: dict[str, float]) -> dict[str, Tensor]:
     """Plain SGD with its own learning rate for each parameter, in a loop of three lines."""
     model = model_of(replace(settings, freeze=[]), (2,), 2)
     for epoch in range(settings.epochs):
-        for x, y in Feed(data_of(settings).train, settings.batch_size, settings.seed).epoch(epoch):
+        for x, y in BatchStream(data_of(settings).train, settings.batch_size, settings.seed).epoch(epoch):
             grads = torch.autograd.grad(f.cross_entropy(model(x), y), list(model.parameters()))
             with torch.no_grad():
                 for (name, p), g in zip(model.named_parameters(), grads, strict=True):
@@ -211,7 +211,7 @@ def test_statistics_of_frozen_layers_stay(tmp_path: Path) -> None:
     model.load_state_dict(state)
     model.eval()
     for epoch in range(2):
-        for x, y in Feed(data_of(settings).train, 20, 0).epoch(epoch):
+        for x, y in BatchStream(data_of(settings).train, 20, 0).epoch(epoch):
             grads = torch.autograd.grad(f.cross_entropy(model(x), y), [model[3].weight, model[3].bias])
             with torch.no_grad():
                 model[3].weight -= 0.1 * grads[0]

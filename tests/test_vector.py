@@ -16,7 +16,7 @@ from steppe.core.vector import STACK_BELOW, Space
 shapes = st.lists(st.sampled_from([(3,), (2, 2), (1,), (4, 1, 2), ()]), min_size=1, max_size=12)
 
 
-def site(shapes, seed: int, dtype: torch.dtype = torch.float64) -> BareSite:
+def context(shapes, seed: int, dtype: torch.dtype = torch.float64) -> BareSite:
     generator = torch.Generator().manual_seed(seed)
     return BareSite([torch.randn(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes])
 
@@ -24,7 +24,7 @@ def site(shapes, seed: int, dtype: torch.dtype = torch.float64) -> BareSite:
 @given(shapes, st.integers(0, 2**31))
 @settings(deadline=None, max_examples=80)
 def test_the_algebra_is_that_of_flat_tensors(shapes, seed):
-    at, other = site(shapes, seed), site(shapes, seed + 1)
+    at, other = context(shapes, seed), context(shapes, seed + 1)
     a, b = at.weights, at.space.vector(other.tensors)
     x, y = flat(a), flat(b)
     torch.testing.assert_close(flat(a + b), x + y)
@@ -41,7 +41,7 @@ def test_the_algebra_is_that_of_flat_tensors(shapes, seed):
 
 
 def test_packing_and_unpacking_give_the_tensors_back_in_their_order():
-    at = site([(2, 2), (3,), (2, 2), (3,), (5,)], 0)
+    at = context([(2, 2), (3,), (2, 2), (3,), (5,)], 0)
     chunks = at.space.pack(at.tensors)
     assert sorted(tuple(c.shape) for c in chunks) == [(2, 2, 2), (2, 3), (5,)]
     assert all(torch.equal(s, t) for s, t in zip(at.space.unpack(chunks), at.tensors, strict=True))
@@ -62,7 +62,7 @@ def test_half_precision_sums_are_taken_in_float32():
 
 
 def test_a_consumed_vector_says_so():
-    a = site([(2,)], 0).weights
+    a = context([(2,)], 0).weights
     a.norm()  # is remembered, and must not outlive the entries
     a.release()
     with pytest.raises(RuntimeError, match="clone"):

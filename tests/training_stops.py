@@ -15,7 +15,7 @@ def stopping_at(step: int, monkeypatch: pytest.MonkeyPatch, by: int = signal.SIG
     taken = loop.Training._begin_step
 
     def with_signal(self: loop.Training) -> int:
-        if self.course.taken(self.position) == step:
+        if self.timeline.taken(self.position) == step:
             os.kill(os.getpid(), by)
         return taken(self)
 
@@ -27,7 +27,7 @@ def crashing_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = loop.Training._begin_step
 
     def with_crash(self: loop.Training) -> int:
-        if self.course.taken(self.position) == step:
+        if self.timeline.taken(self.position) == step:
             raise ZeroDivisionError
         return taken(self)
 

@@ -137,9 +137,9 @@ def lightning_nets() -> tuple[type, type]:
 
         def training_step(self, batch: Any, batch_idx: int) -> None:
             opt = self.optimizers()
-            for turn in passes(opt):
+            for pass_ in passes(opt):
                 x, y = batch
-                turn.backward(cross_entropy(self.net(x), y))
+                pass_.backward(cross_entropy(self.net(x), y))
             self.clip_gradients(opt, gradient_clip_val=CLIP, gradient_clip_algorithm="norm")
             step(opt)
             self.lr_schedulers().step()
@@ -169,9 +169,9 @@ def accelerate_step(made: Any, opt: Any, model: Any, rows: list[Rows], micro: in
     if closures:
         opt.step(closure)
         return
-    for turn in passes(opt, model=model):
+    for pass_ in passes(opt, model=model):
         for x, y in micro_batches(rows, model):
-            turn.backward(cross_entropy(model(x), y) / micro)
+            pass_.backward(cross_entropy(model(x), y) / micro)
     if clip:
         made.clip_grad_norm_(model.parameters(), clip)
     opt.step()

@@ -141,9 +141,9 @@ def advance(opt: SharpnessAware, model: nn.Module, steps: range, rank: int = 0, 
     """Takes these steps on this worker's shares of their batches."""
 
     def closure_on(x: Tensor, y: Tensor) -> Callable[[Any], Tensor]:
-        def closure(turn: Any) -> Tensor:
-            each = losses(model, *turn.rows(x, y))
-            turn.backward(each)
+        def closure(pass_: Any) -> Tensor:
+            each = losses(model, *pass_.rows(x, y))
+            pass_.backward(each)
             return each.mean()
 
         return closure

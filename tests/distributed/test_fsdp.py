@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 import steppe
 import steppe.core.draw
 from steppe import SAM, Draw, PerWorker, Plan, Probe, SharpnessAware, Space
-from steppe.core.probe import Site
+from steppe.core.probe import Context
 from steppe.core.shards import local, shard_like
 
 from . import problems
@@ -107,7 +107,7 @@ def refusals(rank: int) -> dict[str, tuple[str, bool]]:
         opt = SharpnessAware(BASES["sgd"](model), method, model=model)
         x, y = batch(0, rank, WORLD)
         try:
-            opt.step(lambda turn: turn.backward(losses(model, *turn.rows(x, y))), mask=torch.arange(len(x)) > 1)
+            opt.step(lambda pass_: pass_.backward(losses(model, *pass_.rows(x, y))), mask=torch.arange(len(x)) > 1)
             messages[name] = ("", False)
         except RuntimeError as refusal:
             unchanged = all(torch.equal(a, b) for a, b in zip(before.values(), weights(model).values(), strict=True))
@@ -138,9 +138,9 @@ class LooksAside:
     def cost(self, step: int) -> int:
         return 2
 
-    def plan(self, site: Site) -> Plan:
-        aside = yield Probe(at=site.draw(0, site.weights).normal(), grad=False)
-        there = yield Probe(at=site.draw(1, site.weights).normal(), grad=False)
+    def plan(self, context: Context) -> Plan:
+        aside = yield Probe(at=context.draw(0, context.weights).normal(), grad=False)
+        there = yield Probe(at=context.draw(1, context.weights).normal(), grad=False)
         here = yield Probe()
         return here.grad.mul_(1 / (1 + aside.loss + 2 * there.loss))
 
@@ -233,9 +233,9 @@ def clipped(model: nn.Module, rank: int = 0, world: int = 1) -> tuple[dict[str, 
     norms = []
     for step in range(STEPS):
         x, y = batch(step, rank, world)
-        for turn in opt.passes():
+        for pass_ in opt.passes():
             for rows in torch.arange(len(x)).chunk(2):
-                turn.backward(losses(model, x[rows], y[rows]).mean() / 2)
+                pass_.backward(losses(model, x[rows], y[rows]).mean() / 2)
         norm: Any = clip_grad_norm_(model.parameters(), 0.5)
         norms.append(float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm))
         opt.step()

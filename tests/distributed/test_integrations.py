@@ -100,10 +100,10 @@ def fabric(rank: int) -> dict[str, State]:
         model, opt = made.setup(net, engine(net, method))
         schedule = torch.optim.lr_scheduler.ExponentialLR(opt, GAMMA)
         for rows in steps_of(rank, micro) * EPOCHS:
-            for turn in passes(opt, model=model):
+            for pass_ in passes(opt, model=model):
                 for i, (x, y) in enumerate(rows):
                     with made.no_backward_sync(model, enabled=i + 1 < len(rows)):
-                        turn.backward(cross_entropy(model(x), y) / micro)
+                        pass_.backward(cross_entropy(model(x), y) / micro)
             if clip:
                 made.clip_gradients(model, opt, max_norm=clip)
             opt.step()

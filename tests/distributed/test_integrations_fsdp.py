@@ -130,9 +130,9 @@ def fabric(rank: int) -> dict[str, State]:
         opt = made.setup_optimizers(engine(model, method))
         schedule = torch.optim.lr_scheduler.ExponentialLR(opt, GAMMA)
         for rows in steps_of(rank, micro) * EPOCHS:
-            for turn in passes(opt, model=model):
+            for pass_ in passes(opt, model=model):
                 for x, y in rows:
-                    turn.backward(cross_entropy(model(x), y) / micro)
+                    pass_.backward(cross_entropy(model(x), y) / micro)
             if clip:
                 made.clip_gradients(model, opt, max_norm=clip)
             opt.step()

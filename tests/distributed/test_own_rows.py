@@ -40,7 +40,7 @@ def on_worker(rank: int, name: str, wrapper: str) -> dict[str, Tensor]:
     for step in range(STEPS):
         x, y = batch(step, rank, WORLD)
         mask = mask_of(step, rank) if name == "sharpbalance" else None
-        opt.step(lambda turn: turn.backward(losses(model, *turn.rows(x, y))), mask=mask)
+        opt.step(lambda pass_: pass_.backward(losses(model, *pass_.rows(x, y))), mask=mask)
     return weights_of(model)
 
 

@@ -54,8 +54,8 @@ def gradients_of_passes(rank: int, wrapper: str) -> list[list[Tensor]]:
     opt = SharpnessAware(BASES["sgd"](model), PerWorker(SAM(0.1)), model=model)
     x, y = batch(0, rank, WORLD)
     seen = []
-    for turn in opt.passes():
-        turn.backward(losses(model, x, y).mean())
+    for pass_ in opt.passes():
+        pass_.backward(losses(model, x, y).mean())
         seen.append([p.grad.clone() for p in model.parameters()])
     return [*seen, [p.grad.clone() for p in model.parameters()]]
 
@@ -92,7 +92,7 @@ def keeping(rank: int, combinator: type, name: str) -> str | dict[str, Tensor]:
         for step, counts in enumerate(sharp):
             x, y = batch(step, rank, WORLD)
             mask = torch.arange(EACH) < counts[rank]
-            opt.step(lambda turn: turn.backward(losses(model, *turn.rows(x, y))), mask=mask)
+            opt.step(lambda pass_: pass_.backward(losses(model, *pass_.rows(x, y))), mask=mask)
     except (TypeError, ValueError) as refusal:
         return str(refusal)
     return weights(model)

@@ -29,7 +29,7 @@ def statistics(rank: int, name: str, wrapper: str) -> dict[str, Tensor]:
     opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.0), METHODS[name], model=model)
     for step in range(STEPS):
         x, y = batch(step, rank, WORLD)
-        opt.step(lambda turn: turn.backward(losses(model, *turn.rows(x, y))))
+        opt.step(lambda pass_: pass_.backward(losses(model, *pass_.rows(x, y))))
     return buffers(model)
 
 

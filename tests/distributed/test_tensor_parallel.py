@@ -54,8 +54,8 @@ def loss_of(model: nn.Module, step: int) -> Tensor:
 def train(model: nn.Module, name: str) -> dict[str, Tensor]:
     opt = steppe.SharpnessAware(BASES["sgd"](model), WHOLE_BATCH[name](), model=model)
     for step in range(4):
-        for turn in opt.passes():
-            turn.backward(loss_of(model, step))
+        for pass_ in opt.passes():
+            pass_.backward(loss_of(model, step))
         opt.step()
     return weights(model)
 

@@ -47,7 +47,7 @@ def until_signal(rank: int, asked: dict[str, Any], step: int) -> str:
     taken = loop.Training._begin_step
 
     def with_signal(self: loop.Training) -> int:
-        if rank == 1 and self.course.taken(self.position) == step:
+        if rank == 1 and self.timeline.taken(self.position) == step:
             os.kill(os.getpid(), signal.SIGTERM)
         return taken(self)
 

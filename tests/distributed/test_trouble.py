@@ -52,9 +52,9 @@ def poisoned(rank: int, name: str, wrapper: str, policy: str, bad_pass: int, cul
     seen = {"raised": "", "before": state_of(opt, model), "statistics before": statistics_of(model)}
     x, y = batch(9, rank, WORLD)
     try:
-        for number, turn in enumerate(opt.passes()):
+        for number, pass_ in enumerate(opt.passes()):
             bad = rank == culprit and number == bad_pass
-            turn.backward(losses(model, x * float("nan") if bad else x, y).mean())
+            pass_.backward(losses(model, x * float("nan") if bad else x, y).mean())
         opt.step()
     except FloatingPointError as error:
         seen["raised"] = str(error)
@@ -98,7 +98,7 @@ def constant_offset(rank: int, wrapper: str) -> bool:
     opt = SharpnessAware(BASES["sgd"](model), SAM(0.1), model=model)
     x, y = batch(0, rank, WORLD)
     try:
-        opt.step(lambda turn: turn.backward(losses(model, x, y).mean() + (float("inf") if rank else 0.0)))
+        opt.step(lambda pass_: pass_.backward(losses(model, x, y).mean() + (float("inf") if rank else 0.0)))
     except FloatingPointError:
         return True
     return False
@@ -116,7 +116,7 @@ def overflowing(rank: int, name: str) -> tuple[dict[str, Tensor], dict[str, Tens
     before = weights(model)
     x, y = (t.float() for t in batch(0, rank, WORLD))
     x = x * float("inf") if rank == 1 else x
-    opt.step(lambda turn: turn.backward(losses(model, x, y).mean()))
+    opt.step(lambda pass_: pass_.backward(losses(model, x, y).mean()))
     scaler.update()
     return before, weights(model), scaler.get_scale()
 
@@ -147,7 +147,7 @@ def untold(rank: int, name: str, inner: bool) -> tuple[str, dict[str, Tensor], d
     x, y = batch(0, rank, WORLD)
     message = ""
     try:
-        opt.step(lambda turn: turn.backward(losses(model, *turn.rows(x, y))), mask=torch.arange(len(x)) > 1)
+        opt.step(lambda pass_: pass_.backward(losses(model, *pass_.rows(x, y))), mask=torch.arange(len(x)) > 1)
     except RuntimeError as refusal:
         message = str(refusal)
     return message, before, weights(model)
@@ -171,7 +171,7 @@ def untold_offset(rank: int, wrappers: int, policy: str) -> tuple[bool, int, dic
         x, y = batch(number, rank, WORLD)
         offset = float("inf") if rank and number == 1 else 0.0
         try:
-            opt.step(lambda turn: turn.backward(sum(losses(m, x, y).mean() for m in models) + offset))
+            opt.step(lambda pass_: pass_.backward(sum(losses(m, x, y).mean() for m in models) + offset))
         except FloatingPointError:
             refused = True
     return refused, opt.param_groups[0]["steppe.step"], weights(models[0])
@@ -196,8 +196,8 @@ def accumulated_alone(rank: int, told: bool) -> str:
     x, y = batch(0, rank, WORLD)
     try:
         with model.no_sync():
-            for turn in opt.passes(accumulate=True):
-                turn.backward(losses(model, x, y).mean())
+            for pass_ in opt.passes(accumulate=True):
+                pass_.backward(losses(model, x, y).mean())
     except RuntimeError as refusal:
         return str(refusal)
     return ""
@@ -214,9 +214,9 @@ def saved_in_a_loop(rank: int, part: str) -> tuple[dict[str, Tensor], dict[str, 
     opt = SharpnessAware(BASES["sgd"](model), SAM(0.1), model=model)
     saved = model if part == "wrapper" else model.module
     before = {k: v.clone() for k, v in saved.state_dict().items()}
-    turns = opt.passes()
-    next(turns).backward(losses(model, *batch(0, rank, WORLD)).mean())
-    next(turns)
+    passes = opt.passes()
+    next(passes).backward(losses(model, *batch(0, rank, WORLD)).mean())
+    next(passes)
     return before, {k: v.clone() for k, v in saved.state_dict().items()}
 
 

@@ -62,9 +62,9 @@ class Worker(Run):
         """All rows sharp at first, then only some of a worker's, then none."""
         return {"mask": (torch.arange(registry.ROWS) >= number)[self.mine]} if self.entry.masked else {}
 
-    def loss(self, turn: Any, number: int) -> Tensor:
-        x, y = (t[self.mine] for t in registry.batch(number + 500 if turn.held_out else number, self.dtype))
-        x, y = (x, y) if turn.held_out else turn.rows(x, y)
+    def loss(self, pass_: Any, number: int) -> Tensor:
+        x, y = (t[self.mine] for t in registry.batch(number + 500 if pass_.held_out else number, self.dtype))
+        x, y = (x, y) if pass_.held_out else pass_.rows(x, y)
         return F.cross_entropy(self.model(x), y, reduction="none" if self.entry.unreduced else "mean")
 
     def trained(self, steps: int | None = None) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def in_parts(rank: int, name: str, wrapper: str) -> list[dict[str, Tensor]]:
         opt = SharpnessAware(BASES["sgd"](model), BY_HAND[name][0](), model=model)
         for step in range(3):
             x, y = share(step, rank, sizes)
-            opt.step(lambda turn: turn.backward(losses(model, *turn.rows(x, y))))
+            opt.step(lambda pass_: pass_.backward(losses(model, *pass_.rows(x, y))))
         moved.append(weights(model))
     return moved
 
@@ -218,8 +218,8 @@ def _steps(by: str, opt: SharpnessAware, model: nn.Module, rank: int, count: int
         return
     for step in range(count):
         x, y = batch(step, rank, WORLD)
-        for turn in opt.passes():
-            turn.backward(losses(model, x, y).mean())
+        for pass_ in opt.passes():
+            pass_.backward(losses(model, x, y).mean())
         opt.step()
 
 
@@ -264,7 +264,7 @@ def static(rank: int) -> dict[str, dict[str, Any]]:
         x, y = batch(0, rank, WORLD)
         outcomes[name] = {"before": state_of(opt, model) | statistics_of(model), "message": ""}
         try:
-            opt.step(lambda turn: turn.backward(losses(model, *turn.rows(x, y))), mask=torch.arange(len(x)) > rank)
+            opt.step(lambda pass_: pass_.backward(losses(model, *pass_.rows(x, y))), mask=torch.arange(len(x)) > rank)
         except RuntimeError as refusal:
             outcomes[name]["message"] = str(refusal)
         outcomes[name]["after"] = state_of(opt, model) | statistics_of(model)

@@ -39,12 +39,12 @@ class Run:
             origin = flat_weights(model)
             places, counts = [], []
 
-            def closure(turn: Any) -> Tensor:
-                a, b = turn.rows(x, y)
+            def closure(pass_: Any) -> Tensor:
+                a, b = pass_.rows(x, y)
                 places.append(flat_weights(model) - origin)
                 counts.append(len(a))
                 losses = problem.losses(model(a), b)
-                turn.backward(losses)
+                pass_.backward(losses)
                 return losses.detach().mean()
 
             opt.step(closure, **options(t))

@@ -95,7 +95,7 @@ def _highest(f: Function, w: Tensor, moves: Tensor) -> tuple[Peak, int]:
 def onto_ball(gamma: Tensor, rho: float, p: float) -> Tensor:
     if p == inf:
         return gamma.clamp(-rho, rho)
-    _refuse_others(p)
+    _check_others(p)
     return gamma * min(1.0, rho / max(float(gamma.norm()), 1e-300))
 
 
@@ -103,11 +103,11 @@ def uphill(g: Tensor, p: float) -> Tensor:
     """The direction of steepest ascent, of norm 1: the sign or the normalised gradient."""
     if p == inf:
         return g.sign()
-    _refuse_others(p)
+    _check_others(p)
     return g / max(float(g.norm()), 1e-300)
 
 
-def _refuse_others(p: float) -> None:
+def _check_others(p: float) -> None:
     if p != 2:
         raise ValueError(
             f"what climbs here knows the balls of p = 2 and p = inf, not p = {p}: try vertices, polar_grid"

@@ -37,16 +37,16 @@ def with_digests(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> 
     return {**entries, DIGEST: _of_mapping(entries)}
 
 
-def refuse_changed_metadata(metadata: Mapping[str, str]) -> None:
+def check_metadata_unchanged(metadata: Mapping[str, str]) -> None:
     """Raise ValueError unless the metadata are those that `with_digests` returned."""
     entries = {k: v for k, v in metadata.items() if k != DIGEST}
     if DIGESTS not in entries or metadata.get(DIGEST) != _of_mapping(entries):
         raise ValueError("its metadata do not match their digest")
 
 
-def refuse_changed_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+def check_tensors_unchanged(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
     """Raise ValueError, with the name of the tensor, unless the tensors match their digests in the metadata."""
-    refuse_changed_metadata(metadata)
+    check_metadata_unchanged(metadata)
     written: dict[str, str] = json.loads(metadata[DIGESTS])
     for name in [*written, *tensors]:
         if name not in tensors or name not in written:

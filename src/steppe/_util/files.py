@@ -92,7 +92,7 @@ def remove(path: Path) -> None:
         os.unlink(path)
 
 
-def refuse_link(path: Path) -> None:
+def check_no_link(path: Path) -> None:
     """Raise if a path is a symbolic link: in a folder from another user it may lead anywhere."""
     if path.is_symlink():
         raise OSError(
@@ -136,7 +136,7 @@ def _error_context(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ELOOP:
-            refuse_link(path)
+            check_no_link(path)
         raise OSError(
             error.errno,
             f"{error.strerror or error}: cannot write {path.name}. Files written before are complete: free space or "
@@ -158,7 +158,7 @@ def lock_folder(folder: Path, name: str, patience: float = 0.0) -> Iterator[Call
     from filelock import FileLock, Timeout
 
     lock, holder = folder / f"{name}.lock", folder / f"{name}.holder"
-    refuse_link(lock)
+    check_no_link(lock)
     with ExitStack() as stack:
         try:
             stack.enter_context(FileLock(lock, timeout=patience))
@@ -168,13 +168,13 @@ def lock_folder(folder: Path, name: str, patience: float = 0.0) -> Iterator[Call
             raise FolderLocked(owner) from None
         locked = _identity(folder)
 
-        def refuse_another() -> None:
+        def check_same_folder() -> None:
             if _identity(folder) != locked:
                 raise RuntimeError(f"{folder} was removed or replaced by another folder: nothing is written there")
 
         replace(holder, f"process {os.getpid()} on {socket.gethostname()}".encode())
         try:
-            yield refuse_another
+            yield check_same_folder
         finally:
             if _identity(folder) == locked:
                 with suppress(OSError):  # a broken disk has raised before

@@ -38,7 +38,7 @@ def from_yaml(text: str, where: Path | str, load: Callable[[str], Any] | None = 
     import yaml
 
     try:
-        _refuse_shape(text)
+        _check_shape(text)
         return yaml.load(text, Loader=loader()) if load is None else load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -59,22 +59,22 @@ def _with_quotes(line: str) -> str:
     return f"{key.strip()}: {json.dumps(value.strip(), ensure_ascii=False)}" if plain else ""
 
 
-def refuse_yaml_within(value: Any, where: Path | str) -> None:
+def check_no_yaml_within(value: Any, where: Path | str) -> None:
     """Raise for strings that hold such YAML themselves: jsonargparse parses some strings again."""
     import yaml
 
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        refuse_yaml_within(inner, where)
+        check_no_yaml_within(inner, where)
     if isinstance(value, str):
         try:
-            _refuse_shape(value)
+            _check_shape(value)
         except yaml.YAMLError:
             pass  # a string that is no YAML
         except ValueError as error:
             raise ValueError(f"{where} holds YAML within a text, {value:.40}...: {error}") from error
 
 
-def _refuse_shape(text: str) -> None:
+def _check_shape(text: str) -> None:
     import yaml
 
     depth = 0

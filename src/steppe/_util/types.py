@@ -38,7 +38,7 @@ def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def refuse_wrong_types(settings: DataclassInstance) -> None:
+def check_types(settings: DataclassInstance) -> None:
     """Raise ValueError with the first field of a dataclass whose value does not have its type."""
     for name, kind in _hints(type(settings)).items():
         if not fits(value := getattr(settings, name), kind):

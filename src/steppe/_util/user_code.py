@@ -28,7 +28,7 @@ def is_factory(name: object) -> bool:
     return ":" in str(name)
 
 
-def refuse_untrusted(file: Path, model: object, named: str | None, trust: bool) -> None:
+def check_trusted(file: Path, model: object, named: str | None, trust: bool) -> None:
     """Raise if a file names a factory as its model that the user has not named too.
 
     Importing a module runs its code, and a file from another user must not choose that code.
@@ -54,7 +54,7 @@ def refuse_untrusted(file: Path, model: object, named: str | None, trust: bool) 
         )
 
 
-def refuse_form(place: str, what: str) -> None:
+def check_form(place: str, what: str) -> None:
     """Raise if a name is not `package.module:factory`; a file is named by its module."""
     module_name, _, path = place.partition(":")
     module = ".".join(Path(module_name.removesuffix(".py")).parts)
@@ -68,7 +68,7 @@ def refuse_form(place: str, what: str) -> None:
 
 def imported(place: str, what: str) -> Any:
     """Import the object that `package.module:name` names; it makes a `what`."""
-    refuse_form(place, what)
+    check_form(place, what)
     module_name, _, path = place.partition(":")
     try:
         with working_folder_first():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._util.numbers import with_error
 from ..ensembles.strategies import SHARPNESS, Ensemble, strategy
-from ..training.config import Config, refuse_unknown
+from ..training.config import Config, check_config
 from .options import Parsed, command
 from .output import Output, stop_code, table, to_json, usage_errors, write_text
 from .train import How
@@ -115,7 +115,7 @@ def _plans(ensemble: Ensemble, scoring: Scoring, config: Config, parsed: Parsed)
                 replace(ensemble, strategy=name, seeds=seeds),
             )
             for member in members_of(*plan):
-                refuse_unknown(member, parsed.spelled)
+                check_config(member, parsed.spelled)
             yield plan
 
 

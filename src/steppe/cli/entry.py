@@ -62,7 +62,7 @@ def _main(argv: Sequence[str]) -> int:
                 return 0
             with usage_errors():
                 settings = [parsed.of(group) for group in selected.settings]
-            _refuse_torchrun(selected, parsed)
+            _check_not_torchrun(selected, parsed)
             output = selected.run(*settings)
         if os.environ.get("RANK", "0") == "0":  # one of several processes prints
             print_output(output, parsed.of(Common).json)
@@ -77,7 +77,7 @@ def _main(argv: Sequence[str]) -> int:
         return code
 
 
-def _refuse_torchrun(selected: Command, parsed: Parsed) -> None:
+def _check_not_torchrun(selected: Command, parsed: Parsed) -> None:
     """Raise for several processes of a command that starts its own: they would wait for each other's locks."""
     if "workers" in parsed.values and "RANK" in os.environ and (size := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise UsageError(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from .._util.extras import installed
-from .._util.formats import loader, refuse_yaml_within, yaml_in
+from .._util.formats import check_no_yaml_within, loader, yaml_in
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.types import alternatives, choices, words
@@ -313,7 +313,7 @@ def _checked(parse: Callable[[], Namespace], options: Mapping[str, Option], file
     except ArgumentError as error:
         place, message = f"{file}: " if file else "", str(error)
         key = re.search(r'Parser key "([^".]+)', message)
-        value = re.search(r"(?:Got|Given) value: (.*)", message)
+        value = re.search(r"(?:Got|CustomScales) value: (.*)", message)
         if key is None or value is None or key[1] not in options:
             raise UsageError(place + message) from error
         option = options[key[1]]
@@ -352,7 +352,7 @@ def read_mapping(file: str) -> dict[Any, Any]:
         raise FileNotFoundError(f"there is no file {file!r} to read options from (the working folder is {Path.cwd()})")
     try:
         mapping = yaml_in(path, get_loader("yaml"))  # reads 1e-3 as a number, which YAML 1.1 does not
-        refuse_yaml_within(mapping, file)
+        check_no_yaml_within(mapping, file)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if mapping is None:

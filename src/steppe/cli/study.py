@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import complain
-from .._util.user_code import is_factory, refuse_form
+from .._util.user_code import check_form, is_factory
 from .options import command
 from .output import Output, UsageError, table, usage_errors
 from .study_options import Engine, Which, store_of, study_and_results, study_of
@@ -84,20 +84,20 @@ def init(new: New) -> Output:
     """
     from ..data.catalogue import CATALOGUE
     from ..data.registry import load
-    from ..nn.registry import refuse_options
+    from ..nn.registry import check_options
     from ..studies.plan import Study
     from ..studies.template import study_text
-    from ..training.config import Config, refuse_unknown
+    from ..training.config import Config, check_config
 
     file = Path(new.file)
     if file.suffix not in (".yaml", ".yml"):
         raise UsageError(f"a study's file ends in .yaml, not {new.file!r}")
     with usage_errors():
-        refuse_unknown(Config(data=new.data))
+        check_config(Config(data=new.data))
         if is_factory(new.model):
-            refuse_form(new.model, "model")
+            check_form(new.model, "model")
         else:
-            refuse_options(new.model, {})
+            check_options(new.model, {})
     shown = [f"{file} is written. Next: steppe study run {file} --dry-run"]
     classes, rows = True, None
     name = new.data.partition("@")[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._util.checkpoints import load_into, read_checkpoint
 from ..data.registry import CHOICES, declared
-from ..training.config import Config, refuse_unknown
+from ..training.config import Config, check_config
 from .options import flag_of
 from .output import UsageError, usage_errors
 
@@ -91,7 +91,7 @@ def config_of(where: str, on: On) -> Config:
 
         changes = {k: v for k in ("data", "data_root") if (v := getattr(on, k)) is not None}
         run = open_run(path, on.model, on.trust)
-        run.refuse_untrusted()
+        run.check_trusted()
         return replace(run.config, **changes)
     if not path.exists():
         raise FileNotFoundError(f"there is no run or checkpoint {where!r}")
@@ -103,7 +103,7 @@ def config_of(where: str, on: On) -> Config:
         )
     config = Config(data=on.data, model=on.model, model_options=on.model_options)
     with usage_errors():
-        refuse_unknown(config, flag_of)
+        check_config(config, flag_of)
         declared(on.normalise)
     return config if on.data_root is None else replace(config, data_root=on.data_root)
 

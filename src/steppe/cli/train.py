@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..training.config import OWN_STEP_SIZE, Config, refuse_unknown
+from ..training.config import OWN_STEP_SIZE, Config, check_config
 from .options import DEFAULT, Parsed, command
 from .output import Output, stop_code, table, usage_errors
 
@@ -32,7 +32,7 @@ def train(config: Config, how: How, parsed: Parsed) -> Output:
 
     """
     with usage_errors():
-        refuse_unknown(config, parsed.spelled)
+        check_config(config, parsed.spelled)
     if how.dry_run:
         return _dry(config, parsed)
     from .. import training
@@ -68,7 +68,7 @@ def _dry(config: Config, parsed: Parsed) -> Output:
 
     path, splits = folder_of(config), data_of(config)
     training = Training(config, path, splits, task_of(splits), Workers(), torch.device("cpu"))
-    opt, course = training.state.opt, training.course
+    opt, timeline = training.state.opt, training.timeline
     resolved = {name: {"value": value, "from": parsed.sources[name]} for name, value in asdict(config).items()}
     if config.rho is None and "rho" in opt.param_groups[0]:
         resolved["rho"] = {"value": opt.param_groups[0]["rho"], "from": f"{config.method}'s own default"}
@@ -80,21 +80,21 @@ def _dry(config: Config, parsed: Parsed) -> Output:
     plan: dict[str, Any] = {
         "parameters": sum(p.numel() for p in training.state.module.parameters()),
         "rows": {part: len(rows) for part, rows in vars(splits).items() if rows is not None},
-        "steps": course.steps,
-        "steps_per_epoch": course.per_epoch,
-        "passes_a_step": passes(opt.method),
+        "steps": timeline.steps,
+        "steps_per_epoch": timeline.per_epoch,
+        "passes_per_step": passes(opt.method),
         "would_write": [str(path / name) for name in (RUN, RECORDS, WEIGHTS, PREVIOUS, "state-*.safetensors")],
         "init": None if training.init is None else asdict(training.init),
-        "goes_on_from": None if done is None else "its end" if done.about.finished else str(done.about.position),
+        "resumes_from": None if done is None else "its end" if done.about.finished else str(done.about.position),
     }
     cells = ((name, row["value"], row["from"]) for name, row in resolved.items())
     rows = ", ".join(f"{n:,} {part}" for part, n in plan["rows"].items())
-    resumes = [f"{path} has a run: it would resume from {plan['goes_on_from']}"]
+    resumes = [f"{path} has a run: it would resume from {plan['resumes_from']}"]
     shown = [
         table(("setting", "value", "from"), cells, fold=("value",)),
         f"\n{plan['parameters']:,} parameters, {rows} rows, {plan['steps']:,} steps ({plan['steps_per_epoch']:,} per "
-        f"epoch), passes per step: {plan['passes_a_step']}",
-        *(resumes if plan["goes_on_from"] else []),
+        f"epoch), passes per step: {plan['passes_per_step']}",
+        *(resumes if plan["resumes_from"] else []),
         *([started(plan["init"])] if plan["init"] else []),
         f"would write {', '.join(plan['would_write'])}; nothing was trained or written",
     ]

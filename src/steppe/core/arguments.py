@@ -34,16 +34,16 @@ class InitSignature:
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-def refuse_parameters(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
+def check_no_parameters(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
     """Raises for parameters and an optimizer class, which other SAM optimizers take, as arguments of `name`."""
     kinds = [x for x in (*args[1:], *options.values()) if isinstance(x, type) and issubclass(x, Optimizer)]
     if kinds:
         _wrap_first(name, "parameters and an optimizer class", f"torch.optim.{kinds[0].__name__}")
 
 
-def refuse_base_of_method(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
+def check_not_an_optimizer_call(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
     """Raises for a method that is called as if it were an optimizer: its arguments are a radius and the like."""
-    refuse_parameters(name, args, options)
+    check_no_parameters(name, args, options)
     x = args[0] if args else None
     if isinstance(x, Optimizer):
         _wrap_first(name, "an optimizer", "")
@@ -63,13 +63,13 @@ def _wrap_first(name: str, given: str, kind: str) -> NoReturn:
     raise TypeError(f"{name} was given {given}: {what},\n    opt = steppe.{wrapped}")
 
 
-def refuse_class(what: str, x: Any) -> None:
+def check_instance(what: str, x: Any) -> None:
     """Raise for a class in the place of an instance of it."""
     if isinstance(x, type):
         raise TypeError(f"{what} is the class {x.__name__}: give one made of it, {x.__name__}()")
 
 
-def refuse_negative(numbers: Any, what: str = "a radius rho") -> None:
+def check_nonnegative(numbers: Any, what: str = "a radius rho") -> None:
     """Raise for a number below 0, or one of several; does not read tensors, which would synchronize."""
     for x in numbers if isinstance(numbers, list | tuple) else [numbers]:
         if not isinstance(x, Tensor) and not (isinstance(x, Real) and float(x) >= 0):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .arguments import described, refuse_class, refuse_negative
+from .arguments import check_instance, check_nonnegative, described
 from .metric import Metric, Surroundings
 from .vector import Vector, inverse
 
@@ -21,11 +21,11 @@ class Ascent(Protocol):
 
     @property
     def rho(self) -> Any: ...
-    def within(self, site: Surroundings, times: float = 1.0) -> Ascent:
+    def within(self, context: Surroundings, times: float = 1.0) -> Ascent:
         """The same rule with the radius of the parameter groups, times a factor."""
         ...
 
-    def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
+    def steepest_(self, grad: Vector, context: Surroundings) -> Vector:
         """The ascent step, built in the memory of the gradient."""
         ...
 
@@ -56,26 +56,26 @@ class Ball:
 
     def __post_init__(self) -> None:
         if not (type(self.rho) is float and self.rho >= 0):  # nearly always it is, and every step makes a ball
-            refuse_negative(self.rho)
+            check_nonnegative(self.rho)
         if self.metric is not None:
-            _refuse_metric(self.metric)
+            _check_metric(self.metric)
         if not (isinstance(self.p, Real) and self.p >= 1):
             raise ValueError(f"the p-norm is a norm for p in [1, inf], not p = {self.p!r}")
 
-    def within(self, site: Surroundings, times: float = 1.0) -> Ball:
+    def within(self, context: Surroundings, times: float = 1.0) -> Ball:
         """The same ball with the current radius of the parameter groups, times a factor."""
-        rho = site.option("rho")
+        rho = context.option("rho")
         return self if rho is self.rho and times == 1 else replace(self, rho=_scaled(rho, times))
 
-    def steepest(self, grad: Vector, site: Surroundings) -> Vector:
+    def steepest(self, grad: Vector, context: Surroundings) -> Vector:
         """The d in this ball with the largest <grad, d>, by the dual-norm formula."""
-        return self.steepest_(grad.clone(), site)
+        return self.steepest_(grad.clone(), context)
 
-    def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
+    def steepest_(self, grad: Vector, context: Surroundings) -> Vector:
         """`steepest`, built in the memory of the gradient."""
         if self.metric is None and self.p == 2 and not isinstance(self.rho, Sequence):
             return grad.mul_(inverse(grad.norm()).mul_(self.rho))
-        factors = self.scales(site)
+        factors = self.scales(context)
         stretch_(grad, factors)
         if self.p == inf:
             grad.sign_()
@@ -91,9 +91,9 @@ class Ball:
             grad.mul_(inverse(grad.norm(self.p)))
         return stretch_(grad, factors)
 
-    def project(self, d: Vector, site: Surroundings) -> Vector:
+    def project(self, d: Vector, context: Surroundings) -> Vector:
         """The point of this ball nearest to d in gamma = d / (rho T); for p not in {1, 2, inf}, d scaled to fit."""
-        factors = self.scales(site)
+        factors = self.scales(context)
         gamma = d.clone()
         stretch_(gamma, [_reciprocal(f) for f in factors])
         if self.p == inf:
@@ -104,9 +104,9 @@ class Ball:
             gamma.mul_(inverse(gamma.norm(self.p)).clamp(max=1))
         return stretch_(gamma, factors)
 
-    def scales(self, site: Surroundings) -> list[Any]:
+    def scales(self, context: Surroundings) -> list[Any]:
         """The factors of rho T, which maps the unit ball of gamma onto this one: d = rho T gamma."""
-        return [self.rho] if self.metric is None else [self.metric(site), self.rho]
+        return [self.rho] if self.metric is None else [self.metric(context), self.rho]
 
     @property
     def unit(self) -> Ball:
@@ -115,7 +115,7 @@ class Ball:
 
 
 @dataclass(frozen=True)
-class Slope:
+class GradientStep:
     """Un-normalised ascent, d = rho T^2 g: a plain gradient step up (Andriushchenko & Flammarion 2022, eq. 3).
 
     Parameters
@@ -131,18 +131,18 @@ class Slope:
     metric: Metric | None = None
 
     def __post_init__(self) -> None:
-        refuse_negative(self.rho)
+        check_nonnegative(self.rho)
         if self.metric is not None:
-            _refuse_metric(self.metric)
+            _check_metric(self.metric)
 
-    def within(self, site: Surroundings, times: float = 1.0) -> Slope:
+    def within(self, context: Surroundings, times: float = 1.0) -> GradientStep:
         """The same slope with the current radius of the parameter groups, times a factor."""
-        return replace(self, rho=_scaled(site.option("rho"), times))
+        return replace(self, rho=_scaled(context.option("rho"), times))
 
-    def steepest_(self, grad: Vector, site: Surroundings) -> Vector:
+    def steepest_(self, grad: Vector, context: Surroundings) -> Vector:
         """The ascent step, built in the memory of the gradient."""
         if self.metric is not None:
-            t = self.metric(site)
+            t = self.metric(context)
             grad.mul_(t).mul_(t)
         return grad.mul_(self.rho)
 
@@ -152,15 +152,15 @@ def ball(radius: Any) -> Ascent:
     return radius if hasattr(radius, "steepest_") else Ball(radius)
 
 
-def _refuse_metric(metric: Any) -> None:
-    refuse_class("the metric", metric)
+def _check_metric(metric: Any) -> None:
+    check_instance("the metric", metric)
     if not callable(metric):
         raise TypeError(f"the metric is a value such as Elementwise(), or None, not {described(metric)}")
 
 
-def refuse_no_ball(ball: Any) -> None:
+def check_ball(ball: Any) -> None:
     """Raises for a neighbourhood of a measure that is not a ball, such as a radius alone."""
-    refuse_class("the ball", ball)
+    check_instance("the ball", ball)
     if not isinstance(ball, Ball):
         raise TypeError(f"the ball is a neighbourhood such as Ball(0.1), not {described(ball)}")
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .arguments import refuse_negative
+from .arguments import check_nonnegative
 from .shards import completed
 from .vector import Chunk, Space, Vector, magnitudes
 
@@ -27,7 +27,7 @@ class Surroundings(Protocol):
 class Metric(Protocol):
     """The scale T(w) of a ball: a vector, or one number per chunk; a weight of scale 0 does not move."""
 
-    def __call__(self, site: Surroundings) -> Vector | Sequence[float]: ...
+    def __call__(self, context: Surroundings) -> Vector | Sequence[float]: ...
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Elementwise:
     everywhere: bool = False
 
     def __post_init__(self) -> None:
-        refuse_negative(self.eta, "eta")
+        check_nonnegative(self.eta, "eta")
 
-    def __call__(self, site: Surroundings) -> Vector:
-        unscaled, weights = _unscaled(site, self), site.weights.chunks
+    def __call__(self, context: Surroundings) -> Vector:
+        unscaled, weights = _unscaled(context, self), context.weights.chunks
         ones = iter(_ones_like([w for w, s in zip(weights, unscaled, strict=True) if s]))
         rest = iter(magnitudes([w for w, s in zip(weights, unscaled, strict=True) if not s], self.eta))
-        return Vector(site.space, [next(ones if s else rest) for s in unscaled])
+        return Vector(context.space, [next(ones if s else rest) for s in unscaled])
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class Filterwise:
     rows: bool = False
 
     def __post_init__(self) -> None:
-        refuse_negative(self.eta, "eta")
+        check_nonnegative(self.eta, "eta")
 
-    def __call__(self, site: Surroundings) -> Vector:
-        chunks = zip(_unscaled(site, self), site.space.chunks, site.weights.chunks, strict=True)
-        return Vector(site.space, [torch.ones_like(w) if s else self._scale(c, w) for s, c, w in chunks])
+    def __call__(self, context: Surroundings) -> Vector:
+        chunks = zip(_unscaled(context, self), context.space.chunks, context.weights.chunks, strict=True)
+        return Vector(context.space, [torch.ones_like(w) if s else self._scale(c, w) for s, c, w in chunks])
 
     def _scale(self, chunk: Chunk, w: Tensor) -> Tensor:
         ndim = len(chunk.shape)
@@ -114,13 +114,13 @@ class NormLayersOnly:
 
     """
 
-    def __call__(self, site: Surroundings) -> Sequence[float]:
-        _need_names(site.space, self, "norm", "rho=0 in the other parameter groups")
-        return [1.0 if c.role.norm else 0.0 for c in site.space.chunks]
+    def __call__(self, context: Surroundings) -> Sequence[float]:
+        _need_names(context.space, self, "norm", "rho=0 in the other parameter groups")
+        return [1.0 if c.role.norm else 0.0 for c in context.space.chunks]
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class CustomScales:
     """T = a vector of your own.
 
     Parameters
@@ -132,22 +132,22 @@ class Given:
 
     scales: Sequence[Tensor]
 
-    def __call__(self, site: Surroundings) -> Vector:
-        places = site.space.locals()
+    def __call__(self, context: Surroundings) -> Vector:
+        places = context.space.locals()
         if [x.shape for x in self.scales] != [w.shape for w in places]:
             raise ValueError(
                 f"Given needs one tensor per parameter, of its shape: there are {len(places)} parameters and "
                 f"{len(self.scales)} tensors"
             )
-        return site.space.vector([x.detach().to(w) for x, w in zip(self.scales, places, strict=True)]).clone()
+        return context.space.vector([x.detach().to(w) for x, w in zip(self.scales, places, strict=True)]).clone()
 
 
-def _unscaled(site: Surroundings, metric: Elementwise | Filterwise) -> list[bool]:
+def _unscaled(context: Surroundings, metric: Elementwise | Filterwise) -> list[bool]:
     """For each chunk, whether its scale is 1 whatever its weights are."""
     if metric.everywhere:
-        return [False] * len(site.space.chunks)
-    _need_names(site.space, metric, "weight", f"{type(metric).__name__}(everywhere=True)")
-    return [not c.role.weight for c in site.space.chunks]
+        return [False] * len(context.space.chunks)
+    _need_names(context.space, metric, "weight", f"{type(metric).__name__}(everywhere=True)")
+    return [not c.role.weight for c in context.space.chunks]
 
 
 def _ones_like(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from .arguments import InitSignature, refuse_base_of_method
+from .arguments import InitSignature, check_not_an_optimizer_call
 from .ball import ball
 from .draw import Draw
 from .modules import Role
@@ -106,7 +106,7 @@ Plan = Generator[Probe, Reading, Vector]
 ROWS = 1024  # of the batch on which passes are counted
 
 
-class Site(Protocol):
+class Context(Protocol):
     """What a plan can read: the weights, the options of the parameter groups, random draws and its own memory.
 
     Attributes
@@ -171,14 +171,14 @@ class Method(Protocol):
     A method of your own is a frozen dataclass that inherits from this class and writes `plan`. The defaults of the
     other members keep no vectors, read `rho` from the parameter groups if the method has a field of that name, count
     the passes of a step by running the plan on a problem with one weight, and capture all steps as one CUDA graph if
-    the plan does not read `site.step`.
+    the plan does not read `context.step`.
 
     Examples
     --------
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class Halved(steppe.Method):
-    ...     def plan(self, site):
+    ...     def plan(self, context):
     ...         return (yield steppe.Probe()).grad / 2
     >>> Halved().cost(0)
     1
@@ -189,7 +189,7 @@ class Method(Protocol):
         __signature__ = InitSignature()
 
         def __new__(cls, *args, **options):
-            refuse_base_of_method(cls.__name__, args, options)
+            check_not_an_optimizer_call(cls.__name__, args, options)
             return super().__new__(cls)
 
     @property
@@ -214,7 +214,7 @@ class Method(Protocol):
     def pattern(self, step: int) -> Hashable:
         """A value that is equal for steps that run the same operations, so that one CUDA graph serves them all.
 
-        None for a step that runs eagerly. By default all steps are alike, or run eagerly if the plan reads `site.step`.
+        None for a step that runs eagerly. By default all steps are alike, or run eagerly if the plan reads `context.step`.
         Override it for a plan that does, and for one that decides something on the host. Called from the second step
         on.
         """
@@ -226,7 +226,7 @@ class Method(Protocol):
         return None if vars(self)["_reads_step"] else True
 
     @abstractmethod
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         """Yields probes, receives their readings, and returns the gradient for the base optimizer."""
         ...
 
@@ -243,16 +243,16 @@ def rehearse(method: Method, step: int) -> _OneWeight:
         values = {f.name: getattr(method, f.name) for f in fields(method)}
         radii = {name: value.rho for name, value in values.items() if hasattr(value, "steepest_")}
         rehearsed = replace(rehearsed, **radii) if radii else rehearsed
-    site = _OneWeight(method.options(), step)
+    context = _OneWeight(method.options(), step)
     try:
-        follow(rehearsed.plan(site), site.read)
+        follow(rehearsed.plan(context), context.read)
     except Exception as error:
         name = type(method).__name__
         raise NotImplementedError(
             f"counting the passes of {name} by running its plan on one weight failed: {error}. Define "
             f"{name}.cost(self, step), which returns the number of passes of a step"
         ) from error
-    return site
+    return context
 
 
 def follow(plan: Plan, answer: Callable[[Probe], Reading]) -> Vector:
@@ -268,7 +268,7 @@ def follow(plan: Plan, answer: Callable[[Probe], Reading]) -> Vector:
 
 
 class _OneWeight:
-    """A site with a single weight and without workers, which notes what a plan does."""
+    """A context with a single weight and without workers, which notes what a plan does."""
 
     alone = True
 

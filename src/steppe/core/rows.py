@@ -21,7 +21,7 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class Whole:
+class AllRows:
     """Every row of the batch."""
 
     def index(self, n: int) -> slice:
@@ -88,7 +88,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class RowIndex:
     """The rows at these positions of a batch of `of` rows."""
 
     positions: Tensor | slice
@@ -112,7 +112,7 @@ class Within:
         return outer[self.inner.index(len(outer))]
 
 
-whole = Whole()
+whole = AllRows()
 held_out = HeldOut()
 
 
@@ -130,7 +130,7 @@ def count(rows: Rows, n: int) -> int:
 def select(rows: Rows, tensors: tuple[Any, ...]) -> tuple[Any, int]:
     """The chosen rows of every tensor, and the size of the batch; one tensor in, one tensor out."""
     if not tensors:
-        raise TypeError("rows(...) takes the tensors of the batch: x, y = turn.rows(x, y)")
+        raise TypeError("rows(...) takes the tensors of the batch: x, y = pass_.rows(x, y)")
     lengths = {len(t) for t in tensors}
     if len(lengths) > 1:
         raise ValueError(f"the tensors of one batch have one length, not {sorted(lengths)}")

@@ -84,12 +84,12 @@ def step_function(opt: SharpnessAware, loss_fn: Callable[..., Tensor], model: An
     """A step of `opt` on the loss of a model; the method selects the rows of each pass."""
 
     def run_step(batch: Rows, held_out: Rows | None) -> Tensor:
-        def run_pass(turn: Pass) -> Tensor:
-            if turn.held_out and held_out is None:
+        def run_pass(pass_: Pass) -> Tensor:
+            if pass_.held_out and held_out is None:
                 raise RuntimeError("the method needs held-out data too: step(x, y, held_out=(x2, y2))")
-            rows: Any = held_out if turn.held_out else turn.rows(*batch) if len(batch) > 1 else [turn.rows(*batch)]
+            rows: Any = held_out if pass_.held_out else pass_.rows(*batch) if len(batch) > 1 else [pass_.rows(*batch)]
             loss = loss_fn(model, *rows)
-            turn.backward(loss)
+            pass_.backward(loss)
             return loss.detach().mean()
 
         try:
@@ -188,7 +188,7 @@ class CapturedStep:
 
     def __call__(self, *batch: Tensor, held_out: Rows | None = None) -> Tensor:
         """Runs a step on these rows and returns its first loss, on the device."""
-        self.opt.refuse_waiting()
+        self.opt.check_no_pending_plan()
         if self.why is not None:
             return self._run_eagerly(batch, held_out)
         self._raise_nonfinite(wait=False)

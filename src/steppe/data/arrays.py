@@ -108,7 +108,7 @@ _RECONSTRUCT = np.zeros(0).__reduce__()[0]  # its module has another name in eac
 ALLOWED = {"numpy.core.multiarray._reconstruct": _RECONSTRUCT, "numpy.ndarray": np.ndarray, "numpy.dtype": np.dtype}
 
 
-def _refuse_other(path: Path, name: str) -> None:
+def _check_digest(path: Path, name: str) -> None:
     """Raise DataError unless a file has the digest that the data set of that name has for it."""
     if wrong := CATALOGUE[name].differs(path):
         get = f" `steppe data get {name}` downloads the set" if CATALOGUE[name].files else ""
@@ -117,7 +117,7 @@ def _refuse_other(path: Path, name: str) -> None:
 
 def read_mat(path: Path, name: str, *variables: str) -> dict[str, NDArray[Any]]:
     """Read variables of a published .mat file: scipy's reader kills the process on some others."""
-    _refuse_other(path, name)
+    _check_digest(path, name)
     from scipy.io import loadmat
 
     content: dict[str, NDArray[Any]] = loadmat(path, variable_names=variables, squeeze_me=True)
@@ -126,7 +126,7 @@ def read_mat(path: Path, name: str, *variables: str) -> dict[str, NDArray[Any]]:
 
 def read_pickle(path: Path, name: str) -> dict[str, Any]:
     """Read the dictionary of lists and arrays in a published pickle of Python 2."""
-    _refuse_other(path, name)
+    _check_digest(path, name)
     with path.open("rb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy warns about old pickles, and reads them
         table: dict[str, Any] = _Unpickler(file, encoding="latin-1").load()

@@ -80,7 +80,7 @@ def corrupted_rows(data: str, root: Path | str, test: Dataset, names: Iterable[s
         )
     if data == TINY:
         for name in chosen:
-            folders.refuse_other_classes(test.classes, folder / name / "1")
+            folders.check_same_classes(test.classes, folder / name / "1")
     elif not torch.equal(cifar_c.labels(folder, data, 1), test.targets.cpu()):
         raise DataError(
             f"{folder / 'labels.npy'}: the labels are not those of the {len(test)} test rows of {data}; one of the two "

@@ -201,11 +201,11 @@ def unpack(archive: Path, into: Path, most: int = MOST_BYTES) -> None:
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as packed:
-                _refuse_bombs([entry.file_size for entry in packed.infolist()], most)
+                _check_archive_size([entry.file_size for entry in packed.infolist()], most)
                 packed.extractall(into)  # removes leading slashes and dots from names
         else:
             with tarfile.open(archive) as tar:
-                _refuse_bombs([member.size for member in tar], most)
+                _check_archive_size([member.size for member in tar], most)
                 tar.extractall(into, filter="data")  # raises for paths outside the folder, and for devices
     except BaseException as error:
         shutil.rmtree(into, ignore_errors=True)
@@ -214,7 +214,7 @@ def unpack(archive: Path, into: Path, most: int = MOST_BYTES) -> None:
         raise
 
 
-def _refuse_bombs(sizes: Sequence[int], most: int) -> None:
+def _check_archive_size(sizes: Sequence[int], most: int) -> None:
     if sum(sizes) > most or len(sizes) > MOST_FILES:
         raise ValueError(f"it holds more than {most:,} bytes or {MOST_FILES:,} files")
 

@@ -20,7 +20,7 @@ MOST_AHEAD = 1 << 25  # numbers prepared together, so that large images do not f
 
 
 @dataclass(frozen=True)
-class Feed:
+class BatchStream:
     """Shuffled, augmented, standardised batches as a function of (seed, epoch, step).
 
     The order of the rows is the same on every device. Each process computes the whole batch and keeps its share, so

@@ -107,11 +107,11 @@ def listed(folder: Path) -> tuple[list[Path], list[int], tuple[str, ...]]:
 def _listed_as(classes: tuple[str, ...], folder: Path) -> tuple[list[Path], list[int]]:
     """List a folder of class folders whose classes have to be those of the training folder."""
     files, labels, _ = listed(folder)
-    refuse_other_classes(classes, folder)
+    check_same_classes(classes, folder)
     return files, labels
 
 
-def refuse_other_classes(classes: tuple[str, ...], folder: Path) -> None:
+def check_same_classes(classes: tuple[str, ...], folder: Path) -> None:
     """Raise DataError unless the class folders in a folder are those of the training folder."""
     odd = {one.name for one in class_folders(folder)} ^ set(classes)
     if odd:

@@ -160,7 +160,7 @@ ADDRESS = "https://github.com/UCSC-REAL/cifar-10-100n"
 MOST_BYTES = 64 << 20  # of a file: six rows of 50,000 labels in int64 are 2.4 MB
 
 
-def refuse_labels(labels: str, data: str) -> None:
+def check_labels(labels: str, data: str) -> None:
     """Raise ValueError unless there are such labels of a data set."""
     if labels not in HUMAN_LABELS:
         raise ValueError(unknown("set of labels", labels, HUMAN_LABELS))
@@ -181,7 +181,7 @@ def relabelled(train: Dataset, root: Path | str, labels: str) -> Dataset:
         A key of `HUMAN_LABELS`.
 
     """
-    refuse_labels(labels, train.name)
+    check_labels(labels, train.name)
     root = Path(root).expanduser()
     path = next((p for place in PLACES for name in FILES if (p := root / place / name).is_file()), None)
     if path is None:

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Literal
 
 from .._util.names import unknown
-from .._util.types import refuse_wrong_types
+from .._util.types import check_types
 from ..training.config import Config, Weights
 from ..training.schedule import Exchange
 
@@ -56,7 +56,7 @@ class Ensemble:
     """how many, with --how processes; defaults to one per member, at most one per core"""
 
     def __post_init__(self) -> None:
-        refuse_wrong_types(self)
+        check_types(self)
         for name in ("members", "exchange_at", "exchange_every", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -23,7 +23,7 @@ def passes(
 ) -> Generator[Pass]:
     """`SharpnessAware.passes` for a prepared optimizer, with the scaler of the accelerator.
 
-    Call `turn.backward(loss)` in every pass, then `accelerator.clip_grad_norm_` if gradients are clipped, then
+    Call `pass_.backward(loss)` in every pass, then `accelerator.clip_grad_norm_` if gradients are clipped, then
     `prepared.step()`.
 
     Parameters

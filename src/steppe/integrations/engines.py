@@ -45,7 +45,7 @@ def bind(engine: SharpnessAware, model: nn.Module | None, scaler: Any) -> None:
         engine.__setstate__({**engine.__getstate__(), "model": model, "scaler": scaler})
 
 
-def refuse_static_graph(model: Any) -> None:
+def check_no_static_graph(model: Any) -> None:
     """Raises for a wrapper that cannot leave the gradients of micro-batches before the last to each worker."""
     if getattr(model, "static_graph", False):
         raise RuntimeError(
@@ -56,12 +56,12 @@ def refuse_static_graph(model: Any) -> None:
 
 def no_sync(model: Any) -> AbstractContextManager[Any]:
     """The context of a micro-batch before the last of a step, whose gradient DDP does not average."""
-    refuse_static_graph(model)
+    check_no_static_graph(model)
     context: AbstractContextManager[Any] = getattr(model, "no_sync", nullcontext)()
     return context
 
 
-def refuse_parts(probe: Any, method: object, library: str) -> None:
+def check_whole_batch(probe: Any, method: object, library: str) -> None:
     """Raises for a probe that a loss over the whole batch, with a backward pass, does not answer."""
     if probe.rows is not whole or not probe.grad:
         raise RuntimeError(

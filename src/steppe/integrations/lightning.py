@@ -37,7 +37,7 @@ class SharpnessAwareSteps:
     Micro-batches before the last of a step run together with that one: the loss in their `outputs` is 0.
     """
 
-    _turn: Pass | None = None  # while a pass runs
+    _pass: Pass | None = None  # while a pass runs
     _first_pass = True
     _held: tuple[tuple[Any, ...], ...] = ()  # arguments of `training_step` of the earlier micro-batches
 
@@ -50,7 +50,7 @@ class SharpnessAwareSteps:
             )
         training_step: Any = getattr(cls, "training_step", None)  # of this class, or of a parent that is not wrapped
         if training_step is not getattr(LightningModule, "training_step", None) and not hasattr(training_step, WRAPPED):
-            _refuse_iterators(cls.__name__, training_step)
+            _check_no_iterators(cls.__name__, training_step)
             cls.training_step = _inside_passes(training_step)  # type: ignore[attr-defined]
 
     @property
@@ -70,7 +70,7 @@ class SharpnessAwareSteps:
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
         """Runs all passes, the hooks around the step once, and the step."""
         trainer: Any = self.trainer  # type: ignore[attr-defined]
-        _refuse_own_steps(trainer.strategy)
+        _check_no_own_steps(trainer.strategy)
         if trainer.fit_loop._skip_backward:  # StochasticWeightAveraging computes running statistics, without steps
             optimizer_closure()
             return
@@ -78,14 +78,14 @@ class SharpnessAwareSteps:
         scaler = _bound_scaler(engine, trainer)
         result = None
         try:
-            for number, turn in enumerate(turns := engine.passes()):
-                self._turn, self._first_pass = turn, number == 0
+            for number, pass_ in enumerate(passes := engine.passes()):
+                self._pass, self._first_pass = pass_, number == 0
                 with counted_once(number, modules=[self]):
-                    run_closure(turn, lambda turn: self._all_micro_batches(trainer, optimizer_closure))
+                    run_closure(pass_, lambda pass_: self._all_micro_batches(trainer, optimizer_closure))
                 result = result or optimizer_closure._result
         finally:
-            turns.close()
-            self._turn, self._first_pass, self._held = None, True, ()
+            passes.close()
+            self._pass, self._first_pass, self._held = None, True, ()
         optimizer_closure._result = result  # of the unperturbed weights
         trainer.precision_plugin._after_closure(self, optimizer)
         if scaler is None:
@@ -118,7 +118,7 @@ def _inside_passes(training_step: Any) -> Any:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(self, "_nested", False) or not self.automatic_optimization or self.trainer.fit_loop._skip_backward:
             return training_step(self, *args, **kwargs)
-        if self._turn is None:
+        if self._pass is None:
             if not self.trainer.fit_loop._should_accumulate():  # the last micro-batch, which `optimizer_step` runs
                 raise RuntimeError(
                     f"{type(self).__name__}.optimizer_step runs the closure itself, and SharpnessAwareSteps runs it "
@@ -129,7 +129,7 @@ def _inside_passes(training_step: Any) -> Any:
             return torch.zeros((), device=self.device, requires_grad=True)
         self._nested = True  # training_step of a parent class is wrapped too
         try:
-            return training_step(self, *_rows(self._turn, args), **kwargs)
+            return training_step(self, *_rows(self._pass, args), **kwargs)
         finally:
             self._nested = False
 
@@ -137,23 +137,23 @@ def _inside_passes(training_step: Any) -> Any:
     return step
 
 
-def _rows(turn: Pass, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _rows(pass_: Pass, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of `training_step` with the rows of the pass."""
-    if turn.held_out or not turn.probe.grad:
+    if pass_.held_out or not pass_.probe.grad:
         raise RuntimeError(
             "the method uses held-out data or losses without gradients, which automatic optimization does not have: "
             "set automatic_optimization = False and write a loop over steppe.integrations.lightning.passes(opt)"
         )
-    if turn.probe.rows is whole:
+    if pass_.probe.rows is whole:
         return args
     batch, *others = args
     if isinstance(batch, Tensor):
-        return turn.rows(batch), *others
+        return pass_.rows(batch), *others
     if isinstance(batch, tuple | list) and all(isinstance(x, Tensor) for x in batch):
-        picked = turn.rows(*batch)
+        picked = pass_.rows(*batch)
         return type(batch)(picked if len(batch) > 1 else [picked]), *others
     if isinstance(batch, Mapping) and all(isinstance(x, Tensor) for x in batch.values()):
-        picked = turn.rows(*batch.values())
+        picked = pass_.rows(*batch.values())
         return dict(zip(batch, picked if len(batch) > 1 else [picked], strict=True)), *others
     raise TypeError(
         f"the method uses parts of the batch, and this batch is a {type(batch).__name__}: use a tensor, or a tuple or "
@@ -171,7 +171,7 @@ def _loss_of(output: Any) -> Tensor:
     return loss  # type: ignore[no-any-return]
 
 
-def _refuse_iterators(name: str, training_step: Any) -> None:
+def _check_no_iterators(name: str, training_step: Any) -> None:
     if "dataloader_iter" in inspect.signature(training_step).parameters:
         raise TypeError(
             f"{name}.training_step takes the iterator of the data loader, and a sharpness-aware step runs it "
@@ -179,7 +179,7 @@ def _refuse_iterators(name: str, training_step: Any) -> None:
         )
 
 
-def _refuse_own_steps(strategy: Any) -> None:
+def _check_no_own_steps(strategy: Any) -> None:
     """Raises for strategies and precisions that do more than call `optimizer.step`, which would be left out."""
     parts = (strategy, (Strategy, DDPStrategy)), (strategy.precision_plugin, (Precision, MixedPrecision))
     for part, known in parts:
@@ -208,7 +208,7 @@ def passes(
 ) -> Generator[Pass]:
     """`SharpnessAware.passes` for the optimizer of `self.optimizers()`, or of `Fabric.setup`.
 
-    `turn.backward(loss)` is the backward pass of the library, which synchronizes workers and scales losses. In manual
+    `pass_.backward(loss)` is the backward pass of the library, which synchronizes workers and scales losses. In manual
     optimization apply the gradient by `step(opt)` of this module: it counts in `global_step`.
 
     Parameters
@@ -225,7 +225,7 @@ def passes(
     engine, module, strategy = engine_of(optimizer), _module_of(optimizer), getattr(optimizer, "_strategy", None)
     run_backward: Any = None
     if module is not None:
-        _refuse_own_steps(module.trainer.strategy)
+        _check_no_own_steps(module.trainer.strategy)
         _bound_scaler(engine, module.trainer)
         run_backward = module.manual_backward
     elif strategy is not None:
@@ -233,18 +233,18 @@ def passes(
         run_backward = partial(_fabric_backward, strategy)
     elif model is not None:
         bind(engine, model, engine.scaler)
-    turns = engine.passes(accumulate=accumulate, mask=mask)
-    return _with_backward(turns, run_backward, model if module is None else module)
+    passes = engine.passes(accumulate=accumulate, mask=mask)
+    return _with_backward(passes, run_backward, model if module is None else module)
 
 
-def _with_backward(turns: Generator[Pass], run_backward: Any, model: Any) -> Generator[Pass]:
+def _with_backward(passes: Generator[Pass], run_backward: Any, model: Any) -> Generator[Pass]:
     try:
-        for number, turn in enumerate(turns):
-            turn.run_backward = run_backward
+        for number, pass_ in enumerate(passes):
+            pass_.run_backward = run_backward
             with counted_once(number, modules=[model]):
-                yield turn
+                yield pass_
     finally:
-        turns.close()
+        passes.close()
 
 
 def _fabric_backward(strategy: Any, loss: Tensor) -> None:

@@ -13,7 +13,7 @@ from .._util.extras import explained
 from ..core.probe import Method
 from ..optim.engine import SharpnessAware, run_closure
 from ..optim.step import Pass
-from .engines import bind, counted_once, engine_of, refuse_parts, refuse_static_graph
+from .engines import bind, check_no_static_graph, check_whole_batch, counted_once, engine_of
 
 with explained():
     from transformers import Trainer
@@ -91,10 +91,10 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
         engine.train()
         losses: list[Tensor] = []
 
-        def run(turn: Pass) -> None:
-            refuse_parts(turn.probe, engine.method, "Trainer")
+        def run(pass_: Pass) -> None:
+            check_whole_batch(pass_.probe, engine.method, "Trainer")
             with counted_once(len(losses), self, self.state, modules=vars(self).values()):
-                losses.append(run_closure(turn, lambda: self._all_micro_batches(model, num_items_in_batch)))
+                losses.append(run_closure(pass_, lambda: self._all_micro_batches(model, num_items_in_batch)))
 
         self._batches = self._batches or [inputs]
         engine.run_passes(run)
@@ -104,7 +104,7 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
         *first, last = self._batches
         losses: list[Tensor] = []
         for batch in first:
-            refuse_static_graph(model)
+            check_no_static_graph(model)
             with self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, copy(batch), num_items_in_batch))
         losses.append(super().training_step(model, copy(last), num_items_in_batch))

@@ -65,8 +65,8 @@ from .universal import ZerothOrder as ZerothOrder
 from .universal import exponential_integrals as exponential_integrals
 from .universal import hessian_from_point_masses as hessian_from_point_masses
 from .universal import spectrum_from_exponentials as spectrum_from_exponentials
+from .worst_case import AscentResult as AscentResult
 from .worst_case import AutoPGD as AutoPGD
 from .worst_case import PowerAscent as PowerAscent
 from .worst_case import ProjectedAscent as ProjectedAscent
-from .worst_case import Summit as Summit
 from .worst_case import WorstCase as WorstCase

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.loss import _Loss
 from torch.utils._pytree import tree_leaves
 
-from ..core.arguments import described, refuse_class
+from ..core.arguments import check_instance, described
 from ..core.draw import seed_torch
 from ..core.shards import distributed
 from ..core.vector import sums
@@ -46,8 +46,8 @@ class _Sample:
 def check_arguments(model: Any, loss_fn: Any) -> None:
     """Raise unless these are a model and a loss, each made of its class and in its place."""
     order = "check the order of the arguments"
-    refuse_class("the model", model)
-    refuse_class("loss_fn", loss_fn)
+    check_instance("the model", model)
+    check_instance("loss_fn", loss_fn)
     if isinstance(model, _Loss):
         raise TypeError(f"the model is a loss, {type(model).__name__}: {order}")
     if not isinstance(model, nn.Module):

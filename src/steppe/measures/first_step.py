@@ -13,8 +13,8 @@ from ..core.vector import Space, Vector
 
 
 @dataclass
-class FirstStepSite:
-    """The site of a method's plan when an objective evaluates its probes: the first step, on one worker."""
+class FirstStepContext:
+    """The context of a method's plan when an objective evaluates its probes: the first step, on one worker."""
 
     space: Space
     seed: int

@@ -36,7 +36,7 @@ from .batches import (
 )  # fmt: skip
 from .checks import check_arguments, check_depends_on_parameters, check_not_sharded, check_objective
 from .estimate import Cost
-from .first_step import FirstStepSite
+from .first_step import FirstStepContext
 from .functional import R, Statistics, call_with_weights, replay, unwrap, writable
 from .precision import Precision
 from .reductions import Reduction, find_reductions
@@ -329,8 +329,8 @@ class Objective:
             Group options in place of the method's own, such as rho.
 
         """
-        site = FirstStepSite(self.space, seed, mask, {**method.options(), **options})
-        return follow(method.plan(site), self.read)
+        context = FirstStepContext(self.space, seed, mask, {**method.options(), **options})
+        return follow(method.plan(context), self.read)
 
 
 def objective(

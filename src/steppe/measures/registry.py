@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from .._util.measure_names import MeasureName, canonical_number, split_at_commas
 from .._util.names import unknown
-from ..core.arguments import described, refuse_class
+from ..core.arguments import check_instance, described
 from ..core.ball import Ball
 from ..core.metric import Elementwise, Metric
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, gaussian
@@ -146,7 +146,7 @@ def resolve_measures(measures: Iterable[str] | Mapping[str, Measure] | str) -> d
     """
     if isinstance(measures, Mapping):
         for name, one in measures.items():
-            _refuse_no_measure(one, f"the measure {name!r}")
+            _check_measure(one, f"the measure {name!r}")
         return dict(measures)
     if isinstance(measures, type) or not isinstance(measures, Iterable):
         raise TypeError(f"measures are names, or a mapping of names to measures, not {described(measures)}: {NAMED}")
@@ -160,8 +160,8 @@ def resolve_measures(measures: Iterable[str] | Mapping[str, Measure] | str) -> d
 NAMED = "pass a mapping, {'my name': measure}"
 
 
-def _refuse_no_measure(one: Any, what: str) -> None:
-    refuse_class(what, one)
+def _check_measure(one: Any, what: str) -> None:
+    check_instance(what, one)
     if not hasattr(one, "running"):
         raise TypeError(f"{what} is a Measure such as Loss(), not {described(one)}; names are given as a list")
 

@@ -8,8 +8,8 @@ from math import inf, isfinite
 
 import torch
 
-from ..core.arguments import refuse_negative
-from ..core.ball import Ball, refuse_no_ball, stretch_
+from ..core.arguments import check_nonnegative
+from ..core.ball import Ball, check_ball, stretch_
 from ..core.draw import Draw
 from ..core.metric import Metric
 from ..core.triple import Law, gaussian
@@ -76,7 +76,7 @@ class AverageCase(Measure):
     n: int = 50
 
     def __post_init__(self) -> None:
-        refuse_negative(self.rho)
+        check_nonnegative(self.rho)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         if self.n < 1:
@@ -122,7 +122,7 @@ class OneStep(Measure):
     ball: Ball = field(default_factory=Ball)
 
     def __post_init__(self) -> None:
-        refuse_no_ball(self.ball)
+        check_ball(self.ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         base, grad = objective.gradient()
@@ -158,7 +158,7 @@ class SlopeLimit(Measure):
     ball: Ball = field(default_factory=Ball)
 
     def __post_init__(self) -> None:
-        refuse_no_ball(self.ball)
+        check_ball(self.ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         loss, slope = objective.gradient()
@@ -199,7 +199,7 @@ class CurvatureLimit(Measure):
     rtol: float = 1e-3
 
     def __post_init__(self) -> None:
-        refuse_no_ball(self.ball)
+        check_ball(self.ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         if self.ball.p != 2 or not isinstance(self.ball.rho, (int, float)):

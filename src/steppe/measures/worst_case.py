@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import torch
 from scipy.special import gammainc
 
-from ..core.ball import Ball, refuse_no_ball, stretch_
+from ..core.ball import Ball, check_ball, stretch_
 from ..core.draw import Draw
 from ..core.metric import Surroundings
 from ..core.probe import Probe
@@ -49,15 +49,15 @@ class AscentProblem:
     ball: Ball
     base: float
     evaluate: Callable[[Vector], Point]
-    site: Surroundings
+    context: Surroundings
 
     def uphill(self, slope: Vector) -> Vector:
         """The point of the ball that lies furthest along a gradient."""
-        return self.ball.steepest(slope, self.site)
+        return self.ball.steepest(slope, self.context)
 
     def project(self, gamma: Vector) -> Vector:
         """The point of the ball nearest to gamma."""
-        return self.ball.project(gamma, self.site)
+        return self.ball.project(gamma, self.context)
 
 
 # (start, problem, steps): yields the points that it evaluates from a start, in at most `steps` steps
@@ -214,7 +214,7 @@ def checkpoints(steps: int) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Summit:
+class AscentResult:
     """The highest point of a search.
 
     Parameters
@@ -295,19 +295,19 @@ class WorstCase(Measure):
     start: Start = "zero"
 
     def __post_init__(self) -> None:
-        refuse_no_ball(self.ball)
+        check_ball(self.ball)
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         for summit in self.search(objective, seed):
             yield Estimate(summit.rise, 0.0, 1, "lower bound")
 
-    def highest(self, objective: Objective, seed: int = 0) -> Summit:
+    def highest(self, objective: Objective, seed: int = 0) -> AscentResult:
         """The worst point, with its displacement."""
         with measurement_mode(objective.model, objective.statistics):
             *_, last = self.search(objective, seed)
         return last
 
-    def search(self, objective: Objective, seed: int = 0) -> Iterator[Summit]:
+    def search(self, objective: Objective, seed: int = 0) -> Iterator[AscentResult]:
         """Yield higher and higher points."""
         if self.starts < 1 or self.steps < 1:
             raise ValueError(f"a search needs starts >= 1 and steps >= 1, not {self.starts} and {self.steps}")
@@ -345,11 +345,11 @@ class WorstCase(Measure):
                 start = evaluate(problem.uphill(noise.mul_(free)))
             best = max(best, start, key=by_loss)
             if paired and start.loss <= centre.loss:
-                yield Summit(best.loss - centre.loss, best.gamma, scale, looks)
+                yield AscentResult(best.loss - centre.loss, best.gamma, scale, looks)
                 continue
             for k, point in enumerate(self.climb(start, problem, self.steps)):
                 best = max(best, point, key=by_loss)
-                yield Summit(best.loss - centre.loss, best.gamma, scale, looks)
+                yield AscentResult(best.loss - centre.loss, best.gamma, scale, looks)
                 if i == 0:
                     first.append(point.loss)
                 elif paired and k >= HEADSTART and point.loss < first[min(k + 1, len(first) - 1)]:

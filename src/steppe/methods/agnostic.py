@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.ball import Ascent, ball
-from ..core.probe import Method, Plan, Probe, Site
+from ..core.probe import Context, Method, Plan, Probe
 from ..core.rows import Rows, Split, held_out, whole
 from .options import check_fields
 
@@ -25,7 +25,7 @@ class AgnosticSAM(Method):
         experiments.
     share
         The fraction of each batch that becomes B_t; the other rows are B_v. Default: section 3.3. With None the batch
-        is B_t, and B_v is the caller's held-out data: `opt.step(closure, held_out=...)`, or `turn.held_out` in a loop.
+        is B_t, and B_v is the caller's held-out data: `opt.step(closure, held_out=...)`, or `pass_.held_out` in a loop.
     simple
         Whether to use w_v = w, the "simpler" version of section 5.1.
 
@@ -48,20 +48,20 @@ class AgnosticSAM(Method):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def plan(self, site: Site) -> Plan:
-        train, rest = self._rows(site)
+    def plan(self, context: Context) -> Plan:
+        train, rest = self._rows(context)
         up = ball(self.rho)
-        down = up.within(site, HALF) if self.held_out_rho is None else ball(self.held_out_rho)
+        down = up.within(context, HALF) if self.held_out_rho is None else ball(self.held_out_rho)
         # B_t comes first: the first pass updates the running statistics, and B_t is the larger part
         here = yield Probe(rows=train)
-        top = up.within(site).steepest_(here.grad, site)
+        top = up.within(context).steepest_(here.grad, context)
         held = yield Probe(rows=rest)
         if not self.simple:
-            held = yield Probe(at=down.steepest_(held.grad, site), rows=rest)
-        top.add_(down.steepest_(held.grad, site), -1.0)
+            held = yield Probe(at=down.steepest_(held.grad, context), rows=rest)
+        top.add_(down.steepest_(held.grad, context), -1.0)
         return (yield Probe(at=top, rows=train)).grad
 
-    def _rows(self, site: Site) -> tuple[Rows, Rows]:
+    def _rows(self, context: Context) -> tuple[Rows, Rows]:
         if self.share is None:
             return whole, held_out
-        return Split(self.share, site.key(0)), Split(self.share, site.key(0), rest=True)
+        return Split(self.share, context.key(0)), Split(self.share, context.key(0), rest=True)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from ..core.probe import Method, Plan, Reading, Site, pattern_of
+from ..core.probe import Context, Method, Plan, Reading, pattern_of
 from ..core.rows import Part, Rows, count, whole, within
 from ..core.vector import Vector
 from .options import check_fields
@@ -30,27 +30,27 @@ def within_rows(plan: Plan, rows: Rows, sync: bool = True, show: Callable[[Readi
             reading.batch = count(rows, reading.batch)
 
 
-def refuse_slots(method: Method, site: Site) -> None:
+def check_no_slots(method: Method, context: Context) -> None:
     """Raises if several workers would each keep vectors of their own between steps."""
-    if method.slots and not site.alone:
+    if method.slots and not context.alone:
         raise ValueError(
             f"{type(method).__name__} keeps {', '.join(method.slots)} between steps, and the workers would keep "
             "different values: use it directly, so that its probes are averaged, or use a method without slots"
         )
 
 
-def on_own(method: Method, site: Site, rows: Rows = whole) -> Plan:
+def on_own(method: Method, context: Context, rows: Rows = whole) -> Plan:
     """Runs `method` on these rows of this worker alone: other workers may have no such rows."""
-    return within_rows(method.plan(cast(Site, _Alone(site))), rows, sync=False)
+    return within_rows(method.plan(cast(Context, _Alone(context))), rows, sync=False)
 
 
 class _Alone:
-    """A site that leaves out the other workers."""
+    """A context that leaves out the other workers."""
 
     alone = True
 
-    def __init__(self, site: Site):
-        self._site = site
+    def __init__(self, context: Context):
+        self._site = context
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._site, name)
@@ -113,22 +113,22 @@ class PerPart(Wrapper):
     def cost(self, step: int) -> int:
         return self.parts * self.method.cost(step)
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         total, batch = None, [0]
         for i in range(self.parts):
             part = Part(i, self.parts)
-            grad = yield from within_rows(self.method.plan(site), part, show=lambda r: batch.append(r.batch or 0))
-            grad.mul_(_mean_rows(part.size(max(batch)), site))
+            grad = yield from within_rows(self.method.plan(context), part, show=lambda r: batch.append(r.batch or 0))
+            grad.mul_(_mean_rows(part.size(max(batch)), context))
             total = grad if total is None else total.add_(grad)
         assert total is not None
-        return total.mul_(1 / _mean_rows(max(batch), site))
+        return total.mul_(1 / _mean_rows(max(batch), context))
 
 
-def _mean_rows(rows: int, site: Site) -> float | Tensor:
+def _mean_rows(rows: int, context: Context) -> float | Tensor:
     """A number of rows, averaged over workers, so that parts have equal weights where batch sizes differ."""
-    if site.alone:
+    if context.alone:
         return float(rows)
-    return site.mean(torch.full((), rows, dtype=site.space.precision, device=site.space.device))
+    return context.mean(torch.full((), rows, dtype=context.space.precision, device=context.space.device))
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,9 @@ class PerWorker(Wrapper):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def plan(self, site: Site) -> Plan:
-        refuse_slots(self.method, site)
-        return site.average_((yield from on_own(self.method, site)))
+    def plan(self, context: Context) -> Plan:
+        check_no_slots(self.method, context)
+        return context.average_((yield from on_own(self.method, context)))
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,8 @@ class Every(Method):
         inner = pattern_of(current, step)
         return None if inner is None else (current is self.method, inner)
 
-    def plan(self, site: Site) -> Plan:
-        return self._at(site.step).plan(site)
+    def plan(self, context: Context) -> Plan:
+        return self._at(context.step).plan(context)
 
     def _at(self, step: int) -> Method:
         return self.otherwise if step % self.k else self.method

@@ -10,8 +10,8 @@ import torch
 
 from ..core.ball import Ascent, ball
 from ..core.draw import seed_of
-from ..core.probe import Method, Plan, Probe, Reading, Site
-from ..core.rows import Chosen, Rows, whole
+from ..core.probe import Context, Method, Plan, Probe, Reading
+from ..core.rows import RowIndex, Rows, whole
 from ..core.vector import Vector, zero_
 from .options import check_fields
 
@@ -28,7 +28,7 @@ class ESAM(Method):
         The probability that a tensor moves. Default: Du et al. 2022, released script.
     gamma
         The fraction of rows whose loss increases most, on which it descends. Default: Du et al. 2022, released script.
-        Below 1 it needs one loss per row, `turn.backward(losses)` with reduction="none", and one more forward pass.
+        Below 1 it needs one loss per row, `pass_.backward(losses)` with reduction="none", and one more forward pass.
 
     Examples
     --------
@@ -47,17 +47,17 @@ class ESAM(Method):
     def pattern(self, step: int) -> Hashable:
         return None  # the host decides which tensors move
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        d = self._thinned(ball(self.rho).within(site).steepest_(here.grad, site), site)
+        d = self._thinned(ball(self.rho).within(context).steepest_(here.grad, context), context)
         rows: Rows = whole
         if self.gamma < 1:
             there = yield Probe(at=d.clone(), grad=False)
             rows = self._largest_increases(here, there)
         return (yield Probe(at=d, rows=rows)).grad
 
-    def _thinned(self, d: Vector, site: Site) -> Vector:
-        generator = torch.Generator("cpu").manual_seed(seed_of(*site.key(0)))
+    def _thinned(self, d: Vector, context: Context) -> Vector:
+        generator = torch.Generator("cpu").manual_seed(seed_of(*context.key(0)))
         chance = torch.rand(len(d.space.params), generator=generator, device="cpu")
         d.mul_(1 / self.beta)
         zero_([t for t, c in zip(d.tensors, chance.tolist(), strict=True) if c >= self.beta])
@@ -67,7 +67,7 @@ class ESAM(Method):
         if here.losses is None or there.losses is None:
             raise RuntimeError(
                 "ESAM picks rows by their own losses: compute them unreduced (reduction='none') and call "
-                "turn.backward(losses), or set gamma=1."
+                "pass_.backward(losses), or set gamma=1."
             )
         n = len(here.losses)
-        return Chosen(torch.topk(there.losses - here.losses, ceil(self.gamma * n)).indices, n)
+        return RowIndex(torch.topk(there.losses - here.losses, ceil(self.gamma * n)).indices, n)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch.optim import Optimizer
 
 from ..core.ball import Ascent, ball
-from ..core.probe import Method, Plan, Probe, Site
+from ..core.probe import Context, Method, Plan, Probe
 from .options import check_fields
 
 
@@ -35,9 +35,9 @@ class GSAM(Method):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = (yield Probe()).grad
-        there = (yield Probe(at=ball(self.rho).within(site).steepest_(here.clone(), site))).grad
+        there = (yield Probe(at=ball(self.rho).within(context).steepest_(here.clone(), context))).grad
         # computed from the difference, which is exactly 0 where the two gradients agree
         difference = here.add_(there, -1.0)
         along = difference.along(there)

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from ..core.ball import Ascent, ball
-from ..core.probe import Method, Plan, Probe, Site
+from ..core.probe import Context, Method, Plan, Probe
 from ..core.vector import inverse
 from .options import check_fields
 
@@ -44,14 +44,14 @@ class LookSAM(Method):
     def pattern(self, step: int) -> Hashable:
         return step % self.k == 0
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = (yield Probe()).grad
-        across = site.recall("across")
-        if site.step % self.k and across is not None:
+        across = context.recall("across")
+        if context.step % self.k and across is not None:
             return here.add_(across, self.alpha * here.norm() * inverse(across.norm()))
-        there = (yield Probe(at=ball(self.rho).within(site).steepest_(here.clone(), site))).grad
+        there = (yield Probe(at=ball(self.rho).within(context).steepest_(here.clone(), context))).grad
         # computed from the difference, which is exactly 0 where the two gradients agree
         difference = there - here
         along = difference.along(here)
-        site.remember("across", difference.add_(here, -along))
+        context.remember("across", difference.add_(here, -along))
         return there

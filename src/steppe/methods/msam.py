@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.ball import Ascent, ball
-from ..core.probe import Method, Plan, Probe, Site
+from ..core.probe import Context, Method, Plan, Probe
 from .options import check_fields
 
 
@@ -32,13 +32,13 @@ class MomentumSAM(Method):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def plan(self, site: Site) -> Plan:
-        momentum = site.momentum()
+    def plan(self, context: Context) -> Plan:
+        momentum = context.momentum()
         if momentum is None:
-            if site.step:
+            if context.step:
                 raise ValueError(
                     "momentum-SAM perturbs along the base optimizer's momentum, and it keeps none: set it > 0"
                 )
             return (yield Probe()).grad
         ahead = momentum.clone().mul_(-1.0)
-        return (yield Probe(at=ball(self.rho).within(site).steepest_(ahead, site))).grad
+        return (yield Probe(at=ball(self.rho).within(context).steepest_(ahead, context))).grad

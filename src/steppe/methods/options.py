@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from torch import Tensor
 
 from .._util.types import WORDS, alternatives
-from ..core.arguments import described, refuse_class
+from ..core.arguments import check_instance, described
 from ..core.ball import Ascent
 from ..core.probe import Method
 from ..core.triple import TRIPLES, Triple, triple_of
@@ -70,9 +70,9 @@ def check_fields(method: Any) -> None:
             object.__setattr__(method, name, value)
 
 
-def refuse_method(method: Any, what: str = "the method") -> None:
+def check_method(method: Any, what: str = "the method") -> None:
     """Raise for what is no method, and say how to make one of it."""
-    refuse_class(what, method)
+    check_instance(what, method)
     if isroutine(method):
         raise TypeError(f"{what} is {described(method)}: call it, {method.__name__}(), to make one")
     if isinstance(method, str):
@@ -95,7 +95,7 @@ def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
 def _checked(option: str, name: str, value: Any, hint: Any) -> Any:
     kinds, within = alternatives(hint), RANGES.get(option, ("", lambda v: True))
     if Method in kinds:
-        refuse_method(value, f"{option} of {name}")
+        check_method(value, f"{option} of {name}")
         return value
     if Triple in kinds and isinstance(value, str | Mapping):
         try:

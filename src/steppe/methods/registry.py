@@ -8,7 +8,7 @@ from typing import Any
 
 from .._util.names import unknown
 from ..core.arguments import described
-from ..core.ball import Ascent, Ball, Slope
+from ..core.ball import Ascent, Ball, GradientStep
 from ..core.metric import Elementwise, Filterwise, Metric, NormLayersOnly
 from ..core.probe import Method
 from ..core.triple import TRACE, Triple
@@ -30,7 +30,7 @@ from .universal import UniversalSAM, det_sam, frob_sam, trace_sam
 def _ascent(rho: float, metric: Metric | None, p: float, normalized: bool) -> Ascent:
     if not normalized and p != 2:
         raise ValueError(f"normalized=False makes a plain gradient step, which has no p-norm: leave out p = {p:g}")
-    return Ball(rho, metric, p) if normalized else Slope(rho, metric)
+    return Ball(rho, metric, p) if normalized else GradientStep(rho, metric)
 
 
 def _sam(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..core.ball import Ascent, ball
 from ..core.metric import Filterwise
-from ..core.probe import Method, Plan, Probe, Site
+from ..core.probe import Context, Method, Plan, Probe
 from .options import check_fields
 
 FILTERS = Filterwise(eta=0.0, everywhere=True, rows=True)
@@ -43,8 +43,8 @@ class RSAM(Method):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def plan(self, site: Site) -> Plan:
-        noise = site.draw(0, site.weights).normal().mul_(FILTERS(site)).mul_(self.sigma)
+    def plan(self, context: Context) -> Plan:
+        noise = context.draw(0, context.weights).normal().mul_(FILTERS(context)).mul_(self.sigma)
         smoothed = (yield Probe(at=noise.clone())).grad
         uphill = smoothed.mul_(self.smoothing).add_(noise)
-        return (yield Probe(at=ball(self.rho).within(site).steepest_(uphill, site))).grad
+        return (yield Probe(at=ball(self.rho).within(context).steepest_(uphill, context))).grad

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..core.ball import Ball
-from ..core.probe import Method, Plan, Probe, Reading, Site
+from ..core.probe import Context, Method, Plan, Probe, Reading
 from .options import check_fields
 
 
@@ -29,18 +29,18 @@ class Adaptive(Method, Protocol):
     def pattern(self, step: int) -> Hashable:
         return step > 0
 
-    def adapted(self, site: Site, here: Reading) -> Generator[Probe, Reading, Tensor]:
+    def adapted(self, context: Context, here: Reading) -> Generator[Probe, Reading, Tensor]:
         """The step size min(|dw| / (damping |dg|), sqrt(1 + delta theta) lr), dg on the current batch."""
-        lr = step_size(site)
-        previous = site.recall("previous", missing=site.weights) if site.step else None
-        site.remember("previous", site.weights.clone())
+        lr = step_size(context)
+        previous = context.recall("previous", missing=context.weights) if context.step else None
+        context.remember("previous", context.weights.clone())
         if previous is None:
             return lr
-        back = previous - site.weights
+        back = previous - context.weights
         moved = back.norm()
         there = yield Probe(at=back)
         change = (here.grad - there.grad).norm()
-        theta = torch.as_tensor(site.option("theta"), dtype=lr.dtype, device=lr.device)
+        theta = torch.as_tensor(context.option("theta"), dtype=lr.dtype, device=lr.device)
         ratio = moved / (self.damping * change)
         # Weights that did not move, or by so little that squares vanish, carry no information on the smoothness: a
         # ratio of 0 is rounding, and as a step size it would stop the run.
@@ -48,18 +48,18 @@ class Adaptive(Method, Protocol):
         growth = torch.where(lr > 0, (1 + self.delta * theta).sqrt() * lr, lr)  # a schedule may pass through 0
         now = torch.minimum(smooth, growth) + self.epsilon
         now = torch.where(torch.isinf(now), lr, now)  # neither a difference of gradients nor a history: keep lr
-        site.settings.update(lr=now, theta=torch.where(lr > 0, now / lr, theta))
+        context.settings.update(lr=now, theta=torch.where(lr > 0, now / lr, theta))
         return now
 
 
-def step_size(site: Site) -> Tensor:
+def step_size(context: Context) -> Tensor:
     """The learning rate of all parameter groups."""
-    lr = site.option("lr")
+    lr = context.option("lr")
     if isinstance(lr, list):
         raise ValueError(
             f"a smoothness-adaptive step has one size for all weights: the groups have lr {sorted(set(lr))}"
         )
-    return torch.as_tensor(lr, dtype=site.space.precision, device=site.space.device)
+    return torch.as_tensor(lr, dtype=context.space.precision, device=context.space.device)
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,13 @@ class SASAM(Adaptive):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def plan(self, site: Site) -> Plan:
-        before = step_size(site)
+    def plan(self, context: Context) -> Plan:
+        before = step_size(context)
         here = yield Probe()
-        now = yield from self.adapted(site, here)
+        now = yield from self.adapted(context, here)
         rho = (before if self.lagging_radius else now).sqrt()
-        site.settings["rho"] = rho
-        return (yield Probe(at=Ball(rho).steepest_(here.grad, site))).grad
+        context.settings["rho"] = rho
+        return (yield Probe(at=Ball(rho).steepest_(here.grad, context))).grad
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class SASGD(Adaptive):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        yield from self.adapted(site, here)
+        yield from self.adapted(context, here)
         return here.grad

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..core.ball import Ascent, ball
-from ..core.probe import Method, Plan, Probe, Site
+from ..core.probe import Context, Method, Plan, Probe
 from ..core.vector import Vector
 from .options import check_fields
 
@@ -21,7 +21,7 @@ class Plain(Method):
 
     """
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         return (yield Probe()).grad
 
 
@@ -45,8 +45,8 @@ class SAM(Method):
 
     >>> w = nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), steppe.SAM(rho=0.5))
-    >>> for turn in opt.passes():
-    ...     turn.backward(w.square().sum() / 2)
+    >>> for pass_ in opt.passes():
+    ...     pass_.backward(w.square().sum() / 2)
     >>> w.grad
     tensor([3.3000, 4.4000])
     >>> asam = steppe.SAM(steppe.Ball(0.5, steppe.Elementwise(eta=0.01)))
@@ -60,18 +60,18 @@ class SAM(Method):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        ascent = ball(self.rho).within(site, 1 / self.steps)
-        top = ascent.steepest_(self._ascent_gradient(here.grad, None, site), site)
+        ascent = ball(self.rho).within(context, 1 / self.steps)
+        top = ascent.steepest_(self._ascent_gradient(here.grad, None, context), context)
         for _ in range(self.steps - 1):
             there = yield Probe(at=top.clone())
-            top.add_(ascent.steepest_(self._ascent_gradient(there.grad, top, site), site))
+            top.add_(ascent.steepest_(self._ascent_gradient(there.grad, top, context), context))
         return (yield Probe(at=top)).grad
 
-    def _ascent_gradient(self, grad: Vector, away: Vector | None, site: Site) -> Vector:
+    def _ascent_gradient(self, grad: Vector, away: Vector | None, context: Context) -> Vector:
         """The gradient of the loss that the ascent increases, at the weights plus `away`."""
         if self.decay_in_ascent:
-            decay = site.option("weight_decay")
-            grad.add_((site.weights if away is None else site.weights + away) * decay)
+            decay = context.option("weight_decay")
+            grad.add_((context.weights if away is None else context.weights + away) * decay)
         return grad

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from ..core.probe import Method, Plan, Probe, Site
-from ..core.rows import Chosen, positions
-from .combinators import Wrapper, on_own, refuse_slots
+from ..core.probe import Context, Method, Plan, Probe
+from ..core.rows import RowIndex, positions
+from .combinators import Wrapper, check_no_slots, on_own
 from .options import check_fields
 from .sam import SAM
 
@@ -30,10 +30,10 @@ class SharpBalance(Wrapper):
     >>> x, y = torch.ones(4, 2), torch.zeros(4, 1)
     >>> model = nn.Linear(2, 1)
     >>> opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), steppe.SharpBalance(steppe.SAM(0.2)))
-    >>> def closure(turn):
-    ...     rows, targets = turn.rows(x, y)
+    >>> def closure(pass_):
+    ...     rows, targets = pass_.rows(x, y)
     ...     loss = nn.functional.mse_loss(model(rows), targets)
-    ...     turn.backward(loss)
+    ...     pass_.backward(loss)
     ...     return loss
     >>> loss = opt.step(closure, mask=torch.tensor([True, True, False, False]))
 
@@ -50,23 +50,23 @@ class SharpBalance(Wrapper):
     def pattern(self, step: int) -> Hashable:
         return None  # the number of sharp rows differs from batch to batch
 
-    def plan(self, site: Site) -> Plan:
-        if site.mask is None or not len(site.mask):
+    def plan(self, context: Context) -> Plan:
+        if context.mask is None or not len(context.mask):
             raise ValueError(
                 "SharpBalance needs to know which rows of the batch are sharpness-aware: "
                 "opt.step(closure, mask=sharp) or opt.passes(mask=sharp), sharp a bool tensor over the rows."
             )
-        refuse_slots(self.method, site)
-        n, sharp, normal = len(site.mask), positions(site.mask, True), positions(site.mask, False)
-        everything = Chosen(slice(None), n)  # without a copy of the rows
+        check_no_slots(self.method, context)
+        n, sharp, normal = len(context.mask), positions(context.mask, True), positions(context.mask, False)
+        everything = RowIndex(slice(None), n)  # without a copy of the rows
         # workers have different shares of sharp rows: each sums over its own batch, then they average
         if not len(sharp):
-            return site.average_((yield Probe(rows=everything, sync=False)).grad)
+            return context.average_((yield Probe(rows=everything, sync=False)).grad)
         if not len(normal):
-            return site.average_((yield from on_own(self.method, site, everything)))
-        plain = (yield Probe(rows=Chosen(normal, n), sync=False)).grad
-        steep = yield from on_own(self.method, site, Chosen(sharp, n))
-        return site.average_(steep.add_(plain, len(normal) / len(sharp)).mul_(len(sharp) / n))
+            return context.average_((yield from on_own(self.method, context, everything)))
+        plain = (yield Probe(rows=RowIndex(normal, n), sync=False)).grad
+        steep = yield from on_own(self.method, context, RowIndex(sharp, n))
+        return context.average_(steep.add_(plain, len(normal) / len(sharp)).mul_(len(sharp) / n))
 
 
 @dataclass(frozen=True)
@@ -81,5 +81,5 @@ class OnSomeRows(Wrapper):
     def cost(self, step: int) -> int:
         return SharpBalance(self.method).cost(step)
 
-    def plan(self, site: Site) -> Plan:
-        return self.method.plan(site) if site.mask is None else SharpBalance(self.method).plan(site)
+    def plan(self, context: Context) -> Plan:
+        return self.method.plan(context) if context.mask is None else SharpBalance(self.method).plan(context)

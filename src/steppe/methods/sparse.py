@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.ball import Ascent, ball
 from ..core.draw import Draw
-from ..core.probe import Method, Plan, Probe, Reading, Site
+from ..core.probe import Context, Method, Plan, Probe, Reading
 from ..core.rows import Row
 from ..core.vector import Space, Vector
 from .options import check_fields
@@ -60,17 +60,17 @@ class FisherSparseSAM(Method):
     def pattern(self, step: int) -> Hashable:
         return True if step % self.every else None  # the host decides on a new mask
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        mask = site.recall("mask")
-        if mask is None or site.step % self.every == 0:
-            fisher, unit = site.space.zeros(), _power_of_two(here.grad.norm())
+        mask = context.recall("mask")
+        if mask is None or context.step % self.every == 0:
+            fisher, unit = context.space.zeros(), _power_of_two(here.grad.norm())
             for i in range(self.samples):
                 alone = (yield Probe(rows=Row(i), sync=False)).grad.mul_(unit)
                 fisher.add_(alone.mul_(alone))
-            mask = _largest(site.average_(fisher), _kept(site, self.sparsity), site.draw(0, here.grad))
-            site.remember("mask", mask)
-        return (yield Probe(at=_masked(here, mask, self.rho, site))).grad
+            mask = _largest(context.average_(fisher), _kept(context, self.sparsity), context.draw(0, here.grad))
+            context.remember("mask", mask)
+        return (yield Probe(at=_masked(here, mask, self.rho, context))).grad
 
 
 @dataclass(frozen=True)
@@ -110,19 +110,23 @@ class DynamicSparseSAM(Method):
     def pattern(self, step: int) -> Hashable:
         return True if step % self.every else None  # the host decides on a new mask
 
-    def plan(self, site: Site) -> Plan:
+    def plan(self, context: Context) -> Plan:
         here = yield Probe()
-        mask = site.recall("mask") if site.step else None
-        if mask is None or site.step % self.every == 0:
-            mask = self._renewed(mask, here.grad, site)
-            site.remember("mask", mask)
-        return (yield Probe(at=_masked(here, mask, self.rho, site))).grad
+        mask = context.recall("mask") if context.step else None
+        if mask is None or context.step % self.every == 0:
+            mask = self._renewed(mask, here.grad, context)
+            context.remember("mask", mask)
+        return (yield Probe(at=_masked(here, mask, self.rho, context))).grad
 
-    def _renewed(self, mask: Vector | None, grad: Vector, site: Site) -> Vector:
-        kept, chance, ties = _kept(site, self.sparsity), site.draw(0, grad).uniform(0.0, 1.0), site.draw(1, grad)
+    def _renewed(self, mask: Vector | None, grad: Vector, context: Context) -> Vector:
+        kept, chance, ties = (
+            _kept(context, self.sparsity),
+            context.draw(0, grad).uniform(0.0, 1.0),
+            context.draw(1, grad),
+        )
         if mask is None:
             return _largest(chance, kept, ties)
-        dropped = round(self.drop / 2 * (1 + cos(pi * min(site.step / self.steps, 1))) * kept)
+        dropped = round(self.drop / 2 * (1 + cos(pi * min(context.step / self.steps, 1))) * kept)
         steep = grad.map(lambda x: x.abs().clamp(min=torch.finfo(x.dtype).tiny)).mul_(mask)
         stay = _largest(steep, kept - dropped, ties)
         grown = _largest(chance.mul_(stay.map(lambda x: 1 - x)), dropped, ties)
@@ -134,12 +138,12 @@ def _power_of_two(norm: Tensor) -> Tensor:
     return torch.ldexp(torch.ones_like(norm), -torch.frexp(norm).exponent)
 
 
-def _masked(here: Reading, mask: Vector, rho: float | Ascent, site: Site) -> Vector:
-    return ball(rho).within(site).steepest_(here.grad, site).mul_(mask)
+def _masked(here: Reading, mask: Vector, rho: float | Ascent, context: Context) -> Vector:
+    return ball(rho).within(context).steepest_(here.grad, context).mul_(mask)
 
 
-def _kept(site: Site, sparsity: float) -> int:
-    return round((1 - sparsity) * sum(p.numel() for p in site.space.params))
+def _kept(context: Context, sparsity: float) -> int:
+    return round((1 - sparsity) * sum(p.numel() for p in context.space.params))
 
 
 def _largest(scores: Vector, k: int, ties: Draw) -> Vector:

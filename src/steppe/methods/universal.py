@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.arguments import refuse_negative
-from ..core.probe import Method, Plan, Probe, Site
+from ..core.arguments import check_nonnegative
+from ..core.probe import Context, Method, Plan, Probe
 from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple
 from .options import check_fields
 
@@ -58,18 +58,18 @@ class UniversalSAM(Method):
     def pattern(self, step: int) -> Hashable:
         return True
 
-    def plan(self, site: Site) -> Plan:
-        rho = site.option("rho")
+    def plan(self, context: Context) -> Plan:
+        rho = context.option("rho")
         if isinstance(rho, list):
             raise ValueError(f"a (phi, psi, mu) measure has one radius for all weights, not {sorted(set(rho))}")
-        refuse_negative(rho)
+        check_nonnegative(rho)
         here = yield Probe()
         if not isinstance(rho, Tensor) and rho == 0:
             return here.grad
         losses, grads = [here.loss], [here.grad]
         laws = self.triple.laws
         for i in range(self.n * len(laws)):
-            draw = site.draw(i, here.grad)
+            draw = context.draw(i, here.grad)
             direction = laws[i % len(laws)](draw)
             if direction is draw.weights or direction is draw.grad:  # the next line writes into it
                 direction = direction.clone()

@@ -129,12 +129,12 @@ def build(name: str, shape: tuple[int, ...], outputs: int, **options: Any) -> nn
         raise ValueError(f"a model needs rows that are not empty and at least one output; got {shape}, {outputs}")
     if is_factory(name):
         return _user_model(name, shape, outputs, options)
-    refuse_options(name, options)
+    check_options(name, options)
     architecture = MODELS[name]
     return architecture.make(shape, outputs, **architecture.fixed, **{**architecture.defaults, **options})
 
 
-def refuse_options(name: str, options: Mapping[str, Any]) -> None:
+def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Raises if there is no such model or it does not take the options; does not call a user's factory."""
     if ":" in name:
         _factory_call(name, {"shape": (), "outputs": 1}, options)

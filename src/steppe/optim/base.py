@@ -54,7 +54,7 @@ STEP = PREFIX + "step"
 BUFFERS = ("momentum_buffer", "exp_avg")  # where torch's optimizers keep their momentum
 
 
-class OptimizerSite:
+class OptimizerContext:
     """One step's view of the base optimizer: nothing that a plan does here takes effect before `commit`."""
 
     def __init__(self, base: Optimizer, layout: ParamLayout, seed: int, mask: Tensor | None):

@@ -9,10 +9,10 @@ from typing import Any, ParamSpec
 
 from torch.optim import Optimizer
 
-from ..core.arguments import refuse_parameters
+from ..core.arguments import check_no_parameters
 from ..methods.registry import make
 from .engine import SharpnessAware
-from .misuse import refuse_base
+from .misuse import check_base
 
 P = ParamSpec("P")
 
@@ -42,24 +42,24 @@ def build(name: str, base: Optimizer, **options: Any) -> SharpnessAware:
 
     """
     if isinstance(name, str):  # else the arguments may be swapped, and the error about the name says so
-        refuse_base(base)
+        check_base(base)
     engine = {k: options.pop(k) for k in ENGINE_OPTIONS if k in options}
     method = make(name, options, also=ENGINE_OPTIONS)
     return SharpnessAware(base, method, **engine)
 
 
-def _refuses_parameters(f: Callable[P, SharpnessAware]) -> Callable[P, SharpnessAware]:
+def _checks_arguments(f: Callable[P, SharpnessAware]) -> Callable[P, SharpnessAware]:
     """`f`, with its own error for the arguments of other libraries, which Python would call too many."""
 
     @wraps(f)
     def checked(*args: P.args, **options: P.kwargs) -> SharpnessAware:
-        refuse_parameters(f.__name__, args, options)
+        check_no_parameters(f.__name__, args, options)
         return f(*args, **options)
 
     return checked
 
 
-@_refuses_parameters
+@_checks_arguments
 def sam(base: Optimizer, rho: float = 0.05, **options: Any) -> SharpnessAware:
     """SAM around `base`: short for `build("sam", base, rho=rho)`.
 

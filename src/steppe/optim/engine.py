@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..core.arguments import InitSignature, refuse_parameters
+from ..core.arguments import InitSignature, check_no_parameters
 from ..core.probe import Method
-from ..methods.options import checked, refuse_method
-from .base import STEP, OptimizerSite, forget_defaults
+from ..methods.options import check_method, checked
+from .base import STEP, OptimizerContext, forget_defaults
 from .finite import (
     DeviceGuard,
     HostCheck,
@@ -34,21 +34,21 @@ from .interrupts import interrupts_deferred
 from .misuse import (
     NO_FIRST_STEP,
     PASSES_PENDING,
+    check_base,
+    check_closure,
+    check_no_inference_mode,
+    check_no_skipped_step,
+    check_not_a_name,
+    check_not_compiled,
+    check_nothing_accumulated,
+    check_options,
     mark_left_gradients,
-    refuse_accumulated,
-    refuse_base,
-    refuse_closure,
-    refuse_compiled,
-    refuse_inference_mode,
-    refuse_name,
-    refuse_options,
-    refuse_skipped_step,
     unplanned,
     wrapped_error,
 )
 from .step import Pass, Report, run_step
 from .unfinished import close_before_state_dict
-from .weights import ParamLayout, refuse_complex
+from .weights import ParamLayout, check_not_complex
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 
@@ -93,8 +93,8 @@ class SharpnessAware(Optimizer):
     --------
     >>> w = nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), steppe.SAM(rho=0.5))
-    >>> for turn in opt.passes():
-    ...     turn.backward(w.square().sum() / 2)
+    >>> for pass_ in opt.passes():
+    ...     pass_.backward(w.square().sum() / 2)
     >>> w.grad  # at w + 0.5 w / |w|
     tensor([3.3000, 4.4000])
     >>> opt.step()
@@ -106,7 +106,7 @@ class SharpnessAware(Optimizer):
     __signature__ = InitSignature()
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        refuse_parameters(cls.__name__, args, options)
+        check_no_parameters(cls.__name__, args, options)
         return super().__new__(cls)
 
     def __init__(
@@ -121,11 +121,11 @@ class SharpnessAware(Optimizer):
         same_noise: bool = True,
         record: bool = False,
     ):
-        refuse_base(base)
-        refuse_name(method)
-        refuse_method(method)
-        refuse_options(base, method.options())
-        refuse_complex([p for g in base.param_groups for p in g["params"]])
+        check_base(base)
+        check_not_a_name(method)
+        check_method(method)
+        check_options(base, method.options())
+        check_not_complex([p for g in base.param_groups for p in g["params"]])
         options = {"model": model, "seed": seed, "on_nonfinite": on_nonfinite, "same_noise": same_noise}
         checked(SharpnessAware.__init__, "SharpnessAware", {**options, "record": record})
         self.base, self.method, self.model, self.scaler = base, method, model, scaler
@@ -228,16 +228,16 @@ class SharpnessAware(Optimizer):
             A bool tensor over the rows of the batch, for methods that treat some rows in another way.
 
         """
-        refuse_compiled()
+        check_not_compiled()
         self.close_unfinished()
         if closure is None:
             return self._apply()
         waiting = self.planned is not None and self.planned.wanted
         if waiting or isinstance(closure, partial) or "accelerate.optimizer" in sys.modules:
-            refuse_closure(self, closure, waiting)
-        refuse_accumulated(self.param_groups)  # a closure clears gradients
+            check_closure(self, closure, waiting)
+        check_nothing_accumulated(self.param_groups)  # a closure clears gradients
         try:
-            losses = self.run_passes(lambda turn: run_closure(turn, closure, held_out), mask=mask)
+            losses = self.run_passes(lambda pass_: run_closure(pass_, closure, held_out), mask=mask)
             self._apply()
         except BaseException:
             if self.planned is not None:  # it will not be applied
@@ -247,14 +247,14 @@ class SharpnessAware(Optimizer):
 
     def run_passes(self, run: Callable[[Pass], R], *, mask: Tensor | None = None) -> list[R]:
         """Calls `run` on every pass, with `mask` as in `passes`; an exception restores everything."""
-        turns = self.passes(mask=mask)
+        passes = self.passes(mask=mask)
         try:
             try:
-                return [run(turn) for turn in turns]
+                return [run(pass_) for pass_ in passes]
             finally:
-                turns.close()
+                passes.close()
         finally:  # again, in case Ctrl-C hits the line above and the traceback keeps the generator open
-            turns.close()
+            passes.close()
 
     def passes(self, *, accumulate: bool = False, mask: Tensor | None = None) -> Generator[Pass]:
         """Yields once per probe, then leaves the planned gradient, unscaled, in `p.grad`.
@@ -269,18 +269,18 @@ class SharpnessAware(Optimizer):
         """
         if "base" not in vars(self):
             raise wrapped_error(self)
-        refuse_compiled()
+        check_not_compiled()
         self.close_unfinished()
         if not accumulate:
-            self.refuse_waiting()
+            self.check_no_pending_plan()
         self._ended = False
         self._running = weakref.ref(running := run_step(self, accumulate, mask))
         return running
 
-    def refuse_waiting(self) -> None:
+    def check_no_pending_plan(self) -> None:
         """Raises if a gradient of `passes()` would be lost; a scaler does not apply one that is not finite."""
         if self.planned is not None and self.planned.wanted:
-            refuse_skipped_step()
+            check_no_skipped_step()
             raise RuntimeError(PASSES_PENDING)
 
     def close_unfinished(self) -> None:
@@ -324,12 +324,12 @@ class SharpnessAware(Optimizer):
 
     def _apply(self) -> None:
         """Steps the base optimizer on the planned gradient; a step that is skipped or raises changes nothing."""
-        refuse_inference_mode()
+        check_no_inference_mode()
         planned = self.planned
         if planned is None:
             return self._apply_unplanned()
         apply = self.device_guard or HostCheck("skip" if planned.overflow else self.on_nonfinite)
-        params = planned.site.space.params
+        params = planned.context.space.params
         before = [p._version for p in params]
         with interrupts_deferred():
             try:
@@ -351,43 +351,43 @@ class SharpnessAware(Optimizer):
             raise unplanned(type(self.method).__name__, self._ended)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
-        OptimizerSite(self.base, self.param_layout(), self.seed, None).create_slots(self.method.slots)
+        OptimizerContext(self.base, self.param_layout(), self.seed, None).create_slots(self.method.slots)
 
 
-def run_closure(turn: Pass, closure: Callable[..., Any], held_out: Callable[..., Any] | None = None) -> Any:
+def run_closure(pass_: Pass, closure: Callable[..., Any], held_out: Callable[..., Any] | None = None) -> Any:
     """Runs a closure in a pass: a plain torch one, or one that takes the pass as its argument."""
-    if turn.held_out:
+    if pass_.held_out:
         if held_out is None:
             raise RuntimeError("the method uses held-out data too: opt.step(closure, held_out=closure_for_it)")
         closure = held_out
-    takes_turn = _takes_the_pass(closure)
-    if not takes_turn and (turn.partial or not turn.probe.grad):
+    takes_pass = _takes_the_pass(closure)
+    if not takes_pass and (pass_.partial or not pass_.probe.grad):
         raise TypeError(
             "the method uses parts of the batch, so its closure takes the pass as argument:\n"
-            "    def closure(turn):\n        a, b = turn.rows(x, y)\n"
-            "        loss = loss_fn(model(a), b)\n        turn.backward(loss)\n        return loss"
+            "    def closure(pass_):\n        a, b = pass_.rows(x, y)\n"
+            "        loss = loss_fn(model(a), b)\n        pass_.backward(loss)\n        return loss"
         )
-    with torch.enable_grad() if turn.probe.grad else nullcontext():
-        loss = closure(turn) if takes_turn else closure()
-    if not turn.ran and loss is not None:
+    with torch.enable_grad() if pass_.probe.grad else nullcontext():
+        loss = closure(pass_) if takes_pass else closure()
+    if not pass_.ran and loss is not None:
         losses = loss if isinstance(loss, Tensor) else torch.as_tensor(loss, device="cpu")
-        turn.add_loss(losses.mean() if losses.ndim else losses)
-    turn.ran = True
+        pass_.add_loss(losses.mean() if losses.ndim else losses)
+    pass_.ran = True
     # detached: its graph would live through the next pass
     return loss.detach() if isinstance(loss, Tensor) else loss
 
 
 def _takes_the_pass(f: Callable[..., Any]) -> bool:
-    """Whether a closure takes the pass: its first parameter has no default, or is called turn."""
+    """Whether a closure takes the pass: its first parameter has no default, or is called pass_."""
     if isinstance(f, FunctionType) and not vars(f):  # nearly always; inspect.signature takes ten times as long
         code, optional = f.__code__, len(f.__defaults__ or ())
-        return code.co_argcount > optional or code.co_varnames[: code.co_argcount][:1] == ("turn",)
+        return code.co_argcount > optional or code.co_varnames[: code.co_argcount][:1] == ("pass_",)
     try:
         parameters = list(inspect.signature(f).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return bool(positional) and (positional[0].default is inspect.Parameter.empty or positional[0].name == "turn")
+    return bool(positional) and (positional[0].default is inspect.Parameter.empty or positional[0].name == "pass_")
 
 
 @atexit.register

@@ -22,7 +22,7 @@ from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from ..core.vector import Space, Vector, by_device_and_dtype
-from .base import STEP, OptimizerSite, step_unless
+from .base import STEP, OptimizerContext, step_unless
 from .forward_state import Snapshot
 from .workers import Replicas
 
@@ -33,7 +33,7 @@ class Planned:
 
     Parameters
     ----------
-    site
+    context
         The step's view of the base optimizer.
     before
         The forward state from before the step.
@@ -48,7 +48,7 @@ class Planned:
 
     """
 
-    site: OptimizerSite
+    context: OptimizerContext
     before: Snapshot
     gradients: object
     total: Tensor | None
@@ -58,7 +58,7 @@ class Planned:
     def after(self, earlier: Planned) -> Planned:
         """The same gradient, accumulated on an earlier one."""
         total = None if self.total is None or earlier.total is None else self.total + earlier.total
-        return Planned(self.site, earlier.before, self.gradients, total, self.overflow or earlier.overflow)
+        return Planned(self.context, earlier.before, self.gradients, total, self.overflow or earlier.overflow)
 
     @property
     def current(self) -> bool:
@@ -68,7 +68,7 @@ class Planned:
     @property
     def wanted(self) -> bool:
         """Whether the gradient is still there and could be applied; a scaler skips others. Synchronizes."""
-        return any(p.grad is not None for p in self.site.space.params) and self.finite
+        return any(p.grad is not None for p in self.context.space.params) and self.finite
 
     @property
     def finite(self) -> bool:
@@ -77,9 +77,9 @@ class Planned:
 
     def apply(self, base: Optimizer) -> None:
         """Steps the base optimizer and stores the plan's vectors and options."""
-        with self.site.settings_applied():
+        with self.context.settings_applied():
             base.step()
-        self.site.commit()
+        self.context.commit()
 
 
 SLOTS = 1024
@@ -146,7 +146,7 @@ class HostCheck:
             return
         planned.before.restore()
         if self.on_nonfinite != "skip":
-            raise nonfinite(planned.site.step)
+            raise nonfinite(planned.context.step)
 
 
 class DeviceGuard:
@@ -173,21 +173,21 @@ class DeviceGuard:
 
     @torch.no_grad()
     def __call__(self, base: Optimizer, planned: Planned) -> None:
-        site, total = planned.site, planned.total
-        self.sets |= site.settings.keys()
+        context, total = planned.context, planned.total
+        self.sets |= context.settings.keys()
         self._watched = total is not None
         if total is None:
             planned.apply(base)
             return
         skip = total != 0
         self.flag.copy_(skip | (self.flag != 0) if self._stop else skip)
-        site.revert_where(self.flag)
-        with site.settings_applied():
+        context.revert_where(self.flag)
+        with context.settings_applied():
             step_unless(base, self.flag)
         planned.before.restore_where(self.flag)
         self._skipped.add_(self.flag)
         self._seen.copy_(self._skipped, non_blocking=True)
-        site.commit()
+        context.commit()
 
     def undo_(self, values: Tensor, before: Tensor) -> None:
         """Restores values that the last step changed elsewhere, if it was skipped."""

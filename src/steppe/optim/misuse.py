@@ -20,7 +20,7 @@ from .finite import enabled
 
 NO_FIRST_STEP = (
     "SharpnessAware has no first_step() and second_step(): a step may have any number of passes. Write\n"
-    "    for turn in opt.passes():\n        turn.backward(loss_fn(model(x), y))\n    opt.step()\n"
+    "    for pass_ in opt.passes():\n        pass_.backward(loss_fn(model(x), y))\n    opt.step()\n"
     "or opt.step(closure)."
 )
 
@@ -46,11 +46,11 @@ def unplanned(method: str, ended: bool) -> RuntimeError:
         )
     return RuntimeError(
         f"{method} evaluates the loss several times a step. Either call opt.step(closure), "
-        "or run `for turn in opt.passes(): turn.backward(loss)` before opt.step()."
+        "or run `for pass_ in opt.passes(): pass_.backward(loss)` before opt.step()."
     )
 
 
-def refuse_compiled() -> None:
+def check_not_compiled() -> None:
     """Raises inside a function that torch.compile compiles."""
     if torch.compiler.is_compiling() or callable(_frame_callback()):
         raise RuntimeError(
@@ -59,7 +59,7 @@ def refuse_compiled() -> None:
         )
 
 
-def refuse_inference_mode() -> None:
+def check_no_inference_mode() -> None:
     """Raises under `torch.inference_mode`, whose tensors cannot be written to outside of it."""
     if torch.is_inference_mode_enabled():
         raise RuntimeError(
@@ -71,12 +71,12 @@ NO_ACCUMULATION = (
     "Accelerator(gradient_accumulation_steps={0}) skips step() and zero_grad() for all but one of {0} micro-batches, "
     "and a sharpness-aware step runs every micro-batch in every pass: leave it at 1, and for a list of micro-batches "
     "write\n"
-    "    for turn in steppe.integrations.accelerate.passes(opt, model=model):\n"
-    "        for batch in micro_batches(batches, model): turn.backward(loss(batch) / len(batches))"
+    "    for pass_ in steppe.integrations.accelerate.passes(opt, model=model):\n"
+    "        for batch in micro_batches(batches, model): pass_.backward(loss(batch) / len(batches))"
 )
 
 
-def refuse_base(base: Any) -> None:
+def check_base(base: Any) -> None:
     """Only a first-order torch optimizer can be the base."""
     example = "SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), method)"
     if isinstance(base, LBFGS) or hasattr(base, "passes"):
@@ -97,7 +97,7 @@ def refuse_base(base: Any) -> None:
             )
 
 
-def refuse_name(method: Any) -> None:
+def check_not_a_name(method: Any) -> None:
     """Raise for a name in the place of a method."""
     if isinstance(method, str):
         wrong = f" ({unknown('method', method, METHODS)})" if method not in METHODS else ""
@@ -106,7 +106,7 @@ def refuse_name(method: Any) -> None:
         )
 
 
-def refuse_options(base: Optimizer, options: Mapping[str, Any]) -> None:
+def check_options(base: Optimizer, options: Mapping[str, Any]) -> None:
     """Raises for a base that has an option of the method's name: both would read the same number in `param_groups`."""
     if shared := sorted(options.keys() & base.defaults.keys()):
         raise ValueError(
@@ -118,27 +118,27 @@ def refuse_options(base: Optimizer, options: Mapping[str, Any]) -> None:
 def wrapped_error(engine: Any) -> TypeError:
     """The error for a wrapper of Lightning, which inherits the engine's methods and has other attributes."""
     return TypeError(
-        f"passes() was called on {type(engine).__name__}, a wrapper around the SharpnessAware: write `for turn in "
+        f"passes() was called on {type(engine).__name__}, a wrapper around the SharpnessAware: write `for pass_ in "
         "steppe.integrations.lightning.passes(opt)`"
     )
 
 
-def refuse_closure(engine: Any, closure: Any, waiting: bool) -> None:
+def check_closure(engine: Any, closure: Any, waiting: bool) -> None:
     """Raises for a closure that would lose a gradient, or that another library runs in its own way.
 
     An engine without a model takes that of a closure of Lightning: its running statistics change once per step.
     """
     lightning = isinstance(closure, partial) and getattr(closure.func, "__name__", "") == "_wrap_closure"
     if lightning:
-        refuse_lightning(closure.args[0], waiting)
+        check_lightning(closure.args[0], waiting)
     if waiting:
         raise RuntimeError(PLAN_PENDING)
-    refuse_accelerate(engine)
+    check_accelerate(engine)
     if lightning and engine.model is None:
         engine.__setstate__({**engine.__getstate__(), "model": closure.args[0].trainer.strategy.model})
 
 
-def refuse_lightning(module: Any, waiting: bool) -> None:
+def check_lightning(module: Any, waiting: bool) -> None:
     """Raises if Lightning's optimizer passes a closure that clips and logs in every pass, or one that does nothing."""
     if module.automatic_optimization and module.trainer.gradient_clip_val:
         raise RuntimeError(
@@ -152,7 +152,7 @@ def refuse_lightning(module: Any, waiting: bool) -> None:
         )
 
 
-def refuse_accelerate(engine: Any) -> None:
+def check_accelerate(engine: Any) -> None:
     """Raises if Accelerate's optimizer passes a closure that would not see all micro-batches, or scales its losses."""
     if "accelerate.optimizer" not in sys.modules:
         return
@@ -169,8 +169,8 @@ def refuse_accelerate(engine: Any) -> None:
     if enabled(wrapper.scaler) is not enabled(engine.scaler):
         raise RuntimeError(
             "Accelerate scales the losses of the closure by its own scaler or none, and the optimizer has another or "
-            "none: make it by SharpnessAware(..., scaler=accelerator.scaler), or write `for turn in "
-            "steppe.integrations.accelerate.passes(opt): turn.backward(loss)`, then opt.step()"
+            "none: make it by SharpnessAware(..., scaler=accelerator.scaler), or write `for pass_ in "
+            "steppe.integrations.accelerate.passes(opt): pass_.backward(loss)`, then opt.step()"
         )
 
 
@@ -185,7 +185,7 @@ def mark_left_gradients(params: Sequence[Tensor]) -> None:
         setattr(grad, MARK, grad._version)
 
 
-def refuse_accumulated(groups: Sequence[Mapping[str, Any]]) -> None:
+def check_nothing_accumulated(groups: Sequence[Mapping[str, Any]]) -> None:
     """Raises if `p.grad` holds gradients that no finished step left there."""
     params = [p for g in groups for p in g["params"] if p.requires_grad]
     grads: list[Tensor] = [g for g in map(_grad, params) if g is not None]
@@ -195,13 +195,13 @@ def refuse_accumulated(groups: Sequence[Mapping[str, Any]]) -> None:
         raise RuntimeError(
             "p.grad holds gradients that the last step did not leave there, and step(closure) would lose them: a "
             "sharpness-aware step runs every micro-batch in every pass. To accumulate, write\n"
-            "    for turn in opt.passes():\n        for x, y in micro_batches:\n"
-            "            turn.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
+            "    for pass_ in opt.passes():\n        for x, y in micro_batches:\n"
+            "            pass_.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
             "or call opt.zero_grad() first, if they are not wanted."
         )
 
 
-def refuse_skipped_step() -> None:
+def check_no_skipped_step() -> None:
     """Raises if Accelerate has skipped the step that a plan waits for; `zero_grad` of its wrapper is skipped too."""
     state = sys.modules.get("accelerate.state")
     if state is not None and (steps := state.GradientState().num_steps) > 1:

@@ -15,10 +15,10 @@ from ..core.probe import Probe, Reading
 from ..core.rows import held_out, select, whole
 from ..core.shards import local_gradient, shard_like
 from ..core.vector import Space, Vector, scale_
-from .base import OptimizerSite
+from .base import OptimizerContext
 from .finite import FiniteCheck, Planned, enabled
 from .forward_state import Noise, warn_of_unreachable_statistics
-from .misuse import refuse_inference_mode
+from .misuse import check_no_inference_mode
 from .weights import maximizes, warn_of_rounding
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Pass:
         self.partial = probe.rows is not whole and not self.held_out
 
     def rows(self, *tensors: Any) -> Any:
-        """The rows of the batch that this pass is on: `x, y = turn.rows(x, y)`."""
+        """The rows of the batch that this pass is on: `x, y = pass_.rows(x, y)`."""
         picked, batch = select(self.probe.rows, tensors)
         if not self.held_out:
             self.batch = batch if self.batch is None else self.batch + batch
@@ -69,10 +69,10 @@ class Pass:
         """Raises if the pass did not run, or ran on other rows than the probe's."""
         if not self.ran:
             raise RuntimeError(
-                "a pass ended without a loss: call turn.backward(loss) in every `for turn in opt.passes()`"
+                "a pass ended without a loss: call pass_.backward(loss) in every `for pass_ in opt.passes()`"
             )
         if self.partial and self.batch is None:
-            raise RuntimeError("this pass is on some rows of the batch only: take them with x, y = turn.rows(x, y)")
+            raise RuntimeError("this pass is on some rows of the batch only: take them with x, y = pass_.rows(x, y)")
 
     def add_loss(self, loss: Tensor, each: Tensor | None = None) -> None:
         """Adds a loss, and its values per row if they are known, to those of this pass."""
@@ -136,7 +136,7 @@ class Gradients:
         if not whole and all(g is None for g in grads) and not (ran_backward and any(self._reached)):
             raise RuntimeError(
                 "no parameter of the optimizer has a gradient after this pass: call loss.backward() in the closure, or "
-                "turn.backward(loss), on a loss that depends on them, and leave requires_grad on"
+                "pass_.backward(loss), on a loss that depends on them, and leave requires_grad on"
             )
         if self.space.sharded:
             tensors = [local_gradient(g, p) for g, p in zip(tensors, self.space.params, strict=True)]
@@ -251,10 +251,10 @@ class Step:
     """
 
     def __init__(self, engine: SharpnessAware, accumulate: bool, mask: Tensor | None):
-        refuse_inference_mode()
+        check_no_inference_mode()
         layout = engine.param_layout()
         if accumulate:
-            layout.replicas.refuse_no_sync()
+            layout.replicas.check_synchronized()
         else:
             engine.discard()
             for p in [p for g in engine.param_groups for p in g["params"] if not p.requires_grad]:
@@ -265,7 +265,7 @@ class Step:
         self._was_current = self.earlier is not None and self.earlier.current
         self.scaler = engine.scaler and enabled(engine.scaler)
         self.maximize = maximizes(engine.base.param_groups)
-        self.site = OptimizerSite(engine.base, layout, engine.seed, mask)
+        self.context = OptimizerContext(engine.base, layout, engine.seed, mask)
         self.report = Report() if engine.record else None
         checked = engine.on_nonfinite is not None or self.scaler is not None
         self.check = FiniteCheck(self.space) if checked else None
@@ -297,23 +297,23 @@ class Step:
 
     def _run_plan(self) -> Generator[Pass, None, Vector]:
         """Yields a pass for every probe of the plan and returns its direction."""
-        plan, turn = self.engine.method.plan(self.site), None
+        plan, pass_ = self.engine.method.plan(self.context), None
         while True:
             with torch.no_grad():
                 try:
-                    probe = plan.send(None if turn is None else self._read(turn))  # type: ignore[arg-type]
+                    probe = plan.send(None if pass_ is None else self._read(pass_))  # type: ignore[arg-type]
                 except StopIteration as done:
                     return done.value  # type: ignore[no-any-return]
                 if self._count:
                     self.state.next_pass()
                 self._move(probe)
-            turn = Pass(probe, self.scaler, keep_graph=not self._count and self.engine.checked != self.state.walked)
+            pass_ = Pass(probe, self.scaler, keep_graph=not self._count and self.engine.checked != self.state.walked)
             plain = self.replicas.alone and probe.sync and probe.grad
             with nullcontext() if plain else self.replicas.run_pass(probe.sync, probe.grad):
-                yield turn
-            turn.finish()
+                yield pass_
+            pass_.finish()
             if not self._count:
-                self._graph = turn.graph
+                self._graph = pass_.graph
             self._count += 1
 
     def _move(self, probe: Probe) -> None:
@@ -332,17 +332,17 @@ class Step:
         # an outer autocast, even a disabled one, keeps the cast weights of the pass before
         torch.clear_autocast_cache()
 
-    def _read(self, turn: Pass) -> Reading:
-        grad = self.gradients.collect(turn.ran_backward) if turn.probe.grad else None
-        loss, losses = turn.loss, turn.losses
+    def _read(self, pass_: Pass) -> Reading:
+        grad = self.gradients.collect(pass_.ran_backward) if pass_.probe.grad else None
+        loss, losses = pass_.loss, pass_.losses
         if self.check is not None:
             self.check.add(loss, grad)
         if self.maximize:
             loss, losses = -loss if loss is not None else None, -losses if losses is not None else None
-        mean = self.replicas.mean if turn.probe.sync else lambda numbers: numbers
-        reading = Reading(grad, loss, mean, losses, turn.batch)
+        mean = self.replicas.mean if pass_.probe.sync else lambda numbers: numbers
+        reading = Reading(grad, loss, mean, losses, pass_.batch)
         if self.report is not None:
-            self.report.add(reading, turn.loss)
+            self.report.add(reading, pass_.loss)
         return reading
 
     def _end(self) -> None:
@@ -352,7 +352,7 @@ class Step:
 
     def _finish(self, direction: Vector) -> None:
         """Writes the direction into `p.grad`, as the planned gradient of the engine."""
-        engine, settings = self.engine, self.site.settings
+        engine, settings = self.engine, self.context.settings
         if self._graph is not None and self._count > 1:
             engine.checked = self.state.walked
             if not engine.warned and not self.space.sharded:
@@ -367,7 +367,7 @@ class Step:
                     self.check.add(None, direction)
                 total = self.check.total(settings.values(), self.replicas)
             self.gradients.deliver(direction, untouched)
-        planned = Planned(self.site, self.before, self.gradients, total)
+        planned = Planned(self.context, self.before, self.gradients, total)
         if self.scaler is not None:  # checked here, because a scaler that skips a step does not call step()
             planned.overflow, planned.total = not planned.finite, None
         planned = planned if self.earlier is None else planned.after(self.earlier)

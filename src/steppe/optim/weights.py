@@ -165,8 +165,8 @@ class ParamLayout:
                 "no parameter of the optimizer requires a gradient, so there is nothing to train: set "
                 "requires_grad_(True) on what this step should move"
             )
-        refuse_complex(params)
-        _refuse_shared_memory(params)
+        check_not_complex(params)
+        _check_no_shared_memory(params)
         replicas = Replicas(model, params)
         replicas.reshard()  # gathered weights are other objects than the parameters
         roles = roles_of(model, groups)
@@ -185,12 +185,12 @@ class ParamLayout:
             return True
         if _kinds(self.space) != self.kinds or not self.keeper.in_place():
             return False
-        _refuse_shared_memory(params)
+        _check_no_shared_memory(params)
         self.places[:] = places
         return True
 
 
-def refuse_complex(params: Sequence[Tensor]) -> None:
+def check_not_complex(params: Sequence[Tensor]) -> None:
     """Raises for complex parameters."""
     if any(p.is_complex() for p in params):
         raise TypeError(
@@ -199,7 +199,7 @@ def refuse_complex(params: Sequence[Tensor]) -> None:
         )
 
 
-def _refuse_shared_memory(params: Sequence[Tensor]) -> None:
+def _check_no_shared_memory(params: Sequence[Tensor]) -> None:
     """Raises if a number belongs to two parameters, each of which would move it."""
     plain = [p for p in params if p.numel() and p.data_ptr() and distributed(p) is None]
     end, shared = 0, dict[tuple[Any, ...], Tensor]()  # one parameter of each memory that several may lie in

@@ -108,7 +108,7 @@ class Replicas:
                 dist.all_reduce(chunk, group=group)
         return vector
 
-    def refuse_no_sync(self) -> None:
+    def check_synchronized(self) -> None:
         """Raises inside DDP's `no_sync`: what accumulates there would never be averaged."""
         if not all(getattr(w, "require_backward_grad_sync", True) for w in self._wrappers):
             raise RuntimeError(

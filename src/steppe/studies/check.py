@@ -63,7 +63,7 @@ def check_trust(study: Study, planned: Sequence[Cell], trust: bool) -> None:
     for cell in planned:
         if cell.checkpoint is not None:
             file = Path(cell.checkpoint) / "run.yaml"
-            user_code.refuse_untrusted(file, cell.config["model"], study.base.get("model"), trust)
+            user_code.check_trusted(file, cell.config["model"], study.base.get("model"), trust)
 
 
 def _is_trained(cell: Cell) -> bool:
@@ -74,7 +74,7 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
     """Raise `InvalidStudy` for a measure, a name or an option that does not exist, in any cell that is to train."""
     from ..ensembles.members import members_of
     from ..measures.registry import resolve_measures
-    from ..training.config import refuse_unknown
+    from ..training.config import check_config
 
     with invalid_values():
         of_models, scores = split_measures([*study.measures, *also])
@@ -90,8 +90,8 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
                 names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options))
                 names += repr((c.data, c.augment, c.corruptions, c.labels, c.label_noise, c.device))
                 if names not in checked:
-                    _refuse_rho(study, c)
-                    refuse_unknown(c)
+                    _check_rho(study, c)
+                    check_config(c)
                     checked.add(names)
 
 
@@ -106,7 +106,7 @@ def _check_rows(plan: Mapping[str, Measure], configs: Sequence[Config]) -> None:
             raise ValueError(f"measures: {name} needs {rows} rows, and no run has any: set {needs[rows]} in base")
 
 
-def _refuse_rho(study: Study, config: Config) -> None:
+def _check_rho(study: Study, config: Config) -> None:
     """Raise for a radius of a method without one, with where it is given."""
     from ..methods.registry import METHODS
 

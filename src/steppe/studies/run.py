@@ -261,7 +261,7 @@ def _store_outcome(store: Store, cell: Cell, outcome: Outcome) -> None:
     if outcome.state == "failed":
         store.fail(outcome.key, outcome.error)
         return
-    _refuse_mixed_rows(store, outcome)
+    _check_same_rows(store, outcome)
     store.record(
         outcome.key,
         targets={**outcome.targets, **cell.known},  # the user's table takes precedence
@@ -276,7 +276,7 @@ def _store_outcome(store: Store, cell: Cell, outcome: Outcome) -> None:
         store.note(name, value)
 
 
-def _refuse_mixed_rows(store: Store, outcome: Outcome) -> None:
+def _check_same_rows(store: Store, outcome: Outcome) -> None:
     """Raise if errors on corrupted rows of this cell and of stored ones are of different images."""
     sources = {name: source for name, source in outcome.versions.items() if name.startswith(CORRUPTED_ROWS)}
     for name, source in sources.items():

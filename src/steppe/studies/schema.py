@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .._util.digests import digest
-from .._util.files import refuse_link
+from .._util.files import check_no_link
 from .._util.formats import json_safe
 
 APPLICATION = 0x53544550  # "STEP" in SQLite's header: the file's owner
@@ -90,7 +90,7 @@ def create(path: Path) -> None:
 def connect(path: Path, *, reading: bool, whole: bool = True) -> sqlite3.Connection:
     """Connect to an existing store, and read all of it if `whole`; raises for anything else, and for damage."""
     if not reading:
-        refuse_link(path)
+        check_no_link(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no store at {path}: `steppe study run` makes one")
     if path.is_dir():

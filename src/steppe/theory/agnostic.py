@@ -197,8 +197,8 @@ def train(name: str, sizes: Sizes, seed: int, checks: int = 0) -> History:
             cosines.append(gradient_cosine(model, (bx[:cut], by[:cut]), (bx[cut:], by[cut:])))
             if checks and step % every == 0:
                 history.checks.append(_check(split(model, bx, by), step))
-            for turn in opt.passes():
-                turn.backward(cross_entropy(model(turn.rows(bx)), turn.rows(by)))
+            for pass_ in opt.passes():
+                pass_.backward(cross_entropy(model(pass_.rows(bx)), pass_.rows(by)))
             opt.step()
             step += 1
         history.cosine.append(fmean(cosines))

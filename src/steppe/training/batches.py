@@ -14,7 +14,7 @@ from ..core.draw import permutation, seed_of
 from ..core.process_group import Workers
 from ..data.augment import augmentation
 from ..data.dataset import Dataset, Splits
-from ..data.feed import Feed
+from ..data.feed import BatchStream
 from .config import HELD_OUT, SHARP, Config
 from .problem import Task
 from .schedule import Exchange
@@ -37,9 +37,9 @@ class Batch:
 class BatchSource:
     """Batches of one worker as a function of seed, epoch and step."""
 
-    feed: Feed
-    held_out: Feed | None = None
-    sharp: Callable[[int], Feed | None] = lambda epoch: None  # masks of an epoch; None: no mask
+    feed: BatchStream
+    held_out: BatchStream | None = None
+    sharp: Callable[[int], BatchStream | None] = lambda epoch: None  # masks of an epoch; None: no mask
 
     @classmethod
     def of(
@@ -48,17 +48,19 @@ class BatchSource:
         """Build the batches of the run in a folder, from rows that are on the device."""
         rank, world, train = workers.rank, workers.count, splits.train
         augment = augmentation(config.augment, len(train.classes) or None) if config.augment else None
-        feed = Feed(train, config.batch_size, config.seed, augment, task.standard, rank, world)
+        feed = BatchStream(train, config.batch_size, config.seed, augment, task.standard, rank, world)
         held_out = None
         if splits.held_out is not None:  # batches of the same size, if there are enough rows
             size = min(config.batch_size, len(splits.held_out) // world * world)
-            held_out = Feed(splits.held_out, size, seed_of(config.seed, HELD_OUT), None, task.standard, rank, world)
+            held_out = BatchStream(
+                splits.held_out, size, seed_of(config.seed, HELD_OUT), None, task.standard, rank, world
+            )
         if config.method != "sharpbalance" and config.sharp_rows is None:
             return cls(feed, held_out)
         exchange, n = Exchange.of(config.sharp_rows), len(train)
         fixed = _sharp_rows(config, n) if exchange is None else None
 
-        def masks(epoch: int) -> Feed | None:
+        def masks(epoch: int) -> BatchStream | None:
             flags = fixed if exchange is None else _exchanged_rows(folder or Path(), exchange.last_before(epoch), n)
             if flags is None:
                 return None
@@ -77,7 +79,7 @@ class BatchSource:
             yield Batch(rows, next(held_out) if held_out else None, next(masks)[0] if masks else None)
 
 
-def _endless(feed: Feed, step: int) -> Iterator[Rows]:
+def _endless(feed: BatchStream, step: int) -> Iterator[Rows]:
     """Yield batches epoch after epoch, from a step on."""
     epoch, start = divmod(step, len(feed))
     while True:

@@ -26,7 +26,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from .._util import files
-from .._util.digests import digest, refuse_changed_metadata, refuse_changed_tensors, with_digests
+from .._util.digests import check_metadata_unchanged, check_tensors_unchanged, digest, with_digests
 from .._util.formats import from_json, json_safe
 from .schedule import Position
 
@@ -255,22 +255,22 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         tensors = load_tensors(content)
         metadata = from_json(content[8 : 8 + int.from_bytes(content[:8], "little")], path)["__metadata__"]
-        _refuse_other_format(metadata, path)
-        refuse_changed_tensors(tensors, metadata)
+        _check_format(metadata, path)
+        check_tensors_unchanged(tensors, metadata)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, error) from error
     return tensors, metadata
 
 
-def _refuse_other_format(metadata: Mapping[str, str], path: Path) -> None:
+def _check_format(metadata: Mapping[str, str], path: Path) -> None:
     number = from_json(metadata[KEY], path)["format"]
     if number != FORMAT:
         raise ValueError(f"its format is {number!r}; this version of steppe reads {FORMAT}")
 
 
 def _header(metadata: Mapping[str, str], path: Path) -> Header:
-    _refuse_other_format(metadata, path)
-    refuse_changed_metadata(metadata)
+    _check_format(metadata, path)
+    check_metadata_unchanged(metadata)
     header = from_json(metadata[KEY], path)
     state = str(header["state"])
     if Path(state).name != state:

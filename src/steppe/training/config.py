@@ -13,7 +13,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from .._util.names import unknown
-from .._util.types import fits, refuse_wrong_types
+from .._util.types import check_types, fits
 from ..methods.about import ABOUT
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Config:
         for name, value in OWN_STEP_SIZE.get(self.method, USUAL).items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        refuse_wrong_types(self)
+        check_types(self)
         for allowed, holds, names in _RANGES:
             for name in names:
                 value = getattr(self, name)
@@ -220,7 +220,7 @@ _NOT_SHARDED = {
 }
 
 
-def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Method:
+def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
     """Raise ValueError for unknown names and for options that their owner does not have; else return the method.
 
     Parameters
@@ -236,21 +236,21 @@ def refuse_unknown(config: Config, spelled: Callable[[str], str] = str) -> Metho
     from ..data.augment import expanded
     from ..data.corruptions import selected
     from ..data.registry import check_name
-    from ..data.small_images import refuse_labels
+    from ..data.small_images import check_labels
     from ..measures.registry import resolve_measures
-    from ..nn.registry import refuse_options
+    from ..nn.registry import check_options
     from .loggers import LOGGERS
 
     if not config.data.startswith(("folder:", "npz:")):
         check_name(config.data)
     if config.labels is not None:
-        refuse_labels(config.labels, config.data)
+        check_labels(config.labels, config.data)
         if config.label_noise:
             raise ValueError(
                 f"{spelled('labels')} and {spelled('label_noise')} both make labels wrong: give one of them"
             )
     with _prefixed(spelled("model_options"), f" of {config.model}"):
-        refuse_options(config.model, config.model_options)
+        check_options(config.model, config.model_options)
     expanded(config.augment)
     selected(config.corruptions)
     for name in config.loggers:

@@ -16,7 +16,7 @@ from .._util import files
 from ..core.process_group import Workers
 from ..measures.functional import preserved_rng
 from .checkpoint import Checkpoint
-from .config import Config, refuse_unknown
+from .config import Config, check_config
 from .distributed import device_of, joined, threads, together
 from .evaluate import corrupted_test
 from .loggers import Logger, build_logger, in_order, start
@@ -78,7 +78,7 @@ def _train(
     stack: ExitStack, config: Config, stop_request: StopRequest, progress: bool | None, until: int | None
 ) -> None:
     plain(config)  # raises before anything is created if a file cannot hold the configuration
-    refuse_unknown(config)
+    check_config(config)
     path, device = folder_of(config), device_of(config.device)
     stack.enter_context(ONE_AT_A_TIME)
     stack.enter_context(preserved_rng())
@@ -97,7 +97,7 @@ def _train(
     training.check_folder = check_folder or training.check_folder
     loggers = together(workers, lambda: _loggers(stack, config, path, begun=content is not None) if first else [])
     display = stack.enter_context(
-        progress_shown(progress if first else False, training.course, training.position, config.batch_size)
+        progress_shown(progress if first else False, training.timeline, training.position, config.batch_size)
     )
     training.capture()
     training.run(stop_request, display, loggers, until)

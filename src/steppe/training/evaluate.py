@@ -28,7 +28,7 @@ from .config import NOISE, Config
 from .distributed import align_
 from .model import model_of
 from .problem import Task
-from .schedule import Course, Position
+from .schedule import Position, Timeline
 from .train_state import Sums, TrainState
 
 ROWS = 1024  # per batch: large enough to keep a GPU busy
@@ -192,16 +192,16 @@ def flatness(
 
 
 def record_of(
-    state: TrainState, position: Position, course: Course, config: Config, splits: Splits, task: Task
+    state: TrainState, position: Position, timeline: Timeline, config: Config, splits: Splits, task: Task
 ) -> Record:
     """Evaluate at the end of an epoch and return its record; every worker takes part."""
     number, workers = position.epoch + 1, state.workers
-    last = number == course.epochs
+    last = number == timeline.epochs
     group = state.opt.param_groups[0]
     settings = {k: float(group[k]) for k in ("lr", "rho") if isinstance(group.get(k), (int, float))}
     trained = {f"train_{k}": v for k, v in state.sums.read(workers).items()}
-    rows = course.length(position.epoch) * config.batch_size
-    record: Record = {"epoch": number, "step": course.taken(position), **settings, **trained, "passes": state.passes}
+    rows = timeline.length(position.epoch) * config.batch_size
+    record: Record = {"epoch": number, "step": timeline.taken(position), **settings, **trained, "passes": state.passes}
     record |= {"skipped": state.skipped} if config.on_nonfinite == "skip" else {}
     start = perf_counter()
     align_(workers, state.module)

@@ -105,7 +105,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         self._folder, self._open = run.path / "tensorboard", SummaryWriter
         self._writer: Any = None
-        files.refuse_link(self._folder)
+        files.check_no_link(self._folder)
 
     def log_params(self, params: Mapping[str, Any]) -> None:
         for old in self._folder.glob("events.out.tfevents.*"):
@@ -134,7 +134,7 @@ class MLflow:
 
     def __init__(self, run: Run):
         local = run.path / "mlflow.db"
-        files.refuse_link(local)
+        files.check_no_link(local)
         if "MLFLOW_TRACKING_URI" not in os.environ:  # nothing leaves the machine unless the user names a server
             os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         with explained():
@@ -204,7 +204,7 @@ class WandB:
         self._wandb: Any = wandb
         self._folder, self._identity = run.path, identity(run)
         self._run: Any = None
-        files.refuse_link(run.path / "wandb")
+        files.check_no_link(run.path / "wandb")
 
     @property
     def last_step(self) -> int:

@@ -27,7 +27,7 @@ from .loggers import Logger, numbers
 from .model import Init, channels_last, load_init_, model_of, prune_
 from .problem import FACTOR, Task, moved, optimizer_of, trained_loss
 from .progress import Bars, Lines
-from .schedule import Course, Position, learning_rate, prune_step
+from .schedule import Position, Timeline, learning_rate, prune_step
 from .stopping import Stopped, StopRequest
 from .train_state import TrainState, averages_of
 
@@ -54,7 +54,7 @@ class Training:
         self.splits, self.task, self.loss = moved(splits, device), task, trained_loss(config, task)
         self.batches = BatchSource.of(config, self.splits, task, workers, path)
         per_epoch = len(self.batches.feed)
-        self.course = Course(config.steps or config.epochs * per_epoch, per_epoch)
+        self.timeline = Timeline(config.steps or config.epochs * per_epoch, per_epoch)
         model = model_of(config, task.shape, task.outputs)
         self.init: Init | None = None
         if config.init is not None and not resumed:  # a checkpoint of the run replaces these weights
@@ -62,7 +62,7 @@ class Training:
         if channels_last(config, task.shape, device):
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
         model = wrapped(model.to(device), workers, device, config.fsdp)
-        self.state = TrainState(model, optimizer_of(config, model, self.course, task), averages_of(config), workers)
+        self.state = TrainState(model, optimizer_of(config, model, self.timeline, task), averages_of(config), workers)
         if config.compile and workers.count > 1:
             raise ValueError("compile works in one process, and there are several: leave it out")
         # in steps only: evaluation has other shapes
@@ -94,7 +94,7 @@ class Training:
         """Train to the end of the run or of epoch `until`; raise `Stopped` after a signal."""
         self._stop_request, self._display, self._loggers = stop_request, display, loggers
         self._saved = monotonic()
-        self._last = self.course.epochs if until is None else min(until, self.course.epochs)
+        self._last = self.timeline.epochs if until is None else min(until, self.timeline.epochs)
         try:
             while self.position.epoch < self._last:
                 self._train_epoch()
@@ -110,7 +110,7 @@ class Training:
             ) from error
 
     def _train_epoch(self) -> None:
-        length = self.course.length(self.position.epoch)
+        length = self.timeline.length(self.position.epoch)
         self._clock = perf_counter()
         for batch in islice(self.batches.epoch(self.position.epoch, self.position.step), length - self.position.step):
             number = self._begin_step()
@@ -120,7 +120,7 @@ class Training:
                 self._replay(self._captured, batch)
             self.position = self.position.stepped()
             if self._number != number:
-                self._average(self.course.taken(self.position), every_step=True)
+                self._average(self.timeline.taken(self.position), every_step=True)
             self._display.stepped(self.position, self.state.sums)
             if self.workers.count == 1 or self.position.step % AGREE == 0 or self.position.step == length:
                 self._stop_or_save()
@@ -134,15 +134,15 @@ class Training:
     def _begin_step(self) -> int:
         """Prune if it is due, set the random seed and the learning rate; return the number of steps applied so far."""
         config, state, opt = self.config, self.state, self.state.opt
-        step = self.course.taken(self.position)
+        step = self.timeline.taken(self.position)
         seed_torch(seed_of(config.seed, NOISE, step, self.workers.rank))  # dropout depends on the step alone
-        if config.prune and step == prune_step(config, self.course.steps):
+        if config.prune and step == prune_step(config, self.timeline.steps):
             prune_(state.module, config.prune, opt.state)
         if config.fsdp:
             align_(self.workers, state.module)  # DDP does this itself
         if step == 0 or config.method not in OWN_STEP_SIZE:
             for group in opt.param_groups:
-                group["lr"] = learning_rate(config, step, self.course.steps) * group.get(FACTOR, 1.0)
+                group["lr"] = learning_rate(config, step, self.timeline.steps) * group.get(FACTOR, 1.0)
         return self._number
 
     def _passes(self, batch: Batch) -> None:
@@ -150,20 +150,20 @@ class Training:
         config, state, opt = self.config, self.state, self.state.opt
         number, before, counted = self._number, state.sums.totals.clone(), 0
 
-        def run(turn: Pass) -> None:
+        def run(pass_: Pass) -> None:
             nonlocal counted
-            rows = batch.held_out if turn.held_out else batch.rows
+            rows = batch.held_out if pass_.held_out else batch.rows
             if rows is None:
                 raise ValueError(f"{config.method} needs held-out rows: set held_out to a fraction above 0")
-            x, y = turn.rows(*rows)
+            x, y = pass_.rows(*rows)
             with autocast(config, self.device):
                 output = self.task.call(self._called, x)
             losses = self.loss(output, y)
             # count every row once: at the unperturbed weights if the method evaluates there
-            if not turn.held_out and (turn.probe.at is None or not counted) and counted < len(batch.rows[1]):
+            if not pass_.held_out and (pass_.probe.at is None or not counted) and counted < len(batch.rows[1]):
                 state.sums.add(losses, output, y, self.loss)
                 counted += len(losses)
-            turn.backward(losses)
+            pass_.backward(losses)
             state.passes += 1
 
         opt.run_passes(run, mask=batch.sharp)
@@ -185,7 +185,7 @@ class Training:
     def _average(self, steps: int, every_step: bool) -> None:
         """Update the averages that are due after so many steps."""
         for average in self.state.averages.values():
-            if average.every_step == every_step and steps > average.start * self.course.steps:
+            if average.every_step == every_step and steps > average.start * self.timeline.steps:
                 average.update(self.state.tensors())
 
     def _stop_or_save(self) -> None:
@@ -199,9 +199,9 @@ class Training:
 
     def _end_epoch(self) -> None:
         state = self.state
-        self._average(self.course.taken(self.position), every_step=False)
-        record = record_of(state, self.position, self.course, self.config, self.splits, self.task)
-        self._refuse_nonfinite()
+        self._average(self.timeline.taken(self.position), every_step=False)
+        record = record_of(state, self.position, self.timeline, self.config, self.splits, self.task)
+        self._check_finite()
         self.position = self.position.recorded()
         state.start_epoch()
         together(self.workers, lambda: self._write(record))
@@ -211,7 +211,7 @@ class Training:
         needed = self.position.epoch in (1, self._last - 1, self._last)
         due = monotonic() - self._saved >= min(PAUSE, self.config.checkpoint_every)
         if any(agreed(self.workers, needed or due)):
-            self._commit(finished=self.position.epoch == self.course.epochs)
+            self._commit(finished=self.position.epoch == self.timeline.epochs)
         self._display.recorded(record)
 
     def _write(self, record: Record) -> None:
@@ -221,7 +221,7 @@ class Training:
 
     def _commit(self, finished: bool = False) -> None:
         """Write a checkpoint, and log the records that it contains."""
-        self._refuse_nonfinite()
+        self._check_finite()
         weights, rest = self.state.weights(), self.state.state_dict()  # all workers take part
 
         def write() -> None:
@@ -236,7 +236,7 @@ class Training:
                 each.log_metrics(record["step"], numbers(record))
         self._unlogged = []
 
-    def _refuse_nonfinite(self) -> None:
+    def _check_finite(self) -> None:
         if any(agreed(self.workers, self.state.has_nonfinite())):
             raise FloatingPointError("a loss or a weight is not finite. Lower the learning rate or rho.")
 

@@ -24,7 +24,7 @@ from ..optim.build import build
 from ..optim.engine import SharpnessAware
 from .config import OWN_STEP_SIZE, Config
 from .model import lr_factors
-from .schedule import Course
+from .schedule import Timeline
 
 
 class Loss(Protocol):
@@ -162,7 +162,7 @@ def fingerprint(splits: Splits) -> str:
     return digest.hexdigest()
 
 
-def options_of(config: Config, course: Course) -> dict[str, Any]:
+def options_of(config: Config, timeline: Timeline) -> dict[str, Any]:
     """Return the options of the method, including those that follow from the run."""
     options: dict[str, Any] = dict(config.method_options)
     if config.rho is not None:
@@ -170,15 +170,15 @@ def options_of(config: Config, course: Course) -> dict[str, Any]:
     if config.held_out and config.method.startswith("agnostic-sam"):
         options.setdefault("share", None)  # held-out rows exist, so the batch is not split
     if config.method in ("ssam-f", "ssam-d"):
-        options.setdefault("every", course.per_epoch)  # a new mask every epoch, as in its papers' runs
+        options.setdefault("every", timeline.per_epoch)  # a new mask every epoch, as in its papers' runs
     if config.method == "ssam-d":
-        options.setdefault("steps", course.steps)  # the renewed share of the mask decays to zero over the run
+        options.setdefault("steps", timeline.steps)  # the renewed share of the mask decays to zero over the run
     return options
 
 
-def optimizer_of(config: Config, model: nn.Module, course: Course, task: Task) -> SharpnessAware:
+def optimizer_of(config: Config, model: nn.Module, timeline: Timeline, task: Task) -> SharpnessAware:
     """Build the method around its base optimizer."""
-    options = options_of(config, course)
+    options = options_of(config, timeline)
     if config.method in OWN_STEP_SIZE and config.momentum:
         warnings.warn(
             f"{config.method} with momentum {config.momentum:g} is not the paper's algorithm, which sets the step size "

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from .._util.terminal import bar, say, style
-from .schedule import Course, Position
+from .schedule import Position, Timeline
 from .train_state import Sums
 
 PAUSE = 0.25  # seconds between updates: each one synchronises with the device
@@ -17,8 +17,8 @@ PAUSE = 0.25  # seconds between updates: each one synchronises with the device
 class Lines:
     """One line per epoch, for logs, or nothing."""
 
-    def __init__(self, course: Course, shown: bool):
-        self._epochs, self._shown = course.epochs, shown
+    def __init__(self, timeline: Timeline, shown: bool):
+        self._epochs, self._shown = timeline.epochs, shown
 
     def stepped(self, position: Position, sums: Sums) -> None:
         """Show a step; `sums` are those of the epoch so far."""
@@ -32,11 +32,11 @@ class Lines:
 class Bars:
     """A bar of epochs and a bar of steps with loss, accuracy, speed and remaining time."""
 
-    def __init__(self, bars: Any, course: Course, start: Position, batch: int):
-        self._bars, self._course, self._batch = bars, course, batch
-        self._run = bars.add_task("run", total=course.steps, completed=course.taken(start), now="")
-        self._epoch = bars.add_task("epoch", total=course.per_epoch, completed=start.step, now="")
-        self._steps, self._at = course.taken(start), monotonic()
+    def __init__(self, bars: Any, timeline: Timeline, start: Position, batch: int):
+        self._bars, self._course, self._batch = bars, timeline, batch
+        self._run = bars.add_task("run", total=timeline.steps, completed=timeline.taken(start), now="")
+        self._epoch = bars.add_task("epoch", total=timeline.per_epoch, completed=start.step, now="")
+        self._steps, self._at = timeline.taken(start), monotonic()
 
     def stepped(self, position: Position, sums: Sums) -> None:
         now = monotonic()
@@ -58,13 +58,13 @@ class Bars:
 
 
 @contextmanager
-def progress_shown(progress: bool | None, course: Course, start: Position, batch: int) -> Iterator[Lines | Bars]:
+def progress_shown(progress: bool | None, timeline: Timeline, start: Position, batch: int) -> Iterator[Lines | Bars]:
     """Yield bars on a terminal unless `progress` is False; elsewhere lines if it is True, else nothing."""
     if style(progress) != "bars":
-        yield Lines(course, shown=style(progress) == "lines")
+        yield Lines(timeline, shown=style(progress) == "lines")
         return
     with bar("remaining", "now") as bars:
-        yield Bars(bars, course, start, batch)
+        yield Bars(bars, timeline, start, batch)
 
 
 WORDS = {

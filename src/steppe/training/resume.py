@@ -32,7 +32,7 @@ from .config import OWN_STEP_SIZE, Config
 from .loop import Training
 from .problem import fingerprint, options_of
 from .runs import FREE, RUN, changes, config_in, plain, read_run_yaml
-from .schedule import Course, Position, learning_rate, prune_step
+from .schedule import Position, Timeline, learning_rate, prune_step
 
 LENGTH = ("epochs", "steps")
 """Settings that may grow where the run still ends as one of that length does: see above."""
@@ -71,7 +71,7 @@ def resume_point(path: Path, content: Mapping[str, Any] | None, config: Config) 
 def _longer(path: Path, content: Mapping[str, Any], before: Config, config: Config, done: Checkpoint) -> Checkpoint:
     """Return the checkpoint from which a run of another length resumes; raise ValueError if there is none."""
     per_epoch = content["steps_per_epoch"]
-    then, now = Course(content["steps"], per_epoch), Course(config.steps or config.epochs * per_epoch, per_epoch)
+    then, now = Timeline(content["steps"], per_epoch), Timeline(config.steps or config.epochs * per_epoch, per_epoch)
     if then == now:
         return done
     change = changes(*({k: getattr(c, k) for k in LENGTH} for c in (before, config)))
@@ -94,14 +94,14 @@ def _longer(path: Path, content: Mapping[str, Any], before: Config, config: Conf
     return done
 
 
-def _different_past(config: Config, then: Course, now: Course, position: Position) -> str:
+def _different_past(config: Config, then: Timeline, now: Timeline, position: Position) -> str:
     """Return what would differ, up to a position, in a run of the other length; empty if nothing would."""
     options = options_of(config, then)
     if options != options_of(config, now):
         return f"the method {config.method} depends on the number of steps"
     steps = then.taken(position)
     for step in range(min(steps, 1) if config.method in OWN_STEP_SIZE else steps):
-        was, would_be = (learning_rate(config, step, course.steps) for course in (then, now))
+        was, would_be = (learning_rate(config, step, timeline.steps) for timeline in (then, now))
         if was != would_be:
             no_warmup = replace(config, warmup=0.0)
             same = learning_rate(no_warmup, step, then.steps) == learning_rate(no_warmup, step, now.steps)
@@ -137,7 +137,7 @@ def prepare(path: Path, done: Checkpoint | None, training: Training, splits: Spl
     if before is not None:
         _warn_of_changed_factory(path, before["starts"][-1], training)
     if done is None:
-        _refuse_to_delete_records(path)
+        _check_records_survive(path)
     elif done.name != WEIGHTS:
         checkpoint.go_back(path)
     checkpoint.sweep(path)
@@ -156,14 +156,14 @@ def prepare(path: Path, done: Checkpoint | None, training: Training, splits: Spl
         },
         **({"init": init} if init is not None else {}),  # with a digest
         "parameters": sum(p.numel() for p in training.state.module.parameters()),
-        "steps": training.course.steps,
-        "steps_per_epoch": training.course.per_epoch,
+        "steps": training.timeline.steps,
+        "steps_per_epoch": training.timeline.per_epoch,
         "starts": [*(before["starts"] if before is not None else []), _start(training)],
     }
     save_yaml(path / RUN, content)
 
 
-def _refuse_to_delete_records(path: Path) -> None:
+def _check_records_survive(path: Path) -> None:
     """Raise if there are records of two epochs and no checkpoint: it was lost, because the first epoch writes one."""
     lines = (path / RECORDS).read_bytes().count(b"\n") if (path / RECORDS).exists() else 0
     if lines > 1:

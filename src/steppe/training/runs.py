@@ -18,7 +18,7 @@ from .._util.digests import read_yaml
 from .._util.files import FolderLocked, lock_folder
 from .._util.names import unknown
 from .._util.types import fits, words
-from .._util.user_code import refuse_untrusted
+from .._util.user_code import check_trusted
 from ..data.dataset import Dataset, Splits
 from ..data.pixels import Standard
 from ..measures.objective import Objective
@@ -57,7 +57,7 @@ def claimed(path: Path) -> Iterator[Callable[[], None]]:
     Yields a function that raises if another folder has replaced this one.
     """
     path.mkdir(parents=True, exist_ok=True)
-    _refuse_other_folders(path)
+    _check_folder_is_free(path)
     try:
         with lock_folder(path, NAME) as check_folder:
             yield check_folder
@@ -67,7 +67,7 @@ def claimed(path: Path) -> Iterator[Callable[[], None]]:
         ) from None
 
 
-def _refuse_other_folders(path: Path) -> None:
+def _check_folder_is_free(path: Path) -> None:
     """Raise if a folder holds other files and no run."""
     ours = {LOCK, HOLDER, RUN, RECORDS, WEIGHTS, PREVIOUS}
     others = sorted(p.name for p in path.iterdir() if p.name not in ours and not p.name.endswith(files.TEMPORARY))
@@ -111,12 +111,12 @@ def config_in(path: Path, content: Mapping[str, Any]) -> Config:
         config = Config(**content["config"])
     except ValueError as error:
         raise ValueError(f"{path / RUN}: config: {error}") from error
-    _refuse_incomplete(path / RUN, content, KEYS)
-    _refuse_incomplete(path / RUN, content["task"], TASK, "task.")
+    _check_complete(path / RUN, content, KEYS)
+    _check_complete(path / RUN, content["task"], TASK, "task.")
     return config
 
 
-def _refuse_incomplete(file: Path, content: Mapping[str, Any], keys: Mapping[str, Any], place: str = "") -> None:
+def _check_complete(file: Path, content: Mapping[str, Any], keys: Mapping[str, Any], place: str = "") -> None:
     for key, kind in keys.items():
         if key not in content or not fits(content[key], kind):
             value = f"is {content[key]!r}" if key in content else "is missing"
@@ -216,13 +216,13 @@ class Run:
         tensors: dict[str, Tensor] = averages[which]["tensors"]
         return tensors
 
-    def refuse_untrusted(self) -> None:
+    def check_trusted(self) -> None:
         """Raise ValueError if the model is code outside steppe that only run.yaml names."""
-        refuse_untrusted(self.path / RUN, self.config.model, self.named, self.trust)
+        check_trusted(self.path / RUN, self.config.model, self.named, self.trust)
 
     def model(self, which: Weights = "last") -> nn.Module:
         """Return the model with trained weights, on the CPU and in evaluation mode."""
-        self.refuse_untrusted()
+        self.check_trusted()
         model = model_of(self.config, self.task.shape, self.task.outputs)
         model.load_state_dict(self.weights(which))
         return model.eval()

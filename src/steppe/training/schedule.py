@@ -31,7 +31,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Course:
+class Timeline:
     """All steps of a run, divided into epochs; the last epoch may be short."""
 
     steps: int

@@ -90,7 +90,7 @@ class Engine(Protocol):
         ...
 
 
-class Tries:
+class RetryPolicy:
     """Counts the tries of each task, and decides when to give up."""
 
     def __init__(self, retries: int):
@@ -119,7 +119,7 @@ class Serial:
     ) -> Iterator[Outcome]:
         from ..work import work
 
-        tries = Tries(self.retries)
+        tries = RetryPolicy(self.retries)
         with loaded_once():
             for task in tasks:
                 begun(task)

@@ -26,7 +26,7 @@ from ...data.registry import loaded_once
 from ...training.stopping import StopRequest, end_with_parent
 from ..cell import Outcome, Task
 from ..work import work
-from .engine import PAUSE, Begun, Tries
+from .engine import PAUSE, Begun, RetryPolicy
 
 GRACE = 10.0  # seconds for a worker whose driver ended to write a checkpoint
 PATIENCE = 120.0  # seconds for a worker to start its task
@@ -74,7 +74,7 @@ class Local:
     def outcomes(
         self, tasks: Sequence[Task], stop_request: StopRequest, begun: Begun = lambda task: None
     ) -> Iterator[Outcome]:
-        tries, waiting = Tries(self.retries), deque(tasks)
+        tries, waiting = RetryPolicy(self.retries), deque(tasks)
         count = min(self.workers, len(tasks))
         # alone on its GPU, a run is 11 % slower with MPS
         service: AbstractContextManager[dict[str, str]] = mps() if 0 < self.gpus < count else nullcontext({})

@@ -19,7 +19,7 @@ from ..._util.extras import explained
 from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
 from ..work import work
-from .engine import PAUSE, Begun, Tries
+from .engine import PAUSE, Begun, RetryPolicy
 
 GRACE = 10.0  # seconds for cancelled tasks to write a checkpoint
 # Ray reads these when it is imported: the first hides workers' messages (a lost worker is an outcome), the second binds
@@ -62,7 +62,7 @@ class Ray:
     def outcomes(
         self, tasks: Sequence[Task], stop_request: StopRequest, begun: Begun = lambda task: None
     ) -> Iterator[Outcome]:
-        tries, waiting = Tries(self.retries), deque(tasks)
+        tries, waiting = RetryPolicy(self.retries), deque(tasks)
         running: dict[Any, Task] = {}
         here = os.getcwd(), list(sys.path)
         with joined(self.address, self.limit) as ray:
