@@ -404,9 +404,9 @@ def test_buffers_are_as_before_however_a_step_ends(layer: Callable[[int], nn.Mod
     model, opt = problem(layer, steppe.SAM(1.0, steps=2))
     opt.step(lambda pass_: pass_.backward(loss_of(model, 0)))
     before = copied(model.state_dict())
-    for passes in (1, 2, 3):
+    for taken in (1, 2, 3):
         passes = opt.passes()
-        for _ in range(passes):
+        for _ in range(taken):
             pass_ = next(passes)
             pass_.backward(loss_of(model, 1))
         if how == "raises":

@@ -331,10 +331,8 @@ def test_what_exceeds_the_weights_is_not_copied_until_it_moves(monkeypatch: pyte
     take(write=True)
     assert torch.equal(backbone.weight, 2 * before)
     for pass_ in opt.passes():
+        backbone.weight.data.mul_(3.0)
         pass_.backward(loss_on(model, 0))
-        with pytest.raises(ZeroDivisionError):
-            raise ZeroDivisionError
-        backbone.weight.detach().mul_(3.0)
     opt.zero_grad()
     assert torch.equal(backbone.weight, 2 * before)
 

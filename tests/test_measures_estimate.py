@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -363,3 +366,32 @@ def test_an_estimate_that_is_not_a_number_equals_itself(field: str) -> None:
     assert one != "nan"
     assert one != replace(one, note="of another")
     assert one != replace(one, kind="exact")
+
+
+@given(
+    value=st.floats(), stderr=st.floats(), n=st.integers(1, 99), note=st.text(), complete=st.booleans(),
+    cost=st.lists(st.floats(allow_nan=False), min_size=4, max_size=4),
+)  # fmt: skip
+def test_an_estimate_survives_json(
+    value: float, stderr: float, n: int, note: str, complete: bool, cost: list[float]
+) -> None:
+    one = Estimate(value, stderr, n, "plug-in", Cost(*cost), note, complete)
+    text = json.dumps(one.to_dict(interval=False), allow_nan=False)
+    read = Estimate.from_dict(json.loads(text))
+    assert read == one
+    assert read.cost == one.cost
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"value": "x", "n": 1, "kind": "exact"}, {"value": 1.0, "n": 1, "kind": "exact", "other": 2}, [1.0], None],
+)
+def test_what_is_no_estimate_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="is no estimate"):
+        Estimate.from_dict(wrong)
+
+
+def test_estimates_need_no_torch() -> None:
+    """Studies' tables and pages are made of them."""
+    code = "import sys, steppe; steppe.Estimate(1.0, 0.1, 2, 'exact').to_dict(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

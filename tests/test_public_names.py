@@ -22,7 +22,7 @@ import steppe
 PACKAGES = {"data", "ensembles", "integrations", "measures", "nn", "studies", "theory", "training"}
 NAMES = {name: getattr(steppe, name) for name in steppe.__all__}
 DESCRIBED = {name: x for name, x in NAMES.items() if inspect.isclass(x) or inspect.isroutine(x)}
-MEASURES = {name: x for name, x in vars(steppe.measures).items() if not name.startswith("_")}
+MEASURES = {name: getattr(steppe.measures, name) for name in dir(steppe.measures)}
 EXEMPT = {
     "measures.NotFinite",  # an exception, which users catch and do not build
 }

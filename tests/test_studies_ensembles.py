@@ -15,11 +15,12 @@ from studies_cells import BASE, Counting, contents, tiny
 from torch.nn.functional import cross_entropy
 
 from steppe import measure
+from steppe._util.digests import unpacked_bits
 from steppe.core.draw import permutation
 from steppe.data.corruptions import corrupted
 from steppe.ensembles import members_of
 from steppe.ensembles.scores import SCORES, scored
-from steppe.studies.cell import cells
+from steppe.studies.cell import Task, cells
 from steppe.studies.check import InvalidStudy
 from steppe.studies.engines import Local, Serial
 from steppe.studies.grid import split
@@ -29,7 +30,8 @@ from steppe.studies.selection import choices, planned_cells
 from steppe.studies.statistics.permutation import configurations
 from steppe.studies.store import Store
 from steppe.studies.summary import summaries
-from steppe.training import open_run, train
+from steppe.studies.work import work
+from steppe.training import Config, open_run, train
 
 DIGITS: dict[str, Any] = BASE | {
     "data": "digits", "lr": 0.2, "validation": 0.2, "corruptions": ["fog", "contrast"], "severities": [2, 4],
@@ -236,3 +238,13 @@ def test_refused_before_training(tmp_path: Path, changes: dict[str, Any], words:
     with pytest.raises((InvalidStudy, ValueError), match=words.replace("[", r"\[")):
         run(study(tmp_path / "none", **changes), Serial())
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("ensemble", [True, False])
+def test_an_outcome_has_a_bit_for_every_row(ensemble: bool, tmp_path: Path) -> None:
+    base = DIGITS if ensemble else {k: v for k, v in DIGITS.items() if k in Config.__match_args__}
+    (cell,) = cells(study(tmp_path, base=base, measures=[]))
+    outcome = work(Task(cell, str(tmp_path / "run"), [], ["test_error"]))
+    assert outcome.correct.keys() == {"test", "validation"}
+    for part, bits in outcome.correct.items():
+        assert 1 - unpacked_bits(bits).mean() == pytest.approx(outcome.targets[f"{part}_error"])

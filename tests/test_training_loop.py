@@ -16,6 +16,7 @@ from training_runs import assert_same_end, config, timeless
 from training_stops import stopped
 
 import steppe
+from steppe._util.digests import unpacked_bits
 from steppe.core.process_group import Workers
 from steppe.data.feed import BatchStream
 from steppe.optim.step import Pass
@@ -161,6 +162,9 @@ def test_records_say_what_the_model_does(tmp_path: Path) -> None:
             right = sum(int(a) == int(b) for a, b in zip(logits.argmax(1), rows.targets, strict=True))
             assert last[f"{prefix}{part}_loss"] == pytest.approx(float(loss), rel=1e-5)  # without smoothing
             assert last[f"{prefix}{part}_accuracy"] == right / len(rows)
+            correct = unpacked_bits(last[f"{prefix}{part}_correct"])
+            assert correct.tolist() == (logits.argmax(1) == rows.targets).tolist()
+    assert not any(name.endswith("_correct") for name in run.records[0])  # at the end only
     assert last["epoch"] == 2
     assert last["step"] == STEPS
     assert last["lr"] == pytest.approx(0.1 * (1 + cos(pi * 0.9)) / 2)

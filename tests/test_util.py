@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from steppe._util.checkpoints import without_prefix
+from steppe._util.digests import packed_bits, unpacked_bits
 from steppe._util.formats import json_safe
 from steppe._util.numbers import number, with_error
 
@@ -52,3 +55,12 @@ def test_errors_decide_the_decimals(value: float, error: float, written: str) ->
 def test_whole_numbers_below_a_million_have_no_exponent() -> None:
     written = [number(x) for x in (9999.7, 12345.0, 999999.0, 1.5e6, 0.00012346, 0.000012346, -0.0, 2.50)]
     assert written == ["10000", "12345", "999999", "1.5e+06", "0.0001235", "1.235e-05", "0", "2.5"]
+
+
+@given(st.lists(st.booleans(), max_size=40), st.data())
+def test_bits_come_back_and_a_changed_character_is_noticed(flags: list[bool], data: st.DataObject) -> None:
+    text = packed_bits(flags)
+    assert unpacked_bits(text).tolist() == flags
+    place = data.draw(st.integers(0, len(text) - 1))
+    with pytest.raises(ValueError, match="damaged"):
+        unpacked_bits(text[:place] + ("x" if text[place] != "x" else "y") + text[place + 1 :])

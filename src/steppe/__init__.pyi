@@ -8,6 +8,7 @@ from . import theory as theory
 from . import training as training
 from .core.ball import Ball as Ball
 from .core.draw import Draw as Draw
+from .core.estimate import Estimate as Estimate
 from .core.metric import Elementwise as Elementwise
 from .core.metric import Filterwise as Filterwise
 from .core.metric import NormLayersOnly as NormLayersOnly
@@ -30,7 +31,6 @@ from .core.vector import Space as Space
 from .core.vector import Vector as Vector
 from .cuda.capture import capture as capture
 from .measures import MEASURES as MEASURES
-from .measures import Estimate as Estimate
 from .measures import Measure as Measure
 from .measures import Objective as Objective
 from .measures import measure as measure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +14,8 @@ from . import files
 from .formats import yaml_in
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
 DIGESTS, DIGEST = "digests", "digest"
@@ -84,6 +86,26 @@ def read_array(file: Path, others: bool = False) -> NDArray[Any]:
     if not intact and stream.tell() < len(content):
         raise ValueError(damaged)
     return array
+
+
+def packed_bits(flags: ArrayLike) -> str:
+    """Write flags, one bit each, as text: their number, the bits in base 64, and a digest of both."""
+    import numpy as np
+
+    array = np.asarray(flags, dtype=bool)
+    text = f"{len(array)}:{b64encode(np.packbits(array).tobytes()).decode()}"
+    return f"{text}:{digest([text])}"
+
+
+def unpacked_bits(text: str) -> NDArray[np.bool_]:
+    """Read the flags that `packed_bits` wrote; raise ValueError if the text was changed."""
+    import numpy as np
+
+    body, _, stored = text.rpartition(":")
+    if stored != digest([body]):
+        raise ValueError(f"{text:.40}... are no packed bits, or are damaged: their digest does not match")
+    count, _, bits = body.partition(":")
+    return np.unpackbits(np.frombuffer(b64decode(bits), np.uint8), count=int(count)).astype(bool)
 
 
 def save_yaml(file: Path, content: Mapping[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Vectors, balls, metrics, triples, draws, probes and rows: the types that methods and measures share."""
+"""Vectors, balls, metrics, triples, draws, probes, rows and estimates: the types that methods and measures share."""

@@ -66,7 +66,7 @@ def _wrap_first(name: str, given: str, kind: str) -> NoReturn:
 def check_instance(what: str, x: Any) -> None:
     """Raise for a class in the place of an instance of it."""
     if isinstance(x, type):
-        raise TypeError(f"{what} is the class {x.__name__}: give one made of it, {x.__name__}()")
+        raise TypeError(f"{what} must be an instance, not the class {x.__name__}: write {x.__name__}()")
 
 
 def check_nonnegative(numbers: Any, what: str = "a radius rho") -> None:

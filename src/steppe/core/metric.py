@@ -136,7 +136,7 @@ class CustomScales:
         places = context.space.locals()
         if [x.shape for x in self.scales] != [w.shape for w in places]:
             raise ValueError(
-                f"Given needs one tensor per parameter, of its shape: there are {len(places)} parameters and "
+                f"CustomScales needs one tensor per parameter, of its shape: there are {len(places)} parameters and "
                 f"{len(self.scales)} tensors"
             )
         return context.space.vector([x.detach().to(w) for x, w in zip(self.scales, places, strict=True)]).clone()

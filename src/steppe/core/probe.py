@@ -214,9 +214,9 @@ class Method(Protocol):
     def pattern(self, step: int) -> Hashable:
         """A value that is equal for steps that run the same operations, so that one CUDA graph serves them all.
 
-        None for a step that runs eagerly. By default all steps are alike, or run eagerly if the plan reads `context.step`.
-        Override it for a plan that does, and for one that decides something on the host. Called from the second step
-        on.
+        None for a step that runs eagerly. By default all steps are alike, or run eagerly if the plan reads
+        `context.step`. Override it for a plan that does, and for one that decides something on the host. Called from
+        the second step on.
         """
         if "_reads_step" not in vars(self):
             try:

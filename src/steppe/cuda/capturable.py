@@ -23,7 +23,9 @@ def prepare(opt: SharpnessAware) -> str | None:
     params = [p for g in opt.param_groups for p in g["params"]]
     devices = {p.device for p in params}
     if len(devices) > 1 or params[0].device.type != "cuda":
-        return f"the weights are on {', '.join(sorted(map(str, devices)))}, and a graph is of one GPU"
+        return (
+            f"the weights are on {', '.join(sorted(map(str, devices)))}, and a CUDA graph needs all of them on one GPU"
+        )
     method = type(opt.method).__name__
     obstacles = {
         "several processes share the step, and their communication is not captured": _is_distributed(),

@@ -1,148 +1,25 @@
-"""Estimates: a number with its standard error, its kind and its cost, and how draws become one."""
+"""How draws become an estimate, and the protocol of measures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, astuple, dataclass, field, replace
-from html import escape
+from dataclasses import replace
 from math import isfinite, nan, sqrt
-from operator import add, sub
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from .._util.formats import json_safe
-from .._util.numbers import compared, with_error
-from .functional import measurement_mode
+from ..core.estimate import Cost, Estimate, Kind
+from .session import session
 
 if TYPE_CHECKING:
     from .objective import Objective
 
-Kind = Literal["exact", "unbiased", "plug-in", "lower bound", "upper bound"]
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Work in passes over all rows, and time; costs can be added and subtracted.
-
-    Parameters
-    ----------
-    losses, gradients, products
-        Forward passes, forward-backward passes, and products with the Hessian, each over all rows.
-    seconds
-        Wall-clock time.
-
-    Examples
-    --------
-    >>> print(steppe.measures.Cost(losses=2, gradients=1) + steppe.measures.Cost(products=3))
-    2 losses + 1 gradient + 3 products
-
-    """
-
-    losses: float = 0.0
-    gradients: float = 0.0
-    products: float = 0.0
-    seconds: float = 0.0
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(*map(add, astuple(self), astuple(other)))
-
-    def __sub__(self, other: Cost) -> Cost:
-        return Cost(*map(sub, astuple(self), astuple(other)))
-
-    def __str__(self) -> str:
-        counts = [("loss", "losses", self.losses), ("gradient", "gradients", self.gradients)]
-        counts.append(("product", "products", self.products))
-        parts = [f"{n:.4g} {one if round(n, 4) == 1 else many}" for one, many, n in counts if n]
-        return " + ".join(parts) or "nothing"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A measured number with its error, its kind and its cost.
-
-    Two estimates are equal if all fields except the cost are equal; nan equals nan.
-
-    Parameters
-    ----------
-    value
-        The number.
-    stderr
-        The standard error from `n` independent draws, nan if they do not determine it, 0 for an exact value. For
-        a bound of an eigenvalue: the residual, the distance within which an eigenvalue lies.
-    n
-        The number of independent draws.
-    kind
-        "exact", "unbiased", "plug-in", "lower bound" or "upper bound".
-    cost
-        The work so far.
-    note
-        A remark that is printed with the number.
-    complete
-        False if the measurement was stopped early.
-
-    Examples
-    --------
-    >>> sharpness = steppe.Estimate(0.0413, 0.0031, 8, "unbiased")
-    >>> print(sharpness)
-    0.0413 ± 0.0031 (unbiased, n=8)
-    >>> [round(end, 4) for end in sharpness.interval()]
-    [0.034, 0.0486]
-    >>> float(sharpness)
-    0.0413
-
-    """
-
-    value: float
-    stderr: float
-    n: int
-    kind: Kind
-    cost: Cost = field(default_factory=Cost, compare=False)
-    note: str = ""
-    complete: bool = True
-
-    def __float__(self) -> float:
-        return float(self.value)
-
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The confidence interval at a level, by Student's t with n - 1 degrees of freedom.
-
-        Parameters
-        ----------
-        level
-            The probability that the interval covers the true value.
-
-        """
-        if not 0 < level < 1:
-            raise ValueError(f"a confidence level is between 0 and 1 (0.95 for 95 %), not {level}")
-        if self.stderr == 0 or (self.n == 1 and "bound" in self.kind):
-            width = self.stderr
-        elif self.n < 2:
-            width = nan
-        else:
-            from scipy.special import stdtrit
-
-            width = float(stdtrit(self.n - 1, 0.5 + level / 2)) * self.stderr
-        return self.value - width, self.value + width
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields and the 95 % interval as values that JSON can hold: numbers that are not finite become None."""
-        return dict(json_safe(asdict(self) | {"interval": self.interval()}))
-
-    def _repr_html_(self) -> str:
-        return f"<code>{escape(str(self))}</code>"
-
-    def __eq__(self, other: object) -> bool:
-        return compared(self) == compared(other) if isinstance(other, Estimate) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(compared(self))
-
-    def __str__(self) -> str:
-        digits = with_error(self.value, self.stderr) if self.stderr > 0 else f"{self.value:.6g}"
-        marks = [self.kind, *([f"n={self.n}"] if self.n > 1 else []), *([] if self.complete else ["stopped early"])]
-        return f"{digits} ({', '.join(marks)}){': ' + self.note if self.note else ''}"
+__all__ = [
+    "Cost", "Estimate", "Kind", "Measure", "NotFinite", "check_finite", "exact", "last", "mean", "report_points",
+    "summarise", "weighted", "with_cost",
+]  # fmt: skip
 
 
 class NotFinite(ArithmeticError):
@@ -180,7 +57,7 @@ class Measure(Protocol):
         """The number with its error and its cost; the model is not changed."""
         if isinstance(objective, nn.Module):
             raise TypeError("estimate takes an objective, not a model: write Objective(model, loss_fn, data)")
-        with measurement_mode(objective.model, objective.statistics):
+        with session(objective.model, objective.statistics):
             return last(with_cost(self.running(objective, seed), objective))
 
 

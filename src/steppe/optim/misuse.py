@@ -85,7 +85,7 @@ def check_base(base: Any) -> None:
             "sharpness-aware step does too. Use a first-order optimizer such as torch.optim.SGD or AdamW."
         )
     if isinstance(base, type):
-        raise TypeError(f"the base is the class {base.__name__}: give an optimizer made of it, {example}")
+        raise TypeError(f"base must be an optimizer instance, not the class {base.__name__}: {example}")
     if not isinstance(base, Optimizer):
         swapped = ", and the method comes second" if hasattr(base, "plan") else ""
         raise TypeError(f"the base is a torch optimizer, not {described(base)}{swapped}: write {example}")

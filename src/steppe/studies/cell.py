@@ -88,7 +88,8 @@ class Task:
 class Outcome:
     """The result of a task in plain values, so that any engine can transport it.
 
-    `failures` are the errors of measures without a value, `curves` the records of the epochs, `pictures` notes by name.
+    `failures` are the errors of measures without a value, `curves` the records of the epochs, `pictures` notes by name,
+    `correct` one bit per row by kind of rows (test, validation), as `_util.digests.unpacked_bits` reads them.
     `ends` stops the whole study; `transient` means that a retry may succeed (a lost worker, a full disk).
     """
 
@@ -105,6 +106,7 @@ class Outcome:
     ends: bool = False
     transient: bool = False
     pictures: Mapping[str, Any] = field(default_factory=dict)
+    correct: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def lost(cls, task: Task, why: str) -> Outcome:
@@ -221,7 +223,7 @@ def _pool(study: Study) -> list[Cell]:
 
 def _pool_cell(study: Study, path: Path, name: str, row: Mapping[str, Any]) -> Cell:
     if path.is_dir():
-        from ..training.runs import open_run  # imports torch
+        from ..training.folder import open_run  # imports torch
 
         config = plain(open_run(path).config) | {"out": None, "measures": [], "measure_every": None, "loggers": []}
     else:

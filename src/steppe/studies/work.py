@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from .. import __version__
+from .._util.digests import packed_bits
 from .._util.measure_names import MeasureName
 from ..data.registry import loaded_once
 from ..training.config import Config
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from ..ensembles.summary import Predictors
     from ..measures.estimate import Estimate
     from ..measures.objective import Objective
+    from ..training.folder import Run
     from ..training.problem import Task as Problem
-    from ..training.runs import Run
 
 PATIENCE = 60.0  # seconds for a worker whose driver ended to release a run's folder
 
@@ -89,9 +90,10 @@ def _run(task: Task, config: Config) -> Outcome:
     trained = _trained(task, config)
     targets: Numbers = {}
     errors: Numbers = {}
+    correct: dict[str, str] = {}
     versions = _versions(config.device)
     if task.targets:
-        targets, errors, source = _targets(trained)
+        targets, errors, source, correct = _targets(trained)
         versions |= {f"{CORRUPTED_ROWS}{config.data}": source} if source else {}
         for name, (error, rows) in _shifted_errors(trained, task.ood).items():
             targets[name], errors[name] = error, sqrt(error * (1 - error) / rows)
@@ -119,6 +121,7 @@ def _run(task: Task, config: Config) -> Outcome:
         [_curve(record) for record in trained.records],
         versions,
         pictures=pictures,
+        correct=correct,
     )
 
 
@@ -135,7 +138,7 @@ def _trained(task: Task, config: Config) -> Trained:
 def _of_run(task: Task, config: Config) -> tuple[Any, ...]:
     """Train the run of a cell, or resume it: model, data, problem, records and meta."""
     from ..training import train
-    from ..training.runs import read_run_yaml
+    from ..training.folder import read_run_yaml
 
     folder = Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -172,10 +175,10 @@ def _meta(run: Run) -> Numbers:
     return meta | {"passes": float(sum(r["passes"] for r in run.records)), "training_seconds": seconds}
 
 
-def _targets(trained: Trained) -> tuple[Numbers, Numbers, str | None]:
+def _targets(trained: Trained) -> tuple[Numbers, Numbers, str | None, dict[str, str]]:
     """Errors and losses of the final weights without augmentation, and their standard errors where they have one.
 
-    Also returns where corrupted rows come from, if there are any.
+    Also returns where corrupted rows come from, if there are any, and which rows are classified correctly.
     """
     from ..core.process_group import Workers
     from ..training.evaluate import evaluated, under_corruptions
@@ -183,7 +186,9 @@ def _targets(trained: Trained) -> tuple[Numbers, Numbers, str | None]:
     model, splits, problem, config = trained.model, trained.splits, trained.problem, trained.config
     parts = {"train": splits.train, "test": splits.test, "validation": splits.validation}
     sets = {part: rows for part, rows in parts.items() if rows is not None}
-    scores = {part: evaluated(model, rows, problem, config, Workers()) for part, rows in sets.items()}
+    scores = {
+        part: evaluated(model, rows, problem, config, Workers(), rows=part != "train") for part, rows in sets.items()
+    }
     losses = {part: each["loss"] for part, each in scores.items()}
     wrong = {part: 1 - each["accuracy"] for part, each in scores.items() if "accuracy" in each}
     values, errors = _errors_and_gaps(losses, wrong, {part: len(rows) for part, rows in sets.items()})
@@ -196,7 +201,7 @@ def _targets(trained: Trained) -> tuple[Numbers, Numbers, str | None]:
         for severity, shares in zip(config.severities, zip(*damaged["corrupted"].values(), strict=True), strict=True):
             values[f"corrupted_error@{severity}"] = 1 - fmean(shares)
     model.eval()
-    return values, errors, source
+    return values, errors, source, {part: each["correct"] for part, each in scores.items() if "correct" in each}
 
 
 def _errors_and_gaps(
@@ -229,7 +234,8 @@ def _shifted_errors(trained: Trained, ood: Mapping[str, str]) -> dict[str, tuple
 def _curve(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record of an epoch with its measures' values beside its other numbers, as curves are read."""
     measures: Mapping[str, Any] = record.get("measures", {})
-    return {name: m["value"] for name, m in measures.items() if "value" in m} | dict(record)
+    numbers = {name: value for name, value in record.items() if not name.endswith("_correct")}  # the outcome has them
+    return {name: m["value"] for name, m in measures.items() if "value" in m} | numbers
 
 
 def _versions(device: str | None) -> dict[str, str]:
@@ -251,7 +257,7 @@ def _versions(device: str | None) -> dict[str, str]:
 def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
     """Train the members of an ensemble, or resume them; score them together, and measure each of them."""
     from ..ensembles.members import begun, exchange_seconds
-    from ..ensembles.scores import scored
+    from ..ensembles.scores import predicted, scored
     from ..ensembles.summary import Predictors
     from ..ensembles.train import train_ensemble
 
@@ -267,7 +273,8 @@ def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
         trained = train_ensemble(replace(config, out=str(folder), **along), ensemble, progress=False)
     try:
         predictors = Predictors.of(trained)
-        by_rows = {rows: scored(*predictions) for rows, predictions in _predictions(predictors).items()}
+        predictions = _predictions(predictors)
+        by_rows = {rows: scored(*each) for rows, each in predictions.items()}
         measures, failures = _ensemble_measures(by_rows, predictors, task.measures)
     except KeyboardInterrupt:
         return Outcome(task.cell.key, "stopped", error="stopped while it was measured")
@@ -287,6 +294,11 @@ def _ensemble(task: Task, config: Config, ensemble: Ensemble) -> Outcome:
         meta | {"seconds": perf_counter() - start},
         _mean_records([[_curve(record) for record in run.records] for run in trained.runs]),
         _versions(config.device) | ({f"{CORRUPTED_ROWS}{config.data}": source} if source is not None else {}),
+        correct={
+            rows: packed_bits(predicted(logits).argmax(-1) == classes)
+            for rows, (logits, classes) in predictions.items()
+            if rows in ("test", "validation")
+        },
     )
 
 

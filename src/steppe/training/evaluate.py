@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .._util.digests import packed_bits
 from ..core.draw import permutation, seed_of, seed_torch
 from ..core.process_group import Workers
 from ..data.corrupted_rows import CorruptedRows, corrupted_rows
@@ -29,7 +30,7 @@ from .distributed import align_
 from .model import model_of
 from .problem import Task
 from .schedule import Position, Timeline
-from .train_state import Sums, TrainState
+from .state import Sums, TrainState
 
 ROWS = 1024  # per batch: large enough to keep a GPU busy
 TIMINGS = ("images_per_second", "seconds", "evaluation_seconds")
@@ -55,20 +56,33 @@ def autocast(config: Config, device: torch.device) -> Any:
     return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
 
-def evaluated(model: nn.Module, dataset: Dataset, task: Task, config: Config, workers: Workers) -> dict[str, float]:
-    """Return mean loss and, where targets are classes, accuracy; workers share the rows."""
+def evaluated(
+    model: nn.Module, dataset: Dataset, task: Task, config: Config, workers: Workers, rows: bool = False
+) -> Record:
+    """Evaluate a model on all rows of a data set; workers share them.
+
+    Returns the mean `loss` and, where targets are classes, the `accuracy`; with `rows` also `correct`, one bit per row
+    as `unpacked_bits` reads them: errors of comparisons need to know which rows two models get wrong together.
+    """
     device = dataset.inputs.device
-    sums = Sums(device)
+    sums, correct = Sums(device), torch.zeros(len(dataset), dtype=torch.int32, device=device)
     mine = batches(dataset, ROWS, task.standard, workers.rank, workers.count)
     with evaluating(model):
-        for _ in range(-(-len(dataset) // (ROWS * workers.count))):
+        for number in range(-(-len(dataset) // (ROWS * workers.count))):
             # a sharded model needs all workers in every forward pass: without rows left, run one row with weight 0
             batch = next(mine, None)
             x, y = batch or (task.standard(dataset.inputs[:1]), dataset.targets[:1])
             with autocast(config, device):
                 output = task.call(model, x)
-            sums.add(task.loss(output, y), output, y, task.loss, weight=float(batch is not None))
-    return sums.read(workers)
+            losses, right = task.loss(output, y), task.loss.correct(output, y)
+            sums.add(losses, right, weight=float(batch is not None))
+            if rows and batch is not None and right is not None:
+                first = ROWS * (number * workers.count + workers.rank)
+                correct[first : first + len(y)] = right
+    result: Record = {**sums.read(workers)}
+    if rows and "accuracy" in result:
+        result["correct"] = packed_bits(workers.all_reduce(correct).cpu().numpy())
+    return result
 
 
 def corrupted_test(config: Config, test: Dataset) -> CorruptedRows | None:
@@ -206,7 +220,7 @@ def record_of(
     start = perf_counter()
     align_(workers, state.module)
     if last or number % config.evaluate_every == 0:
-        record |= _evaluations(state, config, splits, task)
+        record |= _evaluations(state, config, splits, task, last)
     if config.measures and (last or (config.measure_every and number % config.measure_every == 0)):
         record["measures"] = _measures(state, config, splits, task)
     if last:
@@ -217,9 +231,19 @@ def record_of(
     return record | {"seconds": state.seconds, "images_per_second": speed, "evaluation_seconds": evaluation}
 
 
-def _evaluations(state: TrainState, config: Config, splits: Splits, task: Task) -> Record:
-    """Evaluate the weights and their averages on test and validation rows."""
-    record = _evaluation(state, config, splits, task, "")
+def _evaluations(state: TrainState, config: Config, splits: Splits, task: Task, last: bool) -> Record:
+    """Evaluate the weights and their averages on test and validation rows; at the end row by row."""
+
+    def evaluation(prefix: str) -> Record:
+        parts = {"validation": splits.validation, "test": splits.test}
+        return {
+            f"{prefix}{part}_{k}": v
+            for part, rows in parts.items()
+            if rows is not None
+            for k, v in evaluated(state.module, rows, task, config, state.workers, rows=last).items()
+        }
+
+    record = evaluation("")
     for name, average in state.averages.items():
         if not average.n:
             continue
@@ -228,19 +252,9 @@ def _evaluations(state: TrainState, config: Config, splits: Splits, task: Task) 
             if not average.every_step:
                 _estimate_statistics(state, config, splits, task)
                 average.update_buffers(state.buffers())
-            record |= _evaluation(state, config, splits, task, f"{name}_")
+            record |= evaluation(f"{name}_")
             state.reshard()
     return record
-
-
-def _evaluation(state: TrainState, config: Config, splits: Splits, task: Task, prefix: str) -> Record:
-    parts = {"validation": splits.validation, "test": splits.test}
-    return {
-        f"{prefix}{part}_{k}": v
-        for part, rows in parts.items()
-        if rows is not None
-        for k, v in evaluated(state.module, rows, task, config, state.workers).items()
-    }
 
 
 def _estimate_statistics(state: TrainState, config: Config, splits: Splits, task: Task) -> None:

@@ -1,4 +1,4 @@
-"""A run on disk: its folder, which one process at a time trains in, run.yaml, records, and the trained model."""
+"""The folder of a run, in which one process at a time trains: its lock, run.yaml, records, and the trained model."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from .._util import files
@@ -54,10 +55,17 @@ def folder_of(config: Config, strategy: str | None = None) -> Path:
 def claimed(path: Path) -> Iterator[Callable[[], None]]:
     """Lock the folder for this process; raise RuntimeError with the name of the process that has it.
 
-    Yields a function that raises if another folder has replaced this one.
+    Yields a function that raises if another folder has replaced this one. A block that fails before anything but the
+    lock is in the folder leaves no folder behind.
     """
+    existed = path.exists()
     path.mkdir(parents=True, exist_ok=True)
-    _check_folder_is_free(path)
+    ours = {LOCK, HOLDER, RUN, RECORDS, WEIGHTS, PREVIOUS}
+    others = sorted(p.name for p in path.iterdir() if p.name not in ours and not p.name.endswith(files.TEMPORARY))
+    if others and not (path / RUN).exists():
+        raise FileExistsError(
+            f"{path} is no run's folder: it has no {RUN}, but {', '.join(others[:3])}. Choose another"
+        )
     try:
         with lock_folder(path, NAME) as check_folder:
             yield check_folder
@@ -65,16 +73,12 @@ def claimed(path: Path) -> Iterator[Callable[[], None]]:
         raise RuntimeError(
             f"{path} is being trained in by {owner}: wait for it, stop it, or choose another folder with out"
         ) from None
-
-
-def _check_folder_is_free(path: Path) -> None:
-    """Raise if a folder holds other files and no run."""
-    ours = {LOCK, HOLDER, RUN, RECORDS, WEIGHTS, PREVIOUS}
-    others = sorted(p.name for p in path.iterdir() if p.name not in ours and not p.name.endswith(files.TEMPORARY))
-    if others and not (path / RUN).exists():
-        raise FileExistsError(
-            f"{path} is no run's folder: it has no {RUN}, but {', '.join(others[:3])}. Choose another"
-        )
+    except BaseException:
+        if not existed and is_empty(path):
+            with suppress(OSError, Timeout), FileLock(path / LOCK, timeout=0):
+                (path / LOCK).unlink()
+                path.rmdir()
+        raise
 
 
 def is_empty(path: Path) -> bool:
@@ -111,19 +115,16 @@ def config_in(path: Path, content: Mapping[str, Any]) -> Config:
         config = Config(**content["config"])
     except ValueError as error:
         raise ValueError(f"{path / RUN}: config: {error}") from error
-    _check_complete(path / RUN, content, KEYS)
-    _check_complete(path / RUN, content["task"], TASK, "task.")
+    for place, kinds in (("", KEYS), ("task.", TASK)):
+        mapping = content["task"] if place else content
+        for key, kind in kinds.items():
+            if key not in mapping or not fits(mapping[key], kind):
+                value = f"is {mapping[key]!r}" if key in mapping else "is missing"
+                raise ValueError(
+                    f"{path / RUN} is incomplete: {place}{key} {value}, and has to be {words(kind)}. Restore the file, "
+                    "or train in another folder"
+                )
     return config
-
-
-def _check_complete(file: Path, content: Mapping[str, Any], keys: Mapping[str, Any], place: str = "") -> None:
-    for key, kind in keys.items():
-        if key not in content or not fits(content[key], kind):
-            value = f"is {content[key]!r}" if key in content else "is missing"
-            raise ValueError(
-                f"{file} is incomplete: {place}{key} {value}, and has to be {words(kind)}. Restore the file, or train "
-                "in another folder"
-            )
 
 
 def task_in(content: Mapping[str, Any]) -> Task:
@@ -198,11 +199,11 @@ class Run:
 
     def weights(self, which: Weights = "last") -> dict[str, Tensor]:
         """Return the model's state dict: the last weights, or an average along the run."""
+        if which == "last" and (self.path / WEIGHTS).exists():
+            return checkpoint.read_weights(self.path)
         done = checkpoint.read_header(self.path)
         if done is None:
             raise FileNotFoundError(f"{self.path} has no checkpoint yet: train it further")
-        if which == "last":
-            return checkpoint.read_weights(self.path)
         try:
             state = checkpoint.read_state(self.path, done)
         except FileNotFoundError:  # a running process may have committed and deleted it meanwhile

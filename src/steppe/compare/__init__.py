@@ -1,0 +1,1 @@
+"""Fair comparisons of methods at equal cost: which one, with which settings, and by how much."""
