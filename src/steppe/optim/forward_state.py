@@ -8,7 +8,6 @@ Values are compared and put back: `x.data.mul_()`, fused kernels and NumPy views
 from __future__ import annotations
 
 import sys
-import warnings
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -368,45 +367,3 @@ def _mark(place: Place) -> tuple[int, int, int]:
     """What changes if a tensor is replaced, written to or moved."""
     t = place[0].get(place[1])
     return (id(t), t._version, t.data_ptr()) if isinstance(t, Tensor) else (0, 0, 0)
-
-
-def warn_of_unreachable_statistics(loss: Tensor, model: nn.Module | None) -> bool:
-    """Warns, and returns whether, a loss went through batch normalisation in training mode outside of the model."""
-    parts = list(model.modules()) if model is not None else []
-    own = {id(p) for m in parts for p in m.parameters(recurse=False)}
-    untrained = any("running_mean" in m._buffers and m.training and not _trains(m) for m in parts)
-    pending, seen = [loss.grad_fn], set()
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        inputs = [n for n, _ in node.next_functions]
-        if "BatchNorm" in node.name() and getattr(node, "_saved_training", True):
-            weight = inputs[1] if len(inputs) > 1 else None  # saved tensors are gone after the backward pass
-            known = untrained if weight is None else id(getattr(weight, "variable", model)) in {*own, id(model)}
-            if model is None or not known:
-                where = (
-                    "the model has batch normalisation"
-                    if model is None
-                    else "the loss goes through batch normalisation outside of model="
-                )
-                remedy = (
-                    "pass the model, SharpnessAware(..., model=model)"
-                    if model is None
-                    else "pass a model that "
-                    "holds it too, such as nn.ModuleList([generator, discriminator]), or put it in eval mode"
-                )
-                warnings.warn(
-                    f"{where}, and its running statistics will move at perturbed weights too: {remedy}, and they move "
-                    "once a step, at the weights.",
-                    stacklevel=5,
-                )
-                return True
-        pending += inputs
-    return False
-
-
-def _trains(module: nn.Module) -> bool:
-    weight = getattr(module, "weight", None)
-    return weight is not None and weight.requires_grad

@@ -17,8 +17,8 @@ from ..core.shards import local_gradient, shard_like
 from ..core.vector import Space, Vector, scale_
 from .base import OptimizerContext
 from .finite import FiniteCheck, Planned, enabled
-from .forward_state import Noise, warn_of_unreachable_statistics
-from .misuse import check_no_inference_mode
+from .forward_state import Noise
+from .misuse import check_no_inference_mode, warn_of_unreachable_statistics
 from .weights import maximizes, warn_of_rounding
 
 if TYPE_CHECKING:
@@ -286,7 +286,8 @@ class Step:
             try:
                 self.engine.planned = None
                 direction = yield from self._run_plan()
-                self._end()
+                self.state.end()
+                self._restore_weights()
                 self._finish(direction)
             except BaseException as error:
                 self._abandon(error)
@@ -312,8 +313,7 @@ class Step:
             with nullcontext() if plain else self.replicas.run_pass(probe.sync, probe.grad):
                 yield pass_
             pass_.finish()
-            if not self._count:
-                self._graph = pass_.graph
+            self._graph = self._graph if self._count else pass_.graph
             self._count += 1
 
     def _move(self, probe: Probe) -> None:
@@ -344,11 +344,6 @@ class Step:
         if self.report is not None:
             self.report.add(reading, pass_.loss)
         return reading
-
-    def _end(self) -> None:
-        """Restores the weights, and the forward state as after the first pass. May be interrupted and called again."""
-        self.state.end()
-        self._restore_weights()
 
     def _finish(self, direction: Vector) -> None:
         """Writes the direction into `p.grad`, as the planned gradient of the engine."""
