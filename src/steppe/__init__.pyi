@@ -1,10 +1,10 @@
 from . import data as data
 from . import ensembles as ensembles
+from . import extend as extend
 from . import integrations as integrations
 from . import measures as measures
 from . import nn as nn
 from . import studies as studies
-from . import theory as theory
 from . import training as training
 from .core.ball import Ball as Ball
 from .core.draw import Draw as Draw

@@ -26,7 +26,7 @@ from .._util import files
 from .._util.digests import digest, save_yaml
 from .._util.user_code import imported, is_factory
 from ..data.dataset import Splits
-from ..measures.functional import preserved_rng
+from ..measures.session import preserved_rng
 from ..methods.facts import sets_lr
 from . import checkpoint
 from .checkpoint import PREVIOUS, RECORDS, WEIGHTS, Checkpoint

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import isnan
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,9 @@ from ..measures.functional import unwrap
 from ..optim.engine import SharpnessAware
 from .config import Config
 from .distributed import gathered, placed
-from .problem import Loss
 
 NamedTensors = Mapping[str, Tensor]
+Tree = TypeVar("Tree")
 
 
 class Average:
@@ -89,9 +89,8 @@ class Sums:
         self.totals = torch.zeros(3, dtype=precision, device=device)
 
     @torch.no_grad()
-    def add(self, losses: Tensor, output: Tensor, target: Tensor, loss: Loss, weight: float = 1.0) -> None:
-        """Add the rows of one batch."""
-        right = loss.correct(output, target)
+    def add(self, losses: Tensor, right: Tensor | None, weight: float = 1.0) -> None:
+        """Add the rows of one batch: their losses, and which are classified correctly, where targets are classes."""
         rows = torch.full((), len(losses), dtype=self.totals.dtype, device=self.totals.device)
         right_sum = rows.new_full((), float("nan")) if right is None else right.sum().to(rows.dtype)
         self.totals += weight * torch.stack([losses.detach().to(rows.dtype).sum(), right_sum, rows])
@@ -113,10 +112,10 @@ class TrainState:
     def __init__(self, model: nn.Module, opt: SharpnessAware, averages: dict[str, Average], workers: Workers):
         self.model, self.opt, self.averages, self.workers = model, opt, averages, workers
         self.module = unwrap(model)  # without DDP's wrapper
-        names = dict(self.module.named_parameters(remove_duplicate=False))
+        names, own = dict(self.module.named_parameters(remove_duplicate=False)), self.module.state_dict()
         # kept from here: FSDP replaces parameters by gathered ones during a forward pass
-        self._params = {k: t for k, t in self.module.state_dict().items() if k in names}
-        others = [k for k, t in self.module.state_dict().items() if not isinstance(t, Tensor)]
+        self._params = {k: t for k, t in own.items() if k in names}
+        others = [k for k, t in own.items() if not isinstance(t, Tensor)]
         if others:
             raise TypeError(f"the model's state has {others[0]}, which is no tensor; a checkpoint holds only tensors")
         self.sums = Sums(next(self.module.parameters()).device)
@@ -153,19 +152,19 @@ class TrainState:
 
     def weights(self) -> dict[str, Tensor]:
         """Return the model's state dict, unsharded; every worker takes part."""
-        return {k: gathered(t) for k, t in self._own.items()}
+        return self._unsharded(self._own)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything else, unsharded; every worker takes part."""
+    def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a checkpoint stores: `weights()`, and everything else, unsharded; every worker takes part."""
         own = self._own
         averages = {
-            name: {"n": a.n, "tensors": {k: gathered(shard_like(own[k], t)) for k, t in a.tensors.items()}}
+            name: {"n": a.n, "tensors": self._unsharded({k: shard_like(own[k], t) for k, t in a.tensors.items()})}
             for name, a in self.averages.items()
         }
         totals = torch.zeros(self.workers.count, 3, dtype=self.sums.totals.dtype, device=self.sums.totals.device)
         totals[self.workers.rank] = self.sums.totals
-        return {
-            "optimizer": gathered(self.opt.state_dict()),
+        return self._unsharded(own), {
+            "optimizer": self._unsharded(self.opt.state_dict()),
             "averages": averages,
             "sums": self.workers.all_reduce(totals),  # one row per worker: another order of addition rounds differently
             "passes": self.passes,
@@ -173,9 +172,12 @@ class TrainState:
             "seconds": self.seconds,
         }
 
+    def _unsharded(self, tree: Tree) -> Tree:
+        return tree if self.workers.group is None else cast(Tree, gathered(tree))
+
     @torch.no_grad()
     def load(self, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Restore what `weights` and `state_dict` returned."""
+        """Restore what `snapshot` returned."""
         own = self._own
         if weights.keys() != own.keys():
             unmatched = sorted(weights.keys() ^ own.keys())
