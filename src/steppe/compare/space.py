@@ -39,7 +39,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        _refuse_bounds(self, self.low, self.high)
+        _check_bounds(self, self.low, self.high)
 
     def at(self, u: float) -> float:
         return self.low + u * (self.high - self.low)
@@ -63,7 +63,7 @@ class LogUniform:
     high: float
 
     def __post_init__(self) -> None:
-        _refuse_bounds(self, self.low, self.high)
+        _check_bounds(self, self.low, self.high)
         if self.low <= 0:
             raise ValueError(f"a LogUniform law begins above 0, not at {self.low:g}: give a small number, or Uniform")
 
@@ -144,7 +144,7 @@ def _edge(u: float) -> str:
     return "low" if u < BORDER else "high" if u > 1 - BORDER else ""
 
 
-def _refuse_bounds(law: object, low: Any, high: Any) -> None:
+def _check_bounds(law: object, low: Any, high: Any) -> None:
     numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and isfinite(x) for x in (low, high))
     if not numbers or low >= high:
         raise ValueError(f"a {type(law).__name__} law goes from a number to a larger one, not from {low!r} to {high!r}")
