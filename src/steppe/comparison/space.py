@@ -28,9 +28,14 @@ class Law(Protocol):
 class Uniform:
     """Numbers from `low` to `high`, all equally likely.
 
+    Parameters
+    ----------
+    low, high
+        The ends.
+
     Examples
     --------
-    >>> steppe.compare.Uniform(0.0, 0.5).at(0.5)
+    >>> steppe.comparison.Uniform(0.0, 0.5).at(0.5)
     0.25
 
     """
@@ -51,6 +56,11 @@ class Uniform:
 @dataclass(frozen=True)
 class LogUniform:
     """Numbers from `low` to `high` whose logarithm is uniform: as many from 0.01 to 0.1 as from 0.1 to 1.
+
+    Parameters
+    ----------
+    low, high
+        The ends.
 
     Examples
     --------
@@ -82,9 +92,14 @@ class LogUniform:
 class Choice:
     """One of several values, all equally likely; without an edge.
 
+    Parameters
+    ----------
+    *values
+        The values, or one list of them.
+
     Examples
     --------
-    >>> steppe.compare.Choice(10, 30, 90).at(0.5)
+    >>> steppe.comparison.Choice(10, 30, 90).at(0.5)
     30
 
     """
@@ -137,7 +152,7 @@ def as_plain(law: Law) -> Any:
         return law.values[0] if len(law.values) == 1 else {"choice": list(law.values)}
     if isinstance(law, LogUniform | Uniform):
         return {"log_uniform" if isinstance(law, LogUniform) else "uniform": [law.low, law.high]}
-    raise TypeError(f"{law!r} is no law: use steppe.LogUniform, steppe.compare.Uniform or steppe.compare.Choice")
+    raise TypeError(f"{law!r} is no law: use steppe.LogUniform, steppe.comparison.Uniform or steppe.comparison.Choice")
 
 
 def _edge(u: float) -> str:
