@@ -38,7 +38,6 @@ from steppe.measures.fisher import fisher_traces
 from steppe.training import Config
 from steppe.training.evaluate import objective_of
 from steppe.training.loop import Training
-from steppe.training.problem import task_of
 
 BAR, EPOCHS = 1.0, 200  # percent, and the length of the paper's runs
 ROWS = 1200  # of the digits
@@ -81,7 +80,7 @@ class Stepper:
 
     def begin(self) -> None:
         cpu = torch.device("cpu")
-        self.training = Training(self.config, Path(), self.splits, task_of(self.splits), Workers(), cpu)
+        self.training = Training(self.config, Path(), self.splits, Workers(), cpu)
         self.batches, self.left = self.training.batches.epoch(0, 0), len(self.training.batches.feed)
         self._step()  # the first one warms up
 

@@ -95,7 +95,6 @@ class Run:
         from steppe.data.dataset import Splits
         from steppe.training import Config
         from steppe.training.loop import Training
-        from steppe.training.problem import task_of
 
         start = time.perf_counter()
         self.settings, self.stream = settings, stream
@@ -108,7 +107,7 @@ class Run:
                 precision="bf16", augment=["crop", "flip"], epochs=10_000, evaluate_every=10_000, seed=0,
                 checkpoint_every=3600.0, device=settings.device, capture=True, out=str(folder),
             )  # fmt: skip
-            self._training = Training(config, folder, splits, task_of(splits), Workers(), torch.device(settings.device))
+            self._training = Training(config, folder, splits, Workers(), torch.device(settings.device))
             self._training.capture()
         self.measure(steps=1 if settings.quick else WARM)
         self.built = time.perf_counter() - start

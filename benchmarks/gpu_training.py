@@ -94,13 +94,11 @@ def _model(page: Page, settings: Settings, name: str, model: str, options: dict[
     from steppe.data.dataset import Splits
     from steppe.training import Config
     from steppe.training.loop import Training
-    from steppe.training.problem import task_of
     from steppe.training.stopping import StopRequest
 
     size, warm, steps, marks = (8, 2, 1, 1) if settings.quick else (128, WARM, STEPS, MARKS)
     data = cifar_like(size * (warm + steps * marks + 1), settings.device)
     splits = Splits(data, data.rows(slice(size)))
-    task = task_of(splits)
     base = Config(
         model=model, model_options=dict(options), batch_size=size, precision="bf16", lr=0.01, evaluate_every=10_000,
         epochs=2, checkpoint_every=3600.0, device=settings.device, capture=False,
@@ -108,7 +106,7 @@ def _model(page: Page, settings: Settings, name: str, model: str, options: dict[
 
     def speeds(how: str) -> list[float]:
         config = replace(base, capture=how == CAPTURED)
-        training = Training(config, Path(), splits, task, Workers(), torch.device(settings.device))
+        training = Training(config, Path(), splits, Workers(), torch.device(settings.device))
         watch = Marks(settings, steps, marks, warm)
         training.capture()
         _run_until_timed(lambda: training.run(StopRequest(), watch))
@@ -219,7 +217,6 @@ def _runs(settings: Settings, folder: Path) -> Runs:
     from steppe.data.dataset import Splits
     from steppe.training import Config
     from steppe.training.loop import Training
-    from steppe.training.problem import task_of
     from steppe.training.stopping import StopRequest
 
     width, size, many = (2, 8, 24) if settings.quick else (WIDTH, BATCH, ROWS)
@@ -230,7 +227,7 @@ def _runs(settings: Settings, folder: Path) -> Runs:
         augment=["crop", "flip"], epochs=EPOCHS, evaluate_every=10_000, checkpoint_every=3600.0, device=settings.device,
         capture=True, out=str(folder),
     )  # fmt: skip
-    training = Training(config, folder, splits, task_of(splits), Workers(), torch.device(settings.device))
+    training = Training(config, folder, splits, Workers(), torch.device(settings.device))
     training.capture()
     feed, step_seconds = training.batches.feed, StepSeconds()
     parts = {name: len(feed) // share for name, share in SHARES.items()}  # steps

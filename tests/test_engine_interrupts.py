@@ -31,7 +31,7 @@ import steppe
 from steppe.core.process_group import Workers
 from steppe.cuda.capture import CapturedStep, step_function
 from steppe.training.loop import Training
-from steppe.training.problem import data_of, task_of
+from steppe.training.problem import data_of
 
 ENGINE = str(Path(steppe.__file__).parent)
 OF_THE_CALLER = {"closure", "loss", "forward"}  # what a user would write, in the registry
@@ -596,7 +596,7 @@ def test_twice_in_the_training_loop(tmp_path: Path) -> None:
     """The loop of `steppe.training` holds its iterator in a frame that the traceback keeps."""
     settings = config(tmp_path, method="sam")
     splits = data_of(settings)
-    training = Training(settings, tmp_path, splits, task_of(splits), Workers(), torch.device("cpu"))
+    training = Training(settings, tmp_path, splits, Workers(), torch.device("cpu"))
     rows = next(iter(training.batches.epoch(0, 0)))
     before = copied(training.state.model.state_dict())
 

@@ -211,7 +211,7 @@ def test_a_signal_stops_it_and_the_same_call_goes_on(sent: int, folder: Path, mo
     taken = loop.Training._begin_step
 
     def with_signal(self: loop.Training) -> int:
-        if self.course.taken(self.position) == 7 and self.config.seed == 1:
+        if self.timeline.taken(self.position) == 7 and self.config.seed == 1:
             os.kill(os.getpid(), sent)
         return taken(self)
 

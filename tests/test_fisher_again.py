@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from steppe.cuda.graphs import GraphCache
-from steppe.measures import fisher, functional, ghost
+from steppe.measures import fisher, functional, ghost, session
 from steppe.measures.fisher import FisherTrace, fisher_traces
-from steppe.measures.functional import measurement_mode
 from steppe.measures.objective import Objective
+from steppe.measures.session import session as measurement_mode
 
 ROWS = 4
 CALLS = 3  # a warm-up, a capture, a replay
@@ -55,7 +55,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     count(fisher, "row_by_row")
     count(ghost, "_layers")
-    count(functional, "preserved_rng")
+    count(session, "random_states")
     return calls
 
 
@@ -92,9 +92,9 @@ def by_rows(asked: Objective) -> torch.Tensor:
 def test_a_replay_costs_one_look_at_the_model(recorded, counted):
     with assert_untouched(recorded.model):
         found = [fisher_traces(recorded) for _ in range(3)]
-    assert counted == {"preserved_rng": 3}  # no layers, no row by itself, the generators' states once a call
+    assert counted == {"random_states": 3}  # no layers, no row by itself, the generators' states once a call
     assert FisherTrace().estimate(recorded).note == "by ghost"
-    assert counted["preserved_rng"] == 4
+    assert counted["random_states"] == 4
     for traces in found:
         torch.testing.assert_close(traces, by_rows(recorded))
 
@@ -193,7 +193,7 @@ def test_a_change_of_the_model_is_seen(change, recorded):
 def test_what_happens_in_place_is_replayed(change, recorded, counted):
     change(recorded.model)
     fisher_traces(recorded)
-    assert counted == {"preserved_rng": 1}
+    assert counted == {"random_states": 1}
 
 
 def test_weights_that_stay_are_looked_at_as_they_lie(monkeypatch):

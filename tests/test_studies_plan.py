@@ -109,7 +109,7 @@ def test_draws_at_every_point_of_a_grid() -> None:
 
 
 def test_keys_follow_from_what_numbers_follow_from() -> None:
-    from steppe.training.runs import FREE
+    from steppe.training.folder import FREE
 
     assert set(NOT_IN_KEYS) == set(FREE)
     config = plain(Config())

@@ -28,7 +28,7 @@ def trained(settings, monkeypatch, *, captured: bool):
     def capture(training):
         if captured:
             state = training.state
-            step = CapturedStep(state.opt, training._alone, state.module, CpuRecorder(), lambda opt: None)
+            step = CapturedStep(state.opt, training._without_mask, state.module, CpuRecorder(), lambda opt: None)
             training._captured = step
             steps.append(step)
 

@@ -23,7 +23,7 @@ from steppe.training.checkpoint import PREVIOUS, WEIGHTS
 HOLD = """
 import sys, time
 from pathlib import Path
-from steppe.training.runs import claimed
+from steppe.training.folder import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

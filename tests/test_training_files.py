@@ -28,6 +28,7 @@ from steppe.training import Config, checkpoint, open_run, train
 from steppe.training.checkpoint import (
     PREVIOUS,
     WEIGHTS,
+    Header,
     RecordsPrefix,
     append_record,
     commit,
@@ -38,8 +39,8 @@ from steppe.training.checkpoint import (
     read_weights,
     unpack,
 )
+from steppe.training.folder import claimed
 from steppe.training.loggers import numbers
-from steppe.training.runs import claimed
 from steppe.training.schedule import Position, Timeline
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
@@ -150,7 +151,7 @@ SECOND = Position(1, 2)
 
 
 def committed_once(path: Path, position: Position = SECOND, **state: Any) -> None:
-    commit(path, {"w": torch.arange(3.0)}, state, position, RecordsPrefix(), finished=False)
+    commit(path, {"w": torch.arange(3.0)}, state, Header.of(position, RecordsPrefix(), False), read_header(path))
 
 
 def test_a_commit_is_read_back_and_clears_all_but_the_one_before_it(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_commit_is_read_back_and_clears_all_but_the_one_before_it(tmp_path: Pa
 
 def test_tied_weights_are_kept(tmp_path: Path) -> None:
     w = torch.rand(2)
-    commit(tmp_path, {"a": w, "b": w, "c": w[:1]}, {"a": w, "b": w}, Position(), RecordsPrefix(), False)
+    commit(tmp_path, {"a": w, "b": w, "c": w[:1]}, {"a": w, "b": w}, Header.of(Position(), RecordsPrefix(), False))
     assert read_weights(tmp_path).keys() == {"a", "b", "c"}
 
 
@@ -223,9 +224,9 @@ def test_nothing_is_pickled(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
-    kept = append_record(tmp_path, {"a": math.nan, "b": [math.inf, 1.5], "c": {"d": 0.1}}, RecordsPrefix())
+    as_read, kept = append_record(tmp_path, {"a": math.nan, "b": [math.inf, 1.5], "c": {"d": 0.1}}, RecordsPrefix())
     files.append(tmp_path / checkpoint.RECORDS, b'{"half')
-    assert read_records(tmp_path, kept) == [{"a": None, "b": [None, 1.5], "c": {"d": 0.1}}]
+    assert read_records(tmp_path, kept) == [as_read] == [{"a": None, "b": [None, 1.5], "c": {"d": 0.1}}]
 
 
 def test_numbers_of_a_record_by_path() -> None:
@@ -303,7 +304,7 @@ def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from steppe.training.runs import claimed
+from steppe.training.folder import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

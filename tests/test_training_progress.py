@@ -18,7 +18,7 @@ from training_runs import config
 from steppe.training import progress, train
 from steppe.training.progress import Bars, summary
 from steppe.training.schedule import Position, Timeline
-from steppe.training.train_state import Sums
+from steppe.training.state import Sums
 
 
 def test_a_log_has_a_line_an_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

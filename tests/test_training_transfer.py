@@ -325,7 +325,7 @@ def test_channels_last_runs_resume_bit_for_bit(tmp_path: Path) -> None:
 def test_the_format_of_the_weights_and_of_their_momentum(chosen: bool | None, tmp_path: Path) -> None:
     settings = config(tmp_path, channels_last=chosen, epochs=1, **IMAGES)
     splits = data_of(settings)
-    training = Training(settings, tmp_path, splits, task_of(splits), Workers(), torch.device("cpu"))
+    training = Training(settings, tmp_path, splits, Workers(), torch.device("cpu"))
     assert set(in_format(training.state.module)) == {chosen is True}  # None on a CPU: contiguous
     for rows in training.batches.epoch(0, 0):
         training._passes(rows)

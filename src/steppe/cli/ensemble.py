@@ -88,7 +88,7 @@ def ensemble(settings: Ensemble, scoring: Scoring, config: Config, how: How, par
 
 def _root(config: Config) -> Path:
     """Return the folder of the ensembles of one command."""
-    from ..training.runs import folder_of
+    from ..training.folder import folder_of
 
     return folder_of(config, "ensemble")
 

@@ -129,7 +129,7 @@ def measure(what: What, on: On) -> Output:
 
 def _configs(what: What, on: On) -> tuple[dict[str, Config], Measurements]:
     """Return the configurations of all subjects, read before the first measurement starts."""
-    from ..training.runs import is_empty
+    from ..training.folder import is_empty
 
     empty = [where for where in what.what if is_empty(Path(where))]
     if len(empty) == len(what.what):

@@ -87,7 +87,7 @@ def config_of(where: str, on: On) -> Config:
     """Return the configuration of a run, or one made from the flags for a checkpoint."""
     path = Path(where)
     if path.is_dir():
-        from ..training.runs import open_run
+        from ..training.folder import open_run
 
         changes = {k: v for k in ("data", "data_root") if (v := getattr(on, k)) is not None}
         run = open_run(path, on.model, on.trust)
@@ -110,9 +110,9 @@ def config_of(where: str, on: On) -> Config:
 
 def subject(where: str, on: On) -> Subject:
     """Load a run or a checkpoint: the model with its weights, and the data."""
+    from ..training.folder import open_run
     from ..training.model import model_of
     from ..training.problem import data_of, standard_of, task_of
-    from ..training.runs import open_run
 
     config, path = config_of(where, on), Path(where)
     state = read_checkpoint(path) if path.is_file() else {}

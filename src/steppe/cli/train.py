@@ -60,14 +60,14 @@ def _dry(config: Config, parsed: Parsed) -> Output:
 
     from ..core.process_group import Workers
     from ..training.checkpoint import PREVIOUS, RECORDS, WEIGHTS
+    from ..training.entry import Opened
+    from ..training.folder import RUN, folder_of
     from ..training.loop import Training
-    from ..training.problem import data_of, task_of
-    from ..training.resume import resume_point
-    from ..training.runs import RUN, folder_of, read_run_yaml
+    from ..training.problem import data_of
     from .listings import passes
 
     path, splits = folder_of(config), data_of(config)
-    training = Training(config, path, splits, task_of(splits), Workers(), torch.device("cpu"))
+    training = Training(config, path, splits, Workers(), torch.device("cpu"))
     opt, timeline = training.state.opt, training.timeline
     resolved = {name: {"value": value, "from": parsed.sources[name]} for name, value in asdict(config).items()}
     if config.rho is None and "rho" in opt.param_groups[0]:
@@ -76,7 +76,7 @@ def _dry(config: Config, parsed: Parsed) -> Output:
         if parsed.sources[name] == DEFAULT:
             resolved[name]["from"] = f"{config.method}'s own default"
     resolved["out"] = {"value": str(path), "from": parsed.sources["out"]}
-    done = resume_point(path, read_run_yaml(path), config) if path.exists() else None
+    done = Opened.of(path, config).done if path.exists() else None
     plan: dict[str, Any] = {
         "parameters": sum(p.numel() for p in training.state.module.parameters()),
         "rows": {part: len(rows) for part, rows in vars(splits).items() if rows is not None},

@@ -18,8 +18,8 @@ from ..training.batches import rows_file
 from ..training.config import Config, Weights
 from ..training.distributed import device_of
 from ..training.evaluate import objective_of
+from ..training.folder import FREE, Run, changes, folder_of, open_run, plain
 from ..training.problem import data_of
-from ..training.runs import FREE, Run, changes, folder_of, open_run, plain
 from ..training.schedule import Exchange, Position
 from .strategies import End, Ensemble, Rest, strategy
 

@@ -16,8 +16,8 @@ from .._util.environment import SAFE_PATH, environment
 from ..training.config import Config
 from ..training.entry import train
 from ..training.evaluate import corrupted_test
+from ..training.folder import RUN, folder_of, open_run
 from ..training.problem import data_of
-from ..training.runs import RUN, folder_of, open_run
 from ..training.schedule import Position
 from ..training.stopping import Stopped, end_with_parent, stop_signals
 from .members import Trained, exchange, exchanges, members_of, open_ensemble, save_settings, write_scores

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .functional import preserved_rng
+from .session import preserved_rng
 
 Batch = Any  # (inputs, targets), or whatever the objective's `forward` takes: tensors in lists, tuples or mappings
 Weight = Callable[[Batch], float | Tensor] | float  # of a batch in a mean; a number: all batches weigh the same

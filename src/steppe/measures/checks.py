@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -45,6 +45,14 @@ class _Sample:
 
 def check_arguments(model: Any, loss_fn: Any) -> None:
     """Raise unless these are a model and a loss, each made of its class and in its place."""
+    kinds = (type, _Loss)
+    if (
+        isinstance(model, nn.Module)
+        and callable(loss_fn)
+        and not isinstance(model, kinds)
+        and not isinstance(loss_fn, type)
+    ):
+        return
     order = "check the order of the arguments"
     check_instance("the model", model)
     check_instance("loss_fn", loss_fn)
@@ -79,7 +87,7 @@ def check_objective(objective: Objective) -> None:
             "Dropout, random augmentation or noise is active although the model is in eval mode here: switch it off, "
             "or draw it once and pass the result as data."
         )
-    if len(objective.batches) == 1 and objective.workers.count == 1:  # one batch: its loss is not averaged
+    if len(objective.batches) == 1 and objective.group is None:  # one batch: its loss is not averaged
         return
     if one.rows < sizes[which]:  # a few rows may not show that a loss ignores some
         one = _evaluate_rows(objective, which, sizes[which], 0)
@@ -179,7 +187,7 @@ def _evaluate_rows(
     objective: Objective, which: int, n: int, seed: int, weights: Sequence[Tensor] | None = None
 ) -> _Sample:
     """Evaluate the first n rows of a batch, read again from the data: a lazy sequence may augment."""
-    batch = to_device(objective.batches[which], objective.space.device)
+    batch = to_device(objective.batches[which], objective.device)
     if n < rows_of(batch):
         batch = take_rows(batch, slice(0, n))
 
@@ -196,7 +204,7 @@ def _evaluate_rows(
 def _sample(objective: Objective, model: nn.Module, batch: Batch, outputs: tuple[Any, Any] | None = None) -> _Sample:
     output, target, losses, reduction = evaluated(objective, model, batch, outputs)
     if not isinstance(losses, Tensor):
-        check_depends_on_parameters(objective, losses)
+        raise_constant(objective)
     n = rows_of(batch)
     reduced = not losses.ndim or len(losses) != n
     return _Sample(batch, output, target, n, float(losses.detach().double().mean()), reduced, reduction)
@@ -250,14 +258,13 @@ def _has_rows(sample: _Sample) -> bool:
     return all(isinstance(x, Tensor) and x.ndim and len(x) == sample.rows for x in every)
 
 
-def check_depends_on_parameters(objective: Objective, losses: Any, grads: Any = None) -> None:
-    """Raise if the loss does not depend on any moving parameter."""
-    if not getattr(losses, "requires_grad", False) or (grads is not None and all(g is None for g in grads)):
-        raise ValueError(
-            "the loss does not depend on the parameters that move: its graph reaches none of "
-            f"{', '.join(list(objective.params)[:3])} ... Compute it from the model that forward() receives, without "
-            "no_grad, detach or item."
-        )
+def raise_constant(objective: Objective) -> NoReturn:
+    """Raise that the loss does not depend on any moving parameter."""
+    raise ValueError(
+        "the loss does not depend on the parameters that move: its graph reaches none of "
+        f"{', '.join(list(objective.params)[:3])} ... Compute it from the model that forward() receives, without "
+        "no_grad, detach or item."
+    )
 
 
 def check_not_sharded(model: nn.Module, params: Iterable[Tensor]) -> None:

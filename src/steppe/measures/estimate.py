@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.estimate import Cost, Estimate, Kind
-from .functional import measurement_mode
+from .session import session
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -57,7 +57,7 @@ class Measure(Protocol):
         """The number with its error and its cost; the model is not changed."""
         if isinstance(objective, nn.Module):
             raise TypeError("estimate takes an objective, not a model: write Objective(model, loss_fn, data)")
-        with measurement_mode(objective.model, objective.statistics):
+        with session(objective.model, objective.statistics):
             return last(with_cost(self.running(objective, seed), objective))
 
 

@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .batches import Batch, row, rows_of, to_device
-from .checks import check_depends_on_parameters
+from .checks import raise_constant
 from .estimate import Estimate, Measure, weighted
-from .functional import function_key, measurement_mode, twice_differentiable
+from .functional import function_key, twice_differentiable
 from .ghost import first_line, ghost_squares
 from .ghost_layers import squares, wide
 from .reductions import row_weights
+from .session import session
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -64,7 +65,7 @@ def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | 
     tensor([ 4., 64.], dtype=torch.float64)
 
     """
-    with measurement_mode(objective.model, objective.statistics):
+    with session(objective.model, objective.statistics):
         return torch.cat([torch.zeros(0, dtype=torch.float64), *(x for _, x, _ in _by_batch(objective, way, chunk))])
 
 
@@ -139,7 +140,7 @@ def _by_batch(objective: Objective, way: Way | None, chunk: int | None) -> Itera
         if not weights.any():
             yield ways[0], weights, weights
             continue
-        local = to_device(batch, objective.space.device)
+        local = to_device(batch, objective.device)
         while True:
             try:
                 norms = _WAYS[ways[0]](objective, local, chunk)
@@ -200,7 +201,7 @@ def by_vmap(objective: Objective, batch: Batch, chunk: int | None = None) -> Ten
         grads, loss = cast(Any, of_weights(weights))
         return torch.where(loss.isfinite(), _squares(grads, precise), nan)
 
-    held = HELD.get(objective.space.device.type, HELD_ELSEWHERE)
+    held = HELD.get(objective.device.type, HELD_ELSEWHERE)
     of_rows = torch.func.vmap(
         of_row,
         in_dims=(None, None, *(0 if c else None for c in cut)),
@@ -226,7 +227,8 @@ def row_by_row(objective: Objective, batch: Batch) -> Tensor:
     def of_row(single: Batch) -> Tensor:
         def task(model: nn.Module) -> Tensor:
             losses = _loss(objective, single)(model)
-            check_depends_on_parameters(objective, losses)
+            if not getattr(losses, "requires_grad", False):
+                raise_constant(objective)
             grads = torch.autograd.grad(losses.mean(), weights, materialize_grads=True)
             norms = _squares(grads)
             norms = norms if _in_range(norms.unsqueeze(0)) else _squares(grads, precise=True)

@@ -1,36 +1,26 @@
-"""Calls a model with other weights, in a fixed mode and precision, and leaves the model and the process unchanged.
-
-On a GPU, calls for the same function and shapes are captured once and replayed.
-"""
+"""What differentiating a model takes; on a GPU, calls for the same function and shapes are captured and replayed."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .precision import Precision, computing_in
+from .checks import raise_constant
+from .session import session
 
 if TYPE_CHECKING:
     from .objective import Objective
 
-Statistics = Literal["running", "batch"]  # of normalisation layers: as in eval mode, or of the batch as in training
 Work = Callable[[Sequence[Tensor], Any], list[Tensor]]  # of tensors and a batch
-R = TypeVar("R")
 
 CAPTURED = {"cuda"}  # device types on which passes are captured: on others launching kernels costs little
-
-_ACTIVE: set[tuple[int, str]] = set()  # (model, statistics) of the measurement modes that are entered
-_FAST_PATH: list[bool] = []  # whether attention's fast path was enabled before the first of them
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -42,97 +32,6 @@ def unwrap(model: nn.Module) -> nn.Module:
             model = cast(nn.Module, model._orig_mod)
         else:
             return model
-
-
-def call_with_weights(
-    model: nn.Module,
-    weights: Mapping[str, Tensor],
-    task: Callable[[nn.Module], R],
-    statistics: Statistics,
-    precision: Precision,
-) -> R:
-    """`task(model)` with these weights in place of the model's own.
-
-    The task may run a backward pass too: activation checkpointing then recomputes with the same weights.
-    """
-    tensors: dict[str, Tensor] = {f"model.{name}": w for name, w in weights.items()}
-    for name, m in model.named_modules():
-        if getattr(m, "max_norm", None) is not None:  # such an embedding overwrites its weight
-            key = f"{name}.weight" if name else "weight"
-            tensors[f"model.{key}"] = weights.get(key, m.weight.detach()).clone()
-    # a forward pass may write into buffers
-    tensors |= {f"model.{name}": b.clone() for name, b in model.named_buffers()}
-    with measurement_mode(model, statistics), computing_in(precision, {w.device.type for w in weights.values()}):
-        return functional_call(_TaskModule(model), tensors, (task,))  # type: ignore[no-any-return]
-
-
-class _TaskModule(nn.Module):
-    """A module whose forward pass runs a task on a model: functional_call runs forward passes only."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, task: Callable[[nn.Module], Any]) -> Any:
-        return task(self.model)
-
-
-@contextmanager
-def preserved_rng() -> Iterator[None]:
-    """Restore the random states of torch, NumPy and Python at the end of the block."""
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    python, arrays = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(arrays)
-
-
-@contextmanager
-def measurement_mode(model: nn.Module, statistics: Statistics = "running") -> Iterator[None]:
-    """Put a model into eval mode (or batch statistics) and compute in float32; restore everything at the end.
-
-    Modes, random states, precision settings and plain tensor attributes return to what they were, also after an error.
-    A block inside another one of the same model does nothing, so a long measurement pays for it once.
-    """
-    if statistics not in get_args(Statistics):
-        raise ValueError(f"statistics of normalisation layers are {get_args(Statistics)}, not {statistics!r}")
-    key = (id(model), statistics)
-    if key in _ACTIVE:
-        yield
-        return
-    modules = list(model.modules())
-    devices = {p.device.type for m in modules for p in m._parameters.values() if p is not None}
-    changed = [m for m in modules if m.training != (statistics == "batch" and "running_mean" in m._buffers)]
-    modes = [m.training for m in changed]
-    recurrent = [(m, m._flat_weights, m._flat_weight_refs) for m in modules if isinstance(m, nn.RNNBase)]
-    plain = [(vars(m), name, x) for m in modules for name, x in vars(m).items() if isinstance(x, Tensor)]
-    with ExitStack() as stack:
-        stack.enter_context(preserved_rng())
-        stack.enter_context(computing_in("float32", devices))  # applies to later arithmetic on losses and gradients too
-        if "cuda" in devices and recurrent:  # cuDNN's recurrent layers have no backward pass in eval mode
-            stack.callback(setattr, torch.backends.cudnn, "enabled", torch.backends.cudnn.enabled)
-            torch.backends.cudnn.enabled = False  # torch's own context would enable TF32
-        try:
-            if not _ACTIVE:  # global to the process, and threads may measure several models at once
-                _FAST_PATH.append(torch.backends.mha.get_fastpath_enabled())
-            _ACTIVE.add(key)
-            torch.backends.mha.set_fastpath_enabled(False)  # it makes losses with and without gradient differ
-            for m, training in zip(changed, modes, strict=True):
-                m.training = not training
-            yield
-        finally:
-            _ACTIVE.discard(key)
-            for attributes, name, x in plain:  # e.g. the weight that pruning computes before every pass
-                attributes[name] = x
-            for rnn, flat, refs in recurrent:  # they cache the weights of their last call
-                rnn._flat_weights, rnn._flat_weight_refs = flat, refs
-            for m, training in zip(changed, modes, strict=True):
-                m.training = training
-            if not _ACTIVE:
-                torch.backends.mha.set_fastpath_enabled(_FAST_PATH.pop())
 
 
 @contextmanager
@@ -155,6 +54,29 @@ class _WeightNormByFormula(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def loss_of_batch(o: Objective, weights: Sequence[Tensor], batch: Any, graded: bool) -> Sequence[Tensor]:
+    """The loss of a batch (or one per row), and the gradient of its mean if `graded`."""
+
+    def work(weights: Sequence[Tensor], batch: Any) -> list[Tensor]:
+        leaves = [w.detach().requires_grad_(graded) for w in weights]
+
+        def task(model: nn.Module) -> list[Tensor]:
+            losses = o.loss_fn(*o.forward(model, batch))
+            if not graded:
+                return [losses]
+            if not getattr(losses, "requires_grad", False):
+                raise_constant(o)
+            grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True)
+            if all(g is None for g in grads):
+                raise_constant(o)
+            return [losses.detach(), *writable(grads, leaves)]
+
+        with torch.set_grad_enabled(graded):
+            return o.evaluate(leaves, task)
+
+    return replay(o, ("pass", graded), work, weights, batch)
+
+
 def writable(grads: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:
     """Gradients that can be modified in place: autograd may return one tensor twice, or an expanded one."""
     seen: set[int] = set()
@@ -172,8 +94,10 @@ def replay(o: Objective, key: Hashable, work: Work, tensors: Sequence[Tensor], b
 
     `work` may depend on its arguments, the objective and the key alone.
     """
+    if not is_captured(o.device):
+        return work(tensors, batch)
     leaves, spec = tree_flatten(batch)
-    if not is_captured(o.space.device) or not all(isinstance(t, Tensor) for t in leaves):
+    if not all(isinstance(t, Tensor) for t in leaves):
         return work(tensors, batch)
     # a graph of another function, or of other memory, must not be replayed
     modules = list(o.model.modules())
@@ -183,7 +107,7 @@ def replay(o: Objective, key: Hashable, work: Work, tensors: Sequence[Tensor], b
     def flat_work(*inputs: Tensor) -> list[Tensor]:
         return work(inputs[:n], tree_unflatten(list(inputs[n:]), spec))
 
-    with measurement_mode(o.model, o.statistics):  # not inside: generator states cannot be read during a capture
+    with session(o.model, o.statistics):  # not inside: generator states cannot be read during a capture
         return o.replays((key, str(spec), function, memory), flat_work, *tensors, *leaves)
 
 

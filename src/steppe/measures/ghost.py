@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ..core.modules import is_compiled
 from .batches import Batch, rows_of
-from .functional import call_with_weights, replay
+from .functional import replay
 from .ghost_layers import LAYER_RULES, LayerRule, wide
+from .session import session
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -156,7 +157,7 @@ def ghost_squares(objective: Objective, batch: Batch) -> Tensor:
 
 def _squares(objective: Objective, layers: dict[nn.Module, HookedLayer], batch: Batch) -> Tensor:
     n = rows_of(batch)
-    token = torch.zeros((), device=objective.space.device, requires_grad=True)
+    token = torch.zeros((), device=objective.device, requires_grad=True)
     hooks = LayerHooks(n, token, layers)
     weights = {name: p.detach() for name, p in objective.model.named_parameters()}
     weights |= {name: hooks.track(p.detach(), name) for name, p in objective.params.items()}
@@ -169,7 +170,8 @@ def _squares(objective: Objective, layers: dict[nn.Module, HookedLayer], batch: 
         none = torch.zeros(n, device=token.device)
         return torch.stack([hooks.norms.get(name, none).double() for name in objective.params], 1) * scale.unsqueeze(1)
 
-    return call_with_weights(objective.model, weights, task, objective.statistics, objective.precision)
+    with session(objective.model, objective.statistics) as opened:
+        return opened.call(weights, task, objective.precision)
 
 
 def _layers(objective: Objective) -> dict[nn.Module, HookedLayer]:

@@ -17,8 +17,9 @@ from ..core.draw import seed_of
 from .batches import Batch, row, rows_of, to_device
 from .estimate import Estimate, Measure, summarise
 from .fisher import check_no_batch_statistics, fisher_traces, mean_over_rows
-from .functional import measurement_mode, twice_differentiable
+from .functional import twice_differentiable
 from .reductions import row_weights
+from .session import session
 
 if TYPE_CHECKING:
     from .objective import Objective
@@ -53,7 +54,7 @@ def input_curvatures(objective: Objective, power: Power = 2, draws: int = 10, se
     tensor([4., 4.], dtype=torch.float64)
 
     """
-    with measurement_mode(objective.model, objective.statistics):
+    with session(objective.model, objective.statistics):
         batches = _by_batch(objective, InputCurvature(power, draws), seed)
         return torch.cat([torch.zeros(0, dtype=torch.float64), *(x for _, x, _ in batches)])
 
@@ -142,7 +143,7 @@ def _by_batch(objective: Objective, measure: InputCurvature, seed: int) -> Itera
     check_no_batch_statistics(objective, list(objective.model.modules()))
     objective.check()
     for i, (batch, size) in enumerate(zip(objective.batches, objective.sizes, strict=True)):
-        local = to_device(batch, objective.space.device)
+        local = to_device(batch, objective.device)
         if i == 0:
             _check_rows_independent(objective, local)
         draws = Generator().manual_seed(seed_of(seed, objective.first + i * objective.stride))

@@ -18,7 +18,7 @@ from ..core.draw import Draw
 from ..core.modules import roles_of
 from ..core.probe import Method, Probe, Reading, follow
 from ..core.process_group import Workers
-from ..core.rows import select, whole
+from ..core.rows import Rows, select, whole
 from ..core.vector import Space, Vector, sums
 from ..cuda.graphs import GraphCache
 from .batches import (
@@ -34,12 +34,13 @@ from .batches import (
     to_device,
     with_own_loss,
 )  # fmt: skip
-from .checks import check_arguments, check_depends_on_parameters, check_not_sharded, check_objective
+from .checks import check_arguments, check_not_sharded, check_objective
 from .estimate import Cost
 from .first_step import FirstStepContext
-from .functional import R, Statistics, call_with_weights, replay, unwrap, writable
+from .functional import loss_of_batch, unwrap
 from .precision import Precision
 from .reductions import Reduction, find_reductions
+from .session import R, Statistics, session
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,11 @@ class Objective:
         return chosen
 
     @cached_property
+    def device(self) -> torch.device:
+        """Where losses are added up."""
+        return min((p.device for p in self.params.values()), key=str)
+
+    @cached_property
     def space(self) -> Space:
         roles = roles_of(self.model, [])
         return Space(self.weight_tensors(), roles=[roles[id(p)] for p in self.params.values()])
@@ -159,7 +165,7 @@ class Objective:
     @cached_property
     def rows(self) -> int:
         """The rows of all batches of all workers."""
-        rows = int(self.workers.all_reduce(torch.tensor(float(sum(self.sizes)), dtype=torch.float64)))
+        rows = int(self._sum_over_workers(sum(self.sizes)))
         if not rows:
             raise ValueError("data has no batches: there is nothing to measure on")
         return rows
@@ -174,16 +180,15 @@ class Objective:
     @cached_property
     def reductions(self) -> Sequence[Reduction] | None:
         """What the loss of every batch sums or averages over; None for a single batch, and if it is not known."""
-        if self.weight is not None or (len(self.batches) < 2 and self.workers.count == 1):
+        if self.weight is not None or (len(self.batches) < 2 and self.group is None):
             return None
         found = self._on_all_workers(lambda: find_reductions(self))
-        unknown = self.workers.all_reduce(torch.tensor(float(found is None)))  # all weigh batches alike
-        return None if unknown else found
+        return None if self._sum_over_workers(found is None) else found  # all weigh batches alike
 
     @cached_property
     def shares(self) -> Sequence[float]:
         """The share of every batch that this worker holds in the mean over all workers' batches; 1 in a sum."""
-        total = float(self.workers.all_reduce(torch.tensor(sum(self.batch_weights), dtype=torch.float64)))
+        total = self._sum_over_workers(sum(self.batch_weights))
         if not total and self.rows:
             raise ValueError(
                 "every batch has the weight 0 (by weight=, or because the loss ignores all of its targets): there is "
@@ -192,6 +197,11 @@ class Objective:
         if self.reductions and self.reductions[0].summed:
             return [1.0] * len(self.batches)
         return [weight / total for weight in self.batch_weights]
+
+    def _sum_over_workers(self, number: float) -> float:
+        if self.group is None:
+            return float(number)
+        return float(self.workers.all_reduce(torch.tensor(number, dtype=torch.float64)))
 
     def spent(self) -> Cost:
         """The work so far, of this objective and its parts; the difference of two is a cost."""
@@ -213,12 +223,12 @@ class Objective:
 
     def loss(self, at: Vector | None = None) -> float:
         """The mean loss at the weights displaced by `at`."""
-        return float(self.read(Probe(at, grad=False)).loss)
+        return float(self._mean(at, False)[0])
 
     def gradient(self, at: Vector | None = None) -> tuple[float, Vector]:
         """The mean loss and its gradient at the weights displaced by `at`."""
-        reading = self.read(Probe(at))
-        return float(reading.loss), reading.grad
+        loss, grad, _ = self._mean(at, True)
+        return float(loss), grad  # type: ignore[return-value]
 
     def each(self) -> Iterator[tuple[int, Objective]]:
         """Every batch of this worker with a positive weight as an objective, with its number among all workers."""
@@ -227,68 +237,58 @@ class Objective:
             if not self.batch_weights[i]:
                 continue
             number = self.first + i * self.stride
-            alone = [to_device(batch, self.space.device)]
+            alone = [to_device(batch, self.device)]
             part = replace(self, batches=alone, m=None, group=None, first=number, stride=1, trusted=True)
-            vars(part)["batch_weights"] = [self.batch_weights[i]]
+            vars(part).update(params=self.params, space=self.space, batch_weights=[self.batch_weights[i]])
             yield number, part
 
     def read(self, probe: Probe) -> Reading:
         """Evaluate a `probe`: the loss, and the gradient if requested, at displaced weights."""
-        self.check()
-        with torch.no_grad():
-            weights = sums(self.weight_tensors(), probe.at.tensors) if probe.at is not None else self.weight_tensors()
-        total = torch.zeros((), dtype=torch.float64, device=self.space.device)
-        grad: Vector | None = None
-        each: list[Tensor] = []
-        for batch, share in zip(self.batches, self.shares, strict=True):
-            if not share:
-                continue
-            losses, grads, rows = self._pass(weights, batch, probe)
-            total += losses.double().mean().to(total.device) * share
-            each += [losses.reshape(-1)] if losses.ndim else []
-            if probe.grad:
-                part = self.space.vector(grads) if share == 1 else self.space.vector(grads) * share
-                grad = part if grad is None else grad.add_(part)
-            self.meter["gradients" if probe.grad else "losses"] += rows
-        if probe.grad:
-            grad = self.workers.all_reduce_vector(grad if grad is not None else self.space.zeros())
-        row_losses = torch.cat(each) if each else None
-        return Reading(grad, self.workers.all_reduce(total), lambda x: x, row_losses, sum(self.sizes))
+        loss, grad, each = self._mean(probe.at, probe.grad, probe.rows)
+        return Reading(grad, loss, lambda x: x, torch.cat(each) if each else None, sum(self.sizes))
+
+    def _mean(self, at: Vector | None, graded: bool, rows: Rows = whole) -> tuple[Tensor, Vector | None, list[Tensor]]:
+        """The mean loss, its gradient if `graded`, and the losses of rows if the loss has these."""
+        if rows is not whole and len(self.batches) > 1:
+            raise ValueError(f"a probe of some rows needs an objective of one batch, not {len(self.batches)}")
+        with session(self.model, self.statistics):
+            self.check()
+            weights = self.weight_tensors()
+            if at is not None:
+                with torch.no_grad():
+                    weights = sums(weights, at.tensors)
+            total = torch.zeros((), dtype=torch.float64, device=self.device)
+            grad: Vector | None = None
+            each: list[Tensor] = []
+            for i, share in enumerate(self.shares):
+                if not share:
+                    continue
+                batch, size = to_device(self.batches[i], self.device), self.sizes[i]
+                if rows is not whole:
+                    batch, _ = select(rows, batch)
+                    size = rows_of(batch)
+                losses, *grads = loss_of_batch(self, weights, batch, graded)
+                total += losses.double().mean().to(total.device) * share
+                if losses.ndim:
+                    each.append(losses.reshape(-1))
+                if graded:
+                    part = self.space.vector(grads) if share == 1 else self.space.vector(grads) * share
+                    grad = part if grad is None else grad.add_(part)
+                self.meter["gradients" if graded else "losses"] += size
+            if self.group is not None:
+                total = self.workers.all_reduce(total)
+                if graded:
+                    grad = self.workers.all_reduce_vector(grad if grad is not None else self.space.zeros())
+        return total, grad, each
 
     def weight_tensors(self) -> list[Tensor]:
         """The moving parameters, detached; they share memory with the model."""
         return [p.detach() for p in self.params.values()]
 
-    def _pass(self, weights: Sequence[Tensor], batch: Batch, probe: Probe) -> tuple[Tensor, list[Tensor], int]:
-        """The loss of a batch (or one per row), the gradient of its mean, empty unless requested, and the rows."""
-        batch = to_device(batch, self.space.device)
-        if probe.rows is not whole:
-            if len(self.batches) > 1:
-                raise ValueError(f"a probe of some rows needs an objective of one batch, not {len(self.batches)}")
-            batch, _ = select(probe.rows, batch)
-
-        def work(weights: Sequence[Tensor], batch: Batch) -> list[Tensor]:
-            leaves = [w.detach().requires_grad_(probe.grad) for w in weights]
-
-            def task(model: nn.Module) -> list[Tensor]:
-                losses = self.loss_fn(*self.forward(model, batch))
-                if not probe.grad:
-                    return [losses]
-                check_depends_on_parameters(self, losses)
-                grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True)
-                check_depends_on_parameters(self, losses, grads)
-                return [losses.detach(), *writable(grads, leaves)]
-
-            with torch.set_grad_enabled(probe.grad):
-                return self.evaluate(leaves, task)
-
-        losses, *grads = replay(self, ("pass", probe.grad), work, weights, batch)
-        return losses, grads, rows_of(batch)
-
     def evaluate(self, weights: Sequence[Tensor], task: Callable[[nn.Module], R]) -> R:
         """The result of `task`, called on the model with `weights` in place of the moving parameters."""
-        named = dict(zip(self.params, weights, strict=True))
-        return call_with_weights(self.model, named, task, self.statistics, self.precision)
+        with session(self.model, self.statistics) as opened:
+            return opened.call(dict(zip(self.params, weights, strict=True)), task, self.precision)
 
     def check(self) -> None:
         """Raise, on all workers if on one, unless the loss is a function of the weights and a mean; runs once."""
@@ -296,17 +296,20 @@ class Objective:
             return
         vars(self)["_checked"] = True  # the checks evaluate the objective
         try:
-            self._on_all_workers(lambda: (self.sizes, self.space))
-            _ = self.reductions, self.rows  # sums over workers: all of them must compute these at the same time
-            self._on_all_workers(lambda: self.batch_weights)
-            _ = self.shares
-            self._on_all_workers(lambda: check_objective(self))
+            with session(self.model, self.statistics):
+                self._on_all_workers(lambda: (self.sizes, self.params))
+                _ = self.reductions, self.rows  # sums over workers: all of them must compute these at the same time
+                self._on_all_workers(lambda: self.batch_weights)
+                _ = self.shares
+                self._on_all_workers(lambda: check_objective(self))
         except BaseException:
             vars(self)["_checked"] = False
             raise
 
     def _on_all_workers(self, task: Callable[[], R]) -> R:
         """The result of a task; raise, on all workers if on one."""
+        if self.group is None:
+            return task()
         error: Exception | None = None
         result: Any = None
         try:

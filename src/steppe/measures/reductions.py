@@ -135,7 +135,7 @@ def find_reductions(objective: Objective) -> list[Reduction] | None:
     found: list[Reduction] = []
     like: Tensor | None = None
     for batch in objective.batches:
-        local = to_device(batch, objective.space.device)
+        local = to_device(batch, objective.device)
         reduction = _of_target(objective, local, like)
         if reduction is None:
             reduction, like = _of_pass(objective, local)
@@ -196,7 +196,7 @@ def row_weights(objective: Objective, batch: Batch, size: int) -> tuple[Tensor, 
     if objective.weight is not None:
         weights = torch.tensor([batch_weight(row(batch, i), objective.weight) for i in range(size)]).double()
     else:
-        local = to_device(batch, objective.space.device)
+        local = to_device(batch, objective.device)
         first, like = _of_pass(objective, row(local, 0))
         if first is not None and first.summed:
             return weights, weights

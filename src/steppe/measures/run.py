@@ -20,10 +20,10 @@ from .curvature.measures import Eigenvalue, SpectralMeasure
 from .curvature.operator import Curvature
 from .curvature.spectrum import Spectrum
 from .estimate import Cost, Estimate, Measure, last, with_cost
-from .functional import measurement_mode
 from .objective import Objective
 from .objective import objective as make_objective
 from .registry import resolve_measures
+from .session import session
 from .sharpness import Loss
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _measure_together(objective: Objective, plan: Mapping[str, Measure], seed: i
     spectra: dict[Any, Spectrum] = {}
     # eigenvalues first: traces deflate the vectors that they compute
     order = sorted(plan, key=lambda name: not isinstance(plan[name], Eigenvalue))
-    with measurement_mode(objective.model, objective.statistics):
+    with session(objective.model, objective.statistics):
         for name in order:
             try:
                 last(_follow(name, _running(plan[name], objective, seed, spectra), estimates, watch))

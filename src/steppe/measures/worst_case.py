@@ -22,8 +22,8 @@ from ..core.metric import Surroundings
 from ..core.probe import Probe
 from ..core.vector import Vector
 from .estimate import Estimate, Measure, NotFinite, check_finite
-from .functional import measurement_mode
 from .objective import Objective
+from .session import session
 
 Start = Literal["zero", "uniform"]
 HEADSTART = 1  # steps of the second ascent before it is compared with the first at equal evaluations
@@ -303,7 +303,7 @@ class WorstCase(Measure):
 
     def highest(self, objective: Objective, seed: int = 0) -> AscentResult:
         """The worst point, with its displacement."""
-        with measurement_mode(objective.model, objective.statistics):
+        with session(objective.model, objective.statistics):
             *_, last = self.search(objective, seed)
         return last
 

@@ -223,7 +223,7 @@ def _pool(study: Study) -> list[Cell]:
 
 def _pool_cell(study: Study, path: Path, name: str, row: Mapping[str, Any]) -> Cell:
     if path.is_dir():
-        from ..training.runs import open_run  # imports torch
+        from ..training.folder import open_run  # imports torch
 
         config = plain(open_run(path).config) | {"out": None, "measures": [], "measure_every": None, "loggers": []}
     else:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ..ensembles.summary import Predictors
     from ..measures.estimate import Estimate
     from ..measures.objective import Objective
+    from ..training.folder import Run
     from ..training.problem import Task as Problem
-    from ..training.runs import Run
 
 PATIENCE = 60.0  # seconds for a worker whose driver ended to release a run's folder
 
@@ -138,7 +138,7 @@ def _trained(task: Task, config: Config) -> Trained:
 def _of_run(task: Task, config: Config) -> tuple[Any, ...]:
     """Train the run of a cell, or resume it: model, data, problem, records and meta."""
     from ..training import train
-    from ..training.runs import read_run_yaml
+    from ..training.folder import read_run_yaml
 
     folder = Path(task.folder)
     folder.parent.mkdir(parents=True, exist_ok=True)

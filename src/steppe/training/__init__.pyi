@@ -1,6 +1,6 @@
 from .config import Config as Config
 from .entry import train as train
+from .folder import Run as Run
+from .folder import open_run as open_run
 from .loggers import Logger as Logger
-from .runs import Run as Run
-from .runs import open_run as open_run
 from .stopping import Stopped as Stopped

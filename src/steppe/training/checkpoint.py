@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -57,6 +56,11 @@ class Header:
     records: RecordsPrefix
     finished: bool
 
+    @classmethod
+    def of(cls, position: Position, records: RecordsPrefix, finished: bool) -> Header:
+        """Describe the checkpoint that is written at a position."""
+        return cls(position, f"state-{position.epoch}-{position.step}.safetensors", records, finished)
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -66,30 +70,28 @@ class Checkpoint:
     about: Header
     weights: dict[str, Tensor]
     state: Any
+    records: list[Record]
 
 
 def commit(
-    folder: Path, weights: Mapping[str, Tensor], state: Any, position: Position, records: RecordsPrefix, finished: bool
+    folder: Path, weights: Mapping[str, Tensor], state: Any, header: Header, before: Header | None = None
 ) -> None:
-    """Make this the state that the run resumes from. Until the last rename, the previous checkpoint is current."""
-    name = f"state-{position.epoch}-{position.step}.safetensors"
+    """Make this the state that the run resumes from; `before` describes the checkpoint that becomes the previous one.
+
+    Until the last rename, that one is current.
+    """
     tensors, tree = pack(state)
-    header = json.dumps({"format": FORMAT, **asdict(Header(position, name, records, finished))})
-    files.replace(folder / name, _serialised(tensors, {KEY: header, "tree": tree}))
-    content = _serialised({k: _on_host(t) for k, t in weights.items()}, {KEY: header})
-    if (folder / WEIGHTS).exists():
+    text = json.dumps({"format": FORMAT, **asdict(header)})
+    files.replace(folder / header.state, _serialised(tensors, {KEY: text, "tree": tree}))
+    content = _serialised({k: _on_host(t) for k, t in weights.items()}, {KEY: text})
+    if before is not None:
         files.link(folder / WEIGHTS, folder / PREVIOUS)
     files.replace(folder / WEIGHTS, content)
-    sweep(folder)
+    sweep(folder, {header.state, before.state} if before is not None else {header.state})
 
 
-def sweep(folder: Path) -> None:
-    """Delete files of interrupted commits and of commits before the last two."""
-    referenced = set()
-    for name in (WEIGHTS, PREVIOUS):
-        with suppress(ValueError, FileNotFoundError):  # a damaged or lost checkpoint references nothing
-            header = read_header(folder, name)
-            referenced |= {header.state} if header is not None else set()
+def sweep(folder: Path, referenced: Container[str]) -> None:
+    """Delete files of interrupted commits, and state files that no checkpoint references."""
     for path in [*folder.glob("state-*.safetensors"), *folder.glob(f"*{files.TEMPORARY}")]:
         if path.name not in referenced:
             files.remove(path)
@@ -114,9 +116,8 @@ def load(folder: Path, name: str = WEIGHTS) -> Checkpoint | None:
     header = read_header(folder, name)
     if header is None:
         return None
-    checkpoint = Checkpoint(name, header, read_weights(folder, name), read_state(folder, header, name))
-    read_records(folder, header.records)
-    return checkpoint
+    weights, state = read_weights(folder, name), read_state(folder, header, name)
+    return Checkpoint(name, header, weights, state, read_records(folder, header.records))
 
 
 def load_intact(folder: Path) -> Checkpoint | None:
@@ -158,10 +159,10 @@ def read_state(folder: Path, header: Header, name: str = WEIGHTS) -> Any:
         raise _damaged(path, error) from error
 
 
-def append_record(folder: Path, record: Mapping[str, Any], before: RecordsPrefix) -> RecordsPrefix:
-    """Append the record of an epoch; return the length and digest of all records."""
+def append_record(folder: Path, record: Mapping[str, Any], before: RecordsPrefix) -> tuple[Record, RecordsPrefix]:
+    """Append the record of an epoch; return it as it will be read, and the length and digest of all records."""
     line = (json.dumps(json_safe(record), allow_nan=False) + "\n").encode()
-    return RecordsPrefix(files.append(folder / RECORDS, line), _chained(before.digest, line))
+    return json.loads(line), RecordsPrefix(files.append(folder / RECORDS, line), _chained(before.digest, line))
 
 
 def read_records(folder: Path, prefix: RecordsPrefix) -> list[Record]:

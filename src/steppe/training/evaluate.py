@@ -30,7 +30,7 @@ from .distributed import align_
 from .model import model_of
 from .problem import Task
 from .schedule import Position, Timeline
-from .train_state import Sums, TrainState
+from .state import Sums, TrainState
 
 ROWS = 1024  # per batch: large enough to keep a GPU busy
 TIMINGS = ("images_per_second", "seconds", "evaluation_seconds")
@@ -74,8 +74,9 @@ def evaluated(
             x, y = batch or (task.standard(dataset.inputs[:1]), dataset.targets[:1])
             with autocast(config, device):
                 output = task.call(model, x)
-            sums.add(task.loss(output, y), output, y, task.loss, weight=float(batch is not None))
-            if rows and batch is not None and (right := task.loss.correct(output, y)) is not None:
+            losses, right = task.loss(output, y), task.loss.correct(output, y)
+            sums.add(losses, right, weight=float(batch is not None))
+            if rows and batch is not None and right is not None:
                 first = ROWS * (number * workers.count + workers.rank)
                 correct[first : first + len(y)] = right
     result: Record = {**sums.read(workers)}

@@ -21,7 +21,7 @@ from .._util.extras import explained
 from .._util.formats import csv_text
 from .._util.user_code import imported
 from .checkpoint import read_header
-from .runs import Run
+from .folder import Run
 
 PROJECT = "steppe"  # of W&B, and experiment of MLflow, unless the environment names another
 

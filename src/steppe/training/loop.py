@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,22 +14,22 @@ from torch.nn.utils import clip_grad_norm_
 
 from ..core.draw import seed_of, seed_torch
 from ..core.process_group import Workers
-from ..cuda.capture import CapturedStep, compiled
+from ..cuda.capture import CapturedStep
 from ..data.dataset import Splits
 from ..optim.base import STEP
 from ..optim.step import Pass
 from .batches import Batch, BatchSource
-from .checkpoint import Checkpoint, Record, RecordsPrefix, append_record, commit
+from .checkpoint import Checkpoint, Header, Record, RecordsPrefix, append_record, commit
 from .config import NOISE, OWN_STEP_SIZE, Config
 from .distributed import agreed, align_, together, wrapped
 from .evaluate import autocast, record_of
 from .loggers import Logger, numbers
 from .model import Init, channels_last, load_init_, model_of, prune_
-from .problem import FACTOR, Task, moved, optimizer_of, trained_loss
+from .problem import FACTOR, moved, optimizer_of, task_of, trained_loss
 from .progress import Bars, Lines
 from .schedule import Position, Timeline, learning_rate, prune_step
+from .state import TrainState, averages_of
 from .stopping import Stopped, StopRequest
-from .train_state import TrainState, averages_of
 
 AGREE = 16  # steps between exchanges with other processes about stopping and saving: each one synchronises
 PAUSE = 10.0
@@ -44,13 +45,14 @@ class Training:
         config: Config,
         path: Path,
         splits: Splits,
-        task: Task,
         workers: Workers,
         device: torch.device,
         resumed: bool = False,
     ):
         self.config, self.path, self.workers, self.device = config, path, workers, device
-        self.splits, self.task, self.loss = moved(splits, device), task, trained_loss(config, task)
+        self._alone, self._rank = workers.group is None, workers.rank
+        self.task = task = task_of(splits)
+        self.splits, self.loss = moved(splits, device), trained_loss(config, task)
         self.batches = BatchSource.of(config, self.splits, task, workers, path)
         per_epoch = len(self.batches.feed)
         self.timeline = Timeline(config.steps or config.epochs * per_epoch, per_epoch)
@@ -65,8 +67,12 @@ class Training:
         if config.compile and workers.count > 1:
             raise ValueError("compile works in one process, and there are several: leave it out")
         # in steps only: evaluation has other shapes
-        self._called = compiled(self.state.opt, model) if config.compile else model
-        self.position, self._records = Position(), RecordsPrefix()
+        self._called: Any = torch.compile(model, dynamic=False) if config.compile else model
+        self._groups = self.state.opt.param_groups
+        self._autocast = autocast(config, device)
+        self.position, self.records = Position(), list[Record]()
+        self._prefix = RecordsPrefix()
+        self._saved_header: Header | None = None  # of the last checkpoint
         self._unlogged: list[Record] = []  # of epochs after the last checkpoint
         self._refused = 0  # steps that the device skipped, as of the last count
         self.check_folder: Callable[[], None] = lambda: None  # raises if another folder has replaced the run's
@@ -75,9 +81,9 @@ class Training:
     def capture(self) -> None:
         """Capture steps as CUDA graphs from now on, where they can be."""
         if self.device.type == "cuda" and self.config.capture and self.workers.count == 1:
-            self._captured = CapturedStep(self.state.opt, self._alone, self.state.module)
+            self._captured = CapturedStep(self.state.opt, self._without_mask, self.state.module)
 
-    def _alone(self, rows: Sequence[Tensor], held_out: Sequence[Tensor] | None) -> Tensor:
+    def _without_mask(self, rows: Sequence[Tensor], held_out: Sequence[Tensor] | None) -> Tensor:
         held = None if held_out is None else (held_out[0], held_out[1])
         self._passes(Batch((rows[0], rows[1]), held, None))
         return self.state.sums.totals[0]
@@ -85,7 +91,9 @@ class Training:
     def load(self, done: Checkpoint) -> None:
         """Restore the state of a checkpoint."""
         self.state.load(done.weights, done.state)
-        self.position, self._records = done.about.position, done.about.records
+        self._groups = self.state.opt.param_groups
+        self.position, self.records, self._prefix = done.about.position, list(done.records), done.about.records
+        self._saved_header = done.about
 
     def run(
         self, stop_request: StopRequest, display: Lines | Bars, loggers: Sequence[Logger] = (), until: int | None = None
@@ -117,31 +125,32 @@ class Training:
                 self._passes(batch)
             else:
                 self._replay(self._captured, batch)
-            self.position = self.position.stepped()
-            if self._number != number:
-                self._average(self.timeline.taken(self.position), every_step=True)
+            self.position = Position(self.position.epoch, self.position.step + 1)
+            if self.state.averages and self._number != number:
+                self._average(every_step=True)
             self._display.stepped(self.position, self.state.sums)
-            if self.workers.count == 1 or self.position.step % AGREE == 0 or self.position.step == length:
+            if self._alone or self.position.step % AGREE == 0 or self.position.step == length:
                 self._stop_or_save()
         self._count_time()
 
     @property
     def _number(self) -> int:
         """The number of steps that the engine has applied."""
-        return int(self.state.opt.param_groups[0][STEP])
+        return int(self._groups[0][STEP])
 
     def _begin_step(self) -> int:
         """Prune if it is due, set the random seed and the learning rate; return the number of steps applied so far."""
-        config, state, opt = self.config, self.state, self.state.opt
-        step = self.timeline.taken(self.position)
-        seed_torch(seed_of(config.seed, NOISE, step, self.workers.rank))  # dropout depends on the step alone
-        if config.prune and step == prune_step(config, self.timeline.steps):
-            prune_(state.module, config.prune, opt.state)
+        config, state, steps = self.config, self.state, self.timeline.steps
+        step = self.position.epoch * self.timeline.per_epoch + self.position.step
+        seed_torch(seed_of(config.seed, NOISE, step, self._rank))  # dropout depends on the step alone
+        if config.prune and step == prune_step(config, steps):
+            prune_(state.module, config.prune, state.opt.state)
         if config.fsdp:
             align_(self.workers, state.module)  # DDP does this itself
         if step == 0 or config.method not in OWN_STEP_SIZE:
-            for group in opt.param_groups:
-                group["lr"] = learning_rate(config, step, self.timeline.steps) * group.get(FACTOR, 1.0)
+            rate = learning_rate(config, step, steps)
+            for group in self._groups:
+                group["lr"] = rate * group.get(FACTOR, 1.0)
         return self._number
 
     def _passes(self, batch: Batch) -> None:
@@ -155,19 +164,19 @@ class Training:
             if rows is None:
                 raise ValueError(f"{config.method} needs held-out rows: set held_out to a fraction above 0")
             x, y = pass_.rows(*rows)
-            with autocast(config, self.device):
+            with self._autocast:
                 output = self.task.call(self._called, x)
             losses = self.loss(output, y)
             # count every row once: at the unperturbed weights if the method evaluates there
             if not pass_.held_out and (pass_.probe.at is None or not counted) and counted < len(batch.rows[1]):
-                state.sums.add(losses, output, y, self.loss)
+                state.sums.add(losses, self.loss.correct(output, y))
                 counted += len(losses)
             pass_.backward(losses)
             state.passes += 1
 
         opt.run_passes(run, mask=batch.sharp)
         if config.clip is not None:
-            clip_grad_norm_([p for g in opt.param_groups for p in g["params"]], config.clip)
+            clip_grad_norm_([p for g in self._groups for p in g["params"]], config.clip)
         opt.step()
         if self._number == number:  # the engine skipped a non-finite step
             state.sums.totals.copy_(before)
@@ -181,15 +190,17 @@ class Training:
         captured(*batch.rows, held_out=batch.held_out)
         self.state.passes = passes
 
-    def _average(self, steps: int, every_step: bool) -> None:
-        """Update the averages that are due after so many steps."""
+    def _average(self, every_step: bool) -> None:
+        """Update the averages that are due at this position."""
+        steps = self.timeline.taken(self.position)
         for average in self.state.averages.values():
             if average.every_step == every_step and steps > average.start * self.timeline.steps:
                 average.update(self.state.tensors())
 
     def _stop_or_save(self) -> None:
-        due = monotonic() - self._saved >= self.config.checkpoint_every
-        stop, save = agreed(self.workers, bool(self._stop_request.why), due)
+        stop, save = bool(self._stop_request.why), monotonic() - self._saved >= self.config.checkpoint_every
+        if not self._alone:
+            stop, save = agreed(self.workers, stop, save)
         if stop or save:
             self._count_time()
             self._commit()
@@ -198,10 +209,10 @@ class Training:
 
     def _end_epoch(self) -> None:
         state = self.state
-        self._average(self.timeline.taken(self.position), every_step=False)
+        self._average(every_step=False)
         record = record_of(state, self.position, self.timeline, self.config, self.splits, self.task)
         self._check_finite()
-        self.position = self.position.recorded()
+        self.position = Position(self.position.epoch + 1)
         state.start_epoch()
         together(self.workers, lambda: self._write(record))
         self._unlogged.append(record)
@@ -214,19 +225,22 @@ class Training:
         self._display.recorded(record)
 
     def _write(self, record: Record) -> None:
-        if self.workers.rank == 0:
+        if self._rank == 0:
             self.check_folder()
-            self._records = append_record(self.path, record, self._records)
+            as_read, self._prefix = append_record(self.path, record, self._prefix)
+            self.records.append(as_read)
 
     def _commit(self, finished: bool = False) -> None:
         """Write a checkpoint, and log the records that it contains."""
         self._check_finite()
-        weights, rest = self.state.weights(), self.state.state_dict()  # all workers take part
+        weights, rest = self.state.snapshot()  # all workers take part
 
         def write() -> None:
-            if self.workers.rank == 0:
+            if self._rank == 0:
                 self.check_folder()
-                commit(self.path, weights, rest, self.position, self._records, finished)
+                header = Header.of(self.position, self._prefix, finished)
+                commit(self.path, weights, rest, header, self._saved_header)
+                self._saved_header = header
 
         together(self.workers, write)
         self._saved = monotonic()

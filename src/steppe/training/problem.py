@@ -87,8 +87,8 @@ class Task:
     def call(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the model's output for a batch: its logits where it returns several things, as in Transformers."""
         named = dict(zip(self.fields, inputs.unbind(1), strict=True)) if self.fields else None
-        output: Tensor = logits_of(model(inputs) if named is None else model(**named))
-        return output
+        output = model(inputs) if named is None else model(**named)
+        return output if isinstance(output, Tensor) else logits_of(output)
 
     def forward(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the output and the target of a batch, as an objective takes them."""

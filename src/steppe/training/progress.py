@@ -9,7 +9,7 @@ from typing import Any
 
 from .._util.terminal import bar, say, style
 from .schedule import Position, Timeline
-from .train_state import Sums
+from .state import Sums
 
 PAUSE = 0.25  # seconds between updates: each one synchronises with the device
 

@@ -18,14 +18,6 @@ class Position:
     epoch: int = 0
     step: int = 0
 
-    def stepped(self) -> Position:
-        """Return the position one step later."""
-        return Position(self.epoch, self.step + 1)
-
-    def recorded(self) -> Position:
-        """Return the position at the start of the next epoch."""
-        return Position(self.epoch + 1)
-
     def __str__(self) -> str:
         return f"epoch {self.epoch + 1}, step {self.step}"
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batches import Batch, own_loss
-from ..checks import check_depends_on_parameters
+from ..checks import raise_constant
 from ..functional import twice_differentiable
 from ..objective import Objective
 from .convolutions import PlainConvolutions
@@ -63,7 +63,8 @@ def hessian(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> Bat
 
     def task(model: nn.Module) -> tuple[Tensor, list[Tensor]]:
         losses = objective.loss_fn(*objective.forward(model, batch))
-        check_depends_on_parameters(objective, losses)
+        if not getattr(losses, "requires_grad", False):
+            raise_constant(objective)
         loss = losses.mean()
         return loss.detach(), _grad([loss], leaves, create_graph=True)
 
@@ -116,7 +117,8 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
                 f"the Gauss-Newton form needs the model's output as one tensor, not {type(output).__name__}: let "
                 "forward= return (output, target) with the tensor that the loss is computed from"
             )
-        check_depends_on_parameters(objective, output)
+        if not getattr(output, "requires_grad", False):
+            raise_constant(objective)
         cotangent = torch.zeros_like(output, requires_grad=True)  # J' u is linear in u: its derivative gives J v
         vjp = _grad([output], leaves, [cotangent], create_graph=True)
         detached = output.detach().requires_grad_()
@@ -149,7 +151,7 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
 @contextmanager
 def _second_derivatives(objective: Objective) -> Iterator[None]:
     """The context of second derivatives; on a CPU torch's own second derivatives of convolutions are as fast."""
-    convolutions = PlainConvolutions() if objective.space.device.type == "cuda" else nullcontext()
+    convolutions = PlainConvolutions() if objective.device.type == "cuda" else nullcontext()
     with twice_differentiable(objective.model), convolutions:
         yield
 

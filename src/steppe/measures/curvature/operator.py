@@ -18,8 +18,9 @@ from ...core.vector import Space, Vector
 from ...cuda.graphs import GraphCache, Recorder
 from ..batches import Batch, to_device
 from ..estimate import check_finite
-from ..functional import is_captured, measurement_mode, replay
+from ..functional import is_captured, replay
 from ..objective import Objective
+from ..session import session
 from .forms import Apply, BatchForm, Form, hessian
 
 Products = list[list[Tensor]]  # one tensor per parameter for every vector
@@ -142,7 +143,7 @@ class BatchProducts:
 
             return list(self._graphs((i, stacked), apply, *direction))
 
-        with measurement_mode(o.model, o.statistics):  # not inside: generator states cannot be read during a capture
+        with session(o.model, o.statistics):  # not inside: generator states cannot be read during a capture
             return self._apply(replayed, vectors)
 
     def gradient(self, i: int, batch: Batch) -> list[Tensor]:
@@ -153,8 +154,8 @@ class BatchProducts:
         if i in self.kept:
             return self.kept[i]
         o = self.objective
-        with self._graphs.on_stream(o.space.device):  # a backward pass runs on the stream of its forward pass
-            batch_form = self._build(to_device(batch, o.space.device))
+        with self._graphs.on_stream(o.device):  # a backward pass runs on the stream of its forward pass
+            batch_form = self._build(to_device(batch, o.device))
             self._check_finite(i, batch_form.loss)
         o.meter["gradients"] += o.sizes[i]
         if i < self._keepable:
@@ -176,7 +177,7 @@ class BatchProducts:
         results: Products = []
         for start in range(0, len(vectors), AT_ONCE):
             directions = [t for v in vectors[start : start + AT_ONCE] for t in v.tensors]
-            device = o.space.device
+            device = o.device
             *tensors, loss = replay(o, ("products", self.form), products, directions, to_device(batch, device))
             self._check_finite(i, loss)
             results += [list(tensors[k : k + n]) for k in range(0, len(tensors), n)]
@@ -201,7 +202,7 @@ class BatchProducts:
 
     @property
     def _records(self) -> bool:
-        return self._recorder is not None or is_captured(self.objective.space.device)
+        return self._recorder is not None or is_captured(self.objective.device)
 
     @cached_property
     def _vectorises(self) -> bool:
@@ -214,14 +215,14 @@ class BatchProducts:
         o = self.objective
         if self.memory is None and len(o.batches) == 1:
             return 1
-        memory = SHARE * _free_memory(o.space.device) if self.memory is None else self.memory
+        memory = SHARE * _free_memory(o.device) if self.memory is None else self.memory
         return int(memory // (GRAPH * _saved_bytes(o) + 1))
 
 
 def _saved_bytes(objective: Objective) -> int:
     """The bytes that a forward pass on the first batch saves for its backward pass."""
     storages: dict[int, Any] = {}  # by address, kept alive so that no address is reused
-    batch = to_device(objective.batches[0], objective.space.device)
+    batch = to_device(objective.batches[0], objective.device)
     leaves = [w.requires_grad_() for w in objective.weight_tensors()]
 
     def record(x: Tensor) -> None:
