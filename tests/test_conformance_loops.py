@@ -169,7 +169,7 @@ def test_what_forward_changes_is_as_before_after_an_exception(entry: Entry) -> N
     for i in range(2):
         run.step(i)
         before = run.model.state()
-        for bad in range(run.method.cost(i + 1)):
+        for bad in range(run.entry.passes(i + 1)):
             with pytest.raises(ZeroDivisionError):
                 run.step(i + 1, meddle=lambda number, loss: loss * (1 // (bad - number)))
             same(run.model.state(), before)
