@@ -18,7 +18,7 @@ help:
 	@echo "make test-all   the same with the slow tests, which repeat claims in more cases; before a release"
 	@echo "make test-oldest   all tests on the oldest torch that steppe supports (gigabytes: PyPI's torch comes with CUDA)"
 	@echo "make test-newest   the same on the newest torch that pip finds"
-	@echo "make test-wheel   the wheel alone in an empty environment: every command, the built-in study, the examples"
+	@echo "make test-wheel   the wheels alone in an empty environment: every command, the built-in study, the examples"
 	@echo "make lint    ruff and mypy only"
 	@echo "make bench   time a step against the ideal and against pytorch_optimizer"
 	@echo "make bench-measures   time measures against PyHessian, curvlinops and the papers' procedure (ten minutes)"
@@ -56,7 +56,7 @@ test-oldest test-newest: export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 test-oldest test-newest:
 	$(PYTHON) -m venv .venv-$@
 	sed '/^torch==/d' constraints.txt > .venv-$@/constraints.txt
-	.venv-$@/bin/python -m pip install -qq -c .venv-$@/constraints.txt $(TORCH) -e '.[dev]'
+	.venv-$@/bin/python -m pip install -qq -c .venv-$@/constraints.txt $(TORCH) -e '.[dev]' -e ./papers
 	.venv-$@/bin/python -m pip install -qq --no-deps -r requirements-oracles.txt
 	.venv-$@/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
 
@@ -81,13 +81,14 @@ bench-gpu:
 
 clean:
 	rm -rf .venv .venv-* build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find src papers tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
-.venv/ready: pyproject.toml constraints.txt requirements-oracles.txt
+# steppe and steppe-papers, both editable
+.venv/ready: pyproject.toml papers/pyproject.toml constraints.txt requirements-oracles.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "steppe needs Python 3.11 or newer: make PYTHON=...")'
-	@echo "installing steppe and its development tools into .venv (torch is large; once)"
+	@echo "installing steppe, steppe-papers and their development tools into .venv (torch is large; once)"
 	@$(PYTHON) -m venv .venv
-	@$(INSTALL) -e '.[dev]'
+	@$(INSTALL) -e '.[dev]' -e ./papers
 	@$(INSTALL) --no-deps -r requirements-oracles.txt
 	@touch $@
 

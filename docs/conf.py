@@ -19,8 +19,15 @@ version = release = steppe.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
-PAGES = ["docs/*.md", "docs/api/*.md", "docs/papers/*.md", "benchmarks/results/*.md", "src/steppe/papers/*/*/notes.md"]
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES, "studies/*/*/*/table.md"]
+PAGES = [
+    "docs/*.md",
+    "docs/api/*.md",
+    "docs/papers/*.md",
+    "benchmarks/results/*.md",
+    "papers/README.md",
+    "papers/src/steppe_papers/recipes/*/*/notes.md",
+]
+include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES, "papers/results/*/*/*/table.md"]
 exclude_patterns = [".*", "build", "data", "dist", "docs/_build", "runs", "tests"]
 
 myst_enable_extensions = ["colon_fence"]
@@ -51,7 +58,8 @@ html_css_files = ["site.css"]
 html_show_sphinx = False
 
 FOLDER = re.compile(r"(\]\((?:\.\./)*benchmarks/results)(?=\))")
-LISTED = ("benchmarks/results/", "src/steppe/papers/", "studies/")  # pages that others link to, not part of the menu
+# pages that others link to, not part of the menu
+LISTED = ("benchmarks/results/", "papers/src/steppe_papers/recipes/", "papers/results/")
 CODE = re.compile(r"(`[^`]*`)")
 ATTRIBUTES: dict[str, list[str]] = {}
 

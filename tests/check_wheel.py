@@ -1,10 +1,10 @@
-"""Builds the wheel and uses it in an empty environment, away from the source: `make test-wheel`.
+"""Builds both wheels and uses them in an empty environment, away from the source: `make test-wheel`.
 
     python3 tests/check_wheel.py --folder FOLDER
 
 First without extras: README's code, `steppe doctor`, and every other command, which names the extra that it needs. Then
-with `steppe[study]`: the commands, the built-in study, and the examples; those that need Optuna or Ray last. Needs the
-standard library only.
+with `steppe[study]`: the commands, the built-in study, and the examples; those that need Optuna or Ray last. Then with
+steppe-papers: its commands. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from shutil import copy, rmtree
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LATER = {"optuna_rho.py": "optuna", "ray_rho.py": "ray"}  # packages beyond `study`
-EXTRA_OF = dict.fromkeys(("landscape", "reproduce", "theory", "study", "report"), "study")  # other commands: train
+EXTRA_OF = dict.fromkeys(("landscape", "study", "report"), "study")  # other commands: train
+PAPERS = ("reproduce", "theory")  # commands of steppe-papers
 LIMIT = 3600  # seconds for one command; the built-in study takes 80 on two idle cores
 
 
@@ -51,7 +52,7 @@ class Environment:
 
 
 def short(wanted: str) -> str:
-    return re.sub(r"^.*/(steppe)-[^\[]*", r"\1", wanted)
+    return re.sub(r"^.*/(steppe(?:_papers)?)-[^\[]*", r"\1", wanted)
 
 
 def check(words: Sequence[str | Path], name: str, cwd: Path | None = None, code: int = 0) -> str:
@@ -73,11 +74,11 @@ def expect(true: object, otherwise: str) -> None:
         sys.exit(otherwise)
 
 
-def built(folder: Path, python: str) -> Path:
-    """The wheel; it has every file of the package, and nothing else beside its metadata."""
-    target = folder / "wheel"
+def built(folder: Path, python: str, project: str = "", package: str = "steppe") -> Path:
+    """The wheel of a project; it has every file of its package, and nothing else beside its metadata."""
+    target, sources = folder / f"wheel-{package}", f"{project}src/"
     rmtree(target, ignore_errors=True)
-    check([python, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", target, ROOT], "pip wheel")
+    check([python, "-m", "pip", "wheel", "-qq", "--no-deps", "-w", target, ROOT / project], f"pip wheel of {package}")
     [wheel] = target.glob("*.whl")
     with zipfile.ZipFile(wheel) as file:
         inside = {name for name in file.namelist() if ".dist-info/" not in name}
@@ -85,11 +86,11 @@ def built(folder: Path, python: str) -> Path:
         relative = re.findall(r"\]\((?!https?:)[^)]*\)", file.read(about).decode())
         expect(not relative, f"the page on a package index has links that lead nowhere: {relative[:5]}")
     tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "src/steppe"],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", f"{sources}{package}"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    source = {name.removeprefix("src/") for name in tracked.stdout.split() if (ROOT / name).exists()}
-    expect(inside == source, f"the wheel and src differ: {sorted(inside ^ source)[:10]}")
+    source = {name.removeprefix(sources) for name in tracked.stdout.split() if (ROOT / name).exists()}
+    expect(inside == source, f"the wheel and {sources} differ: {sorted(inside ^ source)[:10]}")
     return wheel
 
 
@@ -122,14 +123,31 @@ def without_extras(env: Environment, folder: Path) -> None:
         said = env.steppe(command, code=1)
         line = f"which is not installed: pip install 'steppe[{EXTRA_OF.get(command.split()[0], 'train')}]'\n"
         expect(said.endswith(line) and said.count("\n") == 1, f"steppe {command} said: {said}")
+    says_what_to_install(env)
     for example in EXAMPLES:
         if example.name not in LATER:
             env.python(example, f"examples/{example.name}")
 
 
+def says_what_to_install(env: Environment) -> None:
+    """Of the commands of steppe-papers, which is not there yet."""
+    for command in PAPERS:
+        hinted = re.search(rf"^  {command} +\(pip install steppe-papers\)$", env.steppe("--help"), re.M)
+        expect(hinted, f"steppe --help does not say how to install {command}")
+        said = env.steppe(command, code=1)
+        one = said.endswith(": pip install steppe-papers\n") and said.count("\n") == 1
+        expect(one, f"steppe {command} said: {said}")
+
+
+def with_papers(env: Environment) -> None:
+    expect("(pip install" not in env.steppe("--help"), "steppe-papers is installed, and --help says to install it")
+    for words in ("reproduce --list", "reproduce universal/table2 --dry-run", "theory wishart-moments --quick"):
+        env.steppe(words)
+
+
 def with_study(env: Environment) -> None:
     expect("missing" in env.steppe("doctor"), "the doctor names no missing package")
-    for words in ("data list", "methods", "measures", "models", "reproduce --list", "theory wishart-moments --quick"):
+    for words in ("data list", "methods", "measures", "models"):
         env.steppe(words)
     env.steppe("train --data digits --model mlp --method sam --epochs 2 --seed 0 --out runs/sam")
     env.steppe("measure runs/sam --measures loss,lambda_max")
@@ -147,16 +165,19 @@ def main() -> None:
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     expect(ROOT not in folder.parents or folder.name.startswith(".venv"), f"{folder} is inside the source")
-    wheel = built(folder, options.python)
+    wheel, papers = built(folder, options.python), built(folder, options.python, "papers/", "steppe_papers")
     env = Environment(folder, options.python)
     env.install(str(wheel))
     without_extras(env, folder)
     env.install(f"{wheel}[study]")
     with_study(env)
+    says_what_to_install(env)
+    env.install(str(papers))
+    with_papers(env)
     env.install(f"{wheel}[study,ray]", "optuna")
     for name in LATER:
         env.python(ROOT / "examples" / name, f"examples/{name}")
-    print("the wheel works")
+    print("the wheels work")
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ MODULES = {".".join(f.relative_to(ROOT.parent).with_suffix("").parts).removesuff
 
 PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
     "AgnosticSAM", "Ball", "DETERMINANT", "DETERMINANT_RELEASED", "Draw", "DynamicSparseSAM", "ESAM", "Elementwise",
-    "Estimate", "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "GSAM", "Hypercube", "LookSAM",
+    "Estimate", "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "GSAM", "Hypercube", "LogUniform", "LookSAM",
     "MEASURES", "METHODS", "Measure", "Method", "Objective", "exponential", "measure", "objective",
     "MomentumSAM", "NormLayersOnly", "PerPart", "PerWorker", "Plain", "Plan", "PointMass", "Probe", "RSAM",
     "RadiusFollowsLR", "Reading", "SAM", "SASAM", "SASGD", "SharpBalance", "SharpnessAware", "Space",
-    "TRACE", "Triple", "UniversalSAM", "Vector", "build", "capture",
+    "TRACE", "Triple", "UniversalSAM", "Vector", "build", "capture", "compare",
     "contiguous_", "det_sam", "frob_sam", "gaussian", "method", "rademacher",
     "sam", "sphere", "trace_sam",
 }  # fmt: skip
@@ -39,7 +39,7 @@ PUBLIC_MEASURES = {
     "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "exponential_integrals", "figure", "fisher_traces",
     "gauss_newton", "input_curvatures",
     "hessian", "hessian_from_point_masses", "hutchinson",
-    "measure", "path", "random_direction", "random_plane", "share", "slice_1d",
+    "measure", "measure_by_name", "path", "random_direction", "random_plane", "share", "slice_1d",
     "slice_2d", "slice_along", "spectral_density", "spectrum_from_exponentials", "towards", "write_html",
 }  # fmt: skip
 
@@ -94,7 +94,7 @@ def test_no_step_waits_for_the_device(word: str) -> None:
 
 LAYERS = (
     "_util", "core", "methods", "optim", "cuda", "data", "nn", "measures", "training", "ensembles", "studies",
-    "compare", "theory", "papers", "integrations", "cli",
+    "comparison", "integrations", "cli", "extend",
 )  # fmt: skip
 
 

@@ -374,7 +374,7 @@ def test_methods_that_decide_on_the_host_say_so():
 def test_without_a_gpu_steps_are_eager_and_say_why():
     model, opt = made("sam")
     take = capture(opt, loss_fn, model, next(batches(1)))
-    assert "a graph is of one GPU" in take.why
+    assert "a CUDA graph needs all of them on one GPU" in take.why
     other, its = made("sam")
     for start in (lambda x, y: take(x, y), lambda x, y: eager(other, its, x, y)):
         torch.manual_seed(7)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from steppe.cli.entry import COMMANDS, load_command
+from steppe.cli.entry import COMMANDS, ELSEWHERE, load_command
 
 SCRIPT = """
 import contextlib, io, itertools, json, sys
@@ -67,7 +67,9 @@ for name, same in json.loads(sys.argv[1]).items():
     try_all(name, load_command(same).options() if same else {})
 """
 TAKING_VALUES = [
-    name for name in COMMANDS if any(o.is_a(dict) or o.name == "config" for o in load_command(name).options().values())
+    name
+    for name in [*COMMANDS, *ELSEWHERE]
+    if any(o.is_a(dict) or o.name == "config" for o in load_command(name).options().values())
 ]
 
 

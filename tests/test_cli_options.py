@@ -18,13 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steppe.cli import main
-from steppe.cli.entry import COMMANDS, load_command
+from steppe.cli.entry import COMMANDS, ELSEWHERE, load_command
 from steppe.cli.options import Parsed, parse
 from steppe.cli.output import UsageError
 from steppe.training.config import Config
 
 ROOT = Path(__file__).parents[1]
 
+EVERY = [*COMMANDS, *ELSEWHERE]
 ALWAYS = "--json --debug"
 ENGINE = "--engine --address --workers --retries --again --trust"
 ON = "--split --rows --batch --seed --precision --device --weights --model --model-options --data --data-root "
@@ -69,11 +70,11 @@ def values(name: str, *words: str) -> dict[str, Any]:
 
 
 def test_commands_and_flags_are_these() -> None:
-    found = {n: [o.flag or o.metavar for o in load_command(n).options().values()] for n in COMMANDS}
+    found = {n: [o.flag or o.metavar for o in load_command(n).options().values()] for n in EVERY}
     assert found == {name: f"{flags} {ALWAYS}".split() for name, flags in SNAPSHOT.items()}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_option_is_explained(name: str) -> None:
     options = load_command(name).options().values()
     for option in options:
@@ -296,7 +297,7 @@ def test_pages_and_the_version_are_printed(capsys: pytest.CaptureFixture[str]) -
     for words in ([], ["--help"], ["-h"], ["help"]):
         assert main(words) == 0
         page = capsys.readouterr().out
-        assert all(re.search(rf"^  {name}\b", page, flags=re.MULTILINE) for name in COMMANDS)
+        assert all(re.search(rf"^  {name}\b", page, flags=re.MULTILINE) for name in EVERY)
     assert main(["data"]) == 0
     assert "check" in capsys.readouterr().out
     assert main(["--version"]) == 0
@@ -330,10 +331,10 @@ def test_lines_on_the_page_are_commands_that_exist() -> None:
     page = (ROOT / "docs/commands.md").read_text()
     lines = re.findall(r"^(?:torchrun .* )?steppe (.+)$", page, flags=re.MULTILINE)
     lines += re.findall(r"`steppe (train [^`]+)`", page)
-    examples = [line.removeprefix("steppe ") for name in COMMANDS for line in load_command(name).examples]
+    examples = [line.removeprefix("steppe ") for name in EVERY for line in load_command(name).examples]
     assert len(lines) >= 10
     for line in [*lines, *examples]:
         words = re.sub(r"--config \S+", "", line).split()
-        name = next(n for n in (" ".join(words[:2]), words[0]) if n in COMMANDS)
+        name = next(n for n in (" ".join(words[:2]), words[0]) if n in EVERY)
         parse(load_command(name), words[len(name.split()) :])
-    assert {f"steppe {name}" for name in COMMANDS} <= set(re.findall(r"`(steppe [a-z -]+?)`", page))
+    assert {f"steppe {name}" for name in EVERY} <= set(re.findall(r"`(steppe [a-z -]+?)`", page))

@@ -38,8 +38,8 @@ from steppe.nn import build
 from steppe.studies.grid import defaults
 from steppe.studies.plan import Study, digits
 from steppe.studies.run import run
-from steppe.theory import Protocol
 from steppe.training.config import Config
+from steppe_papers.figures import Protocol
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]

@@ -114,7 +114,7 @@ def test_the_doctor_runs_without_any_extra(
 
 
 def test_parts_of_the_package_are_attributes() -> None:
-    for name in ("data", "ensembles", "measures", "nn", "studies", "theory", "training"):
+    for name in ("data", "ensembles", "measures", "nn", "studies", "training"):
         assert name in dir(steppe)
         assert getattr(steppe, name).__name__ == f"steppe.{name}"
     assert not {"Context", "GradientStep", "CustomScales", "uphill"} & set(dir(steppe))

@@ -90,7 +90,7 @@ def test_the_page_on_choosing_quotes_the_digits_study() -> None:
 
 
 def test_the_page_on_choosing_quotes_the_sweep_of_universal_sam() -> None:
-    with (ROOT / "studies/universal/table2/short/records.csv").open(encoding="utf-8", newline="") as file:
+    with (ROOT / "papers/results/universal/table2/short/records.csv").open(encoding="utf-8", newline="") as file:
         runs = list(csv.DictReader(file))
 
     def percent(name: str, target: str) -> float:

@@ -17,8 +17,10 @@ import yaml
 from data_files import write_flowers
 
 import steppe
+import steppe_papers
 
 SOURCE = Path(steppe.__file__).parents[1]
+PAPERS = Path(steppe_papers.__file__).parents[1]
 RUN = {"data": "spirals", "fraction": 0.1, "model_options": {"width": 8, "depth": 1}, "epochs": 1, "batch_size": 50}
 RUN |= {"device": "cpu"}
 WORDS = [f"--{key.replace('_', '-')}={x if isinstance(x, str) else json.dumps(x)}" for key, x in RUN.items()]
@@ -50,7 +52,7 @@ class Hostile:
     def start(self, *words: object, **more: Any) -> subprocess.CompletedProcess[str]:
         """A process in the folder; `more` are variables of its environment."""
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONSAFEPATH"}
-        environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **more}
+        environment |= {"PYTHONPATH": os.pathsep.join(map(str, (SOURCE, PAPERS))), "OMP_NUM_THREADS": "1", **more}
         line = [sys.executable, *map(str, words)]
         return subprocess.run(
             line, cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=280

@@ -21,8 +21,8 @@ from steppe.measures.landscape import Slice, empty_slice
 from steppe.measures.plotting import write_html
 from steppe.studies.store import Store
 from steppe.studies.table import Table
-from steppe.theory import Result, save
-from steppe.theory.panels import Panel, line, picture
+from steppe_papers.figures import Result, save
+from steppe_papers.figures.panels import Panel, line, picture
 
 WIDE = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 800}

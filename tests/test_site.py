@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PACKAGES = ["", "data", "ensembles", "measures", "nn", "studies", "theory", "training"]
+PACKAGES = ["", "data", "ensembles", "extend", "measures", "nn", "studies", "training"]
 
 
 def public_names(package: str) -> list[tuple[str, str]]:
@@ -42,7 +42,7 @@ def described() -> dict[str, str]:
             if directive == "currentmodule":
                 module = name
             else:
-                found[name if name.startswith("steppe.") else f"{module}.{name}"] = directive
+                found[name if name.startswith("steppe") else f"{module}.{name}"] = directive
     return found
 
 

@@ -18,17 +18,17 @@ from statistics import fmean
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "papers/src")]
 
 import torch  # noqa: E402  (steppe is found through the line above)
 
 from steppe.nn import build  # noqa: E402
-from steppe.papers.recipe import recipe  # noqa: E402
 from steppe.studies.summary import mean_and_interval  # noqa: E402
-from steppe.theory import Phi, Wishart  # noqa: E402
-from steppe.theory.pac_bayes import Setting, explicit_gap, printed_gap, proof_gap, rows_needed  # noqa: E402
-from steppe.theory.zero_loss_manifold import argmin, cube_measure  # noqa: E402
 from steppe.training.config import Config  # noqa: E402
+from steppe_papers.figures import Phi, Wishart  # noqa: E402
+from steppe_papers.figures.pac_bayes import Setting, explicit_gap, printed_gap, proof_gap, rows_needed  # noqa: E402
+from steppe_papers.figures.zero_loss_manifold import argmin, cube_measure  # noqa: E402
+from steppe_papers.recipes.recipe import recipe  # noqa: E402
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """\
@@ -49,7 +49,7 @@ WEIGHTS = sum(p.numel() for p in build("resnet18", (3, 32, 32), 10).parameters()
 def runs(study: str) -> list[Run]:
     """The final runs of a study: name of the method, seed, settings and numbers."""
     csv.field_size_limit(1 << 26)
-    with (ROOT / "studies" / study / "records.csv").open(newline="", encoding="utf-8") as file:
+    with (ROOT / "papers/results" / study / "records.csv").open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["stage"] in ("", "final") and row["state"] == "done"]
     for row in rows:
         config = asdict(Config()) | json.loads(row["config"])  # records leave out defaults
@@ -79,7 +79,7 @@ def by(rows: Iterable[Run], *keys: str) -> dict[Any, list[Run]]:
 def theory(study: str, file: str = "") -> dict[str, Any]:
     """The numbers of a study of `steppe theory`."""
     place = study if "/" in study else f"theory/{study}"
-    path = ROOT / "studies" / place / f"{file or study}.json"
+    path = ROOT / "papers/results" / place / f"{file or study}.json"
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 

@@ -1,11 +1,14 @@
+from . import comparison as comparison
 from . import data as data
 from . import ensembles as ensembles
+from . import extend as extend
 from . import integrations as integrations
 from . import measures as measures
 from . import nn as nn
 from . import studies as studies
-from . import theory as theory
 from . import training as training
+from .comparison.run import compare as compare
+from .comparison.space import LogUniform as LogUniform
 from .core.ball import Ball as Ball
 from .core.draw import Draw as Draw
 from .core.estimate import Estimate as Estimate

@@ -28,7 +28,7 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
         with explained():
             if home is None:  # `from . import name`: a module of the package
                 return import_module(f"{package}.{name}")
-            return getattr(import_module(f"{package}.{home}"), name)
+            return getattr(import_module(home, package), name)
 
     return get, lambda: sorted(homes)
 
@@ -41,4 +41,9 @@ def names_of(file: str) -> list[str]:
 def _homes(file: str) -> dict[str, str | None]:
     """Return the module of each name of a stub; None for a module of the package itself."""
     lines = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body
-    return {a.name: line.module for line in lines if isinstance(line, ast.ImportFrom) for a in line.names}
+    return {
+        a.name: line.module and "." * line.level + line.module
+        for line in lines
+        if isinstance(line, ast.ImportFrom)
+        for a in line.names
+    }

@@ -15,11 +15,13 @@ from .._util.terminal import complain, say
 from .options import REGISTRY, Command, Common, Parsed, parse
 from .output import FAILED, MISUSED, UsageError, debugging, print_output, report_error, usage_errors
 
-COMMANDS: Sequence[str] = (  # in the order of the help page
-    "train", "measure", "landscape", "ensemble", "reproduce", "theory", "study init", "study run", "study status",
-    "study report", "study add-measure", "report serve", "data get", "data check", "data list", "methods", "measures",
-    "models", "doctor",
+COMMANDS: Sequence[str] = (  # of steppe itself, in the order of the help page
+    "train", "measure", "landscape", "ensemble", "study init", "study run", "study status", "study report",
+    "study add-measure", "report serve", "data get", "data check", "data list", "methods", "measures", "models",
+    "doctor",
 )  # fmt: skip
+ELSEWHERE: Mapping[str, str] = dict.fromkeys(("reproduce", "theory"), "steppe-papers")
+"""Commands of the project's other distribution, which registers them as any package does."""
 MODULES = {"report": "study", "methods": "listings", "measures": "listings", "models": "listings"}  # of other names
 GROUPS: Mapping[str, str] = {
     "report": "The report of a study.",
@@ -32,8 +34,11 @@ ABOUT = "steppe trains models towards flat minima and measures how flat they are
 
 def load_command(name: str) -> Command:
     """Return the command of that name; its module does not import torch."""
-    first = name.split(maxsplit=1)[0]
-    import_module(f".{MODULES.get(first, first)}", __package__)
+    if name in COMMANDS:
+        first = name.split(maxsplit=1)[0]
+        import_module(f".{MODULES.get(first, first)}", __package__)
+    elif name in ELSEWHERE and name not in REGISTRY:
+        raise ModuleNotFoundError(f"`steppe {name}` is a command of {ELSEWHERE[name]}: pip install {ELSEWHERE[name]}")
     return REGISTRY[name]
 
 
@@ -90,14 +95,15 @@ def _select(argv: Sequence[str]) -> Command | str:
     """Return the command that the first words name, or the help page or version."""
     first = argv[0] if argv else "--help"
     if first in ("-h", "--help", "help"):
-        return _page("steppe", ABOUT, {name: name for name in COMMANDS})
+        return _page("steppe", ABOUT, {name: name for name in dict.fromkeys([*COMMANDS, *ELSEWHERE, *REGISTRY])})
     if first in ("--version", "version"):
         from .. import __version__
 
         return f"steppe {__version__}\n"
     if first not in GROUPS:
-        if first not in COMMANDS:
-            raise UsageError(unknown("command", first, dict.fromkeys(n.split()[0] for n in COMMANDS)))
+        if first not in COMMANDS and first not in ELSEWHERE and first not in REGISTRY:
+            known = [*COMMANDS, *ELSEWHERE, *REGISTRY]
+            raise UsageError(unknown("command", first, dict.fromkeys(n.split()[0] for n in known)))
         return load_command(first)
     second = argv[1] if len(argv) > 1 else "--help"
     inside = {n.removeprefix(f"{first} "): n for n in COMMANDS if n.startswith(f"{first} ")}
@@ -110,5 +116,11 @@ def _select(argv: Sequence[str]) -> Command | str:
 
 def _page(name: str, about: str, commands: Mapping[str, str]) -> str:
     """Return the help page of steppe, or of a group of commands."""
-    rows = [f"  {word:<18} {load_command(full).summary}" for word, full in commands.items()]
+    rows = [f"  {word:<18} {_summary(full)}" for word, full in commands.items()]
     return "\n".join([f"usage: {name} COMMAND [options]", "", about, "", *rows, "", f"{name} COMMAND --help\n"])
+
+
+def _summary(name: str) -> str:
+    if name in ELSEWHERE and name not in REGISTRY:
+        return f"(pip install {ELSEWHERE[name]})"
+    return load_command(name).summary

@@ -20,6 +20,7 @@ from .._util.extras import installed
 from .._util.formats import check_no_yaml_within, loader, yaml_in
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
+from .._util.registry import Registry
 from .._util.types import alternatives, choices, words
 from .output import Output, UsageError
 
@@ -142,14 +143,14 @@ class Command:
         return options
 
 
-REGISTRY: dict[str, Command] = {}
+REGISTRY: Registry[Command] = Registry("command", "steppe.commands")
 
 
 def command(name: str, *, takes_file: bool = False, in_core: bool = False) -> Callable[[Run], Run]:
     """Return a decorator that makes a function a command, as `Command` describes."""
 
     def add(run: Run) -> Run:
-        REGISTRY[name] = Command(name, run, takes_file, in_core)
+        REGISTRY.add(name, Command(name, run, takes_file, in_core), run.__module__)
         return run
 
     return add

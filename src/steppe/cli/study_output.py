@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .output import FAILED, Output, stop_code, table
 
 if TYPE_CHECKING:
-    from ..papers.render import Compared
+    from ..studies.compared import Compared
     from ..studies.plan import Study
     from ..studies.result import StudyResult
     from ..studies.statistics.findings import Findings
@@ -31,7 +31,7 @@ def output_of(study: Study, result: StudyResult) -> Output:
     shown += [_predictions(study, findings), ""] if findings.findings else []
     shown += [_comparisons(findings), ""] if any(c.pairs for c in findings.comparisons) else []
     if result.tables:
-        from ..papers.render import compare
+        from ..studies.compared import compare
 
         shown += shown_tables(compare(result.tables, {}))
     shown += list(result.words)
@@ -54,7 +54,7 @@ def exit_code(result: StudyResult) -> int:
 
 def shown_tables(tables: Sequence[Compared]) -> list[Any]:
     """Tables of results, each with its remarks."""
-    from ..papers.render import lines, remarks
+    from ..studies.compared import lines, remarks
 
     shown: list[Any] = []
     for one in tables:

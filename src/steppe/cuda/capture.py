@@ -75,14 +75,9 @@ def capture(
             raise TypeError(f"a batch to capture is made of tensors, not {type(t).__name__}: give (inputs, targets)")
     if compile in ("reduce-overhead", "max-autotune"):
         raise ValueError(f"compile={compile!r} makes graphs of its own: give True or 'max-autotune-no-cudagraphs'")
-    called = compiled(opt, model, compile if isinstance(compile, str) else None) if compile else model
+    mode = compile if isinstance(compile, str) else None
+    called = torch.compile(model, dynamic=False, mode=mode) if compile else model
     return CapturedStep(opt, step_function(opt, loss_fn, called), model)
-
-
-def compiled(opt: SharpnessAware, model: nn.Module, mode: str | None = None) -> Any:
-    """The model, compiled for the passes of `opt`."""
-    opt.statistics.track_always()
-    return torch.compile(model, dynamic=False, mode=mode)
 
 
 def step_function(opt: SharpnessAware, loss_fn: Callable[..., Tensor], model: Any) -> StepFunction:
@@ -119,7 +114,8 @@ class _Memory:
     @classmethod
     def of(cls, opt: SharpnessAware) -> _Memory:
         layout = opt.param_layout()
-        return cls(layout, opt.base.state, [t.data_ptr() for t in (*layout.space.params, *opt.statistics.tensors())])
+        tensors = [*layout.space.params, *opt.forward_state.held(layout.space).tensors]
+        return cls(layout, opt.base.state, list(map(Tensor.data_ptr, tensors)))
 
     def same(self, other: _Memory) -> bool:
         return self.layout is other.layout and self.state is other.state and self.addresses == other.addresses
@@ -136,7 +132,8 @@ class _StepOutputs:
 
     @classmethod
     def of(cls, opt: SharpnessAware, loss: Tensor) -> _StepOutputs:
-        return cls(loss, opt.report, _gradients(opt), (opt.param_layout(), opt.statistics.memory()))
+        layout = opt.param_layout()
+        return cls(loss, opt.report, _gradients(opt), (layout, opt.forward_state.held(layout.space)))
 
 
 @final

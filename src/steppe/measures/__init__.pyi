@@ -48,6 +48,7 @@ from .plotting import write_html as write_html
 from .registry import DEFINITIONS as DEFINITIONS
 from .registry import MEASURES as MEASURES
 from .registry import RADII as RADII
+from .registry import measure_by_name as measure_by_name
 from .run import Results as Results
 from .run import measure as measure
 from .sharpness import AverageCase as AverageCase

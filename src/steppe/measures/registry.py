@@ -129,7 +129,19 @@ ALL = "all"  # in the place of a name: every definition of a paper's grid
 
 
 def measure_by_name(name: str) -> Measure:
-    """The measure with a name, such as "worst_linf@0.002[m=64,steps=50]"."""
+    """The measure with a name.
+
+    Parameters
+    ----------
+    name
+        A name in `MEASURES`, with a radius and options if it takes them.
+
+    Examples
+    --------
+    >>> steppe.measures.measure_by_name("avg_l2@0.002[count=50]").count
+    50
+
+    """
     measures = resolve_measures([name])
     if len(measures) > 1:
         raise ValueError(f"{name!r} is {len(measures)} measures: {', '.join(measures)}. Name one of them")

@@ -1,4 +1,10 @@
+from . import check as check
+from . import compared as compared
 from . import correlate as correlate
+from . import projection as projection
+from . import records as records
+from . import report as report
+from . import run as run
 from .export import export_findings as export_findings
 from .export import export_table as export_table
 from .plan import Study as Study

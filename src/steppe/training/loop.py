@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from ..core.draw import seed_of, seed_torch
 from ..core.process_group import Workers
-from ..cuda.capture import CapturedStep, compiled
+from ..cuda.capture import CapturedStep
 from ..data.dataset import Splits
 from ..optim.base import STEP
 from ..optim.step import Pass
@@ -66,7 +67,7 @@ class Training:
         if config.compile and workers.count > 1:
             raise ValueError("compile works in one process, and there are several: leave it out")
         # in steps only: evaluation has other shapes
-        self._called = compiled(self.state.opt, model) if config.compile else model
+        self._called: Any = torch.compile(model, dynamic=False) if config.compile else model
         self._groups = self.state.opt.param_groups
         self._autocast = autocast(config, device)
         self.position, self.records = Position(), list[Record]()

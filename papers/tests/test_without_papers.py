@@ -1,0 +1,62 @@
+"""Without steppe-papers its commands say how to install it, and with it they are commands like the others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import steppe
+from steppe.cli.entry import ELSEWHERE
+
+SOURCE = Path(steppe.__file__).parents[1]
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> dict[str, str]:
+    """An environment in which no package is found that adds to steppe."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.metadata as m\n"
+        "all_of = m.entry_points\n"
+        "m.entry_points = lambda **k: [] if str(k.get('group')).startswith('steppe.') else all_of(**k)\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("STEPPE_PLUGINS", "PYTHONSAFEPATH")}
+    return environment | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(SOURCE)])}
+
+
+def steppe_says(environment: dict[str, str], *words: str, code: int = 0) -> str:
+    line = [sys.executable, "-m", "steppe", *words]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_help_and_one_error_say_what_to_install(alone: dict[str, str]) -> None:
+    page = steppe_says(alone, "--help")
+    for name in ELSEWHERE:
+        assert f"  {name:<18} (pip install steppe-papers)\n" in page
+        said = steppe_says(alone, name, code=1)
+        assert said == f"steppe: `steppe {name}` is a command of steppe-papers: pip install steppe-papers\n"
+    assert "Did you mean 'reproduce'" in steppe_says(alone, "reproduc", code=2)
+
+
+def test_no_other_command_needs_it(alone: dict[str, str]) -> None:
+    assert "sam" in steppe_says(alone, "methods")
+
+
+def test_a_command_of_another_package_is_one_of_steppe(alone: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "of_mine.py").write_text(
+        "from steppe.extend import Output, command\n"
+        "@command('greet')\n"
+        "def greet() -> Output:\n"
+        '    """Greet."""\n'
+        "    return Output({'said': 'hello'}, ['hello'])\n"
+    )
+    environment = alone | {"STEPPE_PLUGINS": "of_mine"}
+    assert "  greet              Greet.\n" in steppe_says(environment, "--help")
+    assert steppe_says(environment, "greet") == "hello\n"
+    (tmp_path / "of_mine.py").write_text((tmp_path / "of_mine.py").read_text().replace("'greet'", "'train'"))
+    assert "registers the command 'train'" in steppe_says(environment, "train", code=1)

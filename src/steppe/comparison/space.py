@@ -1,0 +1,165 @@
+"""The search space of a comparison: laws of settings, and the points of its trials, which all methods share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, log
+from typing import Any, Protocol
+
+import numpy as np
+
+BORDER = 0.1  # the outer tenth of a law, at either end
+
+
+class Law(Protocol):
+    """The distribution of one setting."""
+
+    def at(self, u: float) -> Any:
+        """Return the setting's value at the quantile u, from 0 to 1."""
+        ...
+
+    def edge(self, u: float) -> str:
+        """Return "low" or "high" for a quantile in the outer tenth of the law, where it has an edge; else ""."""
+        ...
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Numbers from `low` to `high`, all equally likely.
+
+    Parameters
+    ----------
+    low, high
+        The ends.
+
+    Examples
+    --------
+    >>> steppe.comparison.Uniform(0.0, 0.5).at(0.5)
+    0.25
+
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high)
+
+    def at(self, u: float) -> float:
+        return self.low + u * (self.high - self.low)
+
+    def edge(self, u: float) -> str:
+        return _edge(u)
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """Numbers from `low` to `high` whose logarithm is uniform: as many from 0.01 to 0.1 as from 0.1 to 1.
+
+    Parameters
+    ----------
+    low, high
+        The ends.
+
+    Examples
+    --------
+    >>> steppe.LogUniform(1e-2, 1e0).at(0.5)
+    0.1
+
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        _check_bounds(self, self.low, self.high)
+        if self.low <= 0:
+            raise ValueError(f"a LogUniform law begins above 0, not at {self.low:g}: give a small number, or Uniform")
+
+    @property
+    def decades(self) -> float:
+        return log(self.high / self.low, 10)
+
+    def at(self, u: float) -> float:
+        return float(self.low * (self.high / self.low) ** u)
+
+    def edge(self, u: float) -> str:
+        return _edge(u)
+
+
+@dataclass(frozen=True, init=False)
+class Choice:
+    """One of several values, all equally likely; without an edge.
+
+    Parameters
+    ----------
+    *values
+        The values, or one list of them.
+
+    Examples
+    --------
+    >>> steppe.comparison.Choice(10, 30, 90).at(0.5)
+    30
+
+    """
+
+    values: tuple[Any, ...]
+
+    def __init__(self, *values: Any):
+        given = tuple(values[0]) if len(values) == 1 and isinstance(values[0], list | tuple) else values
+        if not given:
+            raise ValueError("a Choice has one value or more")
+        object.__setattr__(self, "values", given)
+
+    def at(self, u: float) -> Any:
+        return self.values[min(int(u * len(self.values)), len(self.values) - 1)]
+
+    def edge(self, u: float) -> str:
+        return ""
+
+
+def point(seed: int, index: int, dimensions: int) -> tuple[int, Sequence[float]]:
+    """Return the training seed of a trial and its point in the unit cube.
+
+    Both depend on the seed of the comparison and on the number of the trial alone. More dimensions add coordinates and
+    change none, so that methods with settings of their own share the others with all methods.
+    """
+    random = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
+    return int(random.integers(2**31)), random.random(dimensions).tolist()
+
+
+def law_of(value: Any) -> Law:
+    """Return the law that plain values describe: as in files, or one fixed value."""
+    if isinstance(value, Uniform | LogUniform | Choice):
+        return value
+    if isinstance(value, Mapping) and len(value) == 1:
+        kind, given = next(iter(value.items()))
+        kinds: Mapping[str, Any] = {"log_uniform": LogUniform, "uniform": Uniform, "choice": Choice}
+        if kind in kinds and isinstance(given, list):
+            return kinds[kind](*given)  # type: ignore[no-any-return]
+    if isinstance(value, Mapping | list | tuple):
+        raise ValueError(
+            f"{value!r} is no law of a setting: write {{log_uniform: [0.001, 1]}}, {{uniform: [0, 1]}}, "
+            "{choice: [10, 30]}, or one value"
+        )
+    return Choice(value)
+
+
+def as_plain(law: Law) -> Any:
+    """Return a law as plain values, as `law_of` reads them."""
+    if isinstance(law, Choice):
+        return law.values[0] if len(law.values) == 1 else {"choice": list(law.values)}
+    if isinstance(law, LogUniform | Uniform):
+        return {"log_uniform" if isinstance(law, LogUniform) else "uniform": [law.low, law.high]}
+    raise TypeError(f"{law!r} is no law: use steppe.LogUniform, steppe.comparison.Uniform or steppe.comparison.Choice")
+
+
+def _edge(u: float) -> str:
+    return "low" if u < BORDER else "high" if u > 1 - BORDER else ""
+
+
+def _check_bounds(law: object, low: Any, high: Any) -> None:
+    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and isfinite(x) for x in (low, high))
+    if not numbers or low >= high:
+        raise ValueError(f"a {type(law).__name__} law goes from a number to a larger one, not from {low!r} to {high!r}")

@@ -1,1 +1,0 @@
-"""Recipes: tables and figures of papers as data, each run by `steppe reproduce` as a study."""

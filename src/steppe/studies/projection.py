@@ -1,0 +1,137 @@
+"""What a study would cost on this machine: cells, passes over batches, and hours, before anything is trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, median
+from time import perf_counter
+from typing import Any
+
+from ..training.config import Config, method_of
+from .check import check_names
+from .grid import split
+from .plan import Study
+from .run import still_open
+from .selection import previewed_cells
+from .store import Store
+
+PROBED = 3  # timed passes per model, after one that is not timed
+STEPS = 64  # of a method whose steps differ: the mean number of passes is over these
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a study: cells, those that are still open, and their passes and hours."""
+
+    name: str
+    cells: int
+    open: int
+    passes: float
+    hours: float
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The cost of what is missing of a study, and what the hours are computed from."""
+
+    stages: Sequence[Stage]
+    basis: Sequence[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain values."""
+        return asdict(self)
+
+
+def project(study: Study) -> Projection:
+    """Project the cost of the cells that a study still has to train; measures and evaluation are not in it."""
+    planned = previewed_cells(study)
+    check_names(study, planned)
+    missing = {task.cell.key for task in still_open(study, planned)}
+    rows: dict[str, int] = {}
+    stored, speeds, basis = _stored_speeds(study), {}, []
+    passes: dict[str, float] = {}
+    hours: dict[str, float] = {}
+    for cell in planned:
+        if cell.key not in missing or cell.checkpoint is not None:
+            continue
+        config, ensemble = split(cell.config)
+        like = _model_of(cell.config)
+        if like not in speeds:
+            speeds[like] = stored[like] if like in stored else probe(config)
+            source = (
+                "the median of stored runs" if like in stored else f"the median of {PROBED} passes timed now, eager"
+            )
+            speed = f"{speeds[like]:.3g} s per pass of {config.batch_size} rows"
+            basis.append(f"{config.model} on {config.data}: {speed}, {source}.")
+        method = method_of(config)
+        passes_per_step = fmean(method.cost(step) for step in range(1, 1 + STEPS))
+        passes[cell.key] = steps_of(config, rows) * passes_per_step * (ensemble.members if ensemble else 1)
+        hours[cell.key] = passes[cell.key] * speeds[like] / 3600
+    stages = []
+    for name in dict.fromkeys(cell.stage for cell in planned):
+        of_one = [cell for cell in planned if cell.stage == name]
+        total, time = (sum(of.get(cell.key, 0.0) for cell in of_one) for of in (passes, hours))
+        stages.append(Stage(name or "runs", len(of_one), sum(c.key in missing for c in of_one), total, time))
+    what = "Hours of one process on this machine, training alone; evaluation and measures come on top."
+    more = " Final runs are projected with each method's first configuration." if study.select is not None else ""
+    return Projection(stages, [*basis, what + more])
+
+
+def steps_of(config: Config, rows: dict[str, int]) -> int:
+    """The number of steps of a run; `rows` keeps the sizes of data sets."""
+    if config.steps is not None:
+        return config.steps
+    names = ("data", "data_root", "fraction", "per_class", "validation", "held_out")
+    key = json.dumps([getattr(config, name) for name in names])
+    if key not in rows:
+        from ..training.problem import data_of
+
+        rows[key] = len(data_of(config).train)
+    return config.epochs * max(1, rows[key] // config.batch_size)
+
+
+def probe(config: Config) -> float:
+    """Seconds per forward and backward pass of one batch, eager, the median of a few."""
+    import torch
+
+    from ..training.distributed import device_of, threads
+    from ..training.model import model_of
+    from ..training.problem import data_of, task_of
+
+    device = device_of(config.device)
+    splits = data_of(config)
+    task = task_of(splits)
+    size = min(config.batch_size, len(splits.train))
+    with threads(config.threads):
+        model = model_of(config, task.shape, task.outputs).to(device).train()
+        inputs = torch.randn(size, *task.shape, device=device)
+        seconds = []
+        for _ in range(1 + PROBED):
+            start = perf_counter()
+            with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+                loss = model(inputs).float().square().mean()
+            loss.backward()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            seconds.append(perf_counter() - start)
+    return median(seconds[1:])
+
+
+def _stored_speeds(study: Study) -> dict[str, float]:
+    """Seconds per pass in the finished runs of the store, by model."""
+    if not Path(study.store).exists():
+        return {}
+    with Store.reading(study.store) as store:
+        runs = [run for run in store.table().runs if run.meta.get("passes") and "training_seconds" in run.meta]
+    by_model: dict[str, list[float]] = {}
+    for run in runs:
+        by_model.setdefault(_model_of(run.config), []).append(run.meta["training_seconds"] / run.meta["passes"])
+    return {model: median(values) for model, values in by_model.items()}
+
+
+def _model_of(config: Mapping[str, Any]) -> str:
+    names = ("data", "model", "model_options", "batch_size", "precision", "device")
+    return json.dumps([config.get(name) for name in names], sort_keys=True)
