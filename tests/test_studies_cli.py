@@ -508,7 +508,7 @@ def tiny(shape, outputs):
 
 
 def test_a_worker_removes_its_semaphores(tmp_path: Path) -> None:
-    """pebble sends SIGTERM while a worker exits: multiprocessing warned of semaphores that were half removed."""
+    """A SIGTERM while a worker exits left semaphores half removed, and multiprocessing warned of them."""
     Path(tmp_path, "locks.py").write_text(LOCKS)
     study = {"base": {"data": "digits", "steps": 1, "model": "locks:tiny"}, "measures": ["loss"]}
     Path(tmp_path, "mine.yaml").write_text(yaml.safe_dump(study | {"grid": {"seed": [0]}}))
