@@ -31,10 +31,10 @@ import numpy as np
 from scipy.stats import nct, ttest_ind
 from scipy.stats import t as student
 
-from steppe.compare.border import at_border
-from steppe.compare.sequential import Contrast, Rules, decide
-from steppe.compare.space import LogUniform
-from steppe.compare.statistics import Outcomes
+from steppe.comparison.border import at_border
+from steppe.comparison.sequential import Contrast, Rules, decide
+from steppe.comparison.space import LogUniform
+from steppe.comparison.statistics import Outcomes
 
 POINT = 0.01  # errors are shares of rows
 DIVERGED = 0.9

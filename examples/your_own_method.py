@@ -49,5 +49,5 @@ assert (sam - here).norm() > 0.1
 d = 0.3 * at**3 / (at**3).norm()
 quartic = gradient_of(TwoSidedSAM(0.3), lambda w: (w**4).sum() / 4, at)
 assert torch.allclose(quartic, at**3 + 3 * at * d**2, rtol=0, atol=1e-12)
-assert TwoSidedSAM().cost(0) == 3  # passes, counted by running the plan
+
 print("two-sided SAM equals the plain gradient on a quadratic, and differs by 3 w d^2 on a quartic")

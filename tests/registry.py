@@ -40,16 +40,30 @@ class Entry:
     unreduced: bool = False  # wants one loss a row
     masked: bool = False  # wants a mask over the batch
     excused: Mapping[str, str] = field(default_factory=dict)  # law -> why it cannot obey it
+    registered: Any = None  # in steppe.METHODS
 
     def method(self, **options: Any) -> Any:
         return self.make(**{**self.options, **options})
+
+    def passes(self, step: int) -> int:
+        """The number of passes of a step, counted."""
+        if (self.name, step) not in _COUNTED:
+            run = Run(self)
+            for i in range(step + 1):
+                run.step(i)
+            _COUNTED[self.name, step] = run.opt.passes_run
+        return _COUNTED[self.name, step]
+
+
+_COUNTED: dict[tuple[str, int], int] = {}
 
 
 def _named(name: str, norm: str = "batch", still: Mapping[str, Any] | None = None, **rest: Any) -> Entry:
     excused, flags = rest.pop("excused", {}), {k: rest.pop(k) for k in ("unreduced", "masked", "label") if k in rest}
     label = flags.pop("label", name)
     still = {"rho": 0.0} if still is None else still
-    return Entry(label, lambda **o: steppe.method(name, **o), rest, still, norm, excused=excused, **flags)
+    named = steppe.METHODS[name]
+    return Entry(label, named, rest, still, norm, excused=excused, registered=named, **flags)
 
 
 def _every(rho: float = 0.5) -> steppe.Every:

@@ -374,7 +374,7 @@ def test_methods_that_decide_on_the_host_say_so():
 def test_without_a_gpu_steps_are_eager_and_say_why():
     model, opt = made("sam")
     take = capture(opt, loss_fn, model, next(batches(1)))
-    assert "a graph is of one GPU" in take.why
+    assert "a CUDA graph needs all of them on one GPU" in take.why
     other, its = made("sam")
     for start in (lambda x, y: take(x, y), lambda x, y: eager(other, its, x, y)):
         torch.manual_seed(7)
@@ -543,6 +543,9 @@ class TwoSided(steppe.Method):
 
     rho: float = 0.05
 
+    def pattern(self, step):
+        return True
+
     def plan(self, context):
         here = yield steppe.Probe()
         up = steppe.Ball(self.rho).within(context).steepest(here.grad, context)
@@ -567,7 +570,7 @@ class Alternating(steppe.Method):
 @pytest.mark.parametrize(
     ("method", "captured"),
     [(TwoSided(), True), (steppe.PerPart(steppe.AgnosticSAM(), 2), True), (Alternating(), False)],
-    ids=["a plan alone", "random rows of parts", "a plan that reads the step"],
+    ids=["a plan and a pattern", "random rows of parts", "a plan that reads the step"],
 )
 def test_methods_of_your_own_are_captured_where_their_steps_are_alike(method, captured):
     ends = []
@@ -592,9 +595,6 @@ class Undescribed:
 
     def options(self):
         return {}
-
-    def cost(self, step):
-        return 1
 
     def plan(self, context):
         return (yield steppe.Probe()).grad

@@ -214,7 +214,7 @@ def test_a_runs_own_file_is_a_file_of_options(tmp_path: Path) -> None:
         (["--model-options", "3"], "--model-options takes a mapping"),
         (["--nesterov=3"], "--nesterov takes no value"),
         (["crop"], "crop"),
-        (["--lr", "-1"], "lr is -1.0, and has to be 0 or more"),
+        (["--lr", "-1"], "lr is -1.0, and has to be a number, 0 or more"),
     ],
 )
 def test_wrong_flags_are_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,6 @@ from steppe._util.extras import EXTRAS
 from steppe.cli import main
 from steppe.cli.data import BUILT_IN, YOUR_OWN
 from steppe.cli.doctor import NEEDED
-from steppe.cli.listings import ABOUT, passes
 from steppe.cli.output import Output, print_output, table, to_json
 from steppe.data.catalogue import CATALOGUE, CORRUPTED
 from steppe.data.registry import DATASETS, OWN
@@ -36,32 +35,6 @@ def answered(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> 
 def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     assert main(list(words)) == code
     return capsys.readouterr().out
-
-
-def readme() -> dict[str, list[str]]:
-    """The cells of README's table after the name, by the method's name."""
-    section = (ROOT / "README.md").read_text().split("\n## Methods\n")[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()]
-    return {row[0].strip("`"): row[1:] for row in rows if re.fullmatch(r"`[a-z-]+`", row[0])}
-
-
-def test_methods_are_described_as_in_the_readme() -> None:
-    assert list(ABOUT) == list(steppe.METHODS)
-    for name, (_, does, _, paper) in readme().items():
-        assert ABOUT[name] == (does, paper)
-
-
-@pytest.mark.parametrize("name", steppe.METHODS)
-def test_passes_are_those_that_the_method_counts(name: str) -> None:
-    method = steppe.method(name)
-    usual, _, other = passes(method).partition("; ")
-    counted = [method.cost(step) for step in range(1000)]
-    if not other:
-        assert set(counted) == {int(usual)}
-        return
-    period, cost = re.fullmatch(r"(first step|every \d+ steps) (\d+)", other).groups()
-    every = int(period.split()[1]) if period != "first step" else len(counted)
-    assert counted == [int(cost) if step % every == 0 else int(usual) for step in range(1000)]
 
 
 def test_methods_are_listed_with_their_defaults(capsys: pytest.CaptureFixture[str]) -> None:

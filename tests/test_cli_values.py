@@ -23,12 +23,12 @@ WRONG = [  # flags, and what is said
         "steps of sam takes a whole number, 1 or more, not 2.5",
     ),
     ("--method sam --method-options.rho true", "--method-options: rho of sam takes a number, 0 or more, and finite"),
-    ("--method sam --rho .inf", "--rho is inf, and has to be 0 or more, and finite"),
+    ("--method sam --rho .inf", "--rho is inf, and has to be a number, 0 or more, and finite"),
     ("--method sam --rho 0.1 --method-options.rho 0.2", "--rho is 0.1, and rho in --method-options is 0.2: give one"),
     ("--method looksam --method-options.k 0", "--method-options: k of looksam takes a whole number, 1 or more, not 0"),
     ("--method sam --method-options.n 2", "--method-options: there is no option of sam 'n'"),
     ("--method msam --momentum 0", "--momentum is 0: give one above 0"),
-    ("--lr .nan", "--lr is nan, and has to be 0 or more, and finite"),
+    ("--lr .nan", "--lr is nan, and has to be a number, 0 or more, and finite"),
     ("--model-options.width wide", "--model-options: width of mlp is a whole number above zero"),
     ("--model-options.widht 8", "--model-options: there is no option of mlp 'widht'. Did you mean 'width'"),
     ("--model nowhere:net", "there is no module 'nowhere'"),
@@ -36,7 +36,7 @@ WRONG = [  # flags, and what is said
     ("--model nets:net --model-options.deep 3", "there is no option of nets:net 'deep'"),
     ("--measures worst_linf@x", "--measures: 'worst_linf@x' names worst_linf at radius 'x'"),
     ("--loggers nowhere:log", "there is no module 'nowhere'"),
-    ("--severities 1,6", "--severities is [1, 6], and has to be a list of numbers from 1 to 5"),
+    ("--severities 1,6", "--severities is [1, 6], and has to be a list of whole numbers, from 1 to 5"),
 ]
 
 
@@ -69,7 +69,7 @@ def test_wrong_values_are_refused_by_their_flags(
     [
         ({"method_options": {"rho": True}}, "mine.yaml: method_options: rho of sam takes a number"),
         ({"method_options": {"rho": {"class_path": "evil.C"}}}, "mine.yaml: method_options: rho of sam takes a number"),
-        ({"lr": -1}, "mine.yaml: lr is -1.0, and has to be 0 or more"),
+        ({"lr": -1}, "mine.yaml: lr is -1.0, and has to be a number, 0 or more"),
         ({"model_options": {"width": 2.5}}, "mine.yaml: model_options: width of mlp is a whole number above zero"),
     ],
 )

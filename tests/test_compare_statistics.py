@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 from scipy.stats import norm, t
 
-from steppe.compare.border import at_border
-from steppe.compare.sequential import Rules, decide, levels, looks_to, spending, worth_of
-from steppe.compare.space import Choice, LogUniform, Uniform, as_plain, law_of, point
-from steppe.compare.statistics import (
+from steppe.comparison.border import at_border
+from steppe.comparison.sequential import Rules, decide, levels, looks_to, spending, worth_of
+from steppe.comparison.space import Choice, LogUniform, Uniform, as_plain, law_of, point
+from steppe.comparison.statistics import (
     Estimated,
     Outcomes,
     curve,

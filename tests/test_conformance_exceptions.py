@@ -34,7 +34,7 @@ def warmed_up(entry: Entry, **options: Any) -> tuple[Run, Run, int]:
     for r in (run, twin):
         r.step(0)
         r.step(1)
-    return run, twin, run.method.cost(2)
+    return run, twin, run.entry.passes(2)
 
 
 def goes_on(run: Run, twin: Run) -> None:
@@ -63,7 +63,7 @@ def test_an_exception_in_the_very_first_step_leaves_no_trace(entry: Entry) -> No
     """Nothing is known of the model yet, and no state exists."""
     run, twin = Run(entry), Run(entry)
     before = run.everything()
-    for i in range(run.method.cost(0)):
+    for i in range(run.entry.passes(0)):
         with pytest.raises(Trouble):
             run.step(0, meddle=exploding(i, Trouble, after_backward=False))
         same(run.everything(), before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import steppe
+
+try:
+    import torchmetrics
+except ImportError:
+    torchmetrics = None
 
 SAM = next(e for e in ENTRIES if e.name == "sam")
 
@@ -99,6 +105,116 @@ def test_accumulating_leaves_a_frozen_parameter_what_backward_leaves_it(entry: E
             frozen.requires_grad_(False)
     assert torch.equal(frozen.grad, kept)
     run.opt.step()
+
+
+# -- what a forward pass changes ----------------------------------------------------------------------
+
+
+class Changing(nn.Module):
+    """A network, and what its forward pass changes: buffers however they are written, a momentum encoder, metrics."""
+
+    def __init__(self, net: Any):
+        super().__init__()
+        self.net = net
+        self.key = copy.deepcopy(net.first).requires_grad_(False)
+        self.register_buffer("codes", torch.zeros(registry.FEATURES, dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(registry.FEATURES, dtype=torch.float64))
+        self.metric = torchmetrics.MeanMetric() if torchmetrics is not None else None
+        self.rows = torchmetrics.CatMetric() if torchmetrics is not None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.codes.data.mul_(0.9).add_(x.mean(0))
+        self.seen.numpy()[0] += len(x)
+        self.mean = 0.9 * self.mean + x.mean(0)
+        for k, q in zip(self.key.parameters(), self.net.first.parameters(), strict=True):
+            k.data.mul_(0.9).add_(q.data, alpha=0.1)
+        out: Tensor = self.net(x)
+        if self.metric is not None and self.rows is not None:
+            self.metric.update(out.detach())
+            self.rows.update(out.detach()[:, 0])
+        return out + self.key(x).mean()
+
+    def state(self) -> list[Any]:
+        metrics = [m for m in (self.metric, self.rows) if m is not None]
+        kept = [(m.metric_state, m.update_count) for m in metrics]
+        return copied([dict(self.named_buffers()), list(self.key.parameters()), kept])
+
+
+@pytest.mark.parametrize("by", ["closure", "passes"])
+@obeying()
+def test_what_forward_changes_changes_as_in_one_pass(entry: Entry, by: str) -> None:
+    """In the first pass, at its weights, and in every step: as that pass alone would change it."""
+    run = Run(entry, wrap=Changing)
+    states: list[Any] = []
+
+    def note(number: int, loss: Tensor) -> Tensor:
+        states.append(run.model.state())
+        return loss
+
+    for i in range(3):
+        states.clear()
+        twin = copy.deepcopy(run.model)
+        run.step(i, by=by, meddle=note)
+        same(run.model.state(), states[0])
+        if registry.STATISTICS not in entry.excused:  # its first pass is at the weights
+            torch.default_generator.manual_seed(i)
+            twin(run.seen[0].x)
+            same(run.model.state(), twin.state())
+
+
+@obeying()
+def test_what_forward_changes_is_as_before_after_an_exception(entry: Entry) -> None:
+    run = Run(entry, wrap=Changing)
+    for i in range(2):
+        run.step(i)
+        before = run.model.state()
+        for bad in range(run.entry.passes(i + 1)):
+            with pytest.raises(ZeroDivisionError):
+                run.step(i + 1, meddle=lambda number, loss: loss * (1 // (bad - number)))
+            same(run.model.state(), before)
+
+
+class Later(nn.Module):
+    """Counts its passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(registry.CLASSES, dtype=torch.float64))
+        self.register_buffer("passes", torch.tensor(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return x * self.weight
+
+
+@obeying()
+def test_a_layer_that_is_added_later_is_seen(entry: Entry) -> None:
+    run = Run(entry)
+    run.step(0)
+    later = Later()
+    run.model.head = nn.Sequential(run.model.head, later)
+    run.opt.add_param_group({"params": list(later.parameters())})
+    for i in range(1, 4):
+        run.step(i, by="passes")
+    assert int(later.passes) == 3
+
+
+@obeying()
+def test_passes_that_draw_nothing_rewind_nobody_elses_draws(entry: Entry) -> None:
+    """Another thread may draw from the global generator between passes and in later ones: its numbers do not repeat."""
+    run = Run(entry, dropout=0.0)
+    torch.default_generator.manual_seed(0)
+    drawn = []
+    for i in range(3):
+        run.seen = []
+        for number, pass_ in enumerate(run.opt.passes(**run.extras(i))):
+            pass_.backward(run.loss(pass_, i))
+            if number:
+                drawn.append(torch.rand(()))
+        run.opt.step()
+        drawn.append(torch.rand(()))
+    assert len({float(x) for x in drawn}) == len(drawn)
 
 
 # -- plans that nobody applied ------------------------------------------------------------------------
@@ -242,7 +358,6 @@ def test_a_default_device_changes_nothing(entry: Entry, monkeypatch: pytest.Monk
         monkeypatch.setattr(run, "extras", masks.__getitem__)
         with torch.device(device):
             for i, by in enumerate(("passes", "closure")):
-                run.method.cost(i)
                 run.step(i, by=by)
         ends.append(run.everything())
     same(*ends)

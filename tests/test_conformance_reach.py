@@ -26,7 +26,7 @@ def test_zero_gradients_move_nothing(entry: Entry) -> None:
 def test_zero_gradients_in_one_pass_are_harmless(entry: Entry) -> None:
     run = Run(entry)
     run.step(0)
-    for bad in range(run.method.cost(1)):
+    for bad in range(run.entry.passes(1)):
         run.step(1 + bad, meddle=lambda number, loss: loss * 0 if number == bad else loss)
         assert all(p.isfinite().all() for p in run.model.parameters())
 
@@ -52,7 +52,7 @@ def test_a_branch_that_only_some_passes_reach_is_restored(entry: Entry, base: st
     run = Run(entry, base, spare=True)
     run.step(0)
     for lone in (True, False):
-        for reached in range(run.method.cost(1)):
+        for reached in range(run.entry.passes(1)):
             before = {k: v.detach().clone() for k, v in run.model.named_parameters()}
             run.seen = []
             for pass_ in run.opt.passes(**run.extras(1)):

@@ -27,7 +27,7 @@ def spoiled(run: Run, at: int, kind: str) -> Callable[[int, Tensor], Tensor]:
 def passes_to_spoil(run: Run, kind: str) -> list[int]:
     """All passes of the next step; only those with a backward pass can have a bad gradient."""
     forward_only = {1} if run.entry.name == "esam" and "gradient under" in kind else set()
-    return [i for i in range(run.method.cost(2)) if i not in forward_only]
+    return [i for i in range(run.entry.passes(2)) if i not in forward_only]
 
 
 @pytest.mark.sampled(12)
@@ -91,7 +91,7 @@ def test_unwatched_numbers_pass_through() -> None:
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"'raise' or 'skip'.*not 'ignore'"):
+    with pytest.raises(ValueError, match=r"one of raise, skip.*not 'ignore'"):
         steppe.sam(torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1), on_nonfinite="ignore")
 
 

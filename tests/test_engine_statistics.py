@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +44,77 @@ class Centred(nn.Module):
         return x - self.centre.clone()
 
 
+class Unversioned(nn.Module):
+    """Writes to buffers in ways that raise no version: codes of VQ-VAE, and a view of NumPy; one is never written."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.register_buffer("codes", torch.zeros(width))
+        self.register_buffer("rows_seen", torch.zeros(2, dtype=torch.int64))
+        self.register_buffer(
+            "table", torch.arange(3).expand(4, 3), persistent=False
+        )  # overlaps itself: nobody could write to it
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.codes.data.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+            self.rows_seen.numpy()[0] += len(x)
+        return x - self.codes.clone()
+
+
+class Momentum(nn.Module):
+    """A momentum encoder as in MoCo or BYOL: a copy of the weights that `forward` moves towards them."""
+
+    def __init__(self, width: int, how: str = "in place"):
+        super().__init__()
+        self.query = nn.Linear(width, width)
+        self.key = copy.deepcopy(self.query).requires_grad_(how == "with gradients")
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            for k, q in zip(self.key.parameters(), self.query.parameters(), strict=True):
+                if self.how == "replaced":
+                    k.data = k.data * 0.9 + q.data * 0.1
+                else:
+                    k.data.mul_(0.9).add_(q.data, alpha=0.1)
+        return self.query(x) + self.key(x).detach()
+
+
+class Quantized(nn.Module):
+    """Fake quantization as torch's default QAT runs it: a fused kernel moves its ranges."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.fake = torch.ao.quantization.FusedMovingAvgObsFakeQuantize()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        return self  # the kernel is for float32
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fake(x.float()).to(x.dtype)
+
+
+class Counter(nn.Module):
+    """Counts rows, and normalises by a buffer that it replaces, when compiled by TorchScript too."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width).double()
+        self.register_buffer("top", torch.zeros(width, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.top = torch.maximum(self.top, x.detach().amax(0))
+        return self.norm(x) / (1 + self.top)
+
+
+def scripted(width: int) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(Counter(width))
+
+
 class PerInstance(nn.Module):
     """InstanceNorm with running statistics, over a row folded into channels."""
 
@@ -62,6 +134,12 @@ LAYERS: dict[str, Callable[[int], nn.Module]] = {
     "InstanceNorm": PerInstance,
     "buffers reassigned": ReassigningNorm,
     "buffers of any name": Centred,
+    "writes without a version": Unversioned,
+    "momentum encoder": Momentum,
+    "momentum encoder, replaced": lambda width: Momentum(width, "replaced"),
+    "momentum encoder, with gradients": lambda width: Momentum(width, "with gradients"),
+    "fake quantization": Quantized,
+    "TorchScript": scripted,
     "spectral norm": lambda width: nn.utils.parametrizations.spectral_norm(nn.Linear(width, width)),
     "spectral norm, by hook": lambda width: nn.utils.spectral_norm(nn.Linear(width, width)),
 }
@@ -71,7 +149,8 @@ layers = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
 def setting(layer: Callable[[int], nn.Module], method: Any = None) -> tuple[nn.Module, Any]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 6), layer(6), nn.Tanh(), nn.Linear(6, 1)).double()
-    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    trained = [p for name, p in model.named_parameters() if "key" not in name]
+    base = torch.optim.SGD(trained, lr=0.1, momentum=0.9)
     return model, steppe.SharpnessAware(base, method or steppe.SAM(1.0), model=model)
 
 
@@ -84,7 +163,9 @@ def loss_on(model: nn.Module, number: int) -> Tensor:
 
 
 def buffers(model: nn.Module) -> dict[str, Tensor]:
-    return {k: v.clone() for k, v in model.named_buffers()}
+    """And the parameters of momentum encoders."""
+    encoders = [(k, p) for k, p in model.named_parameters() if "key" in k]
+    return {k: v.detach().clone() for k, v in [*model.named_buffers(), *encoders]}
 
 
 @pytest.mark.parametrize("method", [steppe.SAM(1.0), steppe.SAM(1.0, steps=3), steppe.SASAM()], ids=["sam", "3", "sa"])
@@ -178,6 +259,82 @@ def test_without_the_model_there_is_nothing_to_warn_of(layer: Any) -> None:
     model, _ = setting(layer)
     opt = blind(model.eval() if layer is nn.BatchNorm1d else model)
     opt.step(lambda pass_: pass_.backward(loss_on(model, 0)))
+
+
+@pytest.mark.parametrize("apart", ["trained", "frozen", "without weights"])
+def test_a_discriminator_under_the_generators_optimizer_is_warned_of(apart: str) -> None:
+    generator = setting(nn.BatchNorm1d)[0]
+    critic = nn.Sequential(
+        nn.Linear(1, 4), nn.BatchNorm1d(4, affine=apart != "without weights"), nn.Linear(4, 1)
+    ).double()
+    critic.requires_grad_(apart != "frozen")
+
+    def take(model: nn.Module, number: int) -> None:
+        opt.step(lambda pass_: pass_.backward(critic(model(batch(number))).square().mean()))
+
+    opt = steppe.sam(torch.optim.SGD(generator.parameters(), lr=0.1), model=generator)
+    with pytest.warns(UserWarning, match=r"outside of model=(.|\n)*ModuleList") as caught:
+        take(generator, 0)
+    assert len(caught) == 1
+    both = nn.ModuleList([generator, critic])
+    opt = steppe.sam(torch.optim.SGD(generator.parameters(), lr=0.1), model=both)
+    critic[1].reset_running_stats()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for i in range(3):
+            take(generator, i)
+    assert int(critic[1].num_batches_tracked) == 3
+
+
+def test_a_layer_outside_of_the_model_that_comes_later_is_warned_of() -> None:
+    model, opt = setting(nn.BatchNorm1d)
+    opt.step(lambda pass_: pass_.backward(loss_on(model, 0)))
+    other = nn.BatchNorm1d(1).double()
+    opt.add_param_group({"params": list(other.parameters())})
+    with pytest.warns(UserWarning, match="outside of model="):
+        opt.step(lambda pass_: pass_.backward(other(model(batch(1))).square().mean()))
+
+
+def test_a_graph_that_somebody_keeps_is_not_written_to() -> None:
+    """Values that are put back are the same values: the discriminator's backward pass may come after the step."""
+    model, opt = setting(nn.BatchNorm1d)
+    critic = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 1)).double()
+    opt = steppe.sam(torch.optim.SGD(model.parameters(), lr=0.1), model=nn.ModuleList([model, critic]))
+    kept = critic(batch(3)[:, :1]).square().mean()
+    for i in range(2):
+        opt.step(lambda pass_: pass_.backward(critic(model(batch(i))).square().mean()))
+    kept.backward()
+    assert critic[0].weight.grad is not None
+
+
+def test_what_exceeds_the_weights_is_not_copied_until_it_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large frozen backbone is watched; from the step in which a pass writes to it, it is put back."""
+    monkeypatch.setattr("steppe.optim.forward_state.SPARE", 0)
+    torch.manual_seed(0)
+    backbone = nn.Linear(3, 400).requires_grad_(False)
+    backbone.register_buffer("small", torch.zeros(2))
+    model = nn.Sequential(backbone, nn.Linear(400, 1, bias=False)).double()
+    opt = steppe.sam(torch.optim.SGD(model[1].parameters(), lr=0.1), model=model)
+
+    def take(write: bool) -> None:
+        for pass_ in opt.passes():
+            if write:
+                backbone.weight.data.mul_(2.0)
+                backbone.weight.detach().mul_(1.0)  # raises the version
+            pass_.backward(loss_on(model, 0))
+        opt.step()
+
+    take(write=False)
+    held = opt.forward_state.held(opt.param_layout().space).tensors
+    assert [t.shape for t in held] == [torch.Size([2]), torch.Size([400])]
+    before = backbone.weight.clone()
+    take(write=True)
+    assert torch.equal(backbone.weight, 2 * before)
+    for pass_ in opt.passes():
+        backbone.weight.data.mul_(3.0)
+        pass_.backward(loss_on(model, 0))
+    opt.zero_grad()
+    assert torch.equal(backbone.weight, 2 * before)
 
 
 def test_a_one_pass_method_has_nothing_to_warn_of() -> None:

@@ -12,9 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
-from multiprocessing import Pipe
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from filelock import FileLock, Timeout
 from training_runs import assert_same_end, config
 
 import steppe
+from steppe._util.processes import Lost
 from steppe.ensembles import Ensemble, Trained, open_ensemble, train_ensemble
 from steppe.ensembles import train as ensemble_training
 from steppe.training import Config, Stopped
@@ -94,18 +93,16 @@ def test_a_process_that_is_killed_costs_only_its_members_unfinished_part(straigh
     assert second[1]["at"] != "epoch 1, step 0"
 
 
-def scripted(answers: list[str | None]) -> Any:
-    """Starts no process: sends the next answer, or nothing, as a process that dies."""
+class Scripted:
+    """A pool that starts no process: its jobs have the next answers, None for a process that dies."""
 
-    def start(settings: Config, until: int | None, threads: int) -> Any:
-        pipe, child_pipe = Pipe(duplex=False)
-        answer = answers.pop(0)
-        if answer is not None:
-            child_pipe.send(answer)
-        child_pipe.close()
-        return pipe, SimpleNamespace(exitcode=-9, kill=lambda: None, terminate=lambda: None, join=lambda: None)
+    def __init__(self, answers: list[str | None]):
+        self._answers = answers
 
-    return start
+    def results(self, jobs: Any, stop: Any) -> Iterator[tuple[Any, str | Lost]]:
+        while jobs:
+            answer = self._answers.pop(0)
+            yield jobs.popleft(), Lost("its worker ended with exit code -9") if answer is None else answer
 
 
 @pytest.mark.parametrize(
@@ -118,13 +115,12 @@ def scripted(answers: list[str | None]) -> Any:
     ],
 )
 def test_members_are_restarted_and_errors_raised_at_the_end(
-    answers: list[str | None], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answers: list[str | None], said: str | None, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ensemble_training, "_start", scripted(answers := list(answers)))
-    ensemble = Ensemble(members=2, how="processes", processes=1)
-    configs = [settings(tmp_path / f"member-{i}") for i in range(2)]
+    pool: Any = Scripted(answers := list(answers))
+    jobs = [(settings(tmp_path / f"member-{i}"), None, 1) for i in range(2)]
     with pytest.raises(RuntimeError, match=said) if said else nullcontext():
-        ensemble_training._in_processes(configs, None, ensemble, None)
+        ensemble_training._in_processes(pool, jobs)
     assert not answers
 
 

@@ -47,7 +47,7 @@ def test_a_negative_radius(entry: Entry) -> None:
 def test_a_negative_radius_in_a_group() -> None:
     u, v = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     opt = steppe.build("sam", torch.optim.SGD([{"params": [u]}, {"params": [v], "rho": -0.5}], lr=0.1), rho=0.1)
-    with pytest.raises(ValueError, match=r"radius.*-0\.5"):
+    with pytest.raises(ValueError, match=r"rho.*-0\.5"):
         opt.step(lambda pass_: pass_.backward((u * v).sum()))
 
 
@@ -55,7 +55,7 @@ def test_a_negative_radius_in_a_group() -> None:
 def test_a_p_that_makes_no_norm(p: float) -> None:
     with pytest.raises(ValueError, match=r"p of sam takes a number, 1 or more, inf included, not"):
         setting("sam", p=p)
-    with pytest.raises(ValueError, match=r"p in \[1, inf\]"):
+    with pytest.raises(ValueError, match="p of Ball takes a number, 1 or more"):
         steppe.Ball(0.1, p=p)
 
 
@@ -94,7 +94,7 @@ def test_classes_refuse_what_is_out_of_range_too() -> None:
         steppe.ESAM(beta=0.0)
     with pytest.raises(ValueError, match="steps of SAM takes a whole number, 1 or more, not 0"):
         steppe.SAM(steps=0)
-    with pytest.raises(ValueError, match=r"radius.*-0\.1"):
+    with pytest.raises(ValueError, match=r"rho.*-0\.1"):
         steppe.SAM(steppe.Ball(-0.1))
 
 

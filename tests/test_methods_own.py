@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from registry import ENTRIES, Entry, Run, same
+from registry import Entry, Run, same
 from torch import nn
 
 import steppe
 from steppe import Ball, Method, Plan, Probe
 from steppe.core.graph_inputs import GraphInputs, from_host
-from steppe.core.metric import CustomScales
-from steppe.core.probe import Context, rehearse
+from steppe.core.probe import Context
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,6 @@ class Structural:
     def options(self) -> dict[str, Any]:
         return {"rho": 0.5}
 
-    def cost(self, step: int) -> int:
-        return 3
-
     def pattern(self, step: int) -> bool:
         return True
 
@@ -63,16 +59,6 @@ class Alternating(Method):
         return (yield Probe(at=Ball(self.rho).within(context).steepest(here.grad, context))).grad
 
 
-@dataclass(frozen=True)
-class Shaped(Method):
-    """Moves one parameter, which a problem with one weight does not have."""
-
-    def plan(self, context: Context) -> Plan:
-        tensors = [torch.zeros_like(t) for t in context.weights.tensors]
-        tensors[1] += 1.0
-        return (yield Probe(at=context.space.vector(tensors))).grad
-
-
 def trained(method: Any) -> Run:
     run = Run(Entry("own", lambda: method))
     for i in range(4):
@@ -83,12 +69,11 @@ def trained(method: Any) -> Run:
 def test_a_plan_is_a_whole_method() -> None:
     method = TwoSided()
     assert (method.slots, dict(method.options())) == ((), {"rho": 0.5})
-    assert [method.cost(step) for step in range(3)] == [3, 3, 3]
-    assert method.pattern(1) == method.pattern(2) is not None
+    assert method.pattern(1) is None  # nobody has said that its steps are alike: they run eagerly
     run = trained(method)
-    assert len(run.seen) == 3
+    assert len(run.seen) == run.opt.passes_run == 3
     assert run.opt.param_groups[0]["rho"] == 0.5
-    assert method == TwoSided()  # what was counted is no part of it
+    assert method == TwoSided()
 
 
 def test_a_method_needs_no_base_class() -> None:
@@ -104,29 +89,8 @@ def test_a_method_without_a_plan_is_an_error() -> None:
 
 
 def test_passes_are_counted_step_by_step_where_steps_differ() -> None:
-    method = Alternating()
-    assert [method.cost(step) for step in range(4)] == [2, 1, 2, 1]
-    assert method.pattern(1) is None  # one graph would serve all steps with the passes of one
-
-
-def test_geometry_that_fits_the_model_alone_does_not_keep_passes_from_being_counted() -> None:
-    fitted = Ball(0.5, CustomScales([torch.ones(3, 4), torch.ones(4)]))
-    assert [method.cost(1) for method in (TwoSided(fitted), steppe.GSAM(fitted), steppe.SAM(fitted, 2))] == [3, 2, 3]
-
-
-def test_passes_that_cannot_be_counted_are_an_error_that_says_what_to_write() -> None:
-    with pytest.raises(NotImplementedError, match=r"Define Shaped\.cost\(self, step\)"):
-        Shaped().cost(0)
-    assert Shaped().pattern(1) is None
-    model = nn.Linear(2, 1)
-    opt = steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), Shaped())
-    opt.step(lambda pass_: pass_.backward(model(torch.ones(1, 2)).square().mean()))  # training does not need the count
-
-
-@pytest.mark.parametrize("entry", [pytest.param(e, id=e.name) for e in ENTRIES])
-def test_a_rehearsal_has_as_many_passes_as_the_method_declares(entry: Entry) -> None:
-    method = entry.method()
-    assert [rehearse(method, step).passes for step in range(7)] == [method.cost(step) for step in range(7)]
+    entry = Entry("alternating", Alternating)
+    assert [entry.passes(step) for step in range(4)] == [2, 1, 2, 1]
 
 
 def test_an_order_of_rows_is_a_function_of_its_key_during_a_replay_too() -> None:

@@ -19,7 +19,7 @@ from torch import nn
 
 import steppe
 
-PACKAGES = {"data", "ensembles", "extend", "integrations", "measures", "nn", "studies", "training"}
+PACKAGES = {"comparison", "data", "ensembles", "extend", "integrations", "measures", "nn", "studies", "training"}
 NAMES = {name: getattr(steppe, name) for name in steppe.__all__}
 DESCRIBED = {name: x for name, x in NAMES.items() if inspect.isclass(x) or inspect.isroutine(x)}
 MEASURES = {name: getattr(steppe.measures, name) for name in dir(steppe.measures)}
@@ -33,7 +33,7 @@ DESCRIBED = {name: x for name, x in DESCRIBED.items() if name not in EXEMPT}
 # of these, every public method too
 CLASSES = [steppe.SharpnessAware, steppe.Objective, steppe.Estimate, steppe.measures.Results]
 ASSUMED = {"torch": torch, "nn": nn, "steppe": steppe}  # that docs/api/index.md tells readers to import
-FINISHED = ["data", "ensembles", "nn", "studies", "training"]  # all their classes and functions
+FINISHED = ["comparison", "data", "ensembles", "nn", "studies", "training"]  # all their classes and functions
 UNSIGNED = {"data.DataError"}  # without parameters of their own: an exception that takes a message
 DESCRIBED |= {
     f"{package}.{name}": x

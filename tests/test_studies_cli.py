@@ -149,7 +149,7 @@ def test_failures_give_an_exit_code(file: Path, capsys: pytest.CaptureFixture[st
         ({"base": BASE | {"data": "teacher-student"}}, "targets: test_error, gap needs classes, and teacher-student"),
         ({"base": BASE | {"model": "resnet18", "model_options": {}}}, "cannot be built for the rows of spirals"),
         ({"base": BASE | {"model": "studies_cells:broken", "model_options": {}}}, "ZeroDivisionError: no layers"),
-        ({"base": BASE | {"lr": -1}}, "lr is -1.0, and has to be 0 or more"),
+        ({"base": BASE | {"lr": -1}}, "lr is -1.0, and has to be a number, 0 or more"),
     ],
 )
 def test_unknown_names_are_refused_before_anything_is_written(
@@ -508,7 +508,7 @@ def tiny(shape, outputs):
 
 
 def test_a_worker_removes_its_semaphores(tmp_path: Path) -> None:
-    """pebble sends SIGTERM while a worker exits: multiprocessing warned of semaphores that were half removed."""
+    """A SIGTERM while a worker exits left semaphores half removed, and multiprocessing warned of them."""
     Path(tmp_path, "locks.py").write_text(LOCKS)
     study = {"base": {"data": "digits", "steps": 1, "model": "locks:tiny"}, "measures": ["loss"]}
     Path(tmp_path, "mine.yaml").write_text(yaml.safe_dump(study | {"grid": {"seed": [0]}}))

@@ -188,7 +188,7 @@ def test_wrong_study_files_are_refused(given: dict[str, Any], said: str) -> None
 
 
 def test_settings_out_of_range_are_refused_with_the_run() -> None:
-    with pytest.raises(ValueError, match=r"the run with .*'lr': -1.*lr is -1.0, and has to be 0 or more"):
+    with pytest.raises(ValueError, match=r"the run with .*'lr': -1.*lr is -1.0, and has to be a number, 0 or more"):
         cells(study(grid={"lr": [-1]}))
 
 

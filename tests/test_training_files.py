@@ -360,9 +360,9 @@ def test_epochs_add_up_to_all_steps(steps: int, per_epoch: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"epochs": 0}, "epochs is 0, and has to be 1 or more"),
+        ({"epochs": 0}, "epochs is 0, and has to be a whole number, 1 or more"),
         ({"fraction": 0.0}, "more than 0 and at most 1"),
-        ({"momentum": 1.0}, "below 1"),
+        ({"momentum": 1.0}, "less than 1"),
         ({"severities": [6]}, r"severities is \[6\]"),
         ({"nesterov": True, "optimizer": "adam"}, "nesterov"),
     ],

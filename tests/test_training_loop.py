@@ -201,7 +201,8 @@ def test_every_row_is_counted_once(method: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(loop.Training, "_end_epoch", look)
     run = train(config(tmp_path, method=method, model="training_runs:plain"))
     assert counted == [100.0, 100.0]
-    passes = sum(steppe.method(method, **({"every": 5} if method == "ssam-f" else {})).cost(s) for s in range(STEPS))
+    options = {"every": 5} if method == "ssam-f" else {}
+    passes = sum(steppe.METHODS[method].passes_at(step, **options) for step in range(STEPS))
     assert sum(r["passes"] for r in run.records) == passes
 
 

@@ -1,3 +1,4 @@
+from . import comparison as comparison
 from . import data as data
 from . import ensembles as ensembles
 from . import extend as extend
@@ -6,6 +7,8 @@ from . import measures as measures
 from . import nn as nn
 from . import studies as studies
 from . import training as training
+from .comparison.run import compare as compare
+from .comparison.space import LogUniform as LogUniform
 from .core.ball import Ball as Ball
 from .core.draw import Draw as Draw
 from .core.estimate import Estimate as Estimate
@@ -46,6 +49,7 @@ from .methods.looksam import LookSAM as LookSAM
 from .methods.msam import MomentumSAM as MomentumSAM
 from .methods.registry import METHODS as METHODS
 from .methods.registry import method as method
+from .methods.registry import register as register
 from .methods.rsam import RSAM as RSAM
 from .methods.sa_sam import SASAM as SASAM
 from .methods.sa_sam import SASGD as SASGD

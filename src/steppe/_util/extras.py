@@ -25,7 +25,6 @@ EXTRAS: Mapping[str, Extra] = {
     "pyyaml": Extra("yaml", "train", "run.yaml and study files"),
     "safetensors": Extra("safetensors", "train", "checkpoints"),
     "jinja2": Extra("jinja2", "study", "reports and other pages"),
-    "pebble": Extra("pebble", "study", "studies in several processes"),
     "plotly": Extra("plotly", "study", "figures and pages"),
     "pyarrow": Extra("pyarrow", "parquet", "records of a study as .parquet"),
     "pandas": Extra("pandas", "pandas", "data frames"),

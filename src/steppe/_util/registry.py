@@ -12,13 +12,15 @@ or packages that have one for each kind: my_package.methods, my_package.models a
 
 from __future__ import annotations
 
+import ast
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .names import unknown
 
@@ -28,7 +30,7 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """The parts of one kind by name, in the order in which they were registered.
+    """The parts of one kind by name: those of steppe, then those of other packages.
 
     Parameters
     ----------
@@ -38,12 +40,16 @@ class Registry(Mapping[str, T], Generic[T]):
         The group of entry points, such as "steppe.methods".
     own
         The modules of steppe that register parts of this kind; they and the plugins are imported at the first look-up.
+    order
+        What sorts parts; of equal ones those of an earlier module, and then those registered first, are first.
 
     """
 
-    def __init__(self, kind: str, group: str, own: tuple[str, ...] = ()):
+    def __init__(
+        self, kind: str, group: str, own: tuple[str, ...] = (), order: Callable[[T], Any] = lambda part: None is part
+    ):
         self.kind, self.group = kind, group
-        self._own, self._parts = own, dict[str, T]()
+        self._own, self._order, self._parts = own, order, dict[str, T]()
         self._homes: dict[str, str] = {}  # the module that registered a name
         self._complete = False
 
@@ -83,6 +89,42 @@ class Registry(Mapping[str, T], Generic[T]):
         except BaseException:
             self._complete = False
             raise
+        self._parts = dict(sorted(self._parts.items(), key=self._place))
+
+    def _place(self, item: tuple[str, T]) -> tuple[Any, ...]:
+        """The place of a part in listings, whichever module was imported first."""
+        name, part = item
+        home = self._homes[name]
+        of_steppe = home.partition(".")[0] == __name__.partition(".")[0]
+        return not of_steppe, self._order(part), self._own.index(home) if home in self._own else len(self._own)
+
+
+def modules_of(package: str) -> tuple[str, ...]:
+    """The modules of a package of steppe, by name; none is imported."""
+    folder = Path(__file__).parents[1].joinpath(*package.split(".")[1:])
+    return tuple(f"{package}.{file.stem}" for file in sorted(folder.glob("*.py")) if not file.stem.startswith("_"))
+
+
+@cache
+def declared(package: str) -> dict[str, dict[str, Any]]:
+    """What the registrations of a package of steppe say, by name, read from its source.
+
+    For checks before torch is imported, which takes seconds. Only values that are written out are here.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for module in modules_of(package):
+        file = Path(__file__).parents[1].joinpath(*module.split(".")[1:]).with_suffix(".py")
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            for call in getattr(node, "decorator_list", ()):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "register":
+                    written = {k.arg: k.value for k in call.keywords if k.arg and _is_written_out(k.value)}
+                    name = ast.literal_eval(call.args[0])
+                    found[name] = {key: ast.literal_eval(value) for key, value in written.items()}
+    return found
+
+
+def _is_written_out(node: ast.expr) -> bool:
+    return not any(isinstance(part, ast.Name | ast.Lambda | ast.Call | ast.JoinedStr) for part in ast.walk(node))
 
 
 def plugins(group: str) -> list[str]:

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from .._util.measure_names import MeasureName
 from .._util.names import unknown
-from ..methods.about import ABOUT, FORET, TAHMASEBI
 from .options import command
 from .output import Output, UsageError, table, usage_errors
 
 if TYPE_CHECKING:
-    from ..core.probe import Method
     from ..measures.estimate import Measure
 
 
@@ -44,8 +42,6 @@ class OfModels:
 
 
 # -- methods ----------------------------------------------------------------------------------------------------------
-
-STEPS = 1000  # steps over which passes are counted: more than any default period
 
 
 @command("methods")
@@ -86,15 +82,15 @@ def describe_method(name: str) -> dict[str, Any]:
     instance, factory = method(name), METHODS[name]
     defaults = {p.name: p.default for p in inspect.signature(factory).parameters.values()}
     usual = {p.name: p.default for p in inspect.signature(type(instance)).parameters.values()}
-    sources = _parameter_docs(factory)
+    sources = _parameter_docs(factory.make)
     for parameter, source in _parameter_docs(type(instance)).items():
         if parameter in defaults and defaults[parameter] == usual[parameter]:  # else it is about another default
             sources.setdefault(parameter, source)
     parameters = [{"name": p, "default": _typed(d), "source": sources.get(p, "")} for p, d in defaults.items()]
-    does, paper = ABOUT[name]
     return {
-        "name": name, "does": does, "paper": paper, "passes": passes(instance), "parameters": parameters,
-        "class": type(instance).__name__, "definition": _definition(type(instance), factory),
+        "name": name, "does": factory.does, "paper": factory.paper, "passes": factory.usual_passes(),
+        "parameters": parameters,
+        "class": type(instance).__name__, "definition": _definition(type(instance), factory.make),
     }  # fmt: skip
 
 
@@ -103,15 +99,6 @@ def _typed(default: Any) -> Any:
     from ..core.triple import TRIPLES
 
     return next((name for name, triple in TRIPLES.items() if triple is default), default)
-
-
-def passes(method: Method) -> str:
-    """Return the number of passes per step, and that of the first or of every k-th step if it differs."""
-    costs = [method.cost(step) for step in range(STEPS)]
-    odd = [step for step, cost in enumerate(costs) if cost != costs[1]]
-    if not odd:
-        return str(costs[0])
-    return f"{costs[1]}; first step {costs[0]}" if odd == [0] else f"{costs[1]}; every {odd[1]} steps {costs[0]}"
 
 
 def _definition(*documented: object) -> str:
@@ -129,6 +116,7 @@ def _parameter_docs(documented: object) -> dict[str, str]:
 
 # -- measures ---------------------------------------------------------------------------------------------------------
 
+FORET, TAHMASEBI = "Foret et al. 2021", "Tahmasebi et al. 2024"
 ANDRIUSHCHENKO, PETZKA = "Andriushchenko et al. 2023", "Petzka et al. 2021"
 PRODUCTS, ASCENT = "up to 200 products", "up to 42 gradients"  # at default options
 MEASURES: Mapping[str, tuple[str, str, str]] = {  # kind of estimate, cost in passes over the rows, paper

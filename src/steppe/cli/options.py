@@ -21,7 +21,7 @@ from .._util.formats import check_no_yaml_within, loader, yaml_in
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.registry import Registry
-from .._util.types import alternatives, choices, words
+from ..core.fields import alternatives, choices, words
 from .output import Output, UsageError
 
 if TYPE_CHECKING:

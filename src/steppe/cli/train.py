@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..training.config import OWN_STEP_SIZE, Config, check_config
+from ..methods.facts import run_settings
+from ..training.config import Config, check_config
 from .options import DEFAULT, Parsed, command
 from .output import Output, stop_code, table, usage_errors
 
@@ -59,12 +60,12 @@ def _dry(config: Config, parsed: Parsed) -> Output:
     import torch
 
     from ..core.process_group import Workers
+    from ..methods.registry import METHODS
     from ..training.checkpoint import PREVIOUS, RECORDS, WEIGHTS
     from ..training.entry import Opened
     from ..training.folder import RUN, folder_of
     from ..training.loop import Training
-    from ..training.problem import data_of
-    from .listings import passes
+    from ..training.problem import data_of, options_of
 
     path, splits = folder_of(config), data_of(config)
     training = Training(config, path, splits, Workers(), torch.device("cpu"))
@@ -72,7 +73,7 @@ def _dry(config: Config, parsed: Parsed) -> Output:
     resolved = {name: {"value": value, "from": parsed.sources[name]} for name, value in asdict(config).items()}
     if config.rho is None and "rho" in opt.param_groups[0]:
         resolved["rho"] = {"value": opt.param_groups[0]["rho"], "from": f"{config.method}'s own default"}
-    for name in OWN_STEP_SIZE.get(config.method, {}):
+    for name in run_settings(config.method):
         if parsed.sources[name] == DEFAULT:
             resolved[name]["from"] = f"{config.method}'s own default"
     resolved["out"] = {"value": str(path), "from": parsed.sources["out"]}
@@ -82,7 +83,7 @@ def _dry(config: Config, parsed: Parsed) -> Output:
         "rows": {part: len(rows) for part, rows in vars(splits).items() if rows is not None},
         "steps": timeline.steps,
         "steps_per_epoch": timeline.per_epoch,
-        "passes_per_step": passes(opt.method),
+        "passes_per_step": METHODS[config.method].usual_passes(**options_of(config, timeline)),
         "would_write": [str(path / name) for name in (RUN, RECORDS, WEIGHTS, PREVIOUS, "state-*.safetensors")],
         "init": None if training.init is None else asdict(training.init),
         "resumes_from": None if done is None else "its end" if done.about.finished else str(done.about.position),

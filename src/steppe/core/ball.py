@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from numbers import Real
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from .arguments import check_instance, check_nonnegative, described
-from .metric import Metric, Surroundings
+from .fields import WORDS, Ge, Inf, check_fields
+from .metric import MetricOrNone, Surroundings
 from .vector import Vector, inverse
 
 
+@runtime_checkable
 class Ascent(Protocol):
     """A rule for the ascent step, given the gradient."""
 
@@ -28,6 +29,21 @@ class Ascent(Protocol):
     def steepest_(self, grad: Vector, context: Surroundings) -> Vector:
         """The ascent step, built in the memory of the gradient."""
         ...
+
+
+WORDS[Ascent] = "a neighbourhood such as Ball(0.1)"
+Radius = Annotated[float | Ascent, Ge(0)]
+"""The annotation of a radius: a number, or the neighbourhood to climb in."""
+Norm = Annotated[float, Ge(1), Inf]
+
+
+def _read_radii(rho: Any, what: str) -> Any:
+    check_nonnegative(rho, what)
+    return rho
+
+
+Radii = Annotated[Any, _read_radii]
+"""The annotation of a radius that may also be a tensor, or differ by chunk."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +66,13 @@ class Ball:
 
     """
 
-    rho: Any = 0.05
-    metric: Metric | None = None
-    p: float = 2.0
+    rho: Radii = 0.05
+    metric: MetricOrNone = None
+    p: Norm = 2.0
 
     def __post_init__(self) -> None:
-        if not (type(self.rho) is float and self.rho >= 0):  # nearly always it is, and every step makes a ball
-            check_nonnegative(self.rho)
-        if self.metric is not None:
-            _check_metric(self.metric)
-        if not (isinstance(self.p, Real) and self.p >= 1):
-            raise ValueError(f"the p-norm is a norm for p in [1, inf], not p = {self.p!r}")
+        if not (type(self.rho) is float and 0 <= self.rho < inf and self.metric is None and self.p == 2.0):
+            check_fields(self, tensors=True)  # rarely: every step makes a ball
 
     def within(self, context: Surroundings, times: float = 1.0) -> Ball:
         """The same ball with the current radius of the parameter groups, times a factor."""
@@ -127,13 +139,11 @@ class GradientStep:
 
     """
 
-    rho: Any = 0.05
-    metric: Metric | None = None
+    rho: Radii = 0.05
+    metric: MetricOrNone = None
 
     def __post_init__(self) -> None:
-        check_nonnegative(self.rho)
-        if self.metric is not None:
-            _check_metric(self.metric)
+        check_fields(self, tensors=True)
 
     def within(self, context: Surroundings, times: float = 1.0) -> GradientStep:
         """The same slope with the current radius of the parameter groups, times a factor."""
@@ -152,17 +162,12 @@ def ball(radius: Any) -> Ascent:
     return radius if hasattr(radius, "steepest_") else Ball(radius)
 
 
-def _check_metric(metric: Any) -> None:
-    check_instance("the metric", metric)
-    if not callable(metric):
-        raise TypeError(f"the metric is a value such as Elementwise(), or None, not {described(metric)}")
-
-
-def check_ball(ball: Any) -> None:
-    """Raises for a neighbourhood of a measure that is not a ball, such as a radius alone."""
-    check_instance("the ball", ball)
+def check_ball(ball: Any, what: str = "the ball") -> Any:
+    """Returns a ball; raises for a neighbourhood of a measure that is none, such as a radius alone."""
+    check_instance(what, ball)
     if not isinstance(ball, Ball):
-        raise TypeError(f"the ball is a neighbourhood such as Ball(0.1), not {described(ball)}")
+        raise TypeError(f"{what} is a neighbourhood such as Ball(0.1), not {described(ball)}")
+    return ball
 
 
 def stretch_(v: Vector, factors: Sequence[Any]) -> Vector:

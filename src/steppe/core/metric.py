@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .arguments import check_nonnegative
+from .arguments import check_instance, described
+from .fields import NonNegative, check_fields
 from .shards import completed
 from .vector import Chunk, Space, Vector, magnitudes
 
@@ -30,6 +31,17 @@ class Metric(Protocol):
     def __call__(self, context: Surroundings) -> Vector | Sequence[float]: ...
 
 
+def check_metric(metric: Any, what: str = "the metric") -> Any:
+    """Returns a metric or None; raises for anything else."""
+    check_instance(what, metric)
+    if metric is not None and not callable(metric):
+        raise TypeError(f"{what} is a value such as Elementwise(), or None, not {described(metric)}")
+    return metric
+
+
+MetricOrNone = Annotated[Metric | None, check_metric]
+
+
 @dataclass(frozen=True)
 class Elementwise:
     """T = |w| + eta on tensors named weight and 1 on the others, as in the code of ASAM (Kwon et al. 2021).
@@ -48,11 +60,11 @@ class Elementwise:
 
     """
 
-    eta: float = 0.01
+    eta: NonNegative = 0.01
     everywhere: bool = False
 
     def __post_init__(self) -> None:
-        check_nonnegative(self.eta, "eta")
+        check_fields(self)
 
     def __call__(self, context: Surroundings) -> Vector:
         unscaled, weights = _unscaled(context, self), context.weights.chunks
@@ -81,12 +93,12 @@ class Filterwise:
 
     """
 
-    eta: float = 0.01
+    eta: NonNegative = 0.01
     everywhere: bool = False
     rows: bool = False
 
     def __post_init__(self) -> None:
-        check_nonnegative(self.eta, "eta")
+        check_fields(self)
 
     def __call__(self, context: Surroundings) -> Vector:
         chunks = zip(_unscaled(context, self), context.space.chunks, context.weights.chunks, strict=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Hashable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from inspect import isroutine
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .arguments import InitSignature, check_not_an_optimizer_call
+from .arguments import InitSignature, check_instance, check_not_an_optimizer_call, described
 from .ball import ball
 from .draw import Draw
-from .modules import Role
+from .fields import check_fields
 from .rows import Rows, whole
 from .vector import Space, Vector
 
@@ -103,8 +104,6 @@ class Reading:
 
 Plan = Generator[Probe, Reading, Vector]
 
-ROWS = 1024  # of the batch on which passes are counted
-
 
 class Context(Protocol):
     """What a plan can read: the weights, the options of the parameter groups, random draws and its own memory.
@@ -168,10 +167,10 @@ class Context(Protocol):
 class Method(Protocol):
     """Computes the gradient that the base optimizer applies.
 
-    A method of your own is a frozen dataclass that inherits from this class and writes `plan`. The defaults of the
-    other members keep no vectors, read `rho` from the parameter groups if the method has a field of that name, count
-    the passes of a step by running the plan on a problem with one weight, and capture all steps as one CUDA graph if
-    the plan does not read `context.step`.
+    A method of your own is a frozen dataclass that inherits from this class and writes `plan`; `steppe.register` gives
+    it a name. Its fields are checked against their annotations, such as `alpha: Annotated[float, Ge(0)]`. The defaults
+    of the other members keep no vectors, read `rho` from the parameter groups if the method has a field of that name,
+    and run every step eagerly.
 
     Examples
     --------
@@ -180,8 +179,11 @@ class Method(Protocol):
     ... class Halved(steppe.Method):
     ...     def plan(self, context):
     ...         return (yield steppe.Probe()).grad / 2
-    >>> Halved().cost(0)
-    1
+    >>> w = nn.Parameter(torch.ones(2))
+    >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=1.0), Halved())
+    >>> loss = opt.step(lambda pass_: pass_.backward(w.square().sum() / 2))
+    >>> w.detach()
+    tensor([0.5000, 0.5000])
 
     """
 
@@ -192,6 +194,9 @@ class Method(Protocol):
             check_not_an_optimizer_call(cls.__name__, args, options)
             return super().__new__(cls)
 
+        def __post_init__(self):
+            check_fields(self, tensors=True)
+
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the vectors that the method keeps between steps; none by default."""
@@ -201,29 +206,13 @@ class Method(Protocol):
         """Group options that the plan reads, with their defaults: the radius `rho` of the method, if it has one."""
         return {"rho": ball(self.rho).rho} if hasattr(self, "rho") else {}
 
-    def cost(self, step: int) -> int:
-        """The number of passes of a step, on a batch with rows of every kind; counted by default."""
-        pattern = self.pattern(step) if step else None
-        if pattern is None:
-            return rehearse(self, step).passes
-        counts: dict[Hashable, int] = vars(self).setdefault("_passes", {})  # not a field: equality ignores it
-        if pattern not in counts:
-            counts[pattern] = rehearse(self, step).passes
-        return counts[pattern]
-
     def pattern(self, step: int) -> Hashable:
         """A value that is equal for steps that run the same operations, so that one CUDA graph serves them all.
 
-        None for a step that runs eagerly. By default all steps are alike, or run eagerly if the plan reads
-        `context.step`. Override it for a plan that does, and for one that decides something on the host. Called from
-        the second step on.
+        None, the default, for a step that runs eagerly: one that decides something on the host, or of a plan of which
+        nobody has said that its steps are alike. Called from the second step on.
         """
-        if "_reads_step" not in vars(self):
-            try:
-                vars(self)["_reads_step"] = rehearse(self, step).reads_step
-            except NotImplementedError:
-                vars(self)["_reads_step"] = True  # unknown
-        return None if vars(self)["_reads_step"] else True
+        return None
 
     @abstractmethod
     def plan(self, context: Context) -> Plan:
@@ -231,28 +220,31 @@ class Method(Protocol):
         ...
 
 
+def check_method(method: Any, what: str = "the method") -> Any:
+    """Returns a method; raises for what is none, and says how to make one of it."""
+    check_instance(what, method)
+    if isroutine(method):
+        raise TypeError(f"{what} is {described(method)}: call it, {method.__name__}(), to make one")
+    if isinstance(method, str):
+        raise TypeError(f"{what} is the string {method!r}: write steppe.method({method!r}, ...) for a name")
+    if hasattr(method, "steepest_"):
+        raise TypeError(f"{what} is a neighbourhood, {method!r}: write SAM({method!r})")
+    missing = [name for name in ("plan", "options") if not callable(getattr(method, name, None))]
+    if missing or not hasattr(method, "slots"):
+        lacking = ", ".join(missing or ["slots"])
+        raise TypeError(
+            f"{what} is a steppe.Method such as steppe.SAM(rho=0.05), not {described(method)}: it has no {lacking}"
+        )
+    return method
+
+
+InnerMethod = Annotated[Method, check_method]
+"""The annotation of a field that holds a method."""
+
+
 def pattern_of(method: Method, step: int) -> Hashable:
     """The pattern of a step, or None for a method that defines none and does not inherit from `Method`."""
     return method.pattern(step) if hasattr(method, "pattern") else None
-
-
-def rehearse(method: Method, step: int) -> _OneWeight:
-    """Runs the plan of a step on a problem with one weight, in a Euclidean ball, and returns what it did there."""
-    rehearsed: Any = method
-    if is_dataclass(method):  # geometry may need the shapes of the model, and does not change the number of probes
-        values = {f.name: getattr(method, f.name) for f in fields(method)}
-        radii = {name: value.rho for name, value in values.items() if hasattr(value, "steepest_")}
-        rehearsed = replace(rehearsed, **radii) if radii else rehearsed
-    context = _OneWeight(method.options(), step)
-    try:
-        follow(rehearsed.plan(context), context.read)
-    except Exception as error:
-        name = type(method).__name__
-        raise NotImplementedError(
-            f"counting the passes of {name} by running its plan on one weight failed: {error}. Define "
-            f"{name}.cost(self, step), which returns the number of passes of a step"
-        ) from error
-    return context
 
 
 def follow(plan: Plan, answer: Callable[[Probe], Reading]) -> Vector:
@@ -265,53 +257,3 @@ def follow(plan: Plan, answer: Callable[[Probe], Reading]) -> Vector:
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
         reading = answer(probe)
-
-
-class _OneWeight:
-    """A context with a single weight and without workers, which notes what a plan does."""
-
-    alone = True
-
-    def __init__(self, options: Mapping[str, Any], step: int):
-        self.passes, self.reads_step, self.settings = 0, False, dict[str, Any]()
-        self.mask = torch.arange(ROWS, device="cpu") % 2 == 0
-        self.space = Space([torch.ones(1, device="cpu")], roles=[Role(weight=True, norm=True)])
-        self._options, self._step = {"lr": 0.1, "weight_decay": 0.0, **options}, step
-
-    def read(self, probe: Probe) -> Reading:
-        self.passes += 1
-        losses = torch.ones(ROWS, device="cpu")
-        return Reading(self.weights.clone(), losses.mean(), lambda x: x, losses, ROWS)
-
-    @property
-    def step(self) -> int:
-        self.reads_step = True
-        return self._step
-
-    @property
-    def weights(self) -> Vector:
-        return self.space.weights()
-
-    def option(self, name: str) -> Any:
-        return self._options[name]
-
-    def key(self, sample: int) -> tuple[int, ...]:
-        return (0, self._step, sample)
-
-    def draw(self, sample: int, grad: Vector) -> Draw:
-        return Draw(self.space, self.key(sample), self.weights, grad)
-
-    def momentum(self) -> Vector | None:
-        return self.weights if self._step else None
-
-    def recall(self, slot: str, missing: Vector | None = None) -> Vector | None:
-        return self.weights if self._step else None
-
-    def remember(self, slot: str, vector: Vector) -> None:
-        pass
-
-    def average_(self, vector: Vector) -> Vector:
-        return vector
-
-    def mean(self, numbers: Tensor) -> Tensor:
-        return numbers

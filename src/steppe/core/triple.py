@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from math import inf, isfinite, log
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from .._util.names import unknown
 from .draw import Draw
+from .fields import check_fields
 from .vector import Vector, inverse
 
 Law = Callable[[Draw], Vector]  # a measure mu: returns one random direction
@@ -68,6 +69,7 @@ class Triple:
         return self.psi(torch.zeros(())).numel()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if len(self.laws) not in (1, self.m):
             raise ValueError(f"psi has {self.m} components: give one law for all, or one each, not {len(self.laws)}")
 
@@ -286,8 +288,8 @@ def exponential(sigma: float) -> Triple:
 
     Examples
     --------
-    >>> steppe.UniversalSAM(steppe.exponential(sigma=0.1), rho=0.01).cost(0)
-    2
+    >>> steppe.exponential(sigma=0.1).psi
+    Times(factor=0.1)
 
     """
     return Triple(Times(-2.0), Times(sigma), (gaussian,), logs=True)
@@ -350,6 +352,23 @@ def triple_of(spec: str | Mapping[str, Any]) -> Triple:
     if size != 1:
         raise ValueError(f"phi of a triple takes the {made.m} components of psi to one number, not to {size}")
     return made
+
+
+def read_triple(value: Any, what: str) -> Triple:
+    """A triple that is given as a value, by name or from parts, for a field of that name."""
+    if isinstance(value, str | Mapping):
+        try:
+            return triple_of(value)
+        except ValueError as error:
+            raise ValueError(f"{what}: {error}") from error
+    if not isinstance(value, Triple):
+        kinds = f"a triple ({', '.join(TRIPLES)}, a mapping of parts, or a Triple)"
+        raise ValueError(f"{what} takes {kinds}, not {value!r}")
+    return value
+
+
+TripleLike = Annotated[Triple, read_triple]
+"""The annotation of a field that holds a triple."""
 
 
 def _part(spec: Any, place: str, parts: Mapping[str, Any]) -> Any:

@@ -31,8 +31,9 @@ def prepare(opt: SharpnessAware) -> str | None:
         "several processes share the step, and their communication is not captured": _is_distributed(),
         "a GradScaler decides on the host after every step; bfloat16 needs none": _has_scaler(opt),
         "the optimizer has step hooks, which a replay would not call": _has_step_hooks(opt, opt.base),
-        f"{method} has no pattern(step), which says which steps are alike": not hasattr(opt.method, "pattern"),
-        f"{method} decides something on the host at every step": _has_no_pattern(opt),
+        f"{method} decides something on the host, or has no pattern(step) that says which steps are alike": all(
+            pattern_of(opt.method, step) is None for step in (1, 2)
+        ),
     }
     reason = next((reason for reason, applies in obstacles.items() if applies), None)
     return reason or make_capturable(opt.base, guarded=opt.on_nonfinite is not None)
@@ -52,10 +53,6 @@ def _is_distributed() -> bool:
 
 def _has_scaler(opt: SharpnessAware) -> bool:
     return opt.scaler is not None and bool(opt.scaler.is_enabled())
-
-
-def _has_no_pattern(opt: SharpnessAware) -> bool:
-    return all(pattern_of(opt.method, step) is None for step in (1, 2))
 
 
 def make_capturable(base: Optimizer, *, guarded: bool) -> str | None:

@@ -75,14 +75,9 @@ def capture(
             raise TypeError(f"a batch to capture is made of tensors, not {type(t).__name__}: give (inputs, targets)")
     if compile in ("reduce-overhead", "max-autotune"):
         raise ValueError(f"compile={compile!r} makes graphs of its own: give True or 'max-autotune-no-cudagraphs'")
-    called = compiled(opt, model, compile if isinstance(compile, str) else None) if compile else model
+    mode = compile if isinstance(compile, str) else None
+    called = torch.compile(model, dynamic=False, mode=mode) if compile else model
     return CapturedStep(opt, step_function(opt, loss_fn, called), model)
-
-
-def compiled(opt: SharpnessAware, model: nn.Module, mode: str | None = None) -> Any:
-    """The model, compiled for the passes of `opt`."""
-    opt.statistics.track_always()
-    return torch.compile(model, dynamic=False, mode=mode)
 
 
 def step_function(opt: SharpnessAware, loss_fn: Callable[..., Tensor], model: Any) -> StepFunction:
@@ -119,7 +114,8 @@ class _Memory:
     @classmethod
     def of(cls, opt: SharpnessAware) -> _Memory:
         layout = opt.param_layout()
-        return cls(layout, opt.base.state, [t.data_ptr() for t in (*layout.space.params, *opt.statistics.tensors())])
+        tensors = [*layout.space.params, *opt.forward_state.held(layout.space).tensors]
+        return cls(layout, opt.base.state, list(map(Tensor.data_ptr, tensors)))
 
     def same(self, other: _Memory) -> bool:
         return self.layout is other.layout and self.state is other.state and self.addresses == other.addresses
@@ -131,12 +127,14 @@ class _StepOutputs:
 
     loss: Tensor
     report: Report | None
+    passes: int
     grads: list[tuple[Tensor, Tensor | None]]  # parameters and their gradients
     memory: object  # kept alive, because replays write there
 
     @classmethod
     def of(cls, opt: SharpnessAware, loss: Tensor) -> _StepOutputs:
-        return cls(loss, opt.report, _gradients(opt), (opt.param_layout(), opt.statistics.memory()))
+        layout = opt.param_layout()
+        return cls(loss, opt.report, opt.passes_run, _gradients(opt), (layout, opt.forward_state.held(layout.space)))
 
 
 @final
@@ -183,6 +181,7 @@ class CapturedStep:
         if self.why is None and recorder is None:
             recorder = CudaRecorder(self.device)
         self._cache = GraphCache(recorder, eager=EAGER)
+        self._warm_passes: dict[Hashable, int] = {}  # of warmed-up keys
         if self.why is None:
             self_ref = weakref.ref(self)  # an optimizer that outlives this step must not keep its graphs
             opt.register_state_dict_pre_hook(lambda _: None if (step := self_ref()) is None else step.settle())
@@ -267,12 +266,13 @@ class CapturedStep:
         self._grads_of = None
         with self._cache.warm_up(key):
             loss = self._run_on_device(rows, n, None)
+        self._warm_passes[key] = self.opt.passes_run
         self._options.leave_on_device(self._guard.sets)
         return loss.clone()
 
     def _capture(self, key: Hashable, rows: Rows, n: int) -> Graph | None:
         opt, step, grads = self.opt, self.opt.param_groups[0][STEP], _gradients(self.opt)
-        passes = opt.method.cost(step) if opt.same_noise else 0
+        passes = self._warm_passes.pop(key) if opt.same_noise else 0
 
         def work(noise: SameNoise | None, *buffers: Tensor) -> _StepOutputs:
             return _StepOutputs.of(opt, self._run_on_device(buffers, n, noise))
@@ -305,7 +305,7 @@ class CapturedStep:
             for p, grad in outputs.grads:
                 p.grad = grad
             mark_left_gradients([p for p, _ in outputs.grads])
-        opt.report = outputs.report
+        opt.report, opt.passes_run = outputs.report, outputs.passes
         self._options.leave_on_device(self._guard.sets)
         return loss
 

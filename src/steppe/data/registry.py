@@ -138,6 +138,12 @@ def loaded_once() -> Iterator[None]:
         _last_loaded.pop()
 
 
+def keep_loaded() -> None:
+    """Do the same to the end of this process, as workers do that compute many jobs on the same data."""
+    if not _last_loaded:
+        _last_loaded.append({})
+
+
 def _read(name: str, root: Path | str) -> Splits:
     from . import folders, npz
 

@@ -175,23 +175,21 @@ def _check_settings(about: dict[str, Any]) -> None:
         about[part] = settings | about[part]  # those that a later version has added
 
 
-def write_scores(config: Config, epoch: int) -> None:
+def write_scores(run: Run, epoch: int) -> None:
     """Write the sharpness score of every training row for a member after an epoch: its Fisher trace.
 
     In evaluation mode, on rows without augmentation and with the labels trained on (Lu et al. 2024, section 4.3).
     """
-    path = folder_of(config)
-    file = _scores_file(path, epoch)
+    file = _scores_file(run.path, epoch)
     if file.exists():
         return
     start = perf_counter()
-    run = open_run(path, config.model)
     if run.position != Position(epoch):
         raise FileNotFoundError(
             f"{file} is missing, and the run is at {run.position}: the scores come from the weights after epoch "
             f"{epoch}. Restore the file, or start the ensemble in another folder"
         )
-    device = device_of(config.device)
+    device = device_of(run.config.device)
     objective = objective_of(run.model().to(device), run.task, run.data().train.to(device), None)
     traces = fisher_traces(objective).numpy()
     save_yaml(file.with_suffix(".yaml"), {"seconds": perf_counter() - start})

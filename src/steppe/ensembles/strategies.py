@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import inf
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from .._util.names import unknown
-from .._util.types import check_types
+from ..core.fields import Count, Gt, Le, NonNegative, check_fields
 from ..training.config import Config, Weights
 from ..training.schedule import Exchange
 
@@ -31,19 +30,19 @@ class Ensemble:
 
     """
 
-    members: int = 3  # SharpBalance paper, section 4.4
+    members: Count = 3  # SharpBalance paper, section 4.4
     """number of runs"""
     seeds: list[int] = field(default_factory=list)
     """seeds of the members; by default member i has the seed 1000 seed + i"""
     strategy: str = "sharpbalance"
     """deep, deep+sam, sam+, sharpbalance or eoa; several with commas between train one ensemble each"""
-    member_radii: list[float] = field(default_factory=lambda: [0.05, 0.1, 0.2])  # SharpBalance paper, appendix F.4
+    member_radii: list[NonNegative] = field(default_factory=lambda: [0.05, 0.1, 0.2])  # SharpBalance paper, F.4
     """sam+: one radius per member"""
-    exchange_at: int | None = None  # SharpBalance paper, Table 1: 100 of 200
+    exchange_at: Count | None = None  # SharpBalance paper, Table 1: 100 of 200
     """sharpbalance: epochs with all rows sharpness-aware before scores are exchanged (T_d); defaults to half"""
-    exchange_every: int | None = None
+    exchange_every: Count | None = None
     """sharpbalance: epochs between later exchanges; defaults to a single exchange"""
-    share: float = 0.5  # SharpBalance's released scripts; its paper's grid is 0.2 to 0.6
+    share: Annotated[float, Gt(0), Le(1)] = 0.5  # SharpBalance's released scripts; its paper's grid is 0.2 to 0.6
     """sharpbalance: the fraction of the rows that every member reports to the others (k %)"""
     named: End = "sharpest"
     """sharpbalance: which end of the scores it reports; the released code has flattest"""
@@ -52,19 +51,11 @@ class Ensemble:
     member takes sharpness-aware steps on its own share or on all but its own, as in the released code"""
     how: How = "sequence"
     """members one after the other, or in several processes"""
-    processes: int | None = None
+    processes: Count | None = None
     """how many, with --how processes; defaults to one per member, at most one per core"""
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("members", "exchange_at", "exchange_every", "processes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value!r}, and has to be 1 or more")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share is {self.share!r}, and has to be more than 0 and at most 1")
-        if not all(0 <= radius < inf for radius in self.member_radii):
-            raise ValueError(f"member_radii is {self.member_radii}, and has to be a list of radii, 0 or more")
+        check_fields(self, "")
 
 
 SHARPNESS = "adaptive_worst_l2@0.5[count=500,m=5]"  # SharpBalance paper: section 4.1 and appendix D.2

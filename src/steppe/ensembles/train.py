@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
-from .._util.environment import SAFE_PATH, environment
+from .._util.processes import Lost, Pool
+from ..data.registry import keep_loaded, loaded_once
 from ..training.config import Config
 from ..training.entry import train
 from ..training.evaluate import corrupted_test
-from ..training.folder import RUN, folder_of, open_run
+from ..training.folder import RUN, Run, folder_of, open_run
 from ..training.problem import data_of
 from ..training.schedule import Position
-from ..training.stopping import Stopped, end_with_parent, stop_signals
-from .members import Trained, exchange, exchanges, members_of, open_ensemble, save_settings, write_scores
+from ..training.stopping import Stopped, stop_signals
+from .members import Trained, exchange, exchanges, members_of, save_settings, write_scores
 from .strategies import Ensemble
 
+TRIES = 3  # starts of a member whose process dies without progress
+Job = tuple[Config, int | None, int]  # a member, the epoch at whose end it stops, and its number of threads
 
+
+@loaded_once()
 def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: bool | None = None) -> Trained:
     """Train all members, each in its own folder under the ensemble's.
 
@@ -56,119 +57,69 @@ def train_ensemble(config: Config, ensemble: Ensemble | None = None, progress: b
         raise ValueError(f"{config.data} is a regression problem: ensembles are of classifiers")
     corrupted_test(config, splits.test)  # raises now, and not after training, if official files do not fit
     save_settings(config, ensemble)
-    train_members = _in_processes if ensemble.how == "processes" else _in_sequence
-    for epoch in exchanges(configs[0]):
-        train_members(configs, epoch, ensemble, progress)
-        exchange(configs, ensemble, epoch)
-    train_members(configs, None, ensemble, progress)
-    return open_ensemble(folder_of(config, ensemble.strategy), config.model)
-
-
-def _in_sequence(configs: Sequence[Config], until: int | None, ensemble: Ensemble, progress: bool | None) -> None:
-    for config in configs:
-        _train_member(config, until, progress)
-
-
-def _train_member(config: Config, until: int | None, progress: bool | None) -> None:
-    """Train a member to the end of its run, or to the end of an epoch and write its scores."""
-    train(config, progress, until)
-    if until is not None:
-        write_scores(config, until)
-
-
-TRIES = 3  # starts of a member whose process dies without progress
-PAUSE = 0.2  # seconds between two checks for a signal to stop
-
-
-@dataclass
-class _Task:
-    config: Config
-    deaths: int = 0
-    reached: Position | None = None  # how far the run was when its process last died
-
-
-def _in_processes(configs: Sequence[Config], until: int | None, ensemble: Ensemble, progress: bool | None) -> None:
-    """Train several members at once, each in a spawned process, and restart those whose process dies."""
     cores = os.cpu_count() or 1
     count = min(ensemble.processes or cores, ensemble.members)
-    waiting, busy = deque(map(_Task, configs)), dict[Connection, tuple[Any, _Task]]()
-    errors: list[str] = []
-    terminated = False
-    with environment(SAFE_PATH), stop_signals() as stop_request:
-        try:
-            while busy or (waiting and not stop_request.why):
-                while waiting and len(busy) < count and not stop_request.why:
-                    task = waiting.popleft()
-                    pipe, process = _start(task.config, until, max(1, cores // count))
-                    busy[pipe] = process, task
-                if stop_request.why and not terminated:
-                    terminated = True
-                    for process, _ in busy.values():
-                        process.terminate()
-                ready: Any = wait(list(busy), PAUSE)
-                for pipe in ready:
-                    process, task = busy.pop(pipe)
-                    error = _received(pipe)
-                    process.join()
-                    if error is None and not stop_request.why:
-                        error = _restart(task, process.exitcode, waiting)
-                    errors += [error] if error else []
-        finally:
-            for process, _ in busy.values():
-                process.kill()
-    if stop_request.why:
-        paths = [folder_of(config) for config in configs]
-        raise Stopped(paths[0].parent, min(map(_position, paths)), stop_request.why)
+    processes: Pool[Job, str] = Pool(_work, [{}] * count)
+    with processes if ensemble.how == "processes" else nullcontext() as pool:
+        runs = []
+        for epoch in [*exchanges(configs[0]), None]:
+            if pool is None:
+                runs = [_train_member(member, epoch, progress) for member in configs]
+            else:
+                _in_processes(pool, [(member, epoch, max(1, cores // count)) for member in configs])
+                runs = [open_run(folder_of(member), config.model) for member in configs]
+            if epoch is not None:
+                exchange(configs, ensemble, epoch)
+    return Trained(folder_of(config, ensemble.strategy), config, ensemble, runs)
+
+
+def _train_member(config: Config, until: int | None, progress: bool | None) -> Run:
+    """Train a member to the end of its run, or to the end of an epoch and write its scores."""
+    run = train(config, progress, until)
+    if until is not None:
+        write_scores(run, until)
+    return run
+
+
+def _in_processes(pool: Pool[Job, str], jobs: Sequence[Job]) -> None:
+    """Train several members at once, and try those again whose process dies."""
+    waiting, errors = deque(jobs), []
+    deaths: dict[Path, tuple[Position, int]] = {}  # how far a run was when its process last died, and how often there
+    with stop_signals() as stop_request:
+        for job, answer in pool.results(waiting, lambda: stop_request.why):
+            if not isinstance(answer, Lost):
+                errors += [answer] if answer else []
+                continue
+            path = folder_of(job[0])
+            position = _position(path)
+            before, times = deaths.get(path, (position, 0))
+            deaths[path] = position, times + 1 if position == before else 1
+            if deaths[path][1] < TRIES:
+                waiting.append(job)
+            else:
+                errors.append(f"{path}: {answer}, {TRIES} times at the same position")
+        if stop_request.why:
+            pool.end()
+            paths = [folder_of(config) for config, *_ in jobs]
+            raise Stopped(paths[0].parent, min(map(_position, paths)), stop_request.why)
     if errors:
         raise RuntimeError("; ".join(errors) + ". The progress of the other members is kept.")
 
 
-def _start(config: Config, until: int | None, threads: int) -> tuple[Connection, Any]:
-    """Start a process that trains a member; return it with the pipe for its result."""
-    context = get_context("spawn")
-    pipe, child_pipe = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(child_pipe, config, until, threads), daemon=True)
-    process.start()
-    child_pipe.close()
-    return pipe, process
-
-
-def _work(pipe: Connection, config: Config, until: int | None, threads: int) -> None:
-    """Train a member in this process, and send its error, empty if there is none."""
+def _work(job: Job) -> str:
+    """Train a member in a worker; return its error, empty if there is none."""
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent stops the others
-    end_with_parent()
+    config, until, threads = job
     torch.set_num_threads(min(threads, torch.get_num_threads()))
+    keep_loaded()
     try:
         _train_member(config, until, progress=False)
     except Exception as error:
-        pipe.send(str(error) or type(error).__name__)
-    else:
-        pipe.send("")
-
-
-def _received(pipe: Connection) -> str | None:
-    """Return what a process sent; None if it died."""
-    with pipe:
-        try:
-            return str(pipe.recv())
-        except (EOFError, OSError):
-            return None
+        return str(error) or type(error).__name__
+    return ""
 
 
 def _position(path: Path) -> Position:
     """Return the position of a member's run, started or not."""
     return open_run(path).position if (path / RUN).exists() else Position()
-
-
-def _restart(task: _Task, exit_code: int, waiting: deque[_Task]) -> str:
-    """Let a task wait for another process; return an error if its process died several times at the same position."""
-    path = folder_of(task.config)
-    position = _position(path)
-    task.deaths = 1 if position != task.reached else task.deaths + 1
-    task.reached = position
-    if task.deaths == TRIES:
-        return f"{path}: its process ended with exit code {exit_code}, {TRIES} times at the same position"
-    waiting.append(task)
-    return ""

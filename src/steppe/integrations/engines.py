@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..core.rows import whole
 from ..optim.engine import SharpnessAware
 from ..optim.finite import enabled
+from ..optim.forward_state import OF_MODULES, copied, restored
 
 EXAMPLE = "steppe.SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.1), steppe.SAM(rho=0.05))"
 
-DICTIONARIES = (dict, defaultdict, Counter, OrderedDict)  # not the outputs of a model, which refuse to be changed
-LARGEST = 1 << 24  # elements of a tensor that may be a count; kept outputs of a model may have more
-OF_MODULES = frozenset(vars(nn.Module()))  # attributes that every module has: its parts, buffers and hooks
 
 _FROM_LIBRARIES: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers that `bind` gave to engines
 
@@ -86,33 +83,9 @@ def counted_once(number: int, *objects: Any, modules: Iterable[Any]) -> Generato
     if (torchmetrics := sys.modules.get("torchmetrics")) is not None:
         parts = [part for module in modules if isinstance(module, nn.Module) for part in module.modules()]
         objects += tuple(part for part in parts if isinstance(part, torchmetrics.Metric))
-    kept = [(vars(o), [(k, _copied(v)) for k, v in vars(o).items() if k not in OF_MODULES]) for o in objects]
+    kept = [(vars(o), [(k, copied(v)) for k, v in vars(o).items() if k not in OF_MODULES]) for o in objects]
     try:
         yield
     finally:
         for attributes, values in kept:
-            attributes.update((name, _restored(*value)) for name, value in values)
-
-
-def _copied(value: Any) -> tuple[Any, Any]:
-    """A value, and a copy of what may change in place."""
-    if isinstance(value, Tensor):
-        return value, value.clone() if not value.requires_grad and value.numel() <= LARGEST else None
-    if type(value) in DICTIONARIES:
-        return value, {k: _copied(v) for k, v in value.items()}
-    return value, list(value) if isinstance(value, list) else None
-
-
-def _restored(value: Any, copy: Any) -> Any:
-    """The same object with the contents of the copy: metrics of a collection share their states."""
-    if copy is None:
-        return value
-    if isinstance(value, Tensor):
-        value.copy_(copy)
-    elif isinstance(value, dict):
-        contents = {k: _restored(*v) for k, v in copy.items()}
-        value.clear()
-        value.update(contents)
-    else:
-        value[:] = copy
-    return value
+            attributes.update((name, restored(*value)) for name, value in values)

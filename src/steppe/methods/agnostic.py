@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Annotated
 
-from ..core.ball import Ascent, ball
+from ..core.ball import Radius, ball
+from ..core.fields import Gt, Lt, NonNegative
 from ..core.probe import Context, Method, Plan, Probe
 from ..core.rows import Rows, Split, held_out, whole
-from .options import check_fields
+from .registry import register
 
+Share = Annotated[float, Gt(0), Lt(1)]  # of a batch, and neither none nor all of it
 HALF = 0.5  # of rho: section 4.1, rho_1 = 2 rho_2
 
 
+def _held_out(held_out: bool, **run: int) -> dict[str, None]:
+    """In a run with held-out rows the batch is not split."""
+    return {"share": None} if held_out else {}
+
+
+@register(
+    "agnostic-sam",
+    does="up on training rows, down on held-out ones",
+    passes="3 if simple else 4",
+    paper="Nguyen et al. 2024",
+    in_run=_held_out,
+)
 @dataclass(frozen=True)
 class AgnosticSAM(Method):
     """The gradient on B_t at w + rho g_t(w) / |.| - held_out_rho g_v(w_v) / |.|, where w_v is the SAM point of B_v.
@@ -35,18 +51,18 @@ class AgnosticSAM(Method):
 
     Examples
     --------
-    >>> steppe.AgnosticSAM().cost(0), steppe.AgnosticSAM(simple=True).cost(0)
+    >>> steppe.METHODS["agnostic-sam"].passes_at(0), steppe.METHODS["agnostic-sam-simple"].passes_at(0)
     (4, 3)
 
     """
 
-    rho: float | Ascent = 0.1
-    held_out_rho: float | Ascent | None = None
-    share: float | None = 0.7
+    rho: Radius = 0.1
+    held_out_rho: Radius | None = None
+    share: Share | None = 0.7
     simple: bool = False
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def pattern(self, step: int) -> Hashable:
+        return True
 
     def plan(self, context: Context) -> Plan:
         train, rest = self._rows(context)
@@ -65,3 +81,16 @@ class AgnosticSAM(Method):
         if self.share is None:
             return whole, held_out
         return Split(self.share, context.key(0)), Split(self.share, context.key(0), rest=True)
+
+
+@register(
+    "agnostic-sam-simple",
+    does="the same without the ascent on held-out rows",
+    passes="3",
+    paper="Nguyen et al. 2024",
+    in_run=_held_out,
+)
+def _agnostic_simple(
+    rho: NonNegative = 0.1, held_out_rho: NonNegative | None = None, share: Share | None = 0.7
+) -> Method:
+    return AgnosticSAM(rho, held_out_rho, share, simple=True)

@@ -9,10 +9,11 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from ..core.probe import Context, Method, Plan, Reading, pattern_of
+from ..core.fields import Count, NonNegative, check_fields
+from ..core.probe import Context, InnerMethod, Method, Plan, Reading, pattern_of
 from ..core.rows import Part, Rows, count, whole, within
 from ..core.vector import Vector
-from .options import check_fields
+from .registry import register
 from .sam import SAM, Plain
 
 
@@ -63,9 +64,9 @@ class _Alone:
 
 
 class Wrapper(Method, Protocol):
-    """A method that runs another one, whose slots, options, cost and pattern are its own by default."""
+    """A method that runs another one, whose slots, options and pattern are its own by default."""
 
-    method: Method
+    method: InnerMethod
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -73,9 +74,6 @@ class Wrapper(Method, Protocol):
 
     def options(self) -> Mapping[str, Any]:
         return self.method.options()
-
-    def cost(self, step: int) -> int:
-        return self.method.cost(step)
 
     def pattern(self, step: int) -> Hashable:
         return pattern_of(self.method, step)
@@ -94,24 +92,21 @@ class PerPart(Wrapper):
 
     Examples
     --------
-    >>> steppe.PerPart(steppe.SAM(0.05), parts=4).cost(0)
-    8
+    >>> steppe.PerPart(steppe.SAM(0.05), parts=4).options()
+    {'rho': 0.05}
 
     """
 
-    method: Method = field(default_factory=SAM)
-    parts: int = 2
+    method: InnerMethod = field(default_factory=SAM)
+    parts: Count = 2
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, tensors=True)
         if self.method.slots:
             raise ValueError(
                 f"{type(self.method).__name__} keeps {', '.join(self.method.slots)} between steps, and the parts would "
                 "overwrite each other's: use a method without slots"
             )
-
-    def cost(self, step: int) -> int:
-        return self.parts * self.method.cost(step)
 
     def plan(self, context: Context) -> Plan:
         total, batch = None, [0]
@@ -146,15 +141,12 @@ class PerWorker(Wrapper):
 
     Examples
     --------
-    >>> steppe.PerWorker(steppe.SAM(0.05)).cost(0)
-    2
+    >>> steppe.PerWorker(steppe.SAM(0.05)).options()
+    {'rho': 0.05}
 
     """
 
-    method: Method = field(default_factory=SAM)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
+    method: InnerMethod = field(default_factory=SAM)
 
     def plan(self, context: Context) -> Plan:
         check_no_slots(self.method, context)
@@ -176,17 +168,24 @@ class Every(Method):
     --------
     SAM in every second step:
 
-    >>> [steppe.Every(2, steppe.SAM(0.05)).cost(step) for step in range(4)]
-    [2, 1, 2, 1]
+    >>> w = nn.Parameter(torch.ones(2))
+    >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1), steppe.Every(2, steppe.SAM(0.05)))
+    >>> for _ in range(4):
+    ...     loss = opt.step(lambda pass_: pass_.backward(w.square().sum()))
+    ...     print(opt.passes_run)
+    2
+    1
+    2
+    1
 
     """
 
-    k: int
-    method: Method = field(default_factory=SAM)
-    otherwise: Method = field(default_factory=Plain)
+    k: Count
+    method: InnerMethod = field(default_factory=SAM)
+    otherwise: InnerMethod = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, tensors=True)
         mine, other = self.method.options(), self.otherwise.options()
         for name in mine.keys() & other.keys():
             if mine[name] != other[name]:
@@ -202,9 +201,6 @@ class Every(Method):
     def options(self) -> Mapping[str, Any]:
         return {**self.otherwise.options(), **self.method.options()}
 
-    def cost(self, step: int) -> int:
-        return self._at(step).cost(step)
-
     def pattern(self, step: int) -> Hashable:
         current = self._at(step)
         inner = pattern_of(current, step)
@@ -215,3 +211,25 @@ class Every(Method):
 
     def _at(self, step: int) -> Method:
         return self.otherwise if step % self.k else self.method
+
+
+@register(
+    "m-sam",
+    does="SAM on each part of the batch, or on each worker",
+    passes="2 if over_workers else 2 * parts",
+    paper="Foret et al. 2021",
+)
+def _m_sam(rho: NonNegative = 0.05, parts: Count = 2, over_workers: bool = False) -> Method:
+    """SAM on each part of a batch.
+
+    Parameters
+    ----------
+    rho
+        The radius. Default: Foret et al. 2021, section 3.1.
+    parts
+        The number of parts, whose sizes differ by at most one row.
+    over_workers
+        Whether the parts are the batches of the workers.
+
+    """
+    return PerWorker(SAM(rho)) if over_workers else PerPart(SAM(rho), parts)

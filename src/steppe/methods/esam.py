@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from math import ceil
+from typing import Annotated
 
 import torch
 
-from ..core.ball import Ascent, ball
+from ..core.ball import Radius, ball
 from ..core.draw import seed_of
+from ..core.fields import Gt, Le
 from ..core.probe import Context, Method, Plan, Probe, Reading
 from ..core.rows import RowIndex, Rows, whole
 from ..core.vector import Vector, zero_
-from .options import check_fields
+from .registry import register
 
 
+@register(
+    "esam",
+    does="SAM on some tensors and the rows hit hardest",
+    passes="3 if gamma < 1 else 2",
+    paper="Du et al. 2022",
+)
 @dataclass(frozen=True)
 class ESAM(Method):
     """SAM that moves each tensor with probability beta, by 1 / beta as far, and descends on part of the rows.
@@ -32,17 +40,14 @@ class ESAM(Method):
 
     Examples
     --------
-    >>> steppe.ESAM(gamma=0.5).cost(0), steppe.ESAM(gamma=1.0).cost(0)
-    (3, 2)
+    >>> steppe.METHODS["esam"].passes
+    '3 if gamma < 1 else 2'
 
     """
 
-    rho: float | Ascent = 0.05
-    beta: float = 0.6
-    gamma: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self)
+    rho: Radius = 0.05
+    beta: Annotated[float, Gt(0), Le(1)] = 0.6
+    gamma: Annotated[float, Gt(0), Le(1)] = 0.5
 
     def pattern(self, step: int) -> Hashable:
         return None  # the host decides which tensors move

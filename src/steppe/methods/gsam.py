@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from torch.optim import Optimizer
 
-from ..core.ball import Ascent, ball
+from ..core.ball import Radius, ball
+from ..core.fields import NonNegative
 from ..core.probe import Context, Method, Plan, Probe
-from .options import check_fields
+from .registry import register
 
 
+@register(
+    "gsam",
+    does="SAM that also lowers the gap between the two losses",
+    passes="2",
+    paper="Zhuang et al. 2022",
+)
 @dataclass(frozen=True)
 class GSAM(Method):
     """SAM minus alpha times the part of g(w) that is orthogonal to g(w + d): Zhuang et al. 2022, Algorithm 1.
@@ -24,16 +32,17 @@ class GSAM(Method):
 
     Examples
     --------
-    >>> steppe.GSAM(rho=0.1, alpha=0.2).cost(0)
-    2
+    >>> steppe.GSAM(rho=0.1, alpha=-0.2)
+    Traceback (most recent call last):
+    ValueError: alpha of GSAM takes a number, 0 or more, and finite, not -0.2
 
     """
 
-    rho: float | Ascent = 0.05
-    alpha: float = 0.4
+    rho: Radius = 0.05
+    alpha: NonNegative = 0.4
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def pattern(self, step: int) -> Hashable:
+        return True
 
     def plan(self, context: Context) -> Plan:
         here = (yield Probe()).grad

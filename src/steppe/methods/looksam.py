@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..core.ball import Ascent, ball
+from ..core.ball import Radius, ball
+from ..core.fields import Count, NonNegative
 from ..core.probe import Context, Method, Plan, Probe
 from ..core.vector import inverse
-from .options import check_fields
+from .registry import register
 
 
+@register(
+    "looksam",
+    does="SAM every few steps, its effect reused in between",
+    passes="1; every k steps 2",
+    paper="Liu et al. 2022 (CVPR)",
+)
 @dataclass(frozen=True)
 class LookSAM(Method):
     """SAM at steps 0, k, 2k ..., else g + alpha |g| / |g_v| g_v, g_v the part of SAM's gradient orthogonal to g.
@@ -28,18 +35,15 @@ class LookSAM(Method):
     --------
     The passes of the first steps:
 
-    >>> [steppe.LookSAM(k=3).cost(step) for step in range(5)]
+    >>> [steppe.METHODS["looksam"].passes_at(step, k=3) for step in range(5)]
     [2, 1, 1, 2, 1]
 
     """
 
-    rho: float | Ascent = 0.05
-    k: int = 5
-    alpha: float = 0.7
+    rho: Radius = 0.05
+    k: Count = 5
+    alpha: NonNegative = 0.7
     slots = ("across",)
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def pattern(self, step: int) -> Hashable:
         return step % self.k == 0

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..core.ball import Ascent, ball
+from ..core.ball import Radius, ball
 from ..core.probe import Context, Method, Plan, Probe
-from .options import check_fields
+from .registry import register
 
 
+@register(
+    "msam",
+    does="the gradient ahead of the momentum",
+    passes="1",
+    paper="Becker et al. 2024",
+    needs_momentum=True,
+)
 @dataclass(frozen=True)
 class MomentumSAM(Method):
     """The gradient at w - rho m / |m|, m the momentum buffer: ahead in the direction of the last step.
@@ -22,15 +30,15 @@ class MomentumSAM(Method):
     --------
     >>> w = nn.Parameter(torch.ones(2))
     >>> opt = steppe.SharpnessAware(torch.optim.SGD([w], lr=0.1, momentum=0.9), steppe.MomentumSAM(rho=0.3))
-    >>> opt.method.cost(1)
-    1
+    >>> opt.param_groups[0]["rho"]
+    0.3
 
     """
 
-    rho: float | Ascent = 0.3
+    rho: Radius = 0.3
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def pattern(self, step: int) -> Hashable:
+        return True
 
     def plan(self, context: Context) -> Plan:
         momentum = context.momentum()

@@ -1,185 +1,136 @@
-"""Methods by name."""
+"""Methods by name: the registration above a class or a function states all that is known of the method."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from .._util.names import unknown
+from .._util.registry import Registry, modules_of
 from ..core.arguments import described
-from ..core.ball import Ascent, Ball, GradientStep
-from ..core.metric import Elementwise, Filterwise, Metric, NormLayersOnly
+from ..core.fields import checked
 from ..core.probe import Method
-from ..core.triple import TRACE, Triple
-from .agnostic import AgnosticSAM
-from .combinators import PerPart, PerWorker
-from .esam import ESAM
-from .gsam import GSAM
-from .looksam import LookSAM
-from .msam import MomentumSAM
-from .options import checked
-from .rsam import RSAM
-from .sa_sam import SASAM, SASGD
-from .sam import SAM, Plain
-from .sharpbalance import SharpBalance
-from .sparse import DynamicSparseSAM, FisherSparseSAM
-from .universal import UniversalSAM, det_sam, frob_sam, trace_sam
+
+Make = TypeVar("Make", bound=Callable[..., Method])
+PASSES = re.compile(r"(?P<usual>[^;]+)(?:; (?:first step|every (?P<period>.+) steps) (?P<other>[^;]+))?")
 
 
-def _ascent(rho: float, metric: Metric | None, p: float, normalized: bool) -> Ascent:
-    if not normalized and p != 2:
-        raise ValueError(f"normalized=False makes a plain gradient step, which has no p-norm: leave out p = {p:g}")
-    return Ball(rho, metric, p) if normalized else GradientStep(rho, metric)
-
-
-def _sam(
-    rho: float = 0.05, p: float = 2.0, steps: int = 1, normalized: bool = True, decay_in_ascent: bool = False
-) -> Method:
-    """SAM in a ball of any p-norm.
+@dataclass(frozen=True)
+class Registered:
+    """A method by name; called with options, it makes one.
 
     Parameters
     ----------
-    rho
-        The radius. Default: Foret et al. 2021, section 3.1.
-    p
-        The norm of the ball, 1 to inf.
-    steps
-        The number of ascent steps, each of rho / steps (Andriushchenko & Flammarion 2022, appendix).
-    normalized
-        Whether the ascent has length rho; if not, it is rho times the gradient (Andriushchenko & Flammarion 2022).
-    decay_in_ascent
-        Whether the ascent includes weight decay in the loss, as the code of Foret et al. does.
+    name
+        The name in `steppe.build`, studies and commands.
+    make
+        The class, or a function, whose parameters are the options.
+    does
+        What the method does, in a line.
+    passes
+        The passes of a step in terms of the options: "1 + n", "3; first step 2" or "1; every k steps 2".
+    paper
+        The authors and the year.
+    run
+        Settings of a training run that differ with this method, such as its learning rate.
+    sets_lr
+        Whether the method sets the learning rate itself.
+    needs_momentum
+        Whether it reads the momentum of the base optimizer.
+    in_run
+        A function of `steps`, `per_epoch` and `held_out` of a training run; returns options that follow from them.
 
     """
-    return SAM(_ascent(rho, None, p, normalized), steps, decay_in_ascent)
+
+    name: str
+    make: Callable[..., Method]
+    does: str
+    passes: str
+    paper: str = ""
+    run: Mapping[str, Any] = field(default_factory=dict)
+    sets_lr: bool = False
+    needs_momentum: bool = False
+    in_run: Callable[..., Mapping[str, Any]] = lambda **run: {}
+
+    def __call__(self, **options: Any) -> Method:
+        return self.make(**checked(self.make, self.name, options, tensors=True))
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.make)
+
+    @property
+    def year(self) -> int:
+        """The year of the paper, which orders listings; 0 without one."""
+        found = re.search(r"\d{4}", self.paper)
+        return int(found[0]) if found else 0
+
+    def passes_at(self, step: int, **options: Any) -> int:
+        """The declared number of passes of a step with these options."""
+        usual, period, other = self._passes(options)
+        return usual if other is None or (step % period if period else step) else other
+
+    def usual_passes(self, **options: Any) -> str:
+        """The declared passes with these options, by default "2; every 391 steps 18" of SSAM-F, for example."""
+        usual, period, other = self._passes(options)
+        if other is None:
+            return str(usual)
+        return f"{usual}; every {period} steps {other}" if period else f"{usual}; first step {other}"
+
+    def _passes(self, options: Mapping[str, Any]) -> tuple[int, int | None, int | None]:
+        """The usual passes, and the period (None for the first step only) and the passes of other steps, if any."""
+        parts = PASSES.fullmatch(self.passes)
+        if parts is None:
+            raise ValueError(f"passes of {self.name} is {self.passes!r}: write them as in '1; every k steps 2'")
+        defaults = {p.name: p.default for p in self.__signature__.parameters.values()}
+        names = defaults | checked(self.make, self.name, options, tensors=True)
+        usual, period, other = (
+            None if text is None else int(eval(text, {"__builtins__": {"len": len}}, names))
+            for text in parts.group("usual", "period", "other")
+        )
+        assert usual is not None
+        return usual, period, other
 
 
-def _asam(
-    rho: float = 0.5,
-    eta: float = 0.01,
-    p: float = 2.0,
-    steps: int = 1,
-    normalized: bool = True,
-    decay_in_ascent: bool = False,
-    everywhere: bool = False,
-    filterwise: bool = False,
-) -> Method:
-    """SAM in a ball that scales with each weight or filter.
+METHODS: Registry[Registered] = Registry(
+    "method", "steppe.methods", modules_of(__package__), lambda one: (one.year, one.passes_at(1))
+)
+
+
+def register(name: str, *, does: str, passes: str, paper: str = "", **facts: Any) -> Callable[[Make], Make]:
+    """A decorator that registers a class, or a function with the options as parameters, as the method of that name.
 
     Parameters
     ----------
-    rho
-        The radius. Default: Kwon et al. 2021, CIFAR-10.
-    eta
-        Added to the scale of each weight. Default: Kwon et al. 2021, section 5.
-    p
-        The norm of the ball, 1 to inf.
-    steps
-        The number of ascent steps, each of rho / steps (Andriushchenko & Flammarion 2022, appendix).
-    normalized
-        Whether the ascent has length rho; if not, it is rho times the gradient (Andriushchenko & Flammarion 2022).
-    decay_in_ascent
-        Whether the ascent includes weight decay in the loss, as the code of Foret et al. does.
-    everywhere
-        Whether to scale biases too, as the universal-SAM paper does.
-    filterwise
-        Whether to scale with the norm of each filter (Kwon et al. 2021, eq. 5).
+    name
+        The name in `steppe.build`, studies and commands.
+    does
+        What the method does, in a line.
+    passes
+        The passes of a step in terms of the options: "1 + n", "3; first step 2" or "1; every k steps 2".
+    paper
+        The authors and the year.
+    **facts
+        What a training run needs to know, as in `steppe.methods.registry.Registered`.
+
+    Examples
+    --------
+    Above the class of GSAM:
+
+    >>> described = steppe.register("gsam", does="SAM that also lowers the gap", passes="2", paper="Zhuang et al. 2022")
+    >>> steppe.METHODS["gsam"].year
+    2022
 
     """
-    metric = Filterwise(eta, everywhere) if filterwise else Elementwise(eta, everywhere)
-    return SAM(_ascent(rho, metric, p, normalized), steps, decay_in_ascent)
 
+    def add(make: Make) -> Make:
+        METHODS.add(name, Registered(name, make, does, passes, paper, **facts), make.__module__)
+        return make
 
-def _sam_on(rho: float = 0.5, p: float = 2.0, steps: int = 1) -> Method:
-    """SAM that moves normalization layers alone.
-
-    Parameters
-    ----------
-    rho
-        The radius. Default: Mueller et al. 2023, CIFAR ResNets.
-    p
-        The norm of the ball, 1 to inf.
-    steps
-        The number of ascent steps, each of rho / steps (Andriushchenko & Flammarion 2022, appendix).
-
-    """
-    return SAM(Ball(rho, NormLayersOnly(), p), steps)
-
-
-def _universal(triple: Triple = TRACE, rho: float = 0.01, n: int = 1, strength: float = 1.0) -> Method:
-    """Any functional of the Hessian, by name or from named parts.
-
-    Parameters
-    ----------
-    triple
-        The functional: trace, frobenius, determinant or determinant-released; or a mapping of its parts phi and psi
-        (identity, moments, twice-variance, {"times": NUMBER}), mu (sphere, gaussian, rademacher, uphill,
-        {"hypercube": HALF}), logs and correction (none, bessel), where `like` names a triple for those left out.
-    rho, n
-        The radius and the number of draws per step. Defaults: section 4, Trace-SAM.
-    strength
-        The weight of the functional. Default: Definition 8 has no lambda, which is lambda = 1.
-
-    """
-    return UniversalSAM(triple, rho, n, strength)
-
-
-def _agnostic_simple(rho: float = 0.1, held_out_rho: float | None = None, share: float | None = 0.7) -> Method:
-    return AgnosticSAM(rho, held_out_rho, share, simple=True)
-
-
-def _m_sam(rho: float = 0.05, parts: int = 2, over_workers: bool = False) -> Method:
-    """SAM on each part of a batch.
-
-    Parameters
-    ----------
-    rho
-        The radius. Default: Foret et al. 2021, section 3.1.
-    parts
-        The number of parts, whose sizes differ by at most one row.
-    over_workers
-        Whether the parts are the batches of the workers.
-
-    """
-    return PerWorker(SAM(rho)) if over_workers else PerPart(SAM(rho), parts)
-
-
-def _sharpbalance(rho: float = 0.2) -> Method:
-    """SharpBalance with SAM on the sharp rows.
-
-    Parameters
-    ----------
-    rho
-        The radius. Default: the released scripts.
-
-    """
-    return SharpBalance(SAM(rho))
-
-
-METHODS: dict[str, Callable[..., Method]] = {
-    "none": Plain,
-    "sam": _sam,
-    "asam": _asam,
-    "sam-on": _sam_on,
-    "sa-sam": SASAM,
-    "sa-sgd": SASGD,
-    "universal-sam": _universal,
-    "trace-sam": trace_sam,
-    "frob-sam": frob_sam,
-    "det-sam": det_sam,
-    "agnostic-sam": AgnosticSAM,
-    "agnostic-sam-simple": _agnostic_simple,
-    "sharpbalance": _sharpbalance,
-    "ssam-f": FisherSparseSAM,
-    "ssam-d": DynamicSparseSAM,
-    "gsam": GSAM,
-    "looksam": LookSAM,
-    "rsam": RSAM,
-    "esam": ESAM,
-    "msam": MomentumSAM,
-    "m-sam": _m_sam,
-}
+    return add
 
 
 def method(name: str, **options: Any) -> Method:
@@ -214,4 +165,4 @@ def make(name: str, options: Mapping[str, Any], also: Iterable[str] = ()) -> Met
     for option in options:
         if option not in accepted:
             raise ValueError(unknown(f"option of {name}", option, [*accepted, *also]))
-    return METHODS[name](**checked(METHODS[name], name, options))
+    return METHODS[name](**options)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..core.ball import Ascent, ball
+from ..core.ball import Radius, ball
+from ..core.fields import NonNegative
 from ..core.metric import Filterwise
 from ..core.probe import Context, Method, Plan, Probe
-from .options import check_fields
+from .registry import register
 
 FILTERS = Filterwise(eta=0.0, everywhere=True, rows=True)
 
 
+@register(
+    "rsam",
+    does="SAM from a randomly smoothed gradient",
+    passes="2",
+    paper="Liu et al. 2022 (NeurIPS)",
+)
 @dataclass(frozen=True)
 class RSAM(Method):
     """The gradient at w + rho (z + smoothing g(w + z)) / |.|, z Gaussian noise of scale sigma |w_filter|.
@@ -31,17 +39,17 @@ class RSAM(Method):
 
     Examples
     --------
-    >>> steppe.RSAM(rho=0.05, sigma=0.1).cost(0)
-    2
+    >>> steppe.RSAM(rho=0.05, sigma=0.1)
+    RSAM(rho=0.05, sigma=0.1, smoothing=1.0)
 
     """
 
-    rho: float | Ascent = 0.05
-    sigma: float = 0.05
-    smoothing: float = 1.0
+    rho: Radius = 0.05
+    sigma: NonNegative = 0.05
+    smoothing: NonNegative = 1.0
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def pattern(self, step: int) -> Hashable:
+        return True
 
     def plan(self, context: Context) -> Plan:
         noise = context.draw(0, context.weights).normal().mul_(FILTERS(context)).mul_(self.sigma)

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..core.ball import Ascent, ball
+from ..core.ball import Ascent, Ball, GradientStep, Norm, Radius, ball
+from ..core.fields import Count, NonNegative
+from ..core.metric import Elementwise, Filterwise, Metric, NormLayersOnly
 from ..core.probe import Context, Method, Plan, Probe
 from ..core.vector import Vector
-from .options import check_fields
+from .registry import register
 
 
+@register(
+    "none",
+    does="nothing: the base optimizer itself",
+    passes="1",
+)
 @dataclass(frozen=True)
 class Plain(Method):
     """The gradient at the weights, as the base optimizer alone uses it.
 
     Examples
     --------
-    >>> steppe.Plain().cost(0)
-    1
+    >>> steppe.Plain().options()
+    {}
 
     """
+
+    def pattern(self, step: int) -> Hashable:
+        return True
 
     def plan(self, context: Context) -> Plan:
         return (yield Probe()).grad
@@ -53,12 +64,12 @@ class SAM(Method):
 
     """
 
-    rho: float | Ascent = 0.05
-    steps: int = 1
+    rho: Radius = 0.05
+    steps: Count = 1
     decay_in_ascent: bool = False
 
-    def __post_init__(self) -> None:
-        check_fields(self)
+    def pattern(self, step: int) -> Hashable:
+        return True
 
     def plan(self, context: Context) -> Plan:
         here = yield Probe()
@@ -75,3 +86,102 @@ class SAM(Method):
             decay = context.option("weight_decay")
             grad.add_((context.weights if away is None else context.weights + away) * decay)
         return grad
+
+
+def _ascent(rho: float, metric: Metric | None, p: float, normalized: bool) -> Ascent:
+    if not normalized and p != 2:
+        raise ValueError(f"normalized=False makes a plain gradient step, which has no p-norm: leave out p = {p:g}")
+    return Ball(rho, metric, p) if normalized else GradientStep(rho, metric)
+
+
+@register(
+    "sam",
+    does="the gradient at the top of a ball, for any p-norm; several ascent steps, un-normalised, "
+    "weight decay in the ascent on request",
+    passes="1 + steps",
+    paper="Foret et al. 2021",
+)
+def _sam(
+    rho: NonNegative = 0.05, p: Norm = 2.0, steps: Count = 1, normalized: bool = True, decay_in_ascent: bool = False
+) -> Method:
+    """SAM in a ball of any p-norm.
+
+    Parameters
+    ----------
+    rho
+        The radius. Default: Foret et al. 2021, section 3.1.
+    p
+        The norm of the ball, 1 to inf.
+    steps
+        The number of ascent steps, each of rho / steps (Andriushchenko & Flammarion 2022, appendix).
+    normalized
+        Whether the ascent has length rho; if not, it is rho times the gradient (Andriushchenko & Flammarion 2022).
+    decay_in_ascent
+        Whether the ascent includes weight decay in the loss, as the code of Foret et al. does.
+
+    """
+    return SAM(_ascent(rho, None, p, normalized), steps, decay_in_ascent)
+
+
+@register(
+    "asam",
+    does="SAM in a ball that scales with each weight, or each filter",
+    passes="1 + steps",
+    paper="Kwon et al. 2021",
+)
+def _asam(
+    rho: NonNegative = 0.5,
+    eta: NonNegative = 0.01,
+    p: Norm = 2.0,
+    steps: Count = 1,
+    normalized: bool = True,
+    decay_in_ascent: bool = False,
+    everywhere: bool = False,
+    filterwise: bool = False,
+) -> Method:
+    """SAM in a ball that scales with each weight or filter.
+
+    Parameters
+    ----------
+    rho
+        The radius. Default: Kwon et al. 2021, CIFAR-10.
+    eta
+        Added to the scale of each weight. Default: Kwon et al. 2021, section 5.
+    p
+        The norm of the ball, 1 to inf.
+    steps
+        The number of ascent steps, each of rho / steps (Andriushchenko & Flammarion 2022, appendix).
+    normalized
+        Whether the ascent has length rho; if not, it is rho times the gradient (Andriushchenko & Flammarion 2022).
+    decay_in_ascent
+        Whether the ascent includes weight decay in the loss, as the code of Foret et al. does.
+    everywhere
+        Whether to scale biases too, as the universal-SAM paper does.
+    filterwise
+        Whether to scale with the norm of each filter (Kwon et al. 2021, eq. 5).
+
+    """
+    metric = Filterwise(eta, everywhere) if filterwise else Elementwise(eta, everywhere)
+    return SAM(_ascent(rho, metric, p, normalized), steps, decay_in_ascent)
+
+
+@register(
+    "sam-on",
+    does="SAM that moves normalisation layers only",
+    passes="1 + steps",
+    paper="Mueller et al. 2023",
+)
+def _sam_on(rho: NonNegative = 0.5, p: Norm = 2.0, steps: Count = 1) -> Method:
+    """SAM that moves normalization layers alone.
+
+    Parameters
+    ----------
+    rho
+        The radius. Default: Mueller et al. 2023, CIFAR ResNets.
+    p
+        The norm of the ball, 1 to inf.
+    steps
+        The number of ascent steps, each of rho / steps (Andriushchenko & Flammarion 2022, appendix).
+
+    """
+    return SAM(Ball(rho, NormLayersOnly(), p), steps)

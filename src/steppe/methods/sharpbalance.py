@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from ..core.probe import Context, Method, Plan, Probe
+from ..core.fields import NonNegative
+from ..core.probe import Context, InnerMethod, Method, Plan, Probe
 from ..core.rows import RowIndex, positions
 from .combinators import Wrapper, check_no_slots, on_own
-from .options import check_fields
+from .registry import register
 from .sam import SAM
 
 
@@ -39,13 +40,7 @@ class SharpBalance(Wrapper):
 
     """
 
-    method: Method = field(default_factory=lambda: SAM(0.2))
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def cost(self, step: int) -> int:
-        return 1 + self.method.cost(step)
+    method: InnerMethod = field(default_factory=lambda: SAM(0.2))
 
     def pattern(self, step: int) -> Hashable:
         return None  # the number of sharp rows differs from batch to batch
@@ -76,10 +71,25 @@ class OnSomeRows(Wrapper):
     An ensemble has no mask until its members have exchanged their losses.
     """
 
-    method: Method
-
-    def cost(self, step: int) -> int:
-        return SharpBalance(self.method).cost(step)
+    method: InnerMethod
 
     def plan(self, context: Context) -> Plan:
         return self.method.plan(context) if context.mask is None else SharpBalance(self.method).plan(context)
+
+
+@register(
+    "sharpbalance",
+    does="SAM on the rows of a mask, plain on the others",
+    passes="3",
+    paper="Lu et al. 2024",
+)
+def _sharpbalance(rho: NonNegative = 0.2) -> Method:
+    """SharpBalance with SAM on the sharp rows.
+
+    Parameters
+    ----------
+    rho
+        The radius. Default: the released scripts.
+
+    """
+    return SharpBalance(SAM(rho))

@@ -9,17 +9,25 @@ from math import cos, pi
 import torch
 from torch import Tensor
 
-from ..core.ball import Ascent, ball
+from ..core.ball import Radius, ball
 from ..core.draw import Draw
+from ..core.fields import Count, Fraction
 from ..core.probe import Context, Method, Plan, Probe, Reading
 from ..core.rows import Row
 from ..core.vector import Space, Vector
-from .options import check_fields
+from .registry import register
 
 SLOTS = ("mask",)
 ONE_EPOCH = 391  # steps, CIFAR-10 at batch 128: the universal-SAM paper's code renews the mask every epoch
 
 
+@register(
+    "ssam-f",
+    does="SAM on the weights of largest Fisher information",
+    passes="2; every every steps 2 + samples",
+    paper="Mi et al. 2022",
+    in_run=lambda per_epoch, **_: {"every": per_epoch},  # a new mask every epoch, as in the papers' runs
+)
 @dataclass(frozen=True)
 class FisherSparseSAM(Method):
     """SSAM-F: SAM on the weights of largest squared per-sample gradients; the norm is that of the whole gradient.
@@ -43,19 +51,16 @@ class FisherSparseSAM(Method):
     --------
     A step that renews the mask reads the gradients of 16 rows, the others do not:
 
-    >>> steppe.FisherSparseSAM(every=100).cost(0), steppe.FisherSparseSAM(every=100).cost(1)
-    (18, 2)
+    >>> steppe.METHODS["ssam-f"].usual_passes()
+    '2; every 391 steps 18'
 
     """
 
-    rho: float | Ascent = 0.1
-    sparsity: float = 0.5
-    samples: int = 16
-    every: int = ONE_EPOCH
+    rho: Radius = 0.1
+    sparsity: Fraction = 0.5
+    samples: Count = 16
+    every: Count = ONE_EPOCH
     slots = SLOTS
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def pattern(self, step: int) -> Hashable:
         return True if step % self.every else None  # the host decides on a new mask
@@ -73,6 +78,13 @@ class FisherSparseSAM(Method):
         return (yield Probe(at=_masked(here, mask, self.rho, context))).grad
 
 
+@register(
+    "ssam-d",
+    does="SAM on a mask that drops flat weights and grows others",
+    passes="2",
+    paper="Mi et al. 2022",
+    in_run=lambda per_epoch, steps, **_: {"every": per_epoch, "steps": steps},  # the renewed share falls over the run
+)
 @dataclass(frozen=True)
 class DynamicSparseSAM(Method):
     """SSAM-D: a random mask that drops its flattest weights and grows random others, at a rate that falls to 0.
@@ -92,20 +104,17 @@ class DynamicSparseSAM(Method):
 
     Examples
     --------
-    >>> steppe.DynamicSparseSAM(sparsity=0.8, every=100, steps=1000).cost(0)
-    2
+    >>> steppe.DynamicSparseSAM(sparsity=0.8, every=100, steps=1000).slots
+    ('mask',)
 
     """
 
-    rho: float | Ascent = 0.1
-    sparsity: float = 0.5
-    drop: float = 0.5
-    every: int = ONE_EPOCH
-    steps: int = 200 * ONE_EPOCH
+    rho: Radius = 0.1
+    sparsity: Fraction = 0.5
+    drop: Fraction = 0.5
+    every: Count = ONE_EPOCH
+    steps: Count = 200 * ONE_EPOCH
     slots = SLOTS
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def pattern(self, step: int) -> Hashable:
         return True if step % self.every else None  # the host decides on a new mask
@@ -138,15 +147,15 @@ def _power_of_two(norm: Tensor) -> Tensor:
     return torch.ldexp(torch.ones_like(norm), -torch.frexp(norm).exponent)
 
 
-def _masked(here: Reading, mask: Vector, rho: float | Ascent, context: Context) -> Vector:
+def _masked(here: Reading, mask: Vector, rho: Radius, context: Context) -> Vector:
     return ball(rho).within(context).steepest_(here.grad, context).mul_(mask)
 
 
-def _kept(context: Context, sparsity: float) -> int:
+def _kept(context: Context, sparsity: Fraction) -> int:
     return round((1 - sparsity) * sum(p.numel() for p in context.space.params))
 
 
-def _largest(scores: Vector, k: int, ties: Draw) -> Vector:
+def _largest(scores: Vector, k: Count, ties: Draw) -> Vector:
     """1 at the k largest of the non-negative scores over all ranks, 0 elsewhere; `ties` decides between equal ones."""
     space = scores.space
     if k <= 0:

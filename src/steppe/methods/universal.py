@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ..core.arguments import check_nonnegative
+from ..core.fields import Count, NonNegative, Positive, check_fields
 from ..core.probe import Context, Method, Plan, Probe
-from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, Triple
-from .options import check_fields
+from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Hypercube, TripleLike
+from .registry import register
 
 
 @dataclass(frozen=True)
@@ -36,24 +37,19 @@ class UniversalSAM(Method):
 
     Examples
     --------
-    >>> steppe.UniversalSAM(steppe.TRACE, rho=0.01, n=4).cost(0)
-    5
     >>> steppe.UniversalSAM("trace") == steppe.trace_sam()
     True
 
     """
 
-    triple: Triple
-    rho: float = 0.01
-    n: int = 1
+    triple: TripleLike
+    rho: NonNegative = 0.01
+    n: Count = 1
     strength: float = 1.0
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        check_fields(self, tensors=True)
         self.triple.correction(self.n)  # raises if n is too small for it
-
-    def cost(self, step: int) -> int:  # a law may need the shapes of the model
-        return 1 + self.n * len(self.triple.laws)
 
     def pattern(self, step: int) -> Hashable:
         return True
@@ -91,7 +87,13 @@ class UniversalSAM(Method):
             return torch.autograd.grad(objective, x)[0]
 
 
-def trace_sam(rho: float = 0.01, n: int = 1, strength: float = 1.0, triple: Triple = TRACE) -> UniversalSAM:
+@register(
+    "trace-sam",
+    does="towards a small trace of the Hessian",
+    passes="1 + n",
+    paper="Tahmasebi et al. 2024",
+)
+def trace_sam(rho: NonNegative = 0.01, n: Count = 1, strength: float = 1.0, triple: TripleLike = TRACE) -> UniversalSAM:
     """Trace-SAM, which penalizes the trace of the Hessian (universal-SAM paper, Algorithm 2).
 
     Parameters
@@ -109,14 +111,22 @@ def trace_sam(rho: float = 0.01, n: int = 1, strength: float = 1.0, triple: Trip
 
     Examples
     --------
-    >>> steppe.trace_sam(n=2).cost(0)
-    3
+    >>> steppe.trace_sam(n=2) == steppe.method("trace-sam", n=2)
+    True
 
     """
     return UniversalSAM(triple, rho, n, strength)
 
 
-def frob_sam(rho: float = 0.005, n: int = 2, strength: float = 0.00125, triple: Triple = FROBENIUS) -> UniversalSAM:
+@register(
+    "frob-sam",
+    does="towards a small Frobenius norm of the Hessian",
+    passes="1 + n",
+    paper="Tahmasebi et al. 2024",
+)
+def frob_sam(
+    rho: NonNegative = 0.005, n: Count = 2, strength: float = 0.00125, triple: TripleLike = FROBENIUS
+) -> UniversalSAM:
     """Frob-SAM, which penalizes ||H||_F^2 (universal-SAM paper, Algorithm 3).
 
     Parameters
@@ -134,15 +144,25 @@ def frob_sam(rho: float = 0.005, n: int = 2, strength: float = 0.00125, triple: 
 
     Examples
     --------
-    >>> steppe.frob_sam(n=2).cost(0)
-    3
+    >>> steppe.frob_sam().triple == steppe.FROBENIUS
+    True
 
     """
     return UniversalSAM(triple, rho, n, strength)
 
 
+@register(
+    "det-sam",
+    does="towards a small determinant of the Hessian",
+    passes="1 + n",
+    paper="Tahmasebi et al. 2024",
+)
 def det_sam(
-    rho: float = 1.0, n: int = 1, strength: float = 0.01, triple: Triple = DETERMINANT, side: float | None = None
+    rho: NonNegative = 1.0,
+    n: Count = 1,
+    strength: float = 0.01,
+    triple: TripleLike = DETERMINANT,
+    side: Positive | None = None,
 ) -> UniversalSAM:
     """Det-SAM, which penalizes the determinant of the Hessian (universal-SAM paper, appendix O).
 
@@ -169,4 +189,28 @@ def det_sam(
     """
     if side is not None:
         triple = replace(triple, laws=(Hypercube(side / 2),))
+    return UniversalSAM(triple, rho, n, strength)
+
+
+@register(
+    "universal-sam",
+    does="any functional of the Hessian given as (phi, psi, mu)",
+    passes="1 + n * len(triple.laws)",
+    paper="Tahmasebi et al. 2024",
+)
+def _universal(triple: TripleLike = TRACE, rho: NonNegative = 0.01, n: Count = 1, strength: float = 1.0) -> Method:
+    """Any functional of the Hessian, by name or from named parts.
+
+    Parameters
+    ----------
+    triple
+        The functional: trace, frobenius, determinant or determinant-released; or a mapping of its parts phi and psi
+        (identity, moments, twice-variance, {"times": NUMBER}), mu (sphere, gaussian, rademacher, uphill,
+        {"hypercube": HALF}), logs and correction (none, bessel), where `like` names a triple for those left out.
+    rho, n
+        The radius and the number of draws per step. Defaults: section 4, Trace-SAM.
+    strength
+        The weight of the functional. Default: Definition 8 has no lambda, which is lambda = 1.
+
+    """
     return UniversalSAM(triple, rho, n, strength)

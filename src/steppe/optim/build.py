@@ -76,8 +76,8 @@ def sam(base: Optimizer, rho: float = 0.05, **options: Any) -> SharpnessAware:
     --------
     >>> w = nn.Parameter(torch.ones(2))
     >>> opt = steppe.sam(torch.optim.SGD([w], lr=0.1), rho=0.1)
-    >>> opt.method.cost(0)
-    2
+    >>> opt.param_groups[0]["rho"]
+    0.1
 
     """
     return build("sam", base, rho=rho, **options)

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..core.arguments import InitSignature, check_no_parameters
-from ..core.probe import Method
-from ..methods.options import check_method, checked
+from ..core.fields import checked
+from ..core.probe import Method, check_method
 from .base import STEP, OptimizerContext, forget_defaults
 from .finite import (
     DeviceGuard,
@@ -29,7 +29,7 @@ from .finite import (
     read_overflow_from_optimizers,
     report_overflow,
 )
-from .forward_state import Noise, RunningStatistics, SameNoise
+from .forward_state import ForwardState, Noise, SameNoise
 from .interrupts import interrupts_deferred
 from .misuse import (
     NO_FIRST_STEP,
@@ -160,14 +160,16 @@ class SharpnessAware(Optimizer):
 
     def _prepare(self) -> None:
         self._layout: ParamLayout | None = None
-        self.statistics = RunningStatistics(self.model)
+        self.forward_state = ForwardState(self.model)
         self.planned = None
         _ENGINES.add(self)
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._ended = False  # whether something has closed the last loop over `passes()`
         self._remove_hooks = close_before_state_dict(self, self.model, getattr(self, "_remove_hooks", None))
         self.report: Report | None = None  # what `last` returns
-        self.statistics_checked = self.model is not None
+        self.passes_run = 0  # by the last step
+        self.checked = 0  # the last walk of the model after which graphs were searched for batch normalisation
+        self.warned = False  # of batch normalisation that no pass can restore
         self.rounding_checked = False  # whether weights of low precision have moved as far as they should
         with torch.inference_mode(False):  # a tensor that is made in that mode can never be written to outside of it
             self._overflow = torch.zeros((), dtype=torch.float32, device="cpu")  # read by the scaler
@@ -309,7 +311,7 @@ class SharpnessAware(Optimizer):
         if (planned := self.planned) is not None:
             with interrupts_deferred():
                 if planned.current:
-                    self.statistics.restore(planned.statistics)
+                    planned.before.restore()
                 self.planned = None
 
     def param_layout(self) -> ParamLayout:
@@ -335,10 +337,10 @@ class SharpnessAware(Optimizer):
                 if enabled(self.scaler) is not None:
                     self.found_inf_()  # a scaler that called unscale_ already holds this tensor
                     report_overflow(self.scaler, self)
-                apply(self.base, planned, self.statistics)
+                apply(self.base, planned)
             except BaseException:
                 if [p._version for p in params] == before:  # the base did not step
-                    self.statistics.restore(planned.statistics)
+                    planned.before.restore()
                 raise
             finally:
                 self.planned = None

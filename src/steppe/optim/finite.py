@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from ..core.vector import Space, Vector, by_device_and_dtype
 from .base import STEP, OptimizerContext, step_unless
-from .forward_state import RunningStatistics, Saved
+from .forward_state import Snapshot
 from .workers import Replicas
 
 
@@ -35,8 +35,8 @@ class Planned:
     ----------
     context
         The step's view of the base optimizer.
-    statistics
-        The running statistics from before the step.
+    before
+        The forward state from before the step.
     gradients
         Kept alive: torch reads `p.grad` faster while another reference exists.
     total
@@ -44,12 +44,12 @@ class Planned:
     overflow
         Whether the GradScaler skips this step.
     versions
-        Versions of the running statistics after the passes.
+        Versions of its tensors after the passes.
 
     """
 
     context: OptimizerContext
-    statistics: Saved
+    before: Snapshot
     gradients: object
     total: Tensor | None
     overflow: bool = False
@@ -58,12 +58,12 @@ class Planned:
     def after(self, earlier: Planned) -> Planned:
         """The same gradient, accumulated on an earlier one."""
         total = None if self.total is None or earlier.total is None else self.total + earlier.total
-        return Planned(self.context, earlier.statistics, self.gradients, total, self.overflow or earlier.overflow)
+        return Planned(self.context, earlier.before, self.gradients, total, self.overflow or earlier.overflow)
 
     @property
     def current(self) -> bool:
-        """Whether the running statistics are those that the passes left."""
-        return self.statistics.buffers.versions() == self.versions
+        """Whether nobody has written to the forward state since the passes."""
+        return self.before.tensors.versions() == self.versions
 
     @property
     def wanted(self) -> bool:
@@ -140,11 +140,11 @@ class HostCheck:
 
     on_nonfinite: str | None
 
-    def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
+    def __call__(self, base: Optimizer, planned: Planned) -> None:
         if planned.finite:
             planned.apply(base)
             return
-        statistics.restore(planned.statistics)
+        planned.before.restore()
         if self.on_nonfinite != "skip":
             raise nonfinite(planned.context.step)
 
@@ -172,7 +172,7 @@ class DeviceGuard:
         self._seen = _host_number() if device.type == "cuda" else torch.zeros((), device="cpu")
 
     @torch.no_grad()
-    def __call__(self, base: Optimizer, planned: Planned, statistics: RunningStatistics) -> None:
+    def __call__(self, base: Optimizer, planned: Planned) -> None:
         context, total = planned.context, planned.total
         self.sets |= context.settings.keys()
         self._watched = total is not None
@@ -184,7 +184,7 @@ class DeviceGuard:
         context.revert_where(self.flag)
         with context.settings_applied():
             step_unless(base, self.flag)
-        planned.statistics.buffers.set_where(self.flag, planned.statistics.values)
+        planned.before.restore_where(self.flag)
         self._skipped.add_(self.flag)
         self._seen.copy_(self._skipped, non_blocking=True)
         context.commit()

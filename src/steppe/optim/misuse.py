@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -10,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from .._util.names import unknown
@@ -206,3 +207,45 @@ def check_no_skipped_step() -> None:
     state = sys.modules.get("accelerate.state")
     if state is not None and (steps := state.GradientState().num_steps) > 1:
         raise RuntimeError(NO_ACCUMULATION.format(steps))
+
+
+def warn_of_unreachable_statistics(loss: Tensor, model: nn.Module | None) -> bool:
+    """Warns, and returns whether, a loss went through batch normalisation in training mode outside of the model."""
+    parts = list(model.modules()) if model is not None else []
+    own = {id(p) for m in parts for p in m.parameters(recurse=False)}
+    untrained = any("running_mean" in m._buffers and m.training and not _trains(m) for m in parts)
+    pending, seen = [loss.grad_fn], set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        inputs = [n for n, _ in node.next_functions]
+        if "BatchNorm" in node.name() and getattr(node, "_saved_training", True):
+            weight = inputs[1] if len(inputs) > 1 else None  # saved tensors are gone after the backward pass
+            known = untrained if weight is None else id(getattr(weight, "variable", model)) in {*own, id(model)}
+            if model is None or not known:
+                where = (
+                    "the model has batch normalisation"
+                    if model is None
+                    else "the loss goes through batch normalisation outside of model="
+                )
+                remedy = (
+                    "pass the model, SharpnessAware(..., model=model)"
+                    if model is None
+                    else "pass a model that "
+                    "holds it too, such as nn.ModuleList([generator, discriminator]), or put it in eval mode"
+                )
+                warnings.warn(
+                    f"{where}, and its running statistics will move at perturbed weights too: {remedy}, and they move "
+                    "once a step, at the weights.",
+                    stacklevel=5,
+                )
+                return True
+        pending += inputs
+    return False
+
+
+def _trains(module: nn.Module) -> bool:
+    weight = getattr(module, "weight", None)
+    return weight is not None and weight.requires_grad

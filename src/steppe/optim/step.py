@@ -17,8 +17,8 @@ from ..core.shards import local_gradient, shard_like
 from ..core.vector import Space, Vector, scale_
 from .base import OptimizerContext
 from .finite import FiniteCheck, Planned, enabled
-from .forward_state import ForwardState, Noise, warn_of_unreachable_statistics
-from .misuse import check_no_inference_mode
+from .forward_state import Noise
+from .misuse import check_no_inference_mode, warn_of_unreachable_statistics
 from .weights import maximizes, warn_of_rounding
 
 if TYPE_CHECKING:
@@ -270,7 +270,8 @@ class Step:
         checked = engine.on_nonfinite is not None or self.scaler is not None
         self.check = FiniteCheck(self.space) if checked else None
         noise = (engine.pass_noise or Noise(self.space.devices)) if engine.same_noise else None
-        self.state = ForwardState(engine.statistics, noise)
+        self.state = engine.forward_state
+        self.before = self.state.begin(self.space, noise, everywhere=engine.device_guard is not None)
         unit = self.scaler.scale(torch.ones((), device=self.space.device)) if self.scaler is not None else None
         own = self.replicas.recycles_gradients
         self.gradients = Gradients(self.space, keep=accumulate, own=own, unit=unit, maximize=self.maximize)
@@ -285,7 +286,8 @@ class Step:
             try:
                 self.engine.planned = None
                 direction = yield from self._run_plan()
-                self._end()
+                self.state.end()
+                self._restore_weights()
                 self._finish(direction)
             except BaseException as error:
                 self._abandon(error)
@@ -303,15 +305,15 @@ class Step:
                     probe = plan.send(None if pass_ is None else self._read(pass_))  # type: ignore[arg-type]
                 except StopIteration as done:
                     return done.value  # type: ignore[no-any-return]
+                if self._count:
+                    self.state.next_pass()
                 self._move(probe)
-            pass_ = Pass(probe, self.scaler, keep_graph=not self._count and not self.engine.statistics_checked)
+            pass_ = Pass(probe, self.scaler, keep_graph=not self._count and self.engine.checked != self.state.walked)
             plain = self.replicas.alone and probe.sync and probe.grad
             with nullcontext() if plain else self.replicas.run_pass(probe.sync, probe.grad):
                 yield pass_
             pass_.finish()
-            self.state.after_pass()
-            if not self._count:
-                self._graph = pass_.graph
+            self._graph = self._graph if self._count else pass_.graph
             self._count += 1
 
     def _move(self, probe: Probe) -> None:
@@ -343,17 +345,13 @@ class Step:
             self.report.add(reading, pass_.loss)
         return reading
 
-    def _end(self) -> None:
-        """Restores the weights, and the forward state as after the first pass. May be interrupted and called again."""
-        self.state.end()
-        self._restore_weights()
-
     def _finish(self, direction: Vector) -> None:
         """Writes the direction into `p.grad`, as the planned gradient of the engine."""
         engine, settings = self.engine, self.context.settings
         if self._graph is not None and self._count > 1:
-            engine.statistics_checked = True
-            warn_of_unreachable_statistics(self._graph)
+            engine.checked = self.state.walked
+            if not engine.warned and not self.space.sharded:
+                engine.warned = warn_of_unreachable_statistics(self._graph, engine.model)
         if self.report is not None:
             options = {**engine.param_groups[0], **settings}
             self.report.lr, self.report.rho = options.get("lr"), options.get("rho")
@@ -364,27 +362,27 @@ class Step:
                     self.check.add(None, direction)
                 total = self.check.total(settings.values(), self.replicas)
             self.gradients.deliver(direction, untouched)
-        planned = Planned(self.context, self.state.saved, self.gradients, total)
+        planned = Planned(self.context, self.before, self.gradients, total)
         if self.scaler is not None:  # checked here, because a scaler that skips a step does not call step()
             planned.overflow, planned.total = not planned.finite, None
         planned = planned if self.earlier is None else planned.after(self.earlier)
         if planned.overflow:
-            engine.statistics.restore(planned.statistics)
-        planned.versions = planned.statistics.buffers.versions()
-        engine.planned, engine.report = planned, self.report or engine.report
+            planned.before.restore()
+        planned.versions = planned.before.tensors.versions()
+        engine.planned, engine.report, engine.passes_run = planned, self.report or engine.report, self._count
 
     def _abandon(self, error: BaseException) -> None:
         """Restores everything as before the step. May be interrupted and called again."""
         if not self._abandoned:
             self.replicas.recover()
-            self.state.undo()
+            self.state.undo(self.before)
             self.gradients.undo()
             self._restore_weights()
             if not isinstance(error, GeneratorExit):  # which can come at any time and leaves no block unfinished
                 torch.set_grad_enabled(self._grad_enabled)
             self._abandoned = True
         if self.earlier is not None and self._was_current:
-            self.earlier.versions = self.earlier.statistics.buffers.versions()
+            self.earlier.versions = self.earlier.before.tensors.versions()
         self.engine.planned = self.earlier
 
     def _restore_weights(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def close_before_state_dict(
     if earlier is not None:
         earlier()
     close = _CloseUnfinished(engine)
-    modules = model.modules() if model is not None else ()
+    modules = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)] if model is not None else []
     handles = [m.register_state_dict_pre_hook(close) for m in modules]  # type: ignore[no-untyped-call]
     remove = weakref.finalize(engine, lambda: [handle.remove() for handle in handles])
     remove.atexit = False

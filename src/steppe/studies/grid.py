@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, get_args, get_origin, get_type_hints
 
 from .._util.names import unknown
-from .._util.types import alternatives, choices, fits, words
+from ..core.fields import alternatives, choices, fits, words
 from ..ensembles.strategies import STRATEGIES, Ensemble, unread
 from ..training.config import Config
 

@@ -13,7 +13,7 @@ from typing import Any
 from .._util.formats import from_yaml
 from .._util.measure_names import MeasureName, canonical_number
 from .._util.names import unknown
-from .._util.types import fits, words
+from ..core.fields import fits, words
 from ..data.registry import CHOICES, declared, split_name
 from .engines.engine import EngineSettings
 from .grid import Draws, Grid, mapping, settings, types

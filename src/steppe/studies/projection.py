@@ -10,7 +10,8 @@ from statistics import fmean, median
 from time import perf_counter
 from typing import Any
 
-from ..training.config import Config, method_of
+from ..methods.registry import METHODS
+from ..training.config import Config
 from .check import check_names
 from .grid import split
 from .plan import Study
@@ -66,8 +67,8 @@ def project(study: Study) -> Projection:
             )
             speed = f"{speeds[like]:.3g} s per pass of {config.batch_size} rows"
             basis.append(f"{config.model} on {config.data}: {speed}, {source}.")
-        method = method_of(config)
-        passes_per_step = fmean(method.cost(step) for step in range(1, 1 + STEPS))
+        method = METHODS[config.method]
+        passes_per_step = fmean(method.passes_at(step, **config.method_options) for step in range(1, 1 + STEPS))
         passes[cell.key] = steps_of(config, rows) * passes_per_step * (ensemble.members if ensemble else 1)
         hours[cell.key] = passes[cell.key] * speeds[like] / 3600
     stages = []

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._util.measure_names import MeasureName
 from .._util.numbers import compared
-from .._util.types import fits
+from ..core.fields import fits
 from .cell import Cell
 from .grid import differing, shown
 from .plan import Study

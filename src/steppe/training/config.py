@@ -9,25 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from .._util.names import unknown
-from .._util.types import check_types, fits
-from ..methods.about import ABOUT
+from ..core.fields import Count, Fraction, Ge, Gt, Inf, Le, Lt, NonNegative, Positive, check_fields
+from ..methods.facts import run_settings, sets_lr
 
 if TYPE_CHECKING:
     from ..core.probe import Method
 
 INITIAL, HELD_OUT, SHARP, NOISE = range(4)  # uses of a run's seed beside the order of rows: independent streams
 Weights = Literal["last", "ema", "swa"]  # the last weights of a run, or an average along it
+BelowOne = Annotated[float, Ge(0), Lt(1)]
 BY_METHOD: Any = None  # replaced in Config.__post_init__
 USUAL = {"lr": 0.1, "momentum": 0.9}
-OWN_STEP_SIZE = {  # SA-SAM paper: Algorithm 1 has no momentum, Remark 1 a small first step, from the grid of section 3
-    "sa-sam": {"lr": 1e-3, "momentum": 0.0},
-    "sa-sgd": {"lr": 1e-3, "momentum": 0.0},
-}
-"""Methods that set the learning rate, with their defaults of a run."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Config:
     (0.1, 'cosine', 128)
     >>> steppe.training.Config(epochs=0)
     Traceback (most recent call last):
-    ValueError: epochs is 0, and has to be 1 or more
+    ValueError: epochs is 0, and has to be a whole number, 1 or more
 
     """
 
@@ -62,70 +57,70 @@ class Config:
     """parameters that are not trained: backbone (all but the last layer), head, or patterns such as `layer1.*`"""
     method: str = "sam"
     """method by name: `steppe methods` lists them"""
-    rho: float | None = None
+    rho: NonNegative | None = None
     """radius of the method; defaults to the method's own"""
     method_options: dict[str, Any] = field(default_factory=dict)
     """other options of the method, such as {"n": 2}"""
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """base optimizer, which applies the method's gradient"""
-    lr: float = BY_METHOD
+    lr: NonNegative = BY_METHOD
     """highest learning rate of the schedule; defaults to 0.1, and to 0.001, the first step, with sa-sam and sa-sgd"""
-    lr_factors: dict[str, Any] = field(default_factory=dict)
+    lr_factors: dict[str, Positive] = field(default_factory=dict)
     """factors of the learning rate by parameters, named as in freeze, such as {"backbone": 0.1}"""
-    momentum: float = BY_METHOD
+    momentum: BelowOne = BY_METHOD
     """SGD's momentum, Adam's beta1; defaults to 0.9, and to 0 with sa-sam and sa-sgd"""
     nesterov: bool = False
     """use Nesterov momentum in SGD"""
-    weight_decay: float = 5e-4
+    weight_decay: NonNegative = 5e-4
     """weight decay of the base optimizer"""
 
-    epochs: int = 30
+    epochs: Count = 30
     """passes over the training rows"""
-    steps: int | None = None
+    steps: Count | None = None
     """number of steps; overrides epochs"""
-    batch_size: int = 128
+    batch_size: Count = 128
     """rows per step, over all processes together"""
     schedule: Literal["constant", "cosine", "multistep", "linear"] = "cosine"
     """decay of the learning rate, per step; sa-sam and sa-sgd set it themselves, starting from lr"""
-    milestones: list[float] = field(default_factory=lambda: [0.5, 0.75])
+    milestones: list[Fraction] = field(default_factory=lambda: [0.5, 0.75])
     """milestones of multistep, as fractions of the run"""
-    decay: float = 0.1
+    decay: NonNegative = 0.1
     """factor at each milestone of multistep"""
-    warmup: float = 0.0
+    warmup: Fraction = 0.0
     """fraction of the run with a linear warm-up of the learning rate"""
 
-    fraction: float = 1.0
+    fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     """train on this first fraction of the training rows"""
-    per_class: int | None = None
+    per_class: Count | None = None
     """train on this many rows of each class, the first ones"""
     labels: str | None = None
     """labels of the training rows by people: cifar10n-aggre, cifar10n-random1 (2, 3), cifar10n-worst; defaults to those
     of the data set"""
-    label_noise: float = 0.0
+    label_noise: Fraction = 0.0
     """fraction of training labels replaced by other classes (symmetric noise), rows set aside included"""
-    validation: float = 0.0
+    validation: BelowOne = 0.0
     """fraction of the training rows used for validation"""
-    held_out: float = 0.0
+    held_out: BelowOne = 0.0
     """fraction of the training rows used only in held-out passes of methods"""
     augment: list[str] = field(default_factory=list)
     """augmentations of training batches, such as crop, flip, mixup, or a pipeline of the papers: cifar,
     cifar-randaugment, fine-grained"""
-    label_smoothing: float = 0.0
+    label_smoothing: BelowOne = 0.0
     """label smoothing of the cross-entropy"""
     sharp_rows: str | None = None
     """.npy file with the numbers of the training rows that the method applies to, as in SharpBalance (others get plain
     steps); `exchanged@10`: the rows that members of an ensemble exchange after epoch 10; sharpbalance defaults to a
     random half"""
-    prune: float = 0.0
+    prune: BelowOne = 0.0
     """fraction of the weights of linear and convolution layers that become zero, the smallest of the whole model"""
-    prune_at: float = 0.5
+    prune_at: BelowOne = 0.5
     """fraction of the run after which they do; they stay zero from then on"""
-    clip: float | None = None
+    clip: Annotated[float, Gt(0), Inf] | None = None
     """clip the norm of the method's gradient to this value"""
-    ema: float | None = None
+    ema: Fraction | None = None
     """decay of an exponential average of weights and BatchNorm statistics, evaluated beside them"""
-    swa: float | None = None
+    swa: Fraction | None = None
     """fraction of the run after which weights enter an even average, evaluated beside them"""
     swa_every: Literal["epoch", "step"] = "epoch"
     """average the weights at the end of every epoch or of every step"""
@@ -135,18 +130,18 @@ class Config:
     on_nonfinite: Literal["raise", "skip", "late"] = "raise"
     """on a non-finite loss or gradient, end the run or skip the step; late: check only at checkpoints, so that no step
     synchronises with a GPU"""
-    evaluate_every: int = 1
+    evaluate_every: Count = 1
     """epochs between evaluations"""
     corruptions: list[str] = field(default_factory=list)
     """corruptions of the test rows evaluated at the end; `main` for the benchmark's 15, `all` for all 19; from official
     files (CIFAR-10-C, CIFAR-100-C, Tiny-ImageNet-C) in data_root, else remade"""
-    severities: list[int] = field(default_factory=lambda: [1, 2, 3, 4, 5])
+    severities: list[Annotated[int, Ge(1), Le(5)]] = field(default_factory=lambda: [1, 2, 3, 4, 5])
     """severities of the corruptions"""
     measures: list[str] = field(default_factory=list)
     """flatness measures on training rows, at the end and every `measure_every` epochs"""
-    measure_every: int | None = None
+    measure_every: Count | None = None
     """epochs between measurements; defaults to only at the end"""
-    measure_rows: int = 1024
+    measure_rows: Count = 1024
     """number of training rows for measures, without augmentation"""
 
     seed: int = 0
@@ -155,7 +150,7 @@ class Config:
     """seed of label noise and of rows set aside, to vary runs on the same data; defaults to seed"""
     device: str | None = None
     """device; defaults to a GPU where there is one"""
-    threads: int | None = None
+    threads: Count | None = None
     """CPU threads of torch; bit-identical results need the same number, and a run resumes with the one it began with"""
     capture: bool = True
     """on a GPU, capture and replay steps as CUDA graphs where possible"""
@@ -165,7 +160,7 @@ class Config:
     """memory format of convolutions; defaults to channels-last on a GPU for steppe's models on images"""
     fsdp: bool = False
     """shard the model over the processes (FSDP2) instead of replicating it (DDP)"""
-    checkpoint_every: float = 60.0
+    checkpoint_every: Annotated[float, Ge(0), Inf] = 60.0
     """seconds between checkpoints within an epoch; the end of an epoch writes one if the last is 10 seconds old"""
     loggers: list[str] = field(default_factory=list)
     """loggers of records beside metrics.jsonl: tensorboard, csv, mlflow, wandb, or `package.module:factory`"""
@@ -173,44 +168,17 @@ class Config:
     """folder of the run; defaults to runs/ and a name from data, model, method and seed"""
 
     def __post_init__(self) -> None:
-        for name, value in OWN_STEP_SIZE.get(self.method, USUAL).items():
+        for name, value in {**USUAL, **run_settings(self.method)}.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        check_types(self)
-        for allowed, holds, names in _RANGES:
-            for name in names:
-                value = getattr(self, name)
-                if value is not None and not holds(value):
-                    raise ValueError(f"{name} is {value!r}, and has to be {allowed}")
-        _check("method", self.method, ABOUT)
+        check_fields(self, "")
         if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
             raise ValueError("nesterov needs SGD with momentum: set optimizer to sgd and momentum above 0")
-        if self.lr_factors and self.method in OWN_STEP_SIZE:
+        if self.lr_factors and sets_lr(self.method):
             raise ValueError(f"{self.method} has one step size for all parameters: leave out lr_factors")
         for name, why in _NOT_SHARDED.items():
             if self.fsdp and getattr(self, name):
                 raise ValueError(why)
-
-
-def _is_factor(value: Any) -> bool:
-    return fits(value, float) and value > 0 and isfinite(value)
-
-
-# allowed values in words, as a test, and the fields that it applies to; None passes
-_RANGES: list[tuple[str, Callable[[Any], bool], tuple[str, ...]]] = [
-    ("1 or more", lambda v: v >= 1, ("epochs", "steps", "batch_size", "per_class", "evaluate_every", "measure_every")),
-    ("1 or more", lambda v: v >= 1, ("measure_rows", "threads")),
-    ("0 or more", lambda v: v >= 0, ("checkpoint_every",)),
-    ("0 or more, and finite", lambda v: v >= 0 and isfinite(v), ("lr", "weight_decay", "rho", "decay")),
-    ("more than 0", lambda v: v > 0, ("clip",)),
-    ("from 0 to 1", lambda v: 0 <= v <= 1, ("warmup", "label_noise", "ema", "swa")),
-    ("0 or more and below 1", lambda v: 0 <= v < 1, ("momentum", "validation", "held_out", "label_smoothing")),
-    ("0 or more and below 1", lambda v: 0 <= v < 1, ("prune", "prune_at")),
-    ("more than 0 and at most 1", lambda v: 0 < v <= 1, ("fraction",)),
-    ("a list of numbers from 0 to 1", lambda v: all(0 <= x <= 1 for x in v), ("milestones",)),
-    ("a mapping of names to numbers above 0", lambda v: all(_is_factor(x) for x in v.values()), ("lr_factors",)),
-    ("a list of numbers from 1 to 5", lambda v: all(x in range(1, 6) for x in v), ("severities",)),
-]
 
 
 _NOT_SHARDED = {
@@ -238,6 +206,7 @@ def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
     from ..data.registry import check_name
     from ..data.small_images import check_labels
     from ..measures.registry import resolve_measures
+    from ..methods.registry import METHODS
     from ..nn.registry import check_options
     from .loggers import LOGGERS
 
@@ -262,8 +231,8 @@ def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
     with _prefixed(spelled("measures")):
         resolve_measures(config.measures)
     known_device(config.device)
-    if config.method == "msam" and config.optimizer == "sgd" and not config.momentum:
-        raise ValueError(f"msam extrapolates along SGD's momentum, and {spelled('momentum')} is 0: give one above 0")
+    if METHODS[config.method].needs_momentum and config.optimizer == "sgd" and not config.momentum:
+        raise ValueError(f"{config.method} reads SGD's momentum, and {spelled('momentum')} is 0: give one above 0")
     return method_of(config, spelled)
 
 

@@ -27,9 +27,10 @@ from .._util.digests import digest, save_yaml
 from .._util.user_code import imported, is_factory
 from ..data.dataset import Splits
 from ..measures.session import preserved_rng
+from ..methods.facts import sets_lr
 from . import checkpoint
 from .checkpoint import PREVIOUS, RECORDS, WEIGHTS, Checkpoint
-from .config import OWN_STEP_SIZE, Config, check_config
+from .config import Config, check_config
 from .distributed import device_of, joined, threads, together
 from .evaluate import corrupted_test
 from .folder import (
@@ -336,7 +337,7 @@ def _different_past(config: Config, then: Timeline, now: Timeline, position: Pos
     if options != options_of(config, now):
         return f"the method {config.method} depends on the number of steps"
     steps = then.taken(position)
-    for step in range(min(steps, 1) if config.method in OWN_STEP_SIZE else steps):
+    for step in range(min(steps, 1) if sets_lr(config.method) else steps):
         was, would_be = (learning_rate(config, step, timeline.steps) for timeline in (then, now))
         if was != would_be:
             no_warmup = replace(config, warmup=0.0)

@@ -18,8 +18,8 @@ from .._util import files
 from .._util.digests import read_yaml
 from .._util.files import FolderLocked, lock_folder
 from .._util.names import unknown
-from .._util.types import fits, words
 from .._util.user_code import check_trusted
+from ..core.fields import fits, words
 from ..data.dataset import Dataset, Splits
 from ..data.pixels import Standard
 from ..measures.objective import Objective

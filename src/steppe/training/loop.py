@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,13 +14,14 @@ from torch.nn.utils import clip_grad_norm_
 
 from ..core.draw import seed_of, seed_torch
 from ..core.process_group import Workers
-from ..cuda.capture import CapturedStep, compiled
+from ..cuda.capture import CapturedStep
 from ..data.dataset import Splits
+from ..methods.facts import sets_lr
 from ..optim.base import STEP
 from ..optim.step import Pass
 from .batches import Batch, BatchSource
 from .checkpoint import Checkpoint, Header, Record, RecordsPrefix, append_record, commit
-from .config import NOISE, OWN_STEP_SIZE, Config
+from .config import NOISE, Config
 from .distributed import agreed, align_, together, wrapped
 from .evaluate import autocast, record_of
 from .loggers import Logger, numbers
@@ -66,7 +68,7 @@ class Training:
         if config.compile and workers.count > 1:
             raise ValueError("compile works in one process, and there are several: leave it out")
         # in steps only: evaluation has other shapes
-        self._called = compiled(self.state.opt, model) if config.compile else model
+        self._called: Any = torch.compile(model, dynamic=False) if config.compile else model
         self._groups = self.state.opt.param_groups
         self._autocast = autocast(config, device)
         self.position, self.records = Position(), list[Record]()
@@ -146,7 +148,7 @@ class Training:
             prune_(state.module, config.prune, state.opt.state)
         if config.fsdp:
             align_(self.workers, state.module)  # DDP does this itself
-        if step == 0 or config.method not in OWN_STEP_SIZE:
+        if step == 0 or not sets_lr(config.method):
             rate = learning_rate(config, step, steps)
             for group in self._groups:
                 group["lr"] = rate * group.get(FACTOR, 1.0)
@@ -185,9 +187,9 @@ class Training:
 
     def _replay(self, captured: CapturedStep, batch: Batch) -> None:
         """Replay a captured step; Python code, which counts passes, runs only during the capture."""
-        passes = self.state.passes + self.state.opt.method.cost(self._number)
+        passes = self.state.passes
         captured(*batch.rows, held_out=batch.held_out)
-        self.state.passes = passes
+        self.state.passes = passes + self.state.opt.passes_run
 
     def _average(self, every_step: bool) -> None:
         """Update the averages that are due at this position."""

@@ -22,7 +22,7 @@ from ..methods.registry import METHODS, method
 from ..methods.sharpbalance import OnSomeRows, SharpBalance
 from ..optim.build import build
 from ..optim.engine import SharpnessAware
-from .config import OWN_STEP_SIZE, Config
+from .config import Config
 from .model import lr_factors
 from .schedule import Timeline
 
@@ -167,19 +167,14 @@ def options_of(config: Config, timeline: Timeline) -> dict[str, Any]:
     options: dict[str, Any] = dict(config.method_options)
     if config.rho is not None:
         options["rho"] = config.rho
-    if config.held_out and config.method.startswith("agnostic-sam"):
-        options.setdefault("share", None)  # held-out rows exist, so the batch is not split
-    if config.method in ("ssam-f", "ssam-d"):
-        options.setdefault("every", timeline.per_epoch)  # a new mask every epoch, as in its papers' runs
-    if config.method == "ssam-d":
-        options.setdefault("steps", timeline.steps)  # the renewed share of the mask decays to zero over the run
-    return options
+    run = {"per_epoch": timeline.per_epoch, "steps": timeline.steps, "held_out": bool(config.held_out)}
+    return {**METHODS[config.method].in_run(**run), **options}
 
 
 def optimizer_of(config: Config, model: nn.Module, timeline: Timeline, task: Task) -> SharpnessAware:
     """Build the method around its base optimizer."""
     options = options_of(config, timeline)
-    if config.method in OWN_STEP_SIZE and config.momentum:
+    if METHODS[config.method].sets_lr and config.momentum:
         warnings.warn(
             f"{config.method} with momentum {config.momentum:g} is not the paper's algorithm, which sets the step size "
             "for plain gradient steps: sa-sam often does not train with it. Leave momentum out",

@@ -1,17 +1,13 @@
-"""Signals that stop a run: it writes a checkpoint at its next step and ends. The end of a parent process sends one."""
+"""Signals that stop a run: it writes a checkpoint at its next step and ends."""
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
-from multiprocessing import connection, parent_process
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 from .schedule import Position
@@ -78,28 +74,3 @@ def stop_signals() -> Iterator[StopRequest]:
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)
-
-
-def end_with_parent(grace: float = inf) -> None:
-    """Send SIGTERM to this process when its parent ends.
-
-    Otherwise it would keep running, with its locks and its GPU. On SIGTERM training writes a checkpoint and ends.
-
-    Parameters
-    ----------
-    grace
-        Seconds after which the process exits if it still runs; by default it waits forever.
-
-    """
-    threading.Thread(target=_wait_and_end, args=[grace], daemon=True).start()
-
-
-def _wait_and_end(grace: float) -> None:
-    parent = parent_process()
-    if parent is None:
-        return
-    connection.wait([parent.sentinel])
-    os.kill(os.getpid(), signal.SIGTERM)
-    if grace < inf:
-        sleep(grace)
-        os._exit(1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from ..._util.names import unknown
-from ..._util.types import fits
+from ...core.fields import fits
 from ...data.registry import loaded_once
 from ..grid import mapping
 

@@ -1,4 +1,4 @@
-"""Worker processes on this machine, with pebble, and how they share its GPUs.
+"""Worker processes on this machine, and how they share its GPUs.
 
 A killed worker costs its cell's work since the last checkpoint.
 """
@@ -6,30 +6,23 @@ A killed worker costs its cell's work since the last checkpoint.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.util import is_exiting
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
-from time import monotonic
 from typing import Any
 
-from ..._util.environment import SAFE_PATH, environment
-from ...data.registry import loaded_once
-from ...training.stopping import StopRequest, end_with_parent
+from ..._util.processes import Lost, Pool
+from ...data.registry import keep_loaded
+from ...training.stopping import StopRequest
 from ..cell import Outcome, Task
 from ..work import work
-from .engine import PAUSE, Begun, RetryPolicy
+from .engine import Begun, RetryPolicy
 
-GRACE = 10.0  # seconds for a worker whose driver ended to write a checkpoint
-PATIENCE = 120.0  # seconds for a worker to start its task
 # imported once by the fork server: the first step of any optimizer imports dynamo, which takes two seconds
 PRELOADED = ["torch._dynamo", "steppe.training.entry", "steppe.measures.run", "steppe.nn.registry"]
 # Cells at a time on one GPU with MPS: on an H200, 8 runs of ResNet-18 train 2.1 times as many images per second as one
@@ -78,117 +71,21 @@ class Local:
         count = min(self.workers, len(tasks))
         # alone on its GPU, a run is 11 % slower with MPS
         service: AbstractContextManager[dict[str, str]] = mps() if 0 < self.gpus < count else nullcontext({})
-        with environment(SAFE_PATH), service as variables:
+        with service as variables:
             gpus = [{"CUDA_VISIBLE_DEVICES": _visible(i % self.gpus)} if self.gpus else {} for i in range(count)]
-            workers = [_Worker(self.start, {**variables, **gpu}) for gpu in gpus]
-            try:
-                while not stop_request.why and (waiting or any(worker.task for worker in workers)):
-                    for worker in workers:
-                        if worker.task is None and waiting:
-                            begun(waiting[0])
-                            worker.take(waiting.popleft())
-                    wait([worker.future for worker in workers if worker.future], PAUSE, FIRST_COMPLETED)
-                    for worker in workers:
-                        task, outcome = worker.task, worker.outcome()
-                        if task is None or outcome is None:
-                            continue
-                        if (final := tries.settled(outcome)) is None:
-                            waiting.append(task)
-                        else:
-                            yield final
-            finally:
-                for worker in workers:
-                    worker.stop()
-                for worker in workers:
-                    worker.join()
+            with Pool(_work, [{**variables, **gpu} for gpu in gpus], self.start, PRELOADED) as pool:
+                for task, answer in pool.results(waiting, lambda: stop_request.why, begun):
+                    outcome = Outcome.lost(task, str(answer)) if isinstance(answer, Lost) else answer
+                    if (final := tries.settled(outcome)) is None:
+                        waiting.append(task)
+                    else:
+                        yield final
 
 
-class _Worker:
-    """A pebble pool with one process, replaced whenever the process is lost.
-
-    Killing a process of a larger pool at a bad moment can stop the whole pool (pebble 5.2).
-    """
-
-    def __init__(self, start: str, environment: dict[str, str]):
-        self._start, self._environment = start, environment
-        self.task: Task | None = None
-        self.future: Future[Outcome] | None = None
-        self._since = 0.0
-        self._pool = self._new_pool()
-
-    def _new_pool(self) -> Any:
-        from pebble import ProcessPool
-
-        context: Any = get_context(self._start)
-        if self._start == "forkserver":
-            context.set_forkserver_preload(PRELOADED)
-        return ProcessPool(1, initializer=_begin, initargs=[self._environment], context=context)
-
-    def take(self, task: Task) -> None:
-        """Start a task."""
-        if not self._pool.active:
-            self._replace()
-        self.task, self._since = task, monotonic()
-        self.future = self._pool.schedule(work, args=[task])
-
-    def outcome(self) -> Outcome | None:
-        """The outcome of the task; None while it is computed."""
-        if self.task is None or self.future is None:
-            return None
-        if self.future.done():
-            outcome, lost = _outcome(self.task, self.future)
-        elif not self._pool.active or (not self.future.running() and monotonic() - self._since > PATIENCE):
-            outcome, lost = Outcome.lost(self.task, "its worker was lost before it began"), True
-        else:
-            return None
-        self.task = self.future = None
-        if lost:
-            self._replace()
-        return outcome
-
-    def _replace(self) -> None:
-        self.stop()
-        self.join()
-        self._pool = self._new_pool()
-
-    def stop(self) -> None:
-        self._pool.stop()  # SIGTERM: a run writes a checkpoint
-
-    def join(self) -> None:
-        self._pool.join()
-
-
-def _outcome(task: Task, future: Future[Outcome]) -> tuple[Outcome, bool]:
-    """The outcome of a worker, and whether the worker was lost."""
-    from pebble import ProcessExpired
-
-    try:
-        return future.result(), False
-    except ProcessExpired as gone:
-        return Outcome.lost(task, f"its worker ended with exit code {gone.exitcode}"), True
-    except Exception as error:  # from the pipe to the worker: errors of the cell itself are outcomes
-        return Outcome.lost(task, f"its result could not be read: {error!r}"), True
-
-
-_LIFETIME = ExitStack()  # of a worker, which computes the cells of one study
-
-
-def _begin(environment: dict[str, str]) -> None:
-    """Initialise a worker."""
-    end_with_parent(GRACE)  # nothing would store its outcome
-    _exit_once()
-    os.environ.update(environment)  # before torch is imported
-    _LIFETIME.enter_context(loaded_once())
-
-
-def _exit_once() -> None:
-    """Let SIGTERM pass while the worker exits already.
-
-    pebble closes a worker's pipe, at which it exits, and sends SIGTERM at once. That left semaphores, such as the one
-    of inductor's progress bar, half removed, and multiprocessing warned of a leak.
-    """
-    end: Any = signal.getsignal(signal.SIGTERM)  # pebble's
-    signal.signal(signal.SIGTERM, lambda number, frame: None if is_exiting() else end(number, frame))
+def _work(task: Task) -> Outcome:
+    """Compute a task in a worker, which keeps the data set for the next one."""
+    keep_loaded()
+    return work(task)
 
 
 def _visible(gpu: int) -> str:

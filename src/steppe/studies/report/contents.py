@@ -10,7 +10,7 @@ from math import isfinite, nan
 from typing import Any
 
 from ..._util.formats import json_safe
-from ..._util.types import fits
+from ...core.fields import fits
 from ...training.config import Config
 from ..pictures import roles_of
 from ..plan import TARGETS

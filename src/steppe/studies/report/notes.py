@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..._util.types import fits
+from ...core.fields import fits
 from ..pictures import COMPARISON, ENSEMBLE, LANDSCAPE, SPECTRUM
 from ..statistics.permutation import SEEDS
 from ..store import Store

@@ -24,6 +24,7 @@ Verdict = Literal["better", "worse", "no difference", "undecided", "cannot tell"
 LOOKS = (2, 3, 4, 6, 8, 12)  # in units of T
 NODES = 120  # of the quadrature in each look
 DOUBT = 0.01  # a comparison is futile if no value in the prediction interval of this level decides it
+ORDINARY = 0.05  # the level of an interval that no test stands behind
 RELATIVE_MARGIN = 0.05  # the default of `worth`: a share of the reference's error at the first look
 
 
@@ -81,7 +82,8 @@ class Contrast:
 
     `low` to `high` is the repeated confidence interval at `level`; negative values are in favour of the contender.
     `edges` are the shared settings at whose edge the tuning mass lies; `why` explains an undecided contrast: `futile`,
-    or `rows` where more training cannot decide it.
+    `rows` where more training cannot decide it, or `failed` where all trials of a method did. With level 0, which is
+    left for a contender that came when all was used, the interval is the ordinary one and there is no verdict.
     """
 
     method: str
@@ -94,11 +96,11 @@ class Contrast:
 
     @property
     def low(self) -> float:
-        return self.difference.value - self.difference.half_width(self.level)
+        return self.difference.value - self.difference.half_width(self.level or ORDINARY)
 
     @property
     def high(self) -> float:
-        return self.difference.value + self.difference.half_width(self.level)
+        return self.difference.value + self.difference.half_width(self.level or ORDINARY)
 
 
 Edges = Callable[[str, int], Sequence[str]]  # of a method and its first n trials
@@ -137,18 +139,21 @@ def decide(
         plain = outcomes[reference].first(n)
         worth = worth_of(rules, outcomes[reference])
         differences = {m: estimate(outcomes[m].first(n), plain, rules.tuning, row_variance) for m in still}
+        failed = {m: plain.all_failed or outcomes[m].first(n).all_failed for m in still}
         at_edge = {m: tuple(dict.fromkeys([*edges(m, n), *edges(reference, n)])) for m in still}
         for m in sorted(still, key=lambda m: differences[m].p):
             difference = differences[m]
             level = levels(rules.alpha / (len(contenders) - rejected), looks, k)
             verdict: Verdict = "open"
-            if not at_edge[m] and difference.p <= level:
+            if not (at_edge[m] or failed[m]) and difference.p <= level:
                 verdict = "better" if difference.value < 0 else "worse"
                 rejected += 1
             found[m] = Contrast(m, difference, level, verdict, worth, at_edge[m])
         alpha = rules.alpha / max(len(contenders) - rejected, 1)
         for m in still:
-            if found[m].verdict == "open":
+            if failed[m]:
+                found[m] = replace(found[m], verdict="cannot tell", why="failed")
+            elif found[m].verdict == "open":
                 found[m] = _others(replace(found[m], level=levels(alpha, looks, k)), rules, k, alpha, futility)
         history.append({m: found[m] for m in contenders})
     return history
@@ -230,7 +235,7 @@ def spending(alpha: float, information: float) -> float:
 
     Examples
     --------
-    >>> from steppe.compare.sequential import spending
+    >>> from steppe.comparison.sequential import spending
     >>> round(spending(0.05, 1.0), 4), round(spending(0.05, 0.5), 4)
     (0.05, 0.0031)
 

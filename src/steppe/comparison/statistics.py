@@ -36,12 +36,15 @@ class Outcomes:
         The error on test rows of each trial.
     rows
         Per trial and test row, whether it is wrong; without it, the variance of rows is taken as zero.
+    failed
+        Whether each trial failed, if any did.
 
     """
 
     validation: Array
     test: Array
     rows: NDArray[np.bool_] | None = None
+    failed: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(cls, validation: Array, rows: NDArray[np.bool_]) -> Outcomes:
@@ -50,7 +53,12 @@ class Outcomes:
 
     def first(self, n: int) -> Outcomes:
         """Return those of the first n trials."""
-        return Outcomes(self.validation[:n], self.test[:n], None if self.rows is None else self.rows[:n])
+        rows, failed = (None if x is None else x[:n] for x in (self.rows, self.failed))
+        return Outcomes(self.validation[:n], self.test[:n], rows, failed)
+
+    @property
+    def all_failed(self) -> bool:
+        return self.failed is not None and bool(self.failed.all())
 
     def __len__(self) -> int:
         return len(self.validation)
@@ -185,7 +193,7 @@ def row_floor(error: float, rows: int, share: float = 0.3) -> float:
 
     Examples
     --------
-    >>> round(100 * steppe.compare.row_floor(0.1, 1000, 0.1), 1)  # points
+    >>> round(100 * steppe.comparison.row_floor(0.1, 1000, 0.1), 1)  # points
     1.5
 
     """

@@ -28,9 +28,14 @@ class Law(Protocol):
 class Uniform:
     """Numbers from `low` to `high`, all equally likely.
 
+    Parameters
+    ----------
+    low, high
+        The ends.
+
     Examples
     --------
-    >>> steppe.compare.Uniform(0.0, 0.5).at(0.5)
+    >>> steppe.comparison.Uniform(0.0, 0.5).at(0.5)
     0.25
 
     """
@@ -39,7 +44,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        _refuse_bounds(self, self.low, self.high)
+        _check_bounds(self, self.low, self.high)
 
     def at(self, u: float) -> float:
         return self.low + u * (self.high - self.low)
@@ -52,6 +57,11 @@ class Uniform:
 class LogUniform:
     """Numbers from `low` to `high` whose logarithm is uniform: as many from 0.01 to 0.1 as from 0.1 to 1.
 
+    Parameters
+    ----------
+    low, high
+        The ends.
+
     Examples
     --------
     >>> steppe.LogUniform(1e-2, 1e0).at(0.5)
@@ -63,7 +73,7 @@ class LogUniform:
     high: float
 
     def __post_init__(self) -> None:
-        _refuse_bounds(self, self.low, self.high)
+        _check_bounds(self, self.low, self.high)
         if self.low <= 0:
             raise ValueError(f"a LogUniform law begins above 0, not at {self.low:g}: give a small number, or Uniform")
 
@@ -82,9 +92,14 @@ class LogUniform:
 class Choice:
     """One of several values, all equally likely; without an edge.
 
+    Parameters
+    ----------
+    *values
+        The values, or one list of them.
+
     Examples
     --------
-    >>> steppe.compare.Choice(10, 30, 90).at(0.5)
+    >>> steppe.comparison.Choice(10, 30, 90).at(0.5)
     30
 
     """
@@ -137,14 +152,14 @@ def as_plain(law: Law) -> Any:
         return law.values[0] if len(law.values) == 1 else {"choice": list(law.values)}
     if isinstance(law, LogUniform | Uniform):
         return {"log_uniform" if isinstance(law, LogUniform) else "uniform": [law.low, law.high]}
-    raise TypeError(f"{law!r} is no law: use steppe.LogUniform, steppe.compare.Uniform or steppe.compare.Choice")
+    raise TypeError(f"{law!r} is no law: use steppe.LogUniform, steppe.comparison.Uniform or steppe.comparison.Choice")
 
 
 def _edge(u: float) -> str:
     return "low" if u < BORDER else "high" if u > 1 - BORDER else ""
 
 
-def _refuse_bounds(law: object, low: Any, high: Any) -> None:
+def _check_bounds(law: object, low: Any, high: Any) -> None:
     numbers = all(isinstance(x, int | float) and not isinstance(x, bool) and isfinite(x) for x in (low, high))
     if not numbers or low >= high:
         raise ValueError(f"a {type(law).__name__} law goes from a number to a larger one, not from {low!r} to {high!r}")

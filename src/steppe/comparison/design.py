@@ -1,0 +1,285 @@
+"""A comparison before its trials: methods, space, rules; and each trial as a function of them and its number."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..methods.registry import METHODS, make
+from .sequential import LOOKS, Rules
+from .space import Choice, Law, LogUniform, as_plain, law_of, point
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from ..optim.engine import SharpnessAware
+
+Axis = Literal["passes", "epochs"]
+Kind = Literal["trial", "again", "fresh"]
+TUNING = 8
+EPOCHS = "epochs"  # the shared setting that the cost of a method divides
+DECADES = 1.0  # of a method's own radius, to either side of its default
+STEPS = 120  # over which the passes of a step are averaged: a multiple of the usual periods
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a comparison: what a `train` function needs to know.
+
+    Parameters
+    ----------
+    method
+        The method by name.
+    index
+        The number of the trial. Trials of all methods with one number share settings and seed.
+    seed
+        The seed of everything random: initial weights, order of rows, label noise.
+    settings
+        The shared settings of the space, such as lr; `trial["lr"]` is one of them.
+    options
+        The method's own settings, such as rho.
+    passes
+        Forward and backward passes per step, which `epochs` accounts for.
+    kind
+        "trial"; "again" and "fresh" are further seeds of a selected configuration.
+    counted
+        Steps and forward passes so far, of the optimizer that the trial built.
+
+    Examples
+    --------
+    >>> def train(trial):
+    ...     torch.manual_seed(trial.seed)
+    ...     model = nn.Linear(2, 2)
+    ...     opt = trial.optimizer(model, momentum=0.9)
+    ...     ...  # trial.epochs epochs of opt.step(closure)
+    >>> trial = steppe.comparison.Trial("sam", 0, 1, {"lr": 0.1, "epochs": 30}, {"rho": 0.05}, passes=2)
+    >>> trial["lr"], trial.epochs
+    (0.1, 15)
+
+    """
+
+    method: str
+    index: int
+    seed: int
+    settings: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    passes: float = 1.0
+    kind: Kind = "trial"
+    counted: dict[str, int] = field(default_factory=lambda: {"steps": 0, "forwards": 0}, compare=False, repr=False)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.settings:
+            raise KeyError(f"the space has no setting {name!r}, but {', '.join(self.settings)}")
+        return self.settings[name]
+
+    @property
+    def epochs(self) -> int:
+        """The epochs that the method has at the cost of `trial["epochs"]` epochs of one pass: a whole number."""
+        return max(1, round(float(self["epochs"]) / self.passes))
+
+    def optimizer(self, model: nn.Module, base: type[Optimizer] | None = None, **options: Any) -> SharpnessAware:
+        """Build the trial's method around a base optimizer, with the trial's lr, weight_decay and momentum.
+
+        Parameters
+        ----------
+        model
+            The model to train.
+        base
+            The class of the base optimizer; SGD by default.
+        **options
+            Its other options.
+
+        """
+        from torch.optim import SGD
+
+        from ..optim.build import build
+
+        base = SGD if base is None else base
+        known = inspect.signature(base).parameters
+        given = {k: v for k, v in self.settings.items() if k in known and k != "params"}
+        built = base(model.parameters(), **{**options, **given})
+        opt = build(self.method, built, model=model, seed=self.seed, **self.options)
+        self._count(model, built)
+        return opt
+
+    def _count(self, model: nn.Module, base: Optimizer) -> None:
+        from torch import is_grad_enabled
+
+        def forward(module: nn.Module, inputs: Any) -> None:
+            self.counted["forwards"] += is_grad_enabled() and module.training
+
+        def step(*_: Any) -> None:
+            self.counted["steps"] += 1
+
+        model.register_forward_pre_hook(forward)
+        base.register_step_post_hook(step)
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a comparison is about; whatever is here may not change after its first look.
+
+    Parameters
+    ----------
+    families
+        The reference and its contenders, and later the contenders that were added after a look, family by family.
+    space
+        The laws of the shared settings.
+    own
+        The laws of each method's own settings.
+    rules
+        Tuning effort, N_max, the smallest difference that matters, the level. `most` 0 is found from the budget.
+    seed
+        The seed of points and trials.
+    axis
+        Equal passes, or equal epochs.
+    task
+        What is trained, in plain values: data, model and fixed settings, or the name of a `train` function.
+    number
+        Counts the comparisons of a folder, each with points of its own.
+
+    """
+
+    families: tuple[tuple[str, ...], ...]
+    space: Mapping[str, Law]
+    own: Mapping[str, Mapping[str, Law]]
+    tuning: int = TUNING
+    most: int = 0
+    worth: float | None = None
+    alpha: float = 0.05
+    once: bool = False
+    seed: int = 0
+    axis: Axis = "passes"
+    task: Mapping[str, Any] = field(default_factory=dict)
+    number: int = 1
+
+    def __post_init__(self) -> None:
+        if len(self.methods) < 2:
+            raise ValueError(f"a comparison has two methods or more, the reference first, not {list(self.methods)}")
+        if len(set(self.methods)) < len(self.methods):
+            raise ValueError(f"methods are {', '.join(self.methods)}: name each once")
+        self.with_most(self.most or LOOKS[0] * self.tuning)  # checks the rules
+        for name in self.methods:
+            make(name, {k: law.at(0.5) for k, law in self.own.get(name, {}).items()})
+
+    def with_most(self, most: int) -> Rules:
+        """Return the rules with this number of trials per method."""
+        return Rules(self.tuning, most, self.worth, self.alpha, self.once)
+
+    @cached_property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(name for family in self.families for name in family)
+
+    @property
+    def reference(self) -> str:
+        return self.methods[0]
+
+    def passes(self, method: str, options: Mapping[str, Any] | None = None) -> float:
+        """The mean passes per step, with these settings of the method or at the middle of its own."""
+        if options is None:
+            options = {k: law.at(0.5) for k, law in self.own.get(method, {}).items()}
+        return _passes(method, tuple((k, v) for k, v in options.items() if k != "rho"))
+
+    def quantiles(self, index: int) -> Sequence[float]:
+        """The quantiles of a trial: those of the shared settings, and then those of the methods' own."""
+        return self._point(index)[1]
+
+    def trial(self, method: str, index: int, kind: Kind = "trial", repeat: int = 0) -> Trial:
+        """Return a trial, or with another kind a repetition of it with a seed of its own."""
+        seed, z = self._point(index)
+        if kind != "trial":
+            seed = point(self._key, (1 << 32) + 16 * index + repeat + 8 * (kind == "fresh"), 0)[0]
+        settings = {name: law.at(u) for (name, law), u in zip(self.space.items(), z, strict=False)}
+        rest = z[len(self.space) :]
+        options = {name: law.at(u) for (name, law), u in zip(self.own.get(method, {}).items(), rest, strict=False)}
+        passes = self.passes(method, options) if self.axis == "passes" else 1.0
+        return Trial(method, index, seed, settings, options, passes, kind)
+
+    @property
+    def _key(self) -> int:
+        return self.seed + ((self.number - 1) << 32)
+
+    def _point(self, index: int) -> tuple[int, Sequence[float]]:
+        own = max((len(laws) for laws in self.own.values()), default=0)
+        return point(self._key, index, len(self.space) + own)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the design as plain values."""
+        values = {**vars(self), "families": [list(f) for f in self.families]}
+        values.pop("methods", None)  # cached
+        values["space"] = {k: as_plain(law) for k, law in self.space.items()}
+        values["own"] = {m: {k: as_plain(law) for k, law in laws.items()} for m, laws in self.own.items()}
+        return values | {"task": dict(self.task)}
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Design:
+        """Return the design that `plain` wrote."""
+        space = {k: law_of(v) for k, v in values["space"].items()}
+        own = {m: {k: law_of(v) for k, v in laws.items()} for m, laws in values["own"].items()}
+        return cls(**{**values, "families": tuple(tuple(f) for f in values["families"]), "space": space, "own": own})
+
+    def added(self, other: Design) -> tuple[str, ...]:
+        """Return the methods that another design adds, if it differs by nothing else."""
+        new = tuple(m for m in other.methods if m not in self.methods)
+        same = replace(other, families=self.families, most=self.most, number=self.number)
+        same = replace(same, own={m: laws for m, laws in other.own.items() if m not in new})
+        kept = tuple(m for m in other.methods if m in self.methods) == self.methods
+        return new if kept and same.plain() == self.plain() else ()
+
+
+def divided(
+    methods: Sequence[str], space: Mapping[str, Any], fixed: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Law], dict[str, dict[str, Law]]]:
+    """Divide a space into shared settings and the methods' own; radii that are not named get two decades.
+
+    Parameters
+    ----------
+    methods
+        Names, the reference first.
+    space
+        Laws or values by the names of shared settings such as `lr`, of options of any method such as `rho`, or of
+        options of one such as `sam.rho`.
+    fixed
+        Values in the same form, which replace laws.
+
+    """
+    shared, own = dict[str, Law](), {name: dict[str, Law]() for name in methods}
+    options = {name: _options(name) for name in methods}
+    for name, value in {**space, **(fixed or {})}.items():
+        method, dot, option = name.rpartition(".")
+        law = law_of(value)
+        if dot:
+            if method not in own:
+                raise ValueError(f"{name} is a setting of {method!r}, which is not compared: {', '.join(methods)} are")
+            own[method][option] = law
+        elif any(name in known for known in options.values()):
+            for each in methods:
+                if name in options[each]:
+                    own[each].setdefault(name, law) if name not in (fixed or {}) else own[each].update({name: law})
+        else:
+            shared[name] = law
+    for name in methods:
+        radius = options[name].get("rho")
+        if isinstance(radius, float) and radius > 0 and "rho" not in own[name]:
+            own[name] = {"rho": LogUniform(radius / 10**DECADES, radius * 10**DECADES), **own[name]}
+    return shared, {name: laws for name, laws in own.items() if laws}
+
+
+def is_fixed(law: Law) -> bool:
+    return isinstance(law, Choice) and len(law.values) == 1
+
+
+@cache
+def _passes(method: str, options: tuple[tuple[str, Any], ...]) -> float:
+    return fmean(METHODS[method].passes_at(step, **dict(options)) for step in range(STEPS))
+
+
+def _options(name: str) -> dict[str, Any]:
+    """The options of a method with their defaults; options that are settings of training stay shared."""
+    make(name, {})  # raises for unknown names
+    return {k: p.default for k, p in inspect.signature(METHODS[name]).parameters.items() if k != "steps"}

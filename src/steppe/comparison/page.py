@@ -1,0 +1,120 @@
+"""The page of a comparison: one HTML file with its answers, figures and tables, which requests nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._util.files import atomic_write
+from .._util.pages import IN_TURN, figure_page
+
+if TYPE_CHECKING:
+    from .result import Result
+
+CAPTION = (
+    "Left: differences of test error from the reference, with repeated confidence intervals; the band is what is not "
+    "worth a change. Middle: the error of the run that validation selects among so many trials, with 95 % intervals. "
+    "Right: the run with the lowest validation error of each method."
+)
+TEMPLATE = """{% extends "figure.html" %}
+{% block style %}
+.answer { font-size: 1.15rem; margin: 0 0 .6rem; } .soft { color: var(--soft); }
+table { border-collapse: collapse; margin: 1rem 0; font-size: .95rem; }
+td, th { padding: .25rem .7rem; text-align: right; }
+td:first-child, th:first-child { text-align: left; } th { border-bottom: 1px solid var(--line); }
+pre { background: var(--card); border-radius: 12px; padding: 1rem; overflow-x: auto; } .wide { overflow-x: auto; }
+{% endblock %}
+{% block before %}{% for text in answers %}<p class="answer">{{ text }}</p>
+{% endfor %}{% endblock %}
+{% block after %}<div class="wide"><table><tr>{% for head in heads %}<th>{{ head }}</th>{% endfor %}</tr>
+{% for row in cells %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</table></div>
+{% if yaml %}<h2>Recommended</h2><pre>{{ yaml }}</pre><pre>{{ python }}</pre>{% endif %}
+{% for text in caveats %}<p class="soft">{{ text }}</p>
+{% endfor %}{% endblock %}"""
+
+
+def write(result: Result, path: Path) -> Path:
+    """Write the page of a result atomically."""
+    n = len(result.contrasts)
+    heads = (
+        "method", "one trial %", f"best of {result.tuning} %", "best of half %", "trials", "failed", "passes per step",
+        "seconds per trial", "best settings",
+    )  # fmt: skip
+    cells = [
+        (
+            r.method, f"{r.untuned:.2f}", f"{r.tuned:.2f}", f"{r.half:.2f}", r.trials, r.failed,
+            f"{r.counted or r.passes:.2f}", f"{r.seconds:.1f}",
+            ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in r.best.items()),
+        )
+        for r in result.rows
+    ]  # fmt: skip
+    text = figure_page(
+        figure_of(result),
+        f"{' or '.join(result.methods[1:])}, or {result.methods[0]}?",
+        CAPTION,
+        TEMPLATE,
+        answers=result.sentences[: len(result.sentences) - len(result.caveats)] if n else result.sentences[:1],
+        caveats=result.caveats,
+        heads=heads,
+        cells=cells,
+        yaml=result.yaml,
+        python=result.python,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        file.write(text.encode())
+    return path
+
+
+def figure_of(result: Result) -> dict[str, Any]:
+    """Return the differences, the tuning curves and the learning curves, as plotly takes them."""
+    data: list[dict[str, Any]] = []
+    colours = {m: IN_TURN[k % len(IN_TURN)] for k, m in enumerate(result.methods)}
+    for a in result.contrasts:
+        ends = [x - a.difference if isfinite(x) else 0.0 for x in (a.low, a.high)]
+        data.append({
+            "type": "scatter", "mode": "markers", "x": [a.difference], "y": [a.method], "showlegend": False,
+            "name": a.method, "marker": {"size": 11, "color": colours[a.method]},
+            "error_x": {"type": "data", "symmetric": False, "array": [ends[1]], "arrayminus": [-ends[0]],
+                        "color": colours[a.method]},
+            "hovertemplate": escape(a.sentence) + "<extra></extra>", "xaxis": "x", "yaxis": "y",
+        })  # fmt: skip
+    for row in result.rows:
+        data += _curve(row.curve, colours[row.method], row.method)
+        shown = [p for p in row.learning if "validation_error" in p]
+        data.append({
+            "type": "scatter", "mode": "lines", "x": [p["passes"] for p in shown],
+            "y": [p["validation_error"] for p in shown], "name": row.method, "showlegend": False, "xaxis": "x3",
+            "yaxis": "y3", "legendgroup": row.method, "line": {"color": colours[row.method]},
+        })  # fmt: skip
+    shapes = []
+    if result.contrasts:
+        worth = result.contrasts[0].worth
+        shapes.append({"type": "rect", "xref": "x", "yref": "y domain", "x0": -worth, "x1": worth, "y0": 0, "y1": 1,
+                       "fillcolor": "rgba(128,128,128,0.18)", "line": {"width": 0}})  # fmt: skip
+    axes: dict[str, Any] = {}
+    titles = (
+        ("points of test error: left of 0 is better", ""),
+        ("trials of tuning", "test error of the selected run, %"),
+        ("passes over the training rows", "validation error, %"),
+    )
+    for k, ((x, y), n) in enumerate(zip(titles, ("", "2", "3"), strict=True)):
+        left = k * 0.36
+        axes[f"xaxis{n}"] = {"domain": [left, left + 0.28], "anchor": f"y{n}", "title": {"text": x}}
+        axes[f"yaxis{n}"] = {"anchor": f"x{n}", "title": {"text": y}}
+    axes["xaxis"]["zeroline"] = True
+    return {"data": data, "layout": {**axes, "shapes": shapes, "legend": {"orientation": "h"}}}
+
+
+def _curve(points: Sequence[tuple[int, float, float, float]], colour: str, name: str) -> list[dict[str, Any]]:
+    axes = {"type": "scatter", "xaxis": "x2", "yaxis": "y2", "legendgroup": name, "name": name}
+    x, y, low, high = (list(column) for column in zip(*points, strict=True))
+    band = {"x": [*x, *x[::-1]], "y": [*high, *low[::-1]], "fill": "toself", "line": {"width": 0}, "opacity": 0.2}
+    return [
+        axes | band | {"fillcolor": colour, "mode": "lines", "showlegend": False, "hoverinfo": "skip"},
+        axes | {"x": x, "y": y, "mode": "lines+markers", "line": {"color": colour}},
+    ]

@@ -1,0 +1,343 @@
+"""Runs a comparison: the trials that its next look needs, until it is decided or its budget is spent."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any
+
+import numpy as np
+
+from .._util.files import FolderLocked, lock_folder
+from .._util.terminal import bar, complain, line, style
+from .design import EPOCHS, TUNING, Axis, Design, Kind, Trial, divided
+from .recommend import REPEATS, choice, finalists
+from .result import Result, result_of, words_of
+from .sequential import LOOKS
+from .store import NAME, Comparison, Done, Record
+
+PILOTS = 2  # trials of each method, from which the budget finds N_max
+DEFAULT = 6  # N_max in units of T without a budget
+LINES = 20  # trials between two lines of progress
+AFTER = 12  # runs after the verdicts, at most: further seeds of the best, and fresh ones of the chosen
+
+Work = tuple[Trial, int]
+Execute = Callable[[Sequence[Work]], Generator[tuple[Work, Done]]]
+"""Yields the outcomes of trials, in any order; closing it stops them."""
+
+
+def compare(
+    train: Callable[[Trial], Any],
+    methods: Sequence[str] = ("none", "sam"),
+    space: Mapping[str, Any] | None = None,
+    budget: str | float | None = None,
+    *,
+    fix: Mapping[str, Any] | None = None,
+    tuning: int = TUNING,
+    trials: int | None = None,
+    worth: float | None = None,
+    once: bool = False,
+    axis: Axis = "passes",
+    seed: int = 0,
+    out: Path | str | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Compare methods at equal cost, each with the same effort of tuning, and stop when it is decided.
+
+    Parameters
+    ----------
+    train
+        `train(trial)` trains a model with `trial.optimizer(model)`, from `trial.seed`, for `trial.epochs` epochs, and
+        returns two arrays of true and false: which validation rows and which test rows the model classifies correctly.
+        A FloatingPointError counts as a failure of the trial.
+    methods
+        Names of `steppe.METHODS`; the first is the reference.
+    space
+        Laws of the settings: `{"lr": steppe.LogUniform(1e-3, 1e0), "epochs": 30}`. A method's radius has two decades
+        around its default unless the space has `rho`, or `sam.rho`.
+    budget
+        Such as "2h" or seconds; from it and the first trials follows how many trials there are at most.
+    fix
+        Settings with one value, such as those of a tuned baseline.
+    tuning
+        The trials of tuning that the claim is about.
+    trials
+        The most trials per method; by default six times `tuning`, or what the budget allows.
+    worth
+        The smallest difference that would change the choice, in points; by default 5 % of the reference's error.
+    once
+        One look at the end instead of several on the way.
+    axis
+        Equal passes, or equal epochs: with those, most methods cost more.
+    seed
+        The seed of the comparison; points and seeds of trials follow from it.
+    out
+        A folder for the record: a comparison that was killed resumes there. By default it stays in memory.
+    progress
+        Show progress; by default where stderr is a terminal.
+
+    Examples
+    --------
+    >>> def train(trial):  # in place of a model: a lucky one below a learning rate of 0.1
+    ...     random = torch.Generator().manual_seed(trial.seed)
+    ...     right = 0.8 if trial["lr"] < 0.1 else 0.6
+    ...     return torch.rand(200, generator=random) < right, torch.rand(500, generator=random) < right
+    >>> space = {"lr": steppe.LogUniform(1e-3, 1e0), "epochs": 10}
+    >>> result = steppe.compare(train, ["none", "sam"], space, tuning=4, trials=8, progress=False)
+    >>> result.contrasts[0].verdict  # both methods were equally lucky
+    'no difference'
+
+    """
+    shared, own = divided(methods, space or {}, fix)
+    if EPOCHS not in shared:
+        raise ValueError('the space has no epochs: add {"epochs": 30}, or a Choice; methods of more passes have fewer')
+    if not callable(train):
+        raise TypeError(f"train is {train!r}: give a function that takes a trial and returns which rows are correct")
+    design = Design(
+        (tuple(methods),), shared, own, tuning, trials or 0, None if worth is None else worth / 100, 0.05, once, seed,
+        axis, {"train": _name(train)},
+    )  # fmt: skip
+    return run(design, in_process(train), out, seconds(budget), progress)
+
+
+def run(
+    design: Design,
+    execute: Execute,
+    out: Path | str | None,
+    budget: float | None = None,
+    progress: bool | None = None,
+    workers: int = 1,
+    say: Callable[[str], object] = complain,
+) -> Result:
+    """Run a comparison of this design in a folder, from where it stands, and return its result."""
+    started, folder = monotonic(), None if out is None else Path(out)
+    with ExitStack() as stack:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                stack.enter_context(lock_folder(folder, "comparison"))
+            except FolderLocked as owner:
+                raise RuntimeError(f"{folder} is being compared in by {owner}: wait, or choose another out") from None
+        record = Record(None if folder is None else folder / NAME)
+        if why := record.begin(design):
+            say(f"steppe compare: {why}")
+        shown = stack.enter_context(_Shown(progress))
+        spent = False
+        while not spent:
+            current = _current(record)
+            if not current.most and (budget is None or not _missing(current, design.methods, PILOTS)):
+                record.plan(_most(current, budget, workers))
+                continue
+            if not (todo := next_trials(current)):
+                break
+            outcomes = execute(todo)
+            try:
+                for (trial, repeat), done in outcomes:
+                    record.add(trial, repeat, done)
+                    shown.update(_current(record), workers)
+                    # before N_max is planned, the budget is not spent: it is shown to be too small
+                    spent = bool(current.most) and budget is not None and monotonic() - started > budget
+                    if spent:
+                        break
+            finally:
+                outcomes.close()
+        return result_of(_current(record), folder, spent, _history(record))
+
+
+def next_trials(current: Comparison) -> list[Work]:
+    """Return the trials that are missing for the next step: pilots, the next look, and then the recommendation."""
+    design = current.design
+    if not current.most:
+        return _missing(current, design.methods, PILOTS)
+    if undecided := current.undecided:
+        looked = {m: current.contrasts[m].difference.trials if m in current.contrasts else 0 for m in undecided}
+        looks = design.with_most(current.most).looks
+        ahead = {m: next(look for look in looks if look > n) for m, n in looked.items()}
+        n = min(ahead.values())
+        return _missing(current, [design.reference, *(m for m in undecided if ahead[m] == n)], n)
+    best = finalists(current)
+    return (
+        _repeats(current, "again", best)
+        or _repeats(current, "fresh", [(choice(current).method, choice(current).index)])
+        if best
+        else []
+    )
+
+
+def _repeats(current: Comparison, kind: Kind, configurations: Sequence[tuple[str, int]]) -> list[Work]:
+    """Further seeds of configurations that are missing."""
+    return [
+        (current.design.trial(m, i, kind, k), k)
+        for m, i in configurations
+        for k in range(REPEATS[kind])
+        if (kind, m, i, k) not in current.done
+    ]
+
+
+def in_process(train: Callable[[Trial], Any]) -> Execute:
+    """Return an executor that calls `train` here, trial by trial."""
+
+    def execute(works: Sequence[Work]) -> Generator[tuple[Work, Done]]:
+        for trial, repeat in works:
+            start = perf_counter()
+            try:
+                returned = train(trial)
+            except FloatingPointError as error:
+                yield (trial, repeat), Done(failed=str(error) or "not finite", seconds=perf_counter() - start)
+                continue
+            validation, test = checked(returned)
+            steps, forwards = trial.counted["steps"], trial.counted["forwards"]
+            passes = forwards / steps if steps else 0.0
+            yield (trial, repeat), Done.of(validation, test, seconds=perf_counter() - start, passes=passes)
+
+    return execute
+
+
+def checked(returned: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `train` returned as two arrays of flags; raise one clear error otherwise."""
+    wanted = "train returns two arrays, which validation rows and which test rows are classified correctly"
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        what = f"{len(returned)} values" if isinstance(returned, tuple | list) else f"{type(returned).__name__}"
+        raise TypeError(f"{wanted}, and it returned {what}: end it with `return validation_correct, test_correct`")
+    found = []
+    for name, value in zip(("validation", "test"), returned, strict=True):
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+        if array.ndim == 0:
+            raise TypeError(f"{wanted}, and its {name} is the number {array}: return predicted == labels, not the mean")
+        if array.size < 2:
+            why = "validation selects among trials: set rows aside" if name == "validation" else "give test rows"
+            raise ValueError(f"{wanted}, and there are {array.size or 'no'} {name} rows: {why}")
+        if array.ndim != 1 or not np.isin(array, (0, 1)).all():
+            what = f"has shape {array.shape} and type {array.dtype}"
+            raise TypeError(f"{wanted}, and its {name} {what}: return one true or false per row")
+        found.append(array.astype(bool))
+    return found[0], found[1]
+
+
+def seconds(budget: str | float | None) -> float | None:
+    """Return a time such as 90, "90s", "10m", "2h" or "1h30m" in seconds.
+
+    Examples
+    --------
+    >>> from steppe.comparison.run import seconds
+    >>> seconds("1h30m")
+    5400.0
+
+    """
+    if budget is None or isinstance(budget, int | float):
+        found = budget
+    else:
+        units = {"d": 86400, "h": 3600, "m": 60, "s": 1, "": 1}
+        parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)\s*([dhms]?)\s*)+", budget.strip())
+        pairs = re.findall(r"(\d+(?:\.\d+)?)\s*([dhms]?)", budget) if parts else []
+        found = sum(float(n) * units[u] for n, u in pairs) if pairs else 0.0
+    if found is not None and not found > 0:
+        raise ValueError(f"a budget is a time such as 10m, 2h or 1h30m, not {budget!r}")
+    return None if found is None else float(found)
+
+
+def _current(record: Record) -> Comparison:
+    assert record.current is not None
+    return record.current
+
+
+def _missing(current: Comparison, methods: Sequence[str], n: int) -> list[Work]:
+    return [
+        (current.design.trial(m, i), 0) for i in range(n) for m in methods if ("trial", m, i, 0) not in current.done
+    ]
+
+
+def _piloted(current: Comparison) -> bool:
+    return not _missing(current, current.design.methods, PILOTS)
+
+
+def time_of(current: Comparison, works: Sequence[Work], workers: int = 1) -> float:
+    """Return the seconds that these trials take on this machine, by the time per pass of earlier ones."""
+    design = current.design
+    trials = [(design.trial(m, i), done.seconds) for (kind, m, i, _), done in current.done.items() if kind == "trial"]
+    rate = sum(time for _, time in trials) / max(sum(_size(design, t) for t, _ in trials), 1e-9)
+    return rate * sum(_size(design, t) for t, _ in works) / workers
+
+
+def _size(design: Design, trial: Trial) -> float:
+    """The passes of a trial over its rows."""
+    return float(trial.settings.get(EPOCHS, 1)) * (1.0 if design.axis == "passes" else design.passes(trial.method))
+
+
+def _most(current: Comparison, budget: float | None, workers: int) -> int:
+    """N_max: the largest planned number of trials that the budget allows."""
+    design = current.design
+    if budget is None:
+        return DEFAULT * design.tuning
+
+    def needed(n: int) -> float:
+        works = [(design.trial(m, i), 0) for m in design.methods for i in range(n)]
+        return time_of(current, works, workers) * (1 + AFTER / len(works))
+
+    plans = [f * design.tuning for f in LOOKS]
+    fitting = [n for n in plans if needed(n) <= budget]
+    if not fitting:
+        need = needed(plans[0])
+        raise ValueError(
+            f"a budget of {words_of(budget)} is enough for {int(budget / need * plans[0])} trials of each method, "
+            f"and the first look needs {plans[0]}, which take {words_of(need)} on this machine: raise the budget, "
+            "compare fewer methods, or tune less"
+        )
+    return max(fitting)
+
+
+def _history(record: Record) -> list[str]:
+    return [c.why for c in record.comparisons if c.why]
+
+
+def _name(train: Callable[..., Any]) -> str:
+    """The name of a function and a digest of its text: with other code, trials are others."""
+    try:
+        text = sha256(inspect.getsource(train).encode()).hexdigest()[:12]
+    except (OSError, TypeError):
+        text = "without source"
+    return f"{getattr(train, '__qualname__', type(train).__qualname__)} ({text})"
+
+
+class _Shown:
+    """A bar, or a line per look, about how far a comparison is and how long it may take."""
+
+    def __init__(self, progress: bool | None):
+        self._style = style(progress)
+        self._bar = bar() if self._style == "bars" else None
+        self._task: Any = None
+        self._looks, self._said = 0, ""
+
+    def __enter__(self) -> _Shown:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("comparing", total=None, now="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, current: Comparison, workers: int) -> None:
+        if self._style == "nothing":
+            return
+        design, most = current.design, current.most
+        done = sum(kind == "trial" for kind, *_ in current.done)
+        if not most:
+            now, total = "timing the first trials", PILOTS * len(design.methods)
+        else:
+            total = most * len(design.methods)
+            open_ = [design.reference, *current.undecided] if current.undecided else []
+            left = time_of(current, _missing(current, open_, most), workers)
+            state = "; ".join(f"{m}: {c.verdict}" for m, c in current.contrasts.items()) or "before the first look"
+            now = f"{done} trials, {state}, at most {words_of(left)} left"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, now=line(now))
+        elif now != self._said and (len(current.history) > self._looks or done % LINES == 0):
+            self._looks, self._said = len(current.history), now
+            complain(f"steppe compare: {now}")
