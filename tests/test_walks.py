@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
-import pytest
 import torch
 import yaml
 from torch import nn
