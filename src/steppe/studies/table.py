@@ -78,6 +78,8 @@ class Run:
         Why measures have no value.
     error : str
         Why the cell failed.
+    rows : array of bool, optional
+        Per test row, whether the run classifies it correctly; the same rows in the same order for all runs of a study.
 
     Examples
     --------
@@ -99,6 +101,7 @@ class Run:
     meta: Mapping[str, float] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
+    rows: NDArray[np.bool_] | None = field(default=None, repr=False, compare=False)
 
     @property
     def numbers(self) -> dict[str, float]:
