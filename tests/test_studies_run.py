@@ -19,10 +19,12 @@ from scipy.stats import kendalltau
 from studies_cells import BASE, Counting, contents, tiny
 from torch.nn.functional import cross_entropy
 
+from steppe._util.digests import packed_bits
 from steppe._util.formats import json_safe
 from steppe.studies.cell import cells
 from steppe.studies.engines import Serial
 from steppe.studies.plan import Rule, Study
+from steppe.studies.records import import_records, read_records, write_records
 from steppe.studies.report.contents import content
 from steppe.studies.result import admitted, of_plan, study_result
 from steppe.studies.run import look, renote, run
@@ -51,6 +53,9 @@ def test_numbers_are_those_of_the_runs(done: Study) -> None:
             with torch.no_grad():
                 output = model(standard(rows.inputs))
             wrong[part] = float((output.argmax(1) != rows.targets).double().mean())
+            if part == "test":
+                assert found.rows is not None
+                assert found.rows.tolist() == (output.argmax(1) == rows.targets).tolist()
             loss[part] = float(cross_entropy(output, rows.targets))
         said = found.targets
         assert said["train_error"] == pytest.approx(wrong["train"])
@@ -243,3 +248,22 @@ def test_a_pool_of_runs_knows_its_errors(tmp_path: Path, done: Study) -> None:
         found = mine[other.config["method"] + str(other.config["seed"])]
         assert found.targets == pytest.approx(other.targets)
         assert found.measures["worst_l2@0.1"].value == pytest.approx(other.measures["worst_l2@0.1"].value)
+
+
+def test_rows_are_small_digested_and_in_records(done: Study, tmp_path: Path) -> None:
+    """A record that is written and read back has the same rows; one bit that changes is an error."""
+    text = write_records(done).read_text()
+    copy = replace(done, out=str(tmp_path / "copy"))
+    assert import_records(copy, read_records([str(done.folder)])) == (4, 0)
+    for ours, theirs in zip(look(done)[1].runs, look(copy)[1].runs, strict=True):
+        assert ours.rows is not None
+        assert theirs.rows is not None
+        assert ours.rows.tolist() == theirs.rows.tolist()
+        packed = packed_bits(ours.rows)
+        assert len(packed) < len(ours.rows) / 4 + 50
+        assert packed in text
+        assert "test_correct" not in theirs.numbers
+    other = packed_bits(~ours.rows).split(":")[1]
+    (tmp_path / "records.csv").write_text(text.replace(packed.split(":")[1], other))
+    with pytest.raises(ValueError, match="digest does not match"):
+        import_records(replace(done, out=str(tmp_path / "again")), read_records([str(tmp_path)]))

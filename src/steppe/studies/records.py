@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from .._util.digests import packed_bits, unpacked_bits
 from .._util.files import atomic_write
 from .._util.formats import csv_text, from_json
 from ..training.config import Config
@@ -29,6 +30,7 @@ from .table import Table
 
 RECORDS = "records.csv"
 HEAD = ("key", "name", "stage", "state", "config", "groups", "origin", "error")
+ROWS = "rows"  # one bit per test row
 LARGEST = 1 << 26  # characters of one field: curves of a long run
 
 
@@ -72,6 +74,7 @@ def _write(study: Study, store: Store) -> Path:
         for name, e in run.measures.items():
             row |= {f"measure.{name}": text_of(asdict(e))}
         row |= {f"meta.{name}": value for name, value in run.meta.items()}
+        row |= {ROWS: packed_bits(run.rows)} if run.rows is not None else {}
         row |= {"curves": text_of(store.curves(cell.key))} if with_curves else {}
         rows.append(row)
         columns |= dict.fromkeys(row)
@@ -164,4 +167,5 @@ def _import(store: Store, cell: Cell, row: Mapping[str, str]) -> None:
         meta=numbers["meta"],
         curves=from_json(row["curves"], RECORDS) if row.get("curves") else (),
         versions=from_json(row["origin"], RECORDS),
+        rows=unpacked_bits(row[ROWS]) if row.get(ROWS) else None,
     )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._util.digests import unpacked_bits
 from .._util.files import FolderLocked, is_locked, lock_folder
 from .._util.terminal import bar, line, say, style
 from ..training.stopping import StopRequest, stop_signals
@@ -271,6 +272,7 @@ def _store_outcome(store: Store, cell: Cell, outcome: Outcome) -> None:
         failures=outcome.failures,
         curves=outcome.curves,
         versions=outcome.versions,
+        rows=unpacked_bits(outcome.correct["test"]) if "test" in outcome.correct else None,
     )
     for name, value in outcome.pictures.items():
         store.note(name, value)

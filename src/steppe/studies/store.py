@@ -12,12 +12,16 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._util.digests import packed_bits, unpacked_bits
 from .._util.formats import from_json
 from . import schema
 from .schema import columns_of, insert, text_of, time_now
 from .table import Measured, Run, Table
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from .cell import Cell
 
 # a finished cell stays done while a measure is added to it; a failed cell that is computed again is running
@@ -25,6 +29,7 @@ STATE = """CASE WHEN EXISTS (SELECT 1 FROM finished WHERE finished.cell = cells.
     WHEN EXISTS (SELECT 1 FROM claims WHERE claims.cell = cells.id) THEN 'running'
     WHEN EXISTS (SELECT 1 FROM failures WHERE failures.cell = cells.id AND failures.name = '') THEN 'failed'
     ELSE 'open' END"""
+TEST_ROWS = "test_correct"  # an outcome whose note has one bit per test row: whether it is classified correctly
 OUTCOMES = """SELECT cell, role, name, value, stderr, n, kind, cost, seconds, note, complete
     FROM outcomes ORDER BY cell, role, name"""
 
@@ -159,6 +164,7 @@ class Store:
         failures: Mapping[str, str] | None = None,
         curves: Iterable[Mapping[str, Any]] = (),
         versions: Mapping[str, str] | None = None,
+        rows: NDArray[np.bool_] | None = None,
         done: bool = True,
     ) -> list[str]:
         """Add the outcome of a cell in one transaction.
@@ -179,6 +185,8 @@ class Store:
             Records of epochs.
         versions : mapping of str to str, optional
             Versions of the libraries that computed the outcome.
+        rows : array of bool, optional
+            Per test row, whether it is classified correctly: `Run.rows`.
         done : bool
             Whether this finishes the cell and ends its claim.
 
@@ -189,16 +197,19 @@ class Store:
 
         """
         targets, errors = targets or {}, target_errors or {}
-        rows = [("target", n, columns_of({"value": v, "stderr": errors.get(n, nan)})) for n, v in targets.items()]
-        rows += [("meta", n, columns_of({"value": v})) for n, v in (meta or {}).items()]
-        rows += [("measure", n, columns_of(e)) for n, e in (measures or {}).items()]
+        outcomes = [("target", n, columns_of({"value": v, "stderr": errors.get(n, nan)})) for n, v in targets.items()]
+        outcomes += [("meta", n, columns_of({"value": v})) for n, v in (meta or {}).items()]
+        outcomes += [("measure", n, columns_of(e)) for n, e in (measures or {}).items()]
+        if rows is not None:
+            share = {"value": float(rows.mean()), "n": len(rows), "kind": "rows", "note": packed_bits(rows)}
+            outcomes.append(("meta", TEST_ROWS, columns_of(share)))
         with self._writing() as db:
             cell, now, software = self._id(key), time_now(), text_of(versions or {})
             insert(db, "origins", (software,), unless_there=True)
             origin = int(db.execute("SELECT id FROM origins WHERE versions = ?", (software,)).fetchone()[0])
             new = [
                 insert(db, "outcomes", (cell, role, name, *values, origin, now), unless_there=True)
-                for role, name, values in rows
+                for role, name, values in outcomes
             ]
             for name, error in (failures or {}).items():
                 insert(db, "failures", (cell, name, error, now))
@@ -207,7 +218,7 @@ class Store:
             if done:
                 insert(db, "finished", (cell, now), unless_there=True)
                 db.execute("DELETE FROM claims WHERE cell = ?", (cell,))
-        return [name for (_, name, _), is_new in zip(rows, new, strict=True) if not is_new]
+        return [name for (_, name, _), is_new in zip(outcomes, new, strict=True) if not is_new]
 
     def fail(self, key: str, error: str) -> None:
         """Record that a cell failed, and end its claim; it may be computed again."""
@@ -239,22 +250,23 @@ class Store:
             errors.setdefault(cell, {})[name] = error
         runs = []
         for cell, key, name, config, groups, state in cells:
-            targets, target_errors, measures, meta = results.get(cell, ({}, {}, {}, {}))
+            targets, target_errors, measures, meta, rows = results.get(cell, ({}, {}, {}, {}, None))
             of_cell = errors.get(cell, {})
             unmeasured = {m: error for m, error in of_cell.items() if m and m not in measures}
             why = "" if state == "done" else of_cell.get("", "")
             settings, within = (from_json(text, self.path) for text in (config, groups))
             runs.append(
-                Run(key, name, settings, within, state, targets, measures, target_errors, meta, unmeasured, why)
+                Run(key, name, settings, within, state, targets, measures, target_errors, meta, unmeasured, why, rows)
             )
         return Table(runs)
 
     def _results(self, outcomes: Iterable[tuple[Any, ...]]) -> dict[int, tuple[Any, ...]]:
-        """Targets, their errors, measures and meta by the id of the cell."""
+        """Targets, their errors, measures, meta and correct test rows by the id of the cell."""
         results: dict[int, tuple[Any, ...]] = {}
         costs: dict[str, Any] = {}  # a few texts occur in many runs: each is parsed once
         for cell, role, name, value, stderr, n, kind, cost, seconds, note, complete in outcomes:
-            targets, target_errors, measures, meta = results.setdefault(cell, ({}, {}, {}, {}))
+            of_cell = results.setdefault(cell, ({}, {}, {}, {}, None))
+            targets, target_errors, measures, meta, _ = of_cell
             number, error, time_taken = (nan if v is None else v for v in (value, stderr, seconds))
             if role == "measure":
                 if cost not in costs:
@@ -264,6 +276,8 @@ class Store:
                 targets[name] = number
                 if stderr is not None:
                     target_errors[name] = stderr
+            elif name == TEST_ROWS:
+                results[cell] = (*of_cell[:-1], unpacked_bits(note))
             else:
                 meta[name] = number
         return results
