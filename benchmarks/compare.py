@@ -33,8 +33,8 @@ from scipy.stats import t as student
 
 from steppe.comparison.border import at_border
 from steppe.comparison.sequential import Contrast, Rules, decide
-from steppe.comparison.space import LogUniform
 from steppe.comparison.statistics import Outcomes
+from steppe.core.laws import LogUniform
 
 POINT = 0.01  # errors are shares of rows
 DIVERGED = 0.9

@@ -14,7 +14,6 @@ from scipy.stats import norm, t
 
 from steppe.comparison.border import at_border
 from steppe.comparison.sequential import Rules, decide, levels, looks_to, spending, worth_of
-from steppe.comparison.space import Choice, LogUniform, Uniform, as_plain, law_of, point
 from steppe.comparison.statistics import (
     Estimated,
     Outcomes,
@@ -26,6 +25,7 @@ from steppe.comparison.statistics import (
     weights,
     weights_without,
 )
+from steppe.core.laws import Choice, LogUniform, Uniform, as_plain, law_of, point
 
 
 def best_of_all_subsets(validation, test, tuning):

@@ -8,10 +8,10 @@ from . import nn as nn
 from . import studies as studies
 from . import training as training
 from .comparison.run import compare as compare
-from .comparison.space import LogUniform as LogUniform
 from .core.ball import Ball as Ball
 from .core.draw import Draw as Draw
 from .core.estimate import Estimate as Estimate
+from .core.laws import LogUniform as LogUniform
 from .core.metric import Elementwise as Elementwise
 from .core.metric import Filterwise as Filterwise
 from .core.metric import NormLayersOnly as NormLayersOnly

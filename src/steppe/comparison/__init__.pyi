@@ -1,6 +1,6 @@
+from ..core.laws import Choice as Choice
+from ..core.laws import LogUniform as LogUniform
+from ..core.laws import Uniform as Uniform
 from .design import Trial as Trial
 from .result import Result as Result
-from .space import Choice as Choice
-from .space import LogUniform as LogUniform
-from .space import Uniform as Uniform
 from .statistics import row_floor as row_floor

@@ -12,7 +12,7 @@ from .statistics import weights
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .space import Law
+    from ..core.laws import Law
 
 MASS = 1 / 3  # of the tuning weights
 

@@ -9,9 +9,9 @@ from functools import cache, cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..core.laws import Choice, Law, LogUniform, as_plain, law_of, point
 from ..methods.registry import METHODS, make
 from .sequential import LOOKS, Rules
-from .space import Choice, Law, LogUniform, as_plain, law_of, point
 
 if TYPE_CHECKING:
     from torch import nn

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._util.formats import json_safe
+from ..core.laws import Choice, LogUniform, Uniform
 from .border import at_border
 from .design import EPOCHS, Design
 from .recommend import REPEATS, choice, finalists
 from .sequential import Contrast
-from .space import Choice, LogUniform, Uniform
 from .statistics import LARGE, curve, detectable, estimate, quantile, row_floor, trials_for
 from .store import Comparison
 

@@ -1,4 +1,4 @@
-"""The search space of a comparison: laws of settings, and the points of its trials, which all methods share."""
+"""Laws of settings that are drawn at random, and the points of the unit cube that they map."""
 
 from __future__ import annotations
 
