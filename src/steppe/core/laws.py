@@ -126,7 +126,7 @@ def point(seed: int, index: int, dimensions: int) -> tuple[int, Sequence[float]]
     change none, so that methods with settings of their own share the others with all methods.
     """
     random = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
-    return int(random.integers(2**31)), random.random(dimensions).tolist()
+    return int(random.integers(2**31)), [float(u) for u in random.random(dimensions)]
 
 
 def law_of(value: Any) -> Law:
