@@ -19,6 +19,7 @@ MODULES = {".".join(f.relative_to(ROOT.parent).with_suffix("").parts).removesuff
 
 PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
     "AgnosticSAM", "Ball", "DETERMINANT", "DETERMINANT_RELEASED", "Draw", "DynamicSparseSAM", "ESAM", "Elementwise",
+    "FriendlySAM", "SAMPa", "VaSSO", "WSAM",
     "Estimate", "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "GSAM", "Hypercube", "LogUniform", "LookSAM",
     "MEASURES", "METHODS", "Measure", "Method", "Objective", "exponential", "measure", "objective",
     "MomentumSAM", "NormLayersOnly", "PerPart", "PerWorker", "Plain", "Plan", "PointMass", "Probe", "RSAM",

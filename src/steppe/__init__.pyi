@@ -43,6 +43,7 @@ from .methods.combinators import Every as Every
 from .methods.combinators import PerPart as PerPart
 from .methods.combinators import PerWorker as PerWorker
 from .methods.esam import ESAM as ESAM
+from .methods.friendly import FriendlySAM as FriendlySAM
 from .methods.gsam import GSAM as GSAM
 from .methods.gsam import RadiusFollowsLR as RadiusFollowsLR
 from .methods.looksam import LookSAM as LookSAM
@@ -55,6 +56,7 @@ from .methods.sa_sam import SASAM as SASAM
 from .methods.sa_sam import SASGD as SASGD
 from .methods.sam import SAM as SAM
 from .methods.sam import Plain as Plain
+from .methods.sampa import SAMPa as SAMPa
 from .methods.sharpbalance import SharpBalance as SharpBalance
 from .methods.sparse import DynamicSparseSAM as DynamicSparseSAM
 from .methods.sparse import FisherSparseSAM as FisherSparseSAM
@@ -62,6 +64,8 @@ from .methods.universal import UniversalSAM as UniversalSAM
 from .methods.universal import det_sam as det_sam
 from .methods.universal import frob_sam as frob_sam
 from .methods.universal import trace_sam as trace_sam
+from .methods.vasso import VaSSO as VaSSO
+from .methods.wsam import WSAM as WSAM
 from .optim.build import build as build
 from .optim.build import sam as sam
 from .optim.engine import SharpnessAware as SharpnessAware

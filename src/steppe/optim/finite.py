@@ -58,6 +58,7 @@ class Planned:
     def after(self, earlier: Planned) -> Planned:
         """The same gradient, accumulated on an earlier one."""
         total = None if self.total is None or earlier.total is None else self.total + earlier.total
+        self.context.moves += earlier.context.moves
         return Planned(self.context, earlier.before, self.gradients, total, self.overflow or earlier.overflow)
 
     @property
@@ -79,6 +80,7 @@ class Planned:
         """Steps the base optimizer and stores the plan's vectors and options."""
         with self.context.settings_applied():
             base.step()
+        self.context.apply_moves()
         self.context.commit()
 
 
@@ -184,6 +186,7 @@ class DeviceGuard:
         context.revert_where(self.flag)
         with context.settings_applied():
             step_unless(base, self.flag)
+        context.apply_moves()
         planned.before.restore_where(self.flag)
         self._skipped.add_(self.flag)
         self._seen.copy_(self._skipped, non_blocking=True)
