@@ -92,8 +92,6 @@ def check_objective(objective: Objective) -> None:
     if one.rows < sizes[which]:  # a few rows may not show that a loss ignores some
         one = _evaluate_rows(objective, which, sizes[which], 0)
         check_finite(one.loss)
-    if one.rows > 1 and not one.reduced:
-        return
     tolerance = max(precision, ROUNDED[objective.precision])
     _check_halves(objective, one, tolerance)
     if objective.weight is None and objective.reductions is None:
