@@ -83,12 +83,14 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _check_not_torchrun(selected: Command, parsed: Parsed) -> None:
-    """Raise for several processes of a command that starts its own: they would wait for each other's locks."""
-    if "workers" in parsed.values and "RANK" in os.environ and (size := os.environ.get("WORLD_SIZE", "1")) != "1":
-        raise UsageError(
-            f"torchrun started {size} processes of `steppe {selected.name}`, which starts its own: start it once, "
-            f"without torchrun, with --workers {size}"
-        )
+    """Raise for several processes of a command that starts its own: they would write the same files."""
+    size = os.environ.get("WORLD_SIZE", "1") if "RANK" in os.environ else "1"
+    for name, instead in (("workers", "--workers"), ("processes", "--how processes --processes")):
+        if name in parsed.values and size != "1":
+            raise UsageError(
+                f"torchrun started {size} processes of `steppe {selected.name}`, which starts its own: start it once, "
+                f"without torchrun, with {instead} {size}"
+            )
 
 
 def _select(argv: Sequence[str]) -> Command | str:
