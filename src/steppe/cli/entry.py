@@ -18,11 +18,13 @@ from .output import FAILED, MISUSED, UsageError, debugging, print_output, report
 COMMANDS: Sequence[str] = (  # of steppe itself, in the order of the help page
     "train", "measure", "landscape", "ensemble", "study init", "study run", "study status", "study report",
     "study add-measure", "report serve", "data get", "data check", "data list", "methods", "measures", "models",
-    "doctor",
+    "loggers", "doctor",
 )  # fmt: skip
 ELSEWHERE: Mapping[str, str] = dict.fromkeys(("reproduce", "theory"), "steppe-papers")
 """Commands of the project's other distribution, which registers them as any package does."""
-MODULES = {"report": "study", "methods": "listings", "measures": "listings", "models": "listings"}  # of other names
+MODULES = {"report": "study"} | dict.fromkeys(
+    ("methods", "measures", "models", "loggers"), "listings"
+)  # of other names
 GROUPS: Mapping[str, str] = {
     "report": "The report of a study.",
     "study": "Studies: does sharpness predict generalisation in a pool of runs?",
