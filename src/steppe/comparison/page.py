@@ -20,7 +20,8 @@ CAPTION = (
     "Right: the run with the lowest validation error of each method."
 )
 TEMPLATE = """{% extends "figure.html" %}
-{% block style %}
+{% block head %}{% if reload %}<meta http-equiv="refresh" content="{{ reload }}">
+{% endif %}{% endblock %}{% block style %}
 .answer { font-size: 1.15rem; margin: 0 0 .6rem; } .soft { color: var(--soft); }
 table { border-collapse: collapse; margin: 1rem 0; font-size: .95rem; }
 td, th { padding: .25rem .7rem; text-align: right; }
@@ -37,8 +38,8 @@ pre { background: var(--card); border-radius: 12px; padding: 1rem; overflow-x: a
 {% endfor %}{% endblock %}"""
 
 
-def write(result: Result, path: Path) -> Path:
-    """Write the page of a result atomically."""
+def write(result: Result, path: Path, reload: int = 0) -> Path:
+    """Write the page of a result atomically; a browser reloads it after so many seconds, if any."""
     n = len(result.contrasts)
     heads = (
         "method", "one trial %", f"best of {result.tuning} %", "best of half %", "trials", "failed", "passes per step",
@@ -63,6 +64,7 @@ def write(result: Result, path: Path) -> Path:
         cells=cells,
         yaml=result.yaml,
         python=result.python,
+        reload=reload,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
