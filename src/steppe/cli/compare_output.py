@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,47 +106,17 @@ def state_of(current: Comparison, result: Result) -> Output:
 
 def answer(result: Result, files: Sequence[Path]) -> Output:
     """The sentences and tables of a result."""
+    from ..comparison.sentences import table_of
+
     shown: list[Any] = []
     for text in result.sentences[: len(result.sentences) - len(result.caveats)]:
         shown += [text, ""]
     if result.rows:
-        heads, cells = cells_of(result)
+        heads, cells = table_of(result)
         shown += [table(heads, cells, right=heads[1:], gap=1), ""]
     shown += [f"- {text}" for text in result.caveats]
     shown += ["", *(f"{'The page' if f.suffix == '.html' else 'For steppe train --config'}: {f}" for f in files)]
     return Output(result.to_dict() | {"files": list(files)}, wrapped(shown))
-
-
-def cells_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """The table of a result: a column per method, so that it is readable at 80 columns."""
-    from ..comparison.sentences import short, words_of
-
-    differences = {a.method: a for a in result.contrasts}
-    lines: dict[str, list[str]] = {}
-
-    def add(name: str, value: str) -> None:
-        lines.setdefault(name, []).append(value)
-
-    for row in result.rows:
-        a = differences.get(row.method)
-        add("difference, points", "" if a is None else f"{a.difference:+.2f}".replace("-", "\u2212"))
-        ends = "" if a is None else f"{a.low:+.2f} to {a.high:+.2f}".replace("-", "\u2212")
-        add("its interval", ends)
-        add("verdict", "reference" if a is None else a.verdict)
-        add(f"error, best of {result.tuning}, %", f"{row.tuned:.2f}")
-        add("error, one trial, %", f"{row.untuned:.2f}")
-        add("trials (failed)", f"{row.trials} ({row.failed})")
-        add("passes per step", f"{row.counted or row.passes:.2f}")
-        add("time per trial", words_of(row.seconds))
-        if row.reached is not None:
-            r = row.reached
-            add(f"reaches {result.target:.1f} %", f"{100 * r.share:.0f} %")
-            add("after passes", f"{r.passes:.1f}" if isfinite(r.passes) else "not in half")
-            add("after time", words_of(r.seconds) if isfinite(r.seconds) else "")
-        for name, (value, *_) in row.measures.items():
-            add(name, short(value))
-    heads = ("", *(row.method for row in result.rows))
-    return heads, [(name, *values) for name, values in lines.items()]
 
 
 def wrapped(shown: Sequence[Any]) -> list[Any]:

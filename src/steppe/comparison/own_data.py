@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,8 +29,8 @@ def saved(place: str, folder: Path) -> str:
     return f"npz:{folder / FILE}"
 
 
-def _arrays(splits: Splits) -> dict[str, np.ndarray]:
-    arrays = {"classes": np.array(splits.train.classes)} if splits.train.classes else {}
+def _arrays(splits: Splits) -> dict[str, Any]:
+    arrays: dict[str, Any] = {"classes": np.array(splits.train.classes)} if splits.train.classes else {}
     for name, part in (("train", splits.train), ("test", splits.test), ("val", splits.validation)):
         if part is None:
             continue

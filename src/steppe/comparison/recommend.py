@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from .design import EPOCHS, Design
@@ -82,8 +83,9 @@ def snippets(design: Design, r: Recommended) -> tuple[str, str]:
     known = values.keys() if trained else {"method", *OF_BASE, EPOCHS, "rho", "method_options"}
     yaml = "".join(f"{'' if k in known else '# '}{k}: {json.dumps(v)}\n" for k, v in values.items())
     if trained:
-        words = ", ".join(f"{k}={v!r}" for k, v in values.items())
-        return yaml, f"import steppe\nconfig = steppe.training.Config({words})\nrun = steppe.training.train(config)\n"
+        words = wrap(", ".join(f"{k}={v!r}" for k, v in values.items()), 84, break_on_hyphens=False)
+        lines = ["import steppe", "config = steppe.training.Config(", *(f"    {line}" for line in words), ")"]
+        return yaml, "\n".join([*lines, "run = steppe.training.train(config)", ""])
     base = "".join(f", {k}={values[k]!r}" for k in OF_BASE if k in values)
     more = "".join(f", {k}={values.get(k, v)!r}" for k, v in r.options.items())
     return yaml, (

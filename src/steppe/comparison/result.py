@@ -264,8 +264,8 @@ def _row(current: Comparison, method: str, target: float) -> Row:
     done = [current.done["trial", method, i, 0] for i in range(len(outcomes))]
     trials = [design.trial(method, i) for i in range(len(done))]
     points = [
-        (e.tuning, 100 * e.value, 100 * (e.value - e.half_width(ORDINARY)), 100 * (e.value + e.half_width(ORDINARY)))
-        for e in curve(outcomes)
+        (e.tuning, *(100 * min(max(x, 0.0), 1.0) for x in (e.value, e.value - half, e.value + half)))
+        for e, half in ((e, e.half_width(ORDINARY)) for e in curve(outcomes))
     ]
     chosen = int(np.argmin(outcomes.validation))
     laws, shared = design.own.get(method, {}), len(design.space)
@@ -310,7 +310,7 @@ def _reached(outcomes: Outcomes, done: Sequence[Done], tuning: int, target: floa
     passes, seconds = (np.array([inf if p is None else p[name] for p in first]) for name in ("passes", "seconds"))
 
     def by(time: float) -> tuple[float, float, float]:
-        e = estimate(Outcomes(outcomes.validation, (passes <= time) * 1.0), None, tuning)
+        e = estimate(Outcomes(outcomes.validation, (passes <= time).astype(np.float64)), None, tuning)
         half = e.half_width(ORDINARY)
         return e.value, max(e.value - half, 0.0), min(e.value + half, 1.0)
 

@@ -104,7 +104,7 @@ def compare(
         raise TypeError(f"train is {train!r}: give a function that takes a trial and returns which rows are correct")
     design = Design(
         (tuple(methods),), shared, own, tuning, trials or 0, None if worth is None else worth / 100, 0.05, once, seed,
-        axis, {"train": _name(train)},
+        axis, task={"train": _name(train)},
     )  # fmt: skip
     return run(design, in_process(train), out, seconds(budget), progress)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ def words_of(time: float) -> str:
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if time >= 1.5 * size:
             return f"{time / size:.1f} {unit}"
-    return f"{time:.0f} s"
+    return f"{time:.0f} s" if time >= 10 else f"{time:.1f} s"
 
 
 def short(value: Any) -> str:
@@ -98,6 +99,42 @@ def caveats_of(result: Result) -> list[str]:
         if row.edges:
             found.append(f"{row.method} is selected at the edge of its own space: {', '.join(row.edges)}.")
     return found
+
+
+def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return the heads and lines of a result's table: a column per method, which fits narrow screens."""
+    differences = {a.method: a for a in result.contrasts}
+    lines: dict[str, list[str]] = {}
+
+    def add(name: str, value: str) -> None:
+        lines.setdefault(name, []).append(value)
+
+    for row in result.rows:
+        a = differences.get(row.method)
+        add("difference, points", "" if a is None else f"{a.difference:+.2f}".replace("-", "\u2212"))
+        ends = "" if a is None else f"{a.low:+.2f} to {a.high:+.2f}".replace("-", "\u2212")
+        add("its interval", ends)
+        add("verdict", "reference" if a is None else a.verdict)
+        add(f"error, best of {result.tuning}, %", f"{row.tuned:.2f}")
+        add(f"best of {max(len(row.curve) for row in result.rows)}, %", f"{row.half:.2f}")
+        add("one trial, %", f"{row.untuned:.2f}")
+        add("trials (failed)", f"{row.trials} ({row.failed})")
+        add("passes per step", f"{row.counted or row.passes:.2f}")
+        add("time per trial", words_of(row.seconds))
+        if row.reached is not None:
+            r = row.reached
+            ends = (f"{x:.1f}" if isfinite(x) else "never" for x in (r.passes_low, r.passes_high))
+            add(f"reaches {result.target:.1f} % on validation", f"{100 * r.share:.0f} %")
+            add("after so many passes", f"{r.passes:.1f}" if isfinite(r.passes) else "not in half")
+            add("  95 % interval", " to ".join(ends))
+            add("after", words_of(r.seconds) if isfinite(r.seconds) else "")
+        for name, (value, low, high) in row.measures.items():
+            add(name, short(value))
+            add(f"  its 95 % interval of {name}", f"{short(low)} to {short(high)}")
+        for name in dict.fromkeys(name for one in result.rows for name in one.best):
+            add(f"its best {name}", short(row.best[name]) if name in row.best else "")
+    heads = ("", *(row.method for row in result.rows))
+    return heads, [(name, *values) for name, values in lines.items()]
 
 
 def before(error: float, rows: int, worth: float | None) -> tuple[float, float, str]:
