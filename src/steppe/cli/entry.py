@@ -16,7 +16,8 @@ from .options import REGISTRY, Command, Common, Parsed, parse
 from .output import FAILED, MISUSED, UsageError, debugging, print_output, report_error, usage_errors
 
 COMMANDS: Sequence[str] = (  # of steppe itself, in the order of the help page
-    "train", "measure", "landscape", "ensemble", "study init", "study run", "study status", "study report",
+    "train", "compare", "compare status", "compare report", "compare resume", "measure", "landscape", "ensemble",
+    "study init", "study run", "study status", "study report",
     "study add-measure", "report serve", "data get", "data check", "data list", "methods", "measures", "models",
     "loggers", "doctor",
 )  # fmt: skip
@@ -30,7 +31,14 @@ GROUPS: Mapping[str, str] = {
     "study": "Studies: does sharpness predict generalisation in a pool of runs?",
     "data": "Data sets: download, check and list them.",
 }
-OF_STUDIES = ("landscape", "reproduce", "theory", "study", "report")  # need the extra `study`, others `train`
+OF_STUDIES = (
+    "compare",
+    "landscape",
+    "reproduce",
+    "theory",
+    "study",
+    "report",
+)  # need the extra `study`, others `train`
 ABOUT = "steppe trains models towards flat minima and measures how flat they are."
 
 
@@ -108,7 +116,7 @@ def _select(argv: Sequence[str]) -> Command | str:
         if first not in COMMANDS and first not in ELSEWHERE and first not in REGISTRY:
             known = [*COMMANDS, *ELSEWHERE, *REGISTRY]
             raise UsageError(unknown("command", first, dict.fromkeys(n.split()[0] for n in known)))
-        return load_command(first)
+        return load_command(name if (name := " ".join(argv[:2])) in COMMANDS else first)
     second = argv[1] if len(argv) > 1 else "--help"
     inside = {n.removeprefix(f"{first} "): n for n in COMMANDS if n.startswith(f"{first} ")}
     if second in ("-h", "--help"):
