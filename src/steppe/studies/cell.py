@@ -15,8 +15,9 @@ from typing import Any, Literal
 from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
-from .grid import RESERVED, STRATEGY, complete, config_of, defaults, differing, plain, resolved, settings, value_at
+from .grid import RESERVED, STRATEGY, complete, config_of, defaults, differing, plain, points, resolved, value_at
 from .plan import TARGETS, Study
+from .statistics.comparisons import OWN
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
 NOT_STORED = (*NOT_IN_KEYS, *RESERVED)
@@ -121,9 +122,17 @@ def cells(study: Study) -> list[Cell]:
     """
     if study.pool is not None:
         return _pool(study)
-    draws: Iterable[dict[str, Any]] = study.random if study.random is not None else [{}]
-    points = ((settings(point | draw, "grid"), labels) for draw in draws for point, labels in study.grid.labelled())
-    return cells_of(study, points, "sweep" if study.select is not None else "")
+    runs = points(study.grid, study.random, study.base, contender_settings(study))
+    return cells_of(study, runs, "sweep" if study.select is not None else "")
+
+
+def contender_settings(study: Study) -> set[str]:
+    """What makes a contender of a comparison: a method, its options, and what its entries of an axis set beside it."""
+    axes = {
+        n: axis for n, axis in study.grid.axes.items() if any({"method", STRATEGY} & value.keys() for value in axis)
+    }
+    beside = {name for axis in axes.values() for value in axis for name in value}
+    return {*OWN, *axes, *beside, *(name for name in study.grid.settings if name.partition(".")[0] in OWN)}
 
 
 def cells_of(
@@ -144,9 +153,8 @@ def cells_of(
 
 def varied_settings(study: Study) -> list[str]:
     """The settings that a study's file gives several values, those of one axis side by side."""
-    grids = [study.grid, *([study.select.runs] if study.select is not None else [])]
-    names = [name for grid in grids for axis in grid.axes.values() for value in axis for name in value]
-    return list(dict.fromkeys([*names, *(study.random.space if study.random is not None else ())]))
+    names = [*study.grid.settings, *(study.select.runs.settings if study.select is not None else ())]
+    return list(dict.fromkeys([*names, *(study.random.space if study.random is not None else ()), "seed"]))
 
 
 def _names(settings: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -158,9 +166,12 @@ def _names(settings: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> lis
         ]
 
     varied = differing(settings, configs)
-    # options are long, and often there is one set of them per method
-    short = named([n for n in varied if n.partition(".")[0] != "method_options"])
-    return short if len(set(short)) == len(short) else named(varied)
+    # options are long, and often there is one set of them per method; seeds are long where every point has its own
+    for long in ({"method_options", "seed"}, {"method_options"}, {"seed"}):
+        short = named([n for n in varied if n.partition(".")[0] not in long])
+        if len(set(short)) == len(short):
+            return short
+    return named(varied)
 
 
 def _word(name: str, value: Any) -> str:

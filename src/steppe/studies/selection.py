@@ -9,8 +9,8 @@ from math import isnan, nan, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
-from .cell import Cell, cells, cells_of, varied_settings
-from .grid import differing, shown
+from .cell import Cell, cells, cells_of, contender_settings, varied_settings
+from .grid import differing, fresh_seeds, shown
 from .plan import Study
 from .statistics.permutation import ALL_SEEDS
 from .table import Table
@@ -104,12 +104,15 @@ def final_cells(study: Study, chosen: Sequence[Choice]) -> list[Cell]:
     """The final runs of the winners."""
     if study.select is None:
         return []
-    points = [
-        ({**choice.cell.config, **study.select.base, **point}, {**choice.cell.labels, **labels})
-        for choice in chosen
-        if choice.cell is not None
-        for point, labels in study.select.runs.labelled()
-    ]
+    contender, seed, points = contender_settings(study), study.base.get("seed", 0), []
+    for choice in chosen:
+        if choice.cell is not None:
+            where = {name: value for name, value in choice.group.items() if name not in contender}
+            for point, labels in study.select.runs.labelled():
+                # other seeds than those of the sweep, shared by the contenders
+                for seeds in fresh_seeds(study.select.runs.fresh, f"{seed} final {json.dumps([where, point])}"):
+                    settings = {**choice.cell.config, **study.select.base, **point, **seeds}
+                    points.append((settings, {**choice.cell.labels, **labels}))
     return cells_of(study, points, "final")
 
 
