@@ -364,10 +364,17 @@ class Draws:
         return "" if self.earlier is None else f"{self.earlier} {number}"
 
 
-def points(
-    grid: Grid, draws: Draws | None, base: Mapping[str, Any], contender: Collection[str]
-) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-    """The settings of all runs, and their labels.
+@dataclass(frozen=True)
+class Point:
+    """The settings of a run, the labels of its values by axis, and what it has of a contender's settings."""
+
+    settings: Mapping[str, Any]
+    labels: Mapping[str, str]
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+
+def points(grid: Grid, draws: Draws | None, base: Mapping[str, Any], contender: Collection[str]) -> Iterator[Point]:
+    """All runs of a grid and of draws.
 
     Seeds and draws follow from the seed in `base` and from the settings that differ from `base`, so that another value
     on an axis, or another axis with the value of `base`, keeps the runs that there are. Settings of the `contender` in
@@ -384,6 +391,7 @@ def points(
             }
             of = f"{usual['seed']} {number} {json.dumps(where, sort_keys=True)}"
             given = {name: value for name, value in point.items() if not isinstance(value, Law)}
+            own = {name: value for name, value in given.items() if name in contender}
             fresh = dict(grid.fresh)
             if draws is not None:
                 laws = {**draws.space, **{name: law for name, law in point.items() if isinstance(law, Law)}}
@@ -391,13 +399,16 @@ def points(
                 if draws.earlier is None and not {"seed", "seeds"} & given.keys():
                     fresh.setdefault("seed", 1)
             for seeds in fresh_seeds(fresh, of):
-                yield settings(given | seeds, "grid"), labels
+                yield Point(settings(given | seeds, "grid"), labels, own)
 
 
 def fresh_seeds(counts: Mapping[str, int], of: str) -> Iterator[dict[str, int]]:
-    """So many seeds by setting as a text determines; more of them keep the first ones."""
+    """So many seeds by setting as a text determines, seeds within data seeds; more of them keep the first ones."""
     for numbers in product(*map(range, counts.values())):
-        texts = {name: f"{of} {name} {i}" for name, i in zip(counts, numbers, strict=True)}
+        places = dict(zip(counts, numbers, strict=True))
+        texts = {name: f"{of} {name} {i}" for name, i in places.items()}
+        if "seed" in places and "data_seed" in places:
+            texts["seed"] += f" {places['data_seed']}"
         # below 2^31, so that those of an ensemble's members, 1000 times as large, fit in 64 bits
         yield {
             name: int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
