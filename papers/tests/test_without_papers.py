@@ -45,6 +45,13 @@ def test_the_help_and_one_error_say_what_to_install(alone: dict[str, str]) -> No
 
 def test_no_other_command_needs_it(alone: dict[str, str]) -> None:
     assert "sam" in steppe_says(alone, "methods")
+    assert "cifar10" in steppe_says(alone, "data", "list")
+
+
+def test_data_sets_of_the_papers_say_where_they_come_from(alone: dict[str, str]) -> None:
+    said = steppe_says(alone, "train", "--data", "flowers102", code=2)
+    assert "there is no data set 'flowers102'" in said
+    assert "(flowers102, stanford-cars, fgvc-aircraft, oxford-pets) come with steppe-papers" in said
 
 
 def test_a_command_of_another_package_is_one_of_steppe(alone: dict[str, str], tmp_path: Path) -> None:
