@@ -99,7 +99,8 @@ class SharpnessAware(Optimizer):
     ...     pass_.backward(w.square().sum() / 2)
     >>> w.grad  # at w + 0.5 w / |w|
     tensor([3.3000, 4.4000])
-    >>> opt.step()
+    >>> opt.step()  # torch's step, on that gradient; returns the loss of the first pass
+    tensor(12.5000)
 
     """
 
@@ -220,7 +221,7 @@ class SharpnessAware(Optimizer):
         held_out: Callable[..., Any] | None = None,
         mask: Tensor | None = None,
     ) -> Any:
-        """Runs all passes with the closure, applies the result and returns the first loss.
+        """Runs all passes, applies the result and returns the loss of the first pass (with micro-batches, their sum).
 
         Parameters
         ----------
@@ -338,11 +339,10 @@ class SharpnessAware(Optimizer):
             self._layout = ParamLayout.of(self.model, groups)
         return self._layout
 
-    def _apply(self) -> None:
+    def _apply(self) -> Tensor | None:
         """Steps the base optimizer on the planned gradient; a step that is skipped or raises changes nothing."""
         check_no_inference_mode()
-        planned = self.planned
-        if planned is None:
+        if (planned := self.planned) is None:
             return self._apply_unplanned()
         apply = self.device_guard or HostCheck("skip" if planned.overflow else self.on_nonfinite)
         params = planned.context.space.params
@@ -364,13 +364,15 @@ class SharpnessAware(Optimizer):
                 self.planned = None
                 mark_left_gradients(params)
                 torch.clear_autocast_cache()  # an outer autocast keeps the cast weights from before the step
+        return planned.loss
 
-    def _apply_unplanned(self) -> None:
+    def _apply_unplanned(self) -> Tensor | None:
         if any(float(g.get("lr", 1)) for g in self.param_groups):
             raise unplanned(type(self.method).__name__, self._ended)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
         OptimizerContext(self.base, self.param_layout(), self.seed, None).create_slots(self.method.slots)
+        return None
 
 
 def run_closure(pass_: Pass, closure: Callable[..., Any], held_out: Callable[..., Any] | None = None) -> Any:

@@ -43,6 +43,8 @@ class Planned:
         0 if every loss and gradient of the step is finite, else NaN; None without a check.
     overflow
         Whether the GradScaler skips this step.
+    loss
+        The loss of the first pass, which `step()` returns.
     versions
         Versions of its tensors after the passes.
 
@@ -53,13 +55,15 @@ class Planned:
     gradients: object
     total: Tensor | None
     overflow: bool = False
+    loss: Tensor | None = None
     versions: list[int] = field(default_factory=list)
 
     def after(self, earlier: Planned) -> Planned:
         """The same gradient, accumulated on an earlier one."""
         total = None if self.total is None or earlier.total is None else self.total + earlier.total
         self.context.moves += earlier.context.moves
-        return Planned(self.context, earlier.before, self.gradients, total, self.overflow or earlier.overflow)
+        loss = self.loss if self.loss is None or earlier.loss is None else earlier.loss + self.loss
+        return Planned(self.context, earlier.before, self.gradients, total, self.overflow or earlier.overflow, loss)
 
     @property
     def current(self) -> bool:

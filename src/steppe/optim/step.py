@@ -278,6 +278,7 @@ class Step:
         own = self.replicas.recycles_gradients
         self.gradients = Gradients(self.space, keep=accumulate, own=own, unit=unit, maximize=self.maximize)
         self._graph: Tensor | None = None  # of the first loss, until its layers are checked
+        self._loss: Tensor | None = None  # of the first pass
         self._count = 0  # passes that have run
         self._grad_enabled = torch.is_grad_enabled()
         self._abandoned = False
@@ -315,7 +316,8 @@ class Step:
             with nullcontext() if plain else self.replicas.run_pass(probe.sync, probe.grad):
                 yield pass_
             pass_.finish()
-            self._graph = self._graph if self._count else pass_.graph
+            if not self._count:
+                self._graph, self._loss = pass_.graph, pass_.loss
             self._count += 1
 
     def _move(self, probe: Probe) -> None:
@@ -366,7 +368,7 @@ class Step:
                     self.check.add(None, vector)
                 total = self.check.total(settings.values(), self.replicas)
             self.gradients.deliver(direction, untouched)
-        planned = Planned(self.context, self.before, self.gradients, total)
+        planned = Planned(self.context, self.before, self.gradients, total, loss=self._loss)
         if self.scaler is not None:  # checked here, because a scaler that skips a step does not call step()
             planned.overflow, planned.total = not planned.finite, None
         planned = planned if self.earlier is None else planned.after(self.earlier)
