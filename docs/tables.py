@@ -15,7 +15,7 @@ import steppe
 from steppe.core.triple import TRIPLES
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/speed.md")
+PAGES = ("README.md", "docs/speed.md", "docs/measures.md")
 OPTIONAL = {"sharpbalance": " In ensembles, steps are captured until rows are exchanged"}
 
 
@@ -77,7 +77,20 @@ def captured() -> str:
     return table(("methods", "captured"), ((", ".join(names), text) for text, names in groups.items()))
 
 
-TABLES: dict[str, Callable[[], str]] = {"methods": methods, "captured": captured}
+def measures() -> str:
+    """Measures with their variants, which differ in the name alone."""
+    groups: dict[str, list[steppe.measures.registration.Registered]] = {}
+    for one in steppe.MEASURES.values():
+        groups.setdefault(one.does, []).append(one)
+    rows = []
+    for does, same in groups.items():
+        papers = "; ".join(dict.fromkeys(one.paper for one in same if one.paper))
+        names = ", ".join(f"`{one.name}`" for one in same)
+        rows.append((names, does.replace("|", "\\|"), same[0].kind, same[0].cost, papers))
+    return table(("name", "is", "kind", "cost", "paper"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {"methods": methods, "captured": captured, "measures": measures}
 
 
 def current(page: Path) -> str:
