@@ -17,7 +17,7 @@ import steppe
 from steppe.measures import FisherTrace, GradientNorm
 from steppe.testing import check_measure
 
-PLUGIN = '''
+PLUGIN = """
 from dataclasses import dataclass
 import steppe
 
@@ -30,7 +30,7 @@ class WeightNorm(steppe.Measure):
 
     def running(self, objective, seed=0):
         yield steppe.Estimate(float(objective.weights.norm(self.p)), 0.0, 1, "exact")
-'''
+"""
 STUDY = """
 base: {data: spirals, fraction: 0.1, model: mlp, model_options: {width: 8, depth: 1}, epochs: 1, batch_size: 50,
        device: cpu}
