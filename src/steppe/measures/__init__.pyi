@@ -3,6 +3,7 @@ from .combinators import NormalisedLogits as NormalisedLogits
 from .combinators import OnData as OnData
 from .combinators import OnNormalisedLogits as OnNormalisedLogits
 from .combinators import PerBatch as PerBatch
+from .curvature.forms import empirical_fisher as empirical_fisher
 from .curvature.forms import gauss_newton as gauss_newton
 from .curvature.forms import hessian as hessian
 from .curvature.lanczos import Density as Density
