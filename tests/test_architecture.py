@@ -94,7 +94,7 @@ def test_no_step_waits_for_the_device(word: str) -> None:
 
 LAYERS = (
     "_util", "core", "methods", "optim", "cuda", "data", "nn", "measures", "training", "ensembles", "studies",
-    "comparison", "integrations", "cli", "extend",
+    "comparison", "integrations", "testing", "cli", "extend",
 )  # fmt: skip
 
 
