@@ -98,7 +98,7 @@ def test_no_step_waits_for_the_device(word: str) -> None:
 
 LAYERS = (
     "_util", "core", "methods", "optim", "cuda", "data", "nn", "measures", "training", "ensembles", "studies",
-    "comparison", "integrations", "cli", "extend", "testing",
+    "comparison", "integrations", "testing", "cli", "extend",
 )  # fmt: skip
 
 
