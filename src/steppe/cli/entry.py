@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -11,8 +12,8 @@ from importlib import import_module
 from .._util.environment import SAFE_PATH, environment
 from .._util.extras import explained
 from .._util.names import unknown
-from .._util.terminal import complain, say
-from .options import REGISTRY, Command, Common, Parsed, parse
+from .._util.terminal import columns_of, complain, say, wrapped
+from .options import HELP_WIDTH, REGISTRY, Command, Common, Parsed, parse
 from .output import FAILED, MISUSED, UsageError, debugging, print_output, report_error, usage_errors
 
 COMMANDS: Sequence[str] = (  # of steppe itself, in the order of the help page
@@ -29,6 +30,12 @@ GROUPS: Mapping[str, str] = {
     "data": "Data sets: download, check and list them.",
 }
 OF_STUDIES = ("landscape", "reproduce", "theory", "study", "report")  # need the extra `study`, others `train`
+SECTIONS: Mapping[str, Sequence[str]] = {  # of the help page, by the first words of commands
+    "train and measure": ("train", "measure", "landscape", "ensemble"),
+    "compare and study": ("compare", "study", "report"),
+    "papers": ("reproduce", "theory"),
+    "look up": ("data", "methods", "measures", "models", "doctor"),
+}
 ABOUT = "steppe trains models towards flat minima and measures how flat they are."
 
 
@@ -116,8 +123,18 @@ def _select(argv: Sequence[str]) -> Command | str:
 
 def _page(name: str, about: str, commands: Mapping[str, str]) -> str:
     """Return the help page of steppe, or of a group of commands."""
-    rows = [f"  {word:<18} {_summary(full)}" for word, full in commands.items()]
-    return "\n".join([f"usage: {name} COMMAND [options]", "", about, "", *rows, "", f"{name} COMMAND --help\n"])
+    columns = columns_of(HELP_WIDTH)
+    sections = {heading: [w for w in commands if w.split()[0] in firsts] for heading, firsts in SECTIONS.items()}
+    placed = {word for words in sections.values() for word in words}
+    sections["commands" if not placed else "of other packages"] = [word for word in commands if word not in placed]
+    lines = [f"usage: {name} COMMAND [options]", "", wrapped(about, columns)]
+    for heading, words in sections.items():
+        lines += ["", f"{heading}:"] if words else []
+        for word in words:
+            lines += textwrap.wrap(
+                f"  {word:<17} {_summary(commands[word])}", columns, subsequent_indent=" " * 20, break_on_hyphens=False
+            )
+    return "\n".join([*lines, "", f"{name} COMMAND --help lists the options of a command.\n"])
 
 
 def _summary(name: str) -> str:

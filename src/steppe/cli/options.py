@@ -1,7 +1,7 @@
 """Commands and their options: dataclass fields as jsonargparse arguments, set by flags or by one YAML file.
 
 A field's docstring is its help text. Its metadata goes to `add_argument`: `metavar`, and `nargs` for an argument
-without a flag.
+without a flag. A dataclass with a `heading` is a group of the help page; `headings` name groups of some of its fields.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from argparse import RawDescriptionHelpFormatter
+import textwrap
+from argparse import Action, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -21,6 +22,7 @@ from .._util.formats import check_no_yaml_within, loader, yaml_in
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.registry import Registry
+from .._util.terminal import columns_of, wrapped
 from ..core.fields import alternatives, choices, words
 from .output import Output, UsageError
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 Run = TypeVar("Run", bound=Callable[..., Output])
 
 FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the name of a file
+HELP_WIDTH = 80  # columns of a help page without a terminal, as argparse has it
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
 NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust")  # options about how a command runs, not about what
 RENAMED = {"standardise": "normalise"}  # earlier names of options, which still work
@@ -70,6 +73,14 @@ class Option:
     def help(self) -> str:
         """The docstring of the field; reading it needs a package of an extra."""
         return _help_texts(self.settings)[self.name]
+
+    @property
+    def heading(self) -> str:
+        """The heading of the option's group on the help page; empty for the common one."""
+        for heading, names in getattr(self.settings, "headings", {}).items():
+            if self.name in names:
+                return str(heading)
+        return str(getattr(self.settings, "heading", ""))
 
     @property
     def flag(self) -> str | None:
@@ -275,24 +286,52 @@ def _parser(
     positional = [
         f"[{o.metavar}{' ...' if o.metadata['nargs'] == '*' else ''}]" for o in options.values() if not o.flag
     ]
+    columns = columns_of(HELP_WIDTH)
     parser = ArgumentParser(
         usage=" ".join(["steppe", command.name, *positional, "[options]"]),
-        description=command.summary,
-        epilog="examples:\n" + "\n".join(f"  {line}" for line in command.examples),
-        formatter_class=RawDescriptionHelpFormatter,
+        description=wrapped(command.summary, columns),
+        epilog="examples:\n" + "\n".join(_continued(line, columns) for line in command.examples),
+        formatter_class=_Help,
         exit_on_error=False,
         allow_abbrev=False,
     )
+    found = dict.fromkeys(o.heading for o in options.values() if o.heading)
+    headings = {heading: parser.add_argument_group(heading) for heading in found}
     for o in options.values():
+        place: Any = headings.get(o.heading, parser)
         text = (o.help + _default(o, file, in_file)).replace("%", "%%")
         if not o.flag:
-            parser.add_argument(o.name, type=str, default=o.default, help=text, **o.metadata)
+            place.add_argument(o.name, type=str, default=o.default, help=text, **o.metadata)
         elif o.is_a(bool):
-            parser.add_argument(o.flag, action=ActionYesNo(no_prefix="no-"), default=o.default, help=text)
+            place.add_argument(o.flag, action=ActionYesNo(no_prefix="no-"), default=o.default, help=text)
         else:
             kind = MAPPING if o.is_a(dict) else o.type
-            parser.add_argument(o.flag, type=kind, default=o.default, help=text, metavar=o.metavar)
+            place.add_argument(o.flag, type=kind, default=o.default, help=text, metavar=o.metavar)
     return parser
+
+
+class _Help(RawDescriptionHelpFormatter):
+    """Help pages with one spelling of each flag: without --list+ of jsonargparse, and --no-X only where X is usual."""
+
+    def _format_action_invocation(self, action: Action) -> str:
+        flags = [flag for flag in action.option_strings if not flag.endswith("+")]
+        if len(flags) > 1 and flags[1].startswith("--no-") and action.default is False:
+            flags = flags[:1]
+        takes = action.metavar if flags and action.metavar and action.nargs != 0 else ""
+        return f"{', '.join(flags)} {takes}".rstrip() if flags else super()._format_action_invocation(action)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def _continued(command: str, columns: int) -> str:
+    """An example of a command line, on several lines where it is longer than the terminal."""
+    indent = "  "
+    parts = textwrap.wrap(
+        command, columns - 2, initial_indent=indent, subsequent_indent=3 * indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return " \\\n".join(parts)
 
 
 def _default(option: Option, file: str | None, in_file: Mapping[str, Any]) -> str:
