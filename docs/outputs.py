@@ -1,4 +1,4 @@
-"""Outputs below the snippets of README and docs: `python docs/outputs.py` writes them, tests/test_readme.py compares."""
+"""Outputs below the snippets of README and docs: `python docs/outputs.py` writes them, a test compares them.
 
 An output is the block of text after a snippet of Python, below `<!-- output -->`.
 """

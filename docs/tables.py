@@ -14,11 +14,15 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 import steppe
+from steppe._util.extras import install_line
+from steppe.cli.listings import describe_model
 from steppe.core.triple import TRIPLES
+from steppe.data.registry import OWN
 from steppe.optim.build import function_name, signature_of
+from steppe.training import LOGGERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("docs/methods.md", "docs/speed.md")
+PAGES = ("docs/methods.md", "docs/speed.md", "docs/data.md", "docs/loggers.md", "docs/models.md")
 STUB = ROOT / "src/steppe/optim/by_name.pyi"
 OPTIONAL = {"sharpbalance": " In ensembles, steps are captured until rows are exchanged"}
 
@@ -81,7 +85,39 @@ def captured() -> str:
     return table(("methods", "captured"), ((", ".join(names), text) for text, names in groups.items()))
 
 
-TABLES: dict[str, Callable[[], str]] = {"methods": methods, "captured": captured}
+def models() -> str:
+    """Models with their numbers of parameters as built, beside those that are published."""
+    rows = map(describe_model, steppe.nn.MODELS)
+    cells = ((f"`{r['name']}`", f"{r['parameters']:,}", r["paper"], r["published"] or "none") for r in rows)
+    return table(("name", "parameters", "source", "published number"), cells)
+
+
+def data() -> str:
+    """Data sets, and where `steppe data get` puts their files or readers look for them first."""
+    rows = []
+    for name, one in steppe.data.DATASETS.items():
+        places = [f"`{place}`" for layout in one.layouts for place in layout.places[:1]]
+        where = ", ".join(places).replace("`.`", "the root") or "part of steppe, or generated"
+        shape = " x ".join(map(str, one.shape))
+        counts = " + ".join(f"{count:,}" for count in one.rows or ())
+        rows.append((f"`{name}`", one.title, counts, shape, str(one.classes or ""), where))
+    rows += [(f"`{form}`", text, "", "", "", "PATH") for form, text in OWN.items()]
+    return table(("name", "what it is", "rows", "shape", "classes", "location under `--data-root`"), rows)
+
+
+def loggers() -> str:
+    """Loggers, and what to install for them."""
+    rows = ((f"`{n}`", one.does, f"`{install_line(one.extra)}`" if one.extra else "") for n, one in LOGGERS.items())
+    return table(("name", "store", "install"), [*rows, ("`package.module:factory`", "your own", "")])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "methods": methods,
+    "captured": captured,
+    "models": models,
+    "data": data,
+    "loggers": loggers,
+}
 
 
 def stub() -> str:

@@ -1,4 +1,4 @@
-"""`steppe methods`, `steppe measures` and `steppe models`: tables of what the library has, read from its code."""
+"""`steppe methods`, `measures`, `models`, `loggers`: tables of what is registered, here and in other packages."""
 
 from __future__ import annotations
 
@@ -237,11 +237,12 @@ def models(options: OfModels) -> Output:
         raise UsageError(unknown("model", options.model, MODELS))
     rows = [describe_model(name) for name in (MODELS if options.model is None else [options.model])]
     cells = (
-        (r["name"], f"{r['parameters']:,}", r["is"], " ".join(f"{k}={v}" for k, v in r["options"].items()))
+        (r["name"], f"{r['parameters']:,}", r["is"], " ".join(f"{k}={v}" for k, v in r["options"].items()), r["paper"])
         for r in rows
     )
-    heads = ("model", "parameters", "what it is", "options")
-    shown = table(heads, cells, right=("parameters",), fold=("what it is", "options"), drop=("options",))
+    heads = ("model", "parameters", "what it is", "options", "paper")
+    sentences = ("what it is", "options", "paper")
+    shown = table(heads, cells, right=("parameters",), fold=sentences, drop=("paper", "options"))
     return Output(rows if options.model is None else rows[0], [shown, ABOUT_PARAMETERS])
 
 
@@ -254,4 +255,30 @@ def describe_model(name: str) -> dict[str, Any]:
     with torch.device("meta"):
         model = build(name, IMAGES, CLASSES)
     count = sum(p.numel() for p in model.parameters())
-    return {"name": name, "is": MODELS[name].about, "parameters": count, "options": dict(MODELS[name].options)}
+    one = MODELS[name]
+    return {
+        "name": name, "is": one.about, "parameters": count, "options": one.options, "paper": one.paper,
+        "published": one.published,
+    }  # fmt: skip
+
+
+# -- loggers ----------------------------------------------------------------------------------------------------------
+
+
+@command("loggers")
+def loggers() -> Output:
+    """List the loggers of records, and what to install for them.
+
+    Examples
+    --------
+    steppe loggers
+
+    """
+    from .._util.extras import install_line, installed
+    from ..training.loggers import LOGGERS
+
+    rows = [{"name": name, "does": one.does, "extra": one.extra} for name, one in LOGGERS.items()]
+    needs = ("" if installed(row["extra"]) else install_line(row["extra"]) for row in rows)
+    cells = ((row["name"], row["does"].replace("`", ""), need) for row, need in zip(rows, needs, strict=True))
+    shown = table(("logger", "where records go", "missing"), cells, fold=("where records go",))
+    return Output(rows, [shown, "A logger of your own is --loggers package.module:factory."])

@@ -1,7 +1,8 @@
 """Commands and their options: dataclass fields as jsonargparse arguments, set by flags or by one YAML file.
 
 A field's docstring is its help text. Its metadata goes to `add_argument`: `metavar`, and `nargs` for an argument
-without a flag. A dataclass with a `heading` is a group of the help page; `headings` name groups of some of its fields.
+without a flag; with `options`, that argument is a file of options. A dataclass with a `heading` is a group of the help
+page, and its `headings` name groups of some of its fields.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ Run = TypeVar("Run", bound=Callable[..., Output])
 FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the name of a file
 HELP_WIDTH = 80  # columns of a help page without a terminal, as argparse has it
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
-NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust")  # options about how a command runs, not about what
+NOT_IN_FILES = (
+    "config",
+    "json",
+    "debug",
+    "dry_run",
+    "trust",
+    "yes",
+)  # options about how a command runs, not about what
 RENAMED = {"standardise": "normalise"}  # earlier names of options, which still work
 # The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
 # and imports it.
@@ -204,6 +212,8 @@ def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     options = command.options()
     arguments = list(_arguments(options, argv))
     file = next((word.partition("=")[2] for name, word in reversed(arguments) if name == "config"), None)
+    if any(o.metadata.get("options") for o in options.values()):
+        file = next((word for name, word in arguments if not name), None)
     in_file = _read_options(file, options) if file is not None else {}
     parser = _parser(command, options, file, in_file)
     if any(name == "help" for name, _ in arguments):
@@ -273,9 +283,22 @@ def _flag(flags: Mapping[str, Option], word: str, rest: list[str]) -> tuple[str,
         if not rest or rest[0].startswith("--"):
             raise UsageError(f"{head} takes {words(option.type)}, and no value follows it")
         value = rest.pop(0)
+    if option.is_a(dict) and not dot and "=" in value and not value.lstrip().startswith("{"):
+        value = json.dumps(_pairs(value))
     if option.is_a(list) and not value.startswith("["):
         value = json.dumps(split_at_commas(value)) if str in get_args(option.type) else f"[{value}]"
     return option.name, f"{head}{dot}{key}={value}"
+
+
+def _pairs(text: str) -> dict[str, Any]:
+    """A mapping that is written A=X,B=Y; each value is read as in a YAML file."""
+    from jsonargparse import get_loader
+
+    pairs = [part.partition("=") for part in text.split(",")]
+    values = {name.strip(): get_loader("yaml")(value) for name, equals, value in pairs if equals}
+    if len(values) < len(pairs):
+        raise UsageError(f"a mapping is written A=X,B=Y or as JSON, with each name once, and not {text!r}")
+    return values
 
 
 def _parser(
@@ -301,7 +324,8 @@ def _parser(
         place: Any = headings.get(o.heading, parser)
         text = (o.help + _default(o, file, in_file)).replace("%", "%%")
         if not o.flag:
-            place.add_argument(o.name, type=str, default=o.default, help=text, **o.metadata)
+            given = {name: value for name, value in o.metadata.items() if name != "options"}
+            place.add_argument(o.name, type=str, default=o.default, help=text, **given)
         elif o.is_a(bool):
             place.add_argument(o.flag, action=ActionYesNo(no_prefix="no-"), default=o.default, help=text)
         else:

@@ -257,6 +257,7 @@ def read_overflow_from_optimizers(scaler: Any, device: torch.device) -> None:
     scaler.scale(torch.ones((), device=device))  # creates its scale tensor, which `scaler.step(opt, closure)` needs
     if not isinstance(vars(scaler).get("_unscale_grads_"), MethodType):
         scaler._unscale_grads_ = MethodType(_unscale_grads_, scaler)
+        scaler.scale = MethodType(_scale, scaler)
 
 
 def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
@@ -264,6 +265,17 @@ def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
         overflow: Tensor = optimizer.found_inf_()
         return {overflow.device: overflow}
     return type(self)._unscale_grads_(self, optimizer, *args)  # type: ignore[no-any-return]
+
+
+def _scale(self: Any, outputs: Any) -> Any:
+    self.has_scaled = True
+    return type(self).scale(self, outputs)
+
+
+def is_scaled(loss: Tensor, scaler: Any) -> bool:
+    """Whether a loss is the result of `scaler.scale`, a product with its scale."""
+    factor = getattr(loss.grad_fn, "_saved_other", None)
+    return isinstance(factor, Tensor) and factor.data_ptr() == scaler._scale.data_ptr()
 
 
 def report_overflow(scaler: Any, optimizer: Unscaled) -> None:

@@ -16,9 +16,9 @@ from ..core.rows import held_out, select, whole
 from ..core.shards import local_gradient, shard_like
 from ..core.vector import Space, Vector, scale_
 from .base import OptimizerContext
-from .finite import FiniteCheck, Planned, enabled
+from .finite import FiniteCheck, Planned, enabled, is_scaled
 from .forward_state import Noise
-from .misuse import check_no_inference_mode, warn_of_unreachable_statistics
+from .misuse import SCALED_TWICE, check_no_inference_mode, warn_of_unreachable_statistics
 from .weights import maximizes, warn_of_rounding
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Pass:
     """
 
     def __init__(self, probe: Probe, scaler: Any = None, keep_graph: bool = False):
-        self.probe, self._scaler, self._keep_graph = probe, scaler, keep_graph
+        self.probe, self.scaler, self._keep_graph = probe, scaler, keep_graph
         self.graph: Tensor | None = None  # the loss with its graph, if it is kept
         self.loss: Tensor | None = None
         self.losses: Tensor | None = None
@@ -56,13 +56,15 @@ class Pass:
 
     def backward(self, loss: Tensor) -> None:
         """Adds the gradient of a loss, or of its mean if it has one number per row."""
+        if self.scaler is not None and is_scaled(loss, self.scaler):
+            raise RuntimeError(SCALED_TWICE)
         each, loss = (loss.detach().flatten(), loss.mean()) if loss.ndim else (None, loss)
         self.add_loss(loss, each)
         if self.probe.grad:
             if self.run_backward is not None:
                 self.run_backward(loss)
             else:
-                (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+                (loss if self.scaler is None else self.scaler.scale(loss)).backward()
             self.ran_backward = True
 
     def finish(self) -> None:
