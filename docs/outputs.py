@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/start.md", "docs/choosing.md")
+PAGES = ("README.md", "docs/index.md", "docs/start.md", "docs/choosing.md", "docs/measures.md")
 COLUMNS = "100"  # of the terminal
 MARK = "\n<!-- output -->\n\n```text\n"
 SNIPPET = re.compile(rf"^```python\n(?P<code>.*?)^```\n(?:{MARK}(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)

@@ -17,7 +17,7 @@ from steppe.cli.measure import Measurements, _table
 from steppe.cli.options import parse
 from steppe.cli.output import Output, print_output
 from steppe.core.estimate import Cost, Estimate
-from steppe.data.catalogue import CATALOGUE
+from steppe.data.catalogue import DATASETS
 from steppe.ensembles import Ensemble
 from steppe.measures import Results
 from steppe.nn.registry import MODELS
@@ -28,10 +28,11 @@ LISTINGS = {
     "methods": lambda: list(steppe.METHODS),
     "measures": lambda: list(steppe.MEASURES),
     "models": lambda: list(MODELS),
-    "data list": lambda: list(CATALOGUE),
+    "data list": lambda: list(DATASETS),
     "methods asam": lambda: ["decay_in_ascent", "filterwise"],
     "measures worst_linf@0.002": lambda: ["worst_linf@0.002"],
     "doctor": lambda: ["torch", "jsonargparse"],
+    "loggers": lambda: ["tensorboard", "csv"],
 }
 
 
