@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -12,8 +11,9 @@ from importlib import import_module
 from .._util.environment import SAFE_PATH, environment
 from .._util.extras import explained
 from .._util.names import unknown
-from .._util.terminal import columns_of, complain, say, wrapped
-from .options import HELP_WIDTH, REGISTRY, Command, Common, Parsed, parse
+from .._util.terminal import complain, say
+from .help import page
+from .options import REGISTRY, Command, Common, Parsed, parse
 from .output import FAILED, MISUSED, UsageError, debugging, print_output, report_error, usage_errors
 
 COMMANDS: Sequence[str] = (  # of steppe itself, in the order of the help page
@@ -135,18 +135,11 @@ def _select(argv: Sequence[str]) -> Command | str:
 
 def _page(name: str, about: str, commands: Mapping[str, str]) -> str:
     """Return the help page of steppe, or of a group of commands."""
-    columns = columns_of(HELP_WIDTH)
     sections = {heading: [w for w in commands if w.split()[0] in firsts] for heading, firsts in SECTIONS.items()}
     placed = {word for words in sections.values() for word in words}
     sections["commands" if not placed else "of other packages"] = [word for word in commands if word not in placed]
-    lines = [f"usage: {name} COMMAND [options]", "", wrapped(about, columns)]
-    for heading, words in sections.items():
-        lines += ["", f"{heading}:"] if words else []
-        for word in words:
-            lines += textwrap.wrap(
-                f"  {word:<17} {_summary(commands[word])}", columns, subsequent_indent=" " * 20, break_on_hyphens=False
-            )
-    return "\n".join([*lines, "", f"{name} COMMAND --help lists the options of a command.\n"])
+    summaries = {word: _summary(full) for word, full in commands.items()}
+    return page(name, about, {heading: {w: summaries[w] for w in words} for heading, words in sections.items()})
 
 
 def _summary(name: str) -> str:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import textwrap
-from argparse import Action, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -23,8 +21,8 @@ from .._util.formats import check_no_yaml_within, loader, yaml_in
 from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.registry import Registry
-from .._util.terminal import columns_of, wrapped
 from ..core.fields import alternatives, choices, words
+from .help import HelpFormatter, epilog, wrapped_to_screen
 from .output import Output, UsageError
 
 if TYPE_CHECKING:
@@ -33,16 +31,8 @@ if TYPE_CHECKING:
 Run = TypeVar("Run", bound=Callable[..., Output])
 
 FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the name of a file
-HELP_WIDTH = 80  # columns of a help page without a terminal, as argparse has it
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
-NOT_IN_FILES = (
-    "config",
-    "json",
-    "debug",
-    "dry_run",
-    "trust",
-    "yes",
-)  # options about how a command runs, not about what
+NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust", "yes")  # about how a command runs, not about what
 RENAMED = {"standardise": "normalise"}  # earlier names of options, which still work
 # The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
 # and imports it.
@@ -309,12 +299,11 @@ def _parser(
     positional = [
         f"[{o.metavar}{' ...' if o.metadata['nargs'] == '*' else ''}]" for o in options.values() if not o.flag
     ]
-    columns = columns_of(HELP_WIDTH)
     parser = ArgumentParser(
         usage=" ".join(["steppe", command.name, *positional, "[options]"]),
-        description=wrapped(command.summary, columns),
-        epilog="examples:\n" + "\n".join(_continued(line, columns) for line in command.examples),
-        formatter_class=_Help,
+        description=wrapped_to_screen(command.summary),
+        epilog=epilog(command.examples),
+        formatter_class=HelpFormatter,
         exit_on_error=False,
         allow_abbrev=False,
     )
@@ -332,30 +321,6 @@ def _parser(
             kind = MAPPING if o.is_a(dict) else o.type
             place.add_argument(o.flag, type=kind, default=o.default, help=text, metavar=o.metavar)
     return parser
-
-
-class _Help(RawDescriptionHelpFormatter):
-    """Help pages with one spelling of each flag: without --list+ of jsonargparse, and --no-X only where X is usual."""
-
-    def _format_action_invocation(self, action: Action) -> str:
-        flags = [flag for flag in action.option_strings if not flag.endswith("+")]
-        if len(flags) > 1 and flags[1].startswith("--no-") and action.default is False:
-            flags = flags[:1]
-        takes = action.metavar if flags and action.metavar and action.nargs != 0 else ""
-        return f"{', '.join(flags)} {takes}".rstrip() if flags else super()._format_action_invocation(action)
-
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(text, width, break_on_hyphens=False)
-
-
-def _continued(command: str, columns: int) -> str:
-    """An example of a command line, on several lines where it is longer than the terminal."""
-    indent = "  "
-    parts = textwrap.wrap(
-        command, columns - 2, initial_indent=indent, subsequent_indent=3 * indent,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-    return " \\\n".join(parts)
 
 
 def _default(option: Option, file: str | None, in_file: Mapping[str, Any]) -> str:
