@@ -485,7 +485,7 @@ def test_progress_shows_the_running_estimate_and_its_error(monkeypatch: pytest.M
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\s", "", terminal.getvalue())
     for estimate in list(ZerothOrder(TRACE, n=50).running(Objective(*classifier_parts()))):
         assert with_error(estimate.value, estimate.stderr).replace(" ", "") in shown
-    assert "losses" in shown
+    assert "passes" in shown
     assert found["long"].complete
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import steppe
-from steppe._util.terminal import columns_of, table, wrapped
+from steppe._util.terminal import columns_of, complain, table, wrapped
 from steppe.cli import main
 from steppe.cli.entry import COMMANDS, SECTIONS
 from steppe.cli.measure import Measurements, _table
@@ -182,6 +182,18 @@ def test_columns_are_left_out_in_their_order() -> None:
 def test_sentences_wrap_between_words() -> None:
     assert wrapped("  one two three\nfour", 9) == "  one two\n  three\nfour"
     assert wrapped("a" * 20, 9) == "a" * 20
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_errors_wrap_on_a_terminal_only(
+    terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    complain("steppe train: there is no method 'samm'. Did you mean 'sam'? There are 21: `steppe methods` lists them.")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (2 if terminal else 1)
+    assert all(one.startswith("  ") for one in lines[1:])
 
 
 def test_without_a_terminal_the_fallback_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,4 +37,5 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     names = list(valid)
     lower = get_close_matches(name.lower(), dict.fromkeys(map(str.lower, names)), n=3, cutoff=0.4)
     near = [other for one in lower for other in names if other.lower() == one][:3]
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    *others, last = map(repr, near or [""])
+    return f" Did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if near else ""

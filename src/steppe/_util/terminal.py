@@ -37,7 +37,10 @@ def say(text: object, *, error: bool = False, end: str = "\n") -> None:
 
 def complain(text: object) -> None:
     """Print an error on stderr; indent all lines but the first, so that names cannot fake a message."""
-    say(str(text).replace("\n", "\n  "), error=True)
+    lines = [line(one) for one in str(text).expandtabs().replace("\n", "\n  ").split("\n")]
+    if sys.stderr.isatty():
+        lines = [part for one in lines for part in _parts(one, columns_of(ANY_WIDTH), more="  ")]
+    say("\n".join(lines), error=True)
 
 
 def cell(text: object) -> Text:
@@ -70,6 +73,7 @@ def _parts(text: str, columns: int, more: str = "") -> list[str]:
     return [text] if len(text) <= columns else fill(text, columns, subsequent_indent=indent + more)
 
 
+ANY_WIDTH = 10**6  # of sentences without a terminal: scripts read whole lines
 GAP = 2  # between columns
 FOLDED = 24  # columns that a cell of several words has at least, before others are left out
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .._util.formats import json_safe
-from .._util.terminal import columns_of, complain, console, say, table, wrapped
+from .._util.terminal import ANY_WIDTH, columns_of, complain, console, say, table, wrapped
 
 __all__ = [
     "DEBUG", "FAILED", "MISUSED", "STOPPED", "TRY_AGAIN", "Output", "UsageError", "debugging", "message",
@@ -25,7 +25,6 @@ FAILED, MISUSED, TRY_AGAIN, STOPPED = 1, 2, 75, 130
 DEBUG = "STEPPE_DEBUG"
 EXPECTED = (OSError, ValueError, ImportError, ArithmeticError, RuntimeError)  # any other type is likely to be a bug
 PIPE_WIDTH = 160  # columns without a terminal: enough for one line per row of a table
-ANY_WIDTH = 10**6  # of sentences without a terminal: scripts read whole lines
 
 
 @dataclass(frozen=True)
