@@ -357,6 +357,8 @@ class SharpnessAware(Optimizer):
             except BaseException:
                 if [p._version for p in params] == before:  # the base did not step
                     planned.before.restore()
+                else:  # what failed comes after it
+                    planned.context.apply_moves()
                 raise
             finally:
                 self.planned = None

@@ -61,6 +61,7 @@ class Planned:
     def after(self, earlier: Planned) -> Planned:
         """The same gradient, accumulated on an earlier one."""
         total = None if self.total is None or earlier.total is None else self.total + earlier.total
+        self.context.moves += earlier.context.moves
         loss = self.loss if self.loss is None or earlier.loss is None else earlier.loss + self.loss
         return Planned(self.context, earlier.before, self.gradients, total, self.overflow or earlier.overflow, loss)
 
@@ -83,6 +84,7 @@ class Planned:
         """Steps the base optimizer and stores the plan's vectors and options."""
         with self.context.settings_applied():
             base.step()
+        self.context.apply_moves()
         self.context.commit()
 
 
@@ -188,6 +190,7 @@ class DeviceGuard:
         context.revert_where(self.flag)
         with context.settings_applied():
             step_unless(base, self.flag)
+        context.apply_moves()
         planned.before.restore_where(self.flag)
         self._skipped.add_(self.flag)
         self._seen.copy_(self._skipped, non_blocking=True)

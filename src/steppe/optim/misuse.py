@@ -45,8 +45,8 @@ NOT_SCALED = (
 )
 
 UNKNOWN_SCALER = (
-    "a GradScaler was asked to step a SharpnessAware that has none, so the passes saw scaled losses and gradients: make "
-    "it by SharpnessAware(..., scaler=scaler), and write pass_.backward(loss)"
+    "a GradScaler was asked to step a SharpnessAware that has none, so the passes saw scaled losses and gradients: "
+    "make it by SharpnessAware(..., scaler=scaler), and write pass_.backward(loss)"
 )
 
 BASE_STEPPED = (

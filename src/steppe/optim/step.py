@@ -364,6 +364,8 @@ class Step:
             if self.check is not None:
                 if not untouched:  # it may have overflowed on its own
                     self.check.add(None, direction)
+                for vector in self.context.moves:
+                    self.check.add(None, vector)
                 total = self.check.total(settings.values(), self.replicas)
             self.gradients.deliver(direction, untouched)
         planned = Planned(self.context, self.before, self.gradients, total, loss=self._loss)

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from .engine import SharpnessAware
 
 
+class StepsTheBase:
+    """A hook of a base optimizer that refuses a step while the gradient of `passes()` waits for that of the engine."""
+
+    def __init__(self, engine: SharpnessAware):
+        self._engine = weakref.ref(engine)
+
+    def __call__(self, *_: Any) -> None:
+        if (engine := self._engine()) is not None and engine.planned is not None and engine.planned.wanted:
+            raise RuntimeError(BASE_STEPPED)
+
+
 class _CloseUnfinished:
     """A hook of a module that closes the unfinished loop of an optimizer, as long as that lives."""
 
@@ -39,16 +50,11 @@ def guard_pending(
     """
     if earlier is not None:
         earlier()
-    close, ours = _CloseUnfinished(engine), weakref.ref(engine)
+    close = _CloseUnfinished(engine)
     modules = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)] if model is not None else []
     handles: list[Any] = [m.register_state_dict_pre_hook(close) for m in modules]  # type: ignore[no-untyped-call]
-
-    def check_not_ours(*_: Any) -> None:
-        if (waiting := ours()) is not None and waiting.planned is not None and waiting.planned.wanted:
-            raise RuntimeError(BASE_STEPPED)
-
     if hasattr(engine.base, "_optimizer_step_pre_hooks"):
-        handles.append(engine.base.register_step_pre_hook(check_not_ours))
+        handles.append(engine.base.register_step_pre_hook(StepsTheBase(engine)))
     remove = weakref.finalize(engine, lambda: [handle.remove() for handle in handles])
     remove.atexit = False
     return remove

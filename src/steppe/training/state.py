@@ -181,7 +181,8 @@ class TrainState:
         own = self._own
         if weights.keys() != own.keys():
             unmatched = sorted(weights.keys() ^ own.keys())
-            raise ValueError(f"the checkpoint belongs to another model: {', '.join(unmatched[:3])} is in one of them only")
+            names = ", ".join(unmatched[:3])
+            raise ValueError(f"the checkpoint belongs to another model: {names} is in one of them only")
         for k, t in own.items():
             if weights[k].shape != t.shape:
                 raise ValueError(
