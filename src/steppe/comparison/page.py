@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 CAPTION = (
     "Left: differences of test error from the reference, better on the left of 0, with repeated confidence intervals; "
-    "the band is what is not worth a change. Middle: the error of the run that validation selects among so many "
-    "trials, with 95 % intervals. Right: the run with the lowest validation error of each method."
+    "the band is what is not worth a change, and where it holds the thick part there is no difference. Middle: the "
+    "error of the run that validation selects among so many trials, with 95 % intervals. Right: the run with the "
+    "lowest validation error of each method."
 )
 TEMPLATE = """{% extends "figure.html" %}
 {% block head %}{% if reload %}<meta http-equiv="refresh" content="{{ reload }}">
@@ -74,6 +75,11 @@ def figure_of(result: Result) -> dict[str, Any]:
             "error_x": {"type": "data", "symmetric": False, "array": [ends[1]], "arrayminus": [-ends[0]],
                         "color": colours[a.method]},
             "hovertemplate": escape(a.sentence) + "<extra></extra>", "xaxis": "x", "yaxis": "y",
+        })  # fmt: skip
+        data.append({
+            "type": "scatter", "mode": "lines", "x": [a.inner_low, a.inner_high], "y": [a.method, a.method],
+            "showlegend": False, "line": {"width": 6, "color": colours[a.method]}, "hoverinfo": "skip", "opacity": 0.6,
+            "xaxis": "x", "yaxis": "y",
         })  # fmt: skip
     for row in result.rows:
         data += _curve(row.curve, colours[row.method], row.method)

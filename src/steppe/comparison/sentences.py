@@ -44,27 +44,31 @@ def sentence_of(a: Answer, result: Result) -> str:
     effort = f"each with {result.tuning} trials of tuning; {a.trials} trials, {count} contender{'s' * (count > 1)}"
     worth, shows, difference = (_points(a, x) for x in (a.worth, a.detectable, abs(a.difference)))
     ends = f"{_points(a, a.low, '+')} to {_points(a, a.high, '+')}"
+    inner = f"{_points(a, a.inner_low, '+')} to {_points(a, a.inner_high, '+')}"
     known = f"{a.method} against {reference}: {_points(a, a.difference, '+')} points ({ends}) {equal}"
     edges = f"the selected trials lie at the edge of {', '.join(a.edges)}"
     low, high = (_points(a, x) for x in sorted((abs(a.low), abs(a.high))))
     longer = f"; deciding {worth} takes about {a.needed:.0f} ({words_of(a.needed_seconds)})"
     failed = " and ".join(r.method for r in result.rows if r.failed == r.trials)
+    why = f"{a.method} came when the level was used: a new comparison decides it"
+    if result.points:
+        why = "the settings of the trials are not random, and a comparison at random ones decides it"
     found = {
         "better": f"{a.method} is better than {reference} {equal}, by {difference} points ({low} to {high}), {effort}.",
         "worse": f"{a.method} is worse than {reference} {equal}, by {difference} points ({low} to {high}), {effort}.",
-        "no difference": f"{a.method} and {reference} differ by less than {worth} points ({ends}) {equal}, {effort}.",
+        "no difference": f"{a.method} and {reference} differ by less than {worth} points ({inner}) {equal}, {effort}.",
         "cannot tell": f"Cannot tell whether {a.method} is better than {reference} (search space): {edges}. Widen it.",
         "failed": f"Cannot tell: {failed} failed in all {a.trials} trials. Give a space with lower learning rates.",
         "open": f"Not decided yet: {known}, after {a.trials} of {result.trials} trials"
         f"{f'; {edges}' if a.edges else ''}.",
-        "described": f"Described only: {known}. {a.method} came when the level was used: a new comparison decides it.",
+        "described": f"Described only: {known}, {effort}; {why}.",
         "rows": f"Undecided, and more training cannot decide it: {known}. These {result.test_rows} test rows show "
         f"{_points(a, a.row_limit)} at best, and {worth} would be worth a change.",
         "undecided": f"Undecided: {known}, {effort}. This many trials show {shows}"
         f"{longer if a.trials < a.needed < inf else ''}.",
     }
     if a.verdict == "undecided":
-        return found["rows" if a.why == "rows" else "undecided" if a.level else "described"]
+        return found["described" if not a.level else "rows" if a.why == "rows" else "undecided"]
     return found["failed" if a.why == "failed" else a.verdict]
 
 
@@ -80,8 +84,8 @@ def caveats_of(result: Result) -> list[str]:
     space = "; ".join(f"{name} {law}" for name, law in result.space.items())
     found = [
         f"Space: {space}.",
-        "Differences are in points of test error. Verdicts hold for all looks and contenders together, intervals for "
-        "all looks of one contender.",
+        "Differences are in points of test error. Verdicts hold for all looks and contenders together, intervals for all "
+        'looks of one contender; with "no difference" it is the narrower one of two one-sided tests.',
     ]
     for row in result.rows:
         plain = result.rows[0]
