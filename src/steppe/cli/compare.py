@@ -84,8 +84,7 @@ def status(folder: Folder) -> Output:
 
     """
     from ..comparison.result import result_of
-    from .compare_options import Again, Effort, Folder, How, Space, What
-from .compare_output import state_of
+    from .compare_output import state_of
 
     current, place = _current(folder)
     return state_of(current, result_of(current, place))

@@ -76,7 +76,7 @@ class Trial:
     kind: Kind = "trial"
     counted: dict[str, int] = field(default_factory=lambda: {"steps": 0, "forwards": 0}, compare=False, repr=False)
     curve: list[dict[str, float]] = field(default_factory=list, compare=False, repr=False)
-    began: float = field(default_factory=perf_counter, compare=False, repr=False)
+    began: float = field(init=False, default_factory=perf_counter, compare=False, repr=False)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.settings:

@@ -84,8 +84,8 @@ def caveats_of(result: Result) -> list[str]:
     space = "; ".join(f"{name} {law}" for name, law in result.space.items())
     found = [
         f"Space: {space}.",
-        "Differences are in points of test error. Verdicts hold for all looks and contenders together, intervals for all "
-        'looks of one contender; with "no difference" it is the narrower one of two one-sided tests.',
+        "Differences are in points of test error. Verdicts hold for all looks and contenders together, intervals for "
+        'all looks of one contender; with "no difference" it is the narrower one of two one-sided tests.',
     ]
     for row in result.rows:
         plain = result.rows[0]
