@@ -104,7 +104,7 @@ def figure_of(result: Result) -> dict[str, Any]:
         left = k * 0.36
         axes[f"xaxis{n}"] = {"domain": [left, left + 0.28], "anchor": f"y{n}", "title": {"text": x}}
         axes[f"yaxis{n}"] = {"anchor": f"x{n}", "title": {"text": y}}
-    axes["xaxis"]["zeroline"] = True
+    axes["xaxis"]["zeroline"], axes["yaxis"]["autorange"] = True, "reversed"
     return {
         "data": data,
         "layout": {

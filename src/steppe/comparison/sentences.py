@@ -48,7 +48,11 @@ def sentence_of(a: Answer, result: Result) -> str:
     known = f"{a.method} against {reference}: {_points(a, a.difference, '+')} points ({ends}) {equal}"
     edges = f"the selected trials lie at the edge of {', '.join(a.edges)}"
     low, high = (_points(a, x) for x in sorted((abs(a.low), abs(a.high))))
-    longer = f"; deciding {worth} takes about {a.needed:.0f} ({words_of(a.needed_seconds)})"
+    longer = ""
+    if a.trials < a.needed < inf:
+        longer = f"; deciding {worth} takes about {a.needed:.0f} ({words_of(a.needed_seconds)})"
+    elif a.needed == inf:
+        longer = f"; {worth} is less than these {result.test_rows} test rows can show"
     failed = " and ".join(r.method for r in result.rows if r.failed == r.trials)
     why = f"{a.method} came when the level was used: a new comparison decides it"
     if result.points:
@@ -64,8 +68,7 @@ def sentence_of(a: Answer, result: Result) -> str:
         "described": f"Described only: {known}, {effort}; {why}.",
         "rows": f"Undecided, and more training cannot decide it: {known}. These {result.test_rows} test rows show "
         f"{_points(a, a.row_limit)} at best, and {worth} would be worth a change.",
-        "undecided": f"Undecided: {known}, {effort}. This many trials show {shows}"
-        f"{longer if a.trials < a.needed < inf else ''}.",
+        "undecided": f"Undecided: {known}, {effort}. This many trials show {shows}{longer}.",
     }
     if a.verdict == "undecided":
         return found["described" if not a.level else "rows" if a.why == "rows" else "undecided"]
