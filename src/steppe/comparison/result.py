@@ -20,7 +20,7 @@ from .design import EPOCHS, Design
 from .recommend import REPEATS, choice, finalists, snippets
 from .sentences import caveats_of, recommendation, sentence_of
 from .sequential import ORDINARY, Contrast
-from .statistics import LARGE, Outcomes, curve, detectable, estimate, quantile, trials_for, weights
+from .statistics import LARGE, Estimated, Outcomes, curve, detectable, estimate, quantile, trials_for, weights
 from .store import Comparison, Done
 
 if TYPE_CHECKING:
@@ -269,10 +269,7 @@ def _row(current: Comparison, method: str, target: float) -> Row:
     design, outcomes = current.design, current.outcomes(method)
     done = [current.done["trial", method, i, 0] for i in range(len(outcomes))]
     trials = [design.trial(method, i) for i in range(len(done))]
-    points = [
-        (e.tuning, *(100 * min(max(x, 0.0), 1.0) for x in (e.value, e.value - half, e.value + half)))
-        for e, half in ((e, e.half_width(ORDINARY)) for e in curve(outcomes))
-    ]
+    points = [_percent(e) for e in curve(outcomes)]
     chosen = int(np.argmin(outcomes.validation))
     laws, shared = design.own.get(method, {}), len(design.space)
     quantiles = np.array([design.quantiles(i)[shared : shared + len(laws)] for i in range(len(done))])
@@ -297,6 +294,13 @@ def _row(current: Comparison, method: str, target: float) -> Row:
             for name in dict.fromkeys(n for d in done for n in d.measures)
         },
     )
+
+
+def _percent(e: Estimated) -> tuple[int, float, float, float]:
+    """A point of the tuning curve: trials, error in per cent, and the ends of its 95 % interval."""
+    half = e.half_width(ORDINARY)
+    low, high = max(e.value - half, 0.0), min(e.value + half, 1.0)
+    return e.tuning, 100 * e.value, 100 * low, 100 * high
 
 
 def _target(current: Comparison) -> float:

@@ -110,26 +110,30 @@ def caveats_of(result: Result) -> list[str]:
 
 def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Return the heads and lines of a result's table: a column per method, which fits narrow screens."""
-    differences = {a.method: a for a in result.contrasts}
-    lines: dict[str, list[str]] = {}
-
-    def add(name: str, value: str) -> None:
-        lines.setdefault(name, []).append(value)
-
+    answers = {a.method: a for a in result.contrasts}
+    trials = sorted({n for a in result.contrasts for n, *_ in a.forecast if a.verdict in ("open", "undecided")})
+    first = ("verdict", "difference, points", "its interval", *(f"{n} trials would show" for n in trials))
+    lines: dict[str, dict[str, str]] = {name: {} for name in first}
     for row in result.rows:
-        a = differences.get(row.method)
-        add("difference, points", "" if a is None else f"{a.difference:+.2f}".replace("-", "\u2212"))
-        ends = "" if a is None else f"{a.low:+.2f} to {a.high:+.2f}".replace("-", "\u2212")
-        add("its interval", ends)
+
+        def add(name: str, value: str, method: str = row.method) -> None:
+            lines.setdefault(name, {})[method] = value
+
+        a = answers.get(row.method)
         add("verdict", "reference" if a is None else a.verdict)
+        if a is not None:
+            add("difference, points", _signed(a.difference))
+            add("its interval", f"{_signed(a.low)} to {_signed(a.high)}")
+            if a.verdict in ("open", "undecided"):
+                for n, shows, time in a.forecast:
+                    add(f"{n} trials would show", f"{shows:.1f} ({words_of(time)})")
         add(f"error, best of {result.tuning}, %", f"{row.tuned:.2f}")
-        add(f"best of {max(len(row.curve) for row in result.rows)}, %", f"{row.half:.2f}")
+        add(f"best of {len(row.curve)}, %", f"{row.half:.2f}")
         add("one trial, %", f"{row.untuned:.2f}")
         add("trials (failed)", f"{row.trials} ({row.failed})")
         add("passes per step", f"{row.counted or row.passes:.2f}")
         add("time per trial", words_of(row.seconds))
-        if row.reached is not None:
-            r = row.reached
+        if (r := row.reached) is not None:
             ends = (f"{x:.1f}" if isfinite(x) else "never" for x in (r.passes_low, r.passes_high))
             add(f"reaches {result.target:.1f} % on validation", f"{100 * r.share:.0f} %")
             add("after so many passes", f"{r.passes:.1f}" if isfinite(r.passes) else "not in half")
@@ -137,11 +141,15 @@ def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
             add("after", words_of(r.seconds) if isfinite(r.seconds) else "")
         for name, (value, low, high) in row.measures.items():
             add(name, short(value))
-            add(f"  its 95 % interval of {name}", f"{short(low)} to {short(high)}")
-        for name in dict.fromkeys(name for one in result.rows for name in one.best):
-            add(f"its best {name}", short(row.best[name]) if name in row.best else "")
-    heads = ("", *(row.method for row in result.rows))
-    return heads, [(name, *values) for name, values in lines.items()]
+            add(f"  95 % interval of {name}", f"{short(low)} to {short(high)}")
+        for name, value in row.best.items():
+            add(f"its best {name}", short(value))
+    methods = [row.method for row in result.rows]
+    return ("", *methods), [(name, *(cells.get(m, "") for m in methods)) for name, cells in lines.items()]
+
+
+def _signed(x: float) -> str:
+    return f"{x:+.2f}".replace("-", "\u2212")
 
 
 def before(error: float, rows: int, worth: float | None) -> tuple[float, float, str]:
