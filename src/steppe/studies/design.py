@@ -31,7 +31,7 @@ def design_words(planned: Sequence[Cell], stored: Table, rows: Mapping[str, int]
             f"{' and '.join(levels)} are crossed: the fewest levels, {least} of {name}, limit what correlations show. "
             "`random` draws settings for each run"
         )
-    return [*words, *_unpaired(final, tuned)]
+    return [*words, *unpaired(planned, tuned)]
 
 
 def crossed(planned: Sequence[Cell], own: Sequence[str]) -> dict[str, int]:
@@ -53,9 +53,9 @@ def crossed(planned: Sequence[Cell], own: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def _unpaired(final: Sequence[Cell], tuned: Sequence[str]) -> list[str]:
+def unpaired(planned: Sequence[Cell], tuned: Sequence[str]) -> list[str]:
     """The contenders of which no run has a partner, and in which settings they differ from the reference."""
-    table = _table(final)
+    table = _table([cell for cell in planned if cell.stage != "sweep"])
     found = contest(table, [PLANNED], tuned)
     alone = [c.contender for c in found.comparisons if not c.pairs]
     if not alone:
