@@ -16,7 +16,8 @@ from torch import nn
 import steppe
 from steppe.comparison.design import Design, divided
 from steppe.comparison.recommend import choice, finalists
-from steppe.comparison.result import before, result_of
+from steppe.comparison.result import result_of
+from steppe.comparison.sentences import before
 from steppe.comparison.run import checked, in_process, next_trials, run, seconds
 from steppe.comparison.store import NAME, Done, Record
 

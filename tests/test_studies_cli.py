@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -338,11 +339,11 @@ def test_each_data_set_and_each_model_is_checked_once(
     reads: list[str] = []
     for name in ("spirals", "digits"):
 
-        def counted(root: Path, name: str = name, read: Any = DATASETS[name]) -> Any:
+        def counted(root: Path, name: str = name, read: Any = DATASETS[name].read) -> Any:
             reads.append(name)
             return read(root)
 
-        monkeypatch.setitem(DATASETS, name, counted)
+        monkeypatch.setitem(DATASETS._parts, name, replace(DATASETS[name], read=counted))
     models = [{"model": "studies_cells:marked", "model_options": {"marks": ".", "width": width}} for width in (3, 4)]
     written({"grid": {"net": models, "data": ["spirals", "digits"], "lr": [0.1, 0.2], "seed": list(range(25))}})
     code, out, err = told(capsys, "run", str(file), "--dry-run", "--json")

@@ -1,13 +1,12 @@
-"""`steppe methods`, `steppe measures` and `steppe models`: tables of what the library has, read from its code."""
+"""`steppe methods`, `measures`, `models`, `loggers`: tables of what is registered, here and in other packages."""
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from .._util.docstrings import definition, parameter_docs
 from .._util.measure_names import MeasureName
 from .._util.names import unknown
 from .options import command
@@ -80,17 +79,15 @@ def describe_method(name: str) -> dict[str, Any]:
     from ..methods.registry import METHODS, method
 
     instance, factory = method(name), METHODS[name]
-    defaults = {p.name: p.default for p in inspect.signature(factory).parameters.values()}
-    usual = {p.name: p.default for p in inspect.signature(type(instance)).parameters.values()}
-    sources = _parameter_docs(factory.make)
-    for parameter, source in _parameter_docs(type(instance)).items():
-        if parameter in defaults and defaults[parameter] == usual[parameter]:  # else it is about another default
-            sources.setdefault(parameter, source)
-    parameters = [{"name": p, "default": _typed(d), "source": sources.get(p, "")} for p, d in defaults.items()]
+    sources = factory.parameter_docs()
+    parameters = [
+        {"name": p.name, "default": _typed(p.default), "source": sources[p.name]}
+        for p in factory.__signature__.parameters.values()
+    ]
     return {
         "name": name, "does": factory.does, "paper": factory.paper, "passes": factory.usual_passes(),
         "parameters": parameters,
-        "class": type(instance).__name__, "definition": _definition(type(instance), factory.make),
+        "class": type(instance).__name__, "definition": definition(type(instance), factory.make),
     }  # fmt: skip
 
 
@@ -99,19 +96,6 @@ def _typed(default: Any) -> Any:
     from ..core.triple import TRIPLES
 
     return next((name for name, triple in TRIPLES.items() if triple is default), default)
-
-
-def _definition(*documented: object) -> str:
-    """Return the docstrings of classes and functions without their sections, each text once."""
-    texts = dict.fromkeys((inspect.getdoc(one) or "").partition("\n\nParameters\n")[0] for one in documented)
-    return " ".join(" ".join(texts).split())
-
-
-def _parameter_docs(documented: object) -> dict[str, str]:
-    """Return the parameters in the numpy-style docstring of a function or class, with their descriptions."""
-    section = (inspect.getdoc(documented) or "").partition("\nParameters\n----------\n")[2]
-    entries = re.findall(r"^(\w+(?:, \w+)*)\n((?:    .+\n?)+)", section, flags=re.MULTILINE)
-    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
 # -- measures ---------------------------------------------------------------------------------------------------------
@@ -186,16 +170,17 @@ def measures(options: OfMeasures) -> Output:
 
 def describe_measure(name: str, measure: Measure) -> dict[str, Any]:
     """Return the description of a measure; options and definition are read from its code."""
-    from ..studies.report.definitions import definition
+    from ..studies.report import definitions
 
     kind, cost, paper = MEASURES[MeasureName.of(name).base]
     layers = [measure]  # the measure, the one that it averages or transforms, and so on
     while hasattr(layers[-1], "measure"):
         layers.append(layers[-1].measure)
     return {
-        "name": name, "is": definition(name), "kind": kind, "cost": cost, "options": list(_options(layers[-1])),
-        "paper": paper, "class": " of ".join(type(one).__name__ for one in layers),
-        "definition": _definition(*map(type, reversed(layers))),
+        "name": name, "is": definitions.definition(name), "kind": kind, "cost": cost,
+        "options": list(_options(layers[-1])), "paper": paper,
+        "class": " of ".join(type(one).__name__ for one in layers),
+        "definition": definition(*map(type, reversed(layers))),
     }  # fmt: skip
 
 
@@ -207,7 +192,7 @@ def _options(measure: Any) -> Iterator[dict[str, Any]]:
     """Yield the fields of a measure with their values; those of its ball one by one."""
     from ..core.ball import Ball
 
-    meanings = _parameter_docs(type(measure))
+    meanings = parameter_docs(type(measure))
     for f in fields(measure):
         value = getattr(measure, f.name)
         if isinstance(value, Ball):
@@ -248,11 +233,11 @@ def models(options: OfModels) -> Output:
         raise UsageError(unknown("model", options.model, MODELS))
     rows = [describe_model(name) for name in (MODELS if options.model is None else [options.model])]
     cells = (
-        (r["name"], f"{r['parameters']:,}", r["is"], " ".join(f"{k}={v}" for k, v in r["options"].items()))
+        (r["name"], f"{r['parameters']:,}", r["is"], " ".join(f"{k}={v}" for k, v in r["options"].items()), r["paper"])
         for r in rows
     )
-    heads = ("model", "parameters", "what it is", "options")
-    shown = table(heads, cells, right=("parameters",), fold=("what it is", "options"))
+    heads = ("model", "parameters", "what it is", "options", "paper")
+    shown = table(heads, cells, right=("parameters",), fold=("what it is", "options", "paper"))
     return Output(rows if options.model is None else rows[0], [shown, ABOUT_PARAMETERS])
 
 
@@ -265,4 +250,30 @@ def describe_model(name: str) -> dict[str, Any]:
     with torch.device("meta"):
         model = build(name, IMAGES, CLASSES)
     count = sum(p.numel() for p in model.parameters())
-    return {"name": name, "is": MODELS[name].about, "parameters": count, "options": dict(MODELS[name].options)}
+    one = MODELS[name]
+    return {
+        "name": name, "is": one.about, "parameters": count, "options": one.options, "paper": one.paper,
+        "published": one.published,
+    }  # fmt: skip
+
+
+# -- loggers ----------------------------------------------------------------------------------------------------------
+
+
+@command("loggers")
+def loggers() -> Output:
+    """List the loggers of records, and what to install for them.
+
+    Examples
+    --------
+    steppe loggers
+
+    """
+    from .._util.extras import install_line, installed
+    from ..training.loggers import LOGGERS
+
+    rows = [{"name": name, "does": one.does, "extra": one.extra} for name, one in LOGGERS.items()]
+    needs = ("" if installed(row["extra"]) else install_line(row["extra"]) for row in rows)
+    cells = ((row["name"], row["does"].replace("`", ""), need) for row, need in zip(rows, needs, strict=True))
+    shown = table(("logger", "where records go", "missing"), cells, fold=("where records go",))
+    return Output(rows, [shown, "A logger of your own is --loggers package.module:factory."])

@@ -82,7 +82,7 @@ def init(new: New) -> Output:
     steppe study init cifar.yaml --data cifar10 --model resnet18
 
     """
-    from ..data.catalogue import CATALOGUE
+    from ..data.catalogue import DATASETS
     from ..data.registry import load
     from ..nn.registry import check_options
     from ..studies.plan import Study
@@ -101,9 +101,9 @@ def init(new: New) -> Output:
     shown = [f"{file} is written. Next: steppe study run {file} --dry-run"]
     classes, rows = True, None
     name = new.data.partition("@")[0]
-    if name in CATALOGUE:
+    if name in DATASETS and DATASETS[name].layouts:
         try:
-            CATALOGUE[name].find(Config().data_root)
+            DATASETS[name].find(Config().data_root)
         except FileNotFoundError as error:
             shown.append(str(error))
     elif not new.data.startswith("folder:"):  # which always has classes; these are small

@@ -65,21 +65,26 @@ class Watch(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[Tensor, Callable[..., Tensor], Any, Any]] = []  # results, losses, arguments
+        self.calls: list[tuple[Tensor, int, Callable[..., Tensor], Any, Any]] = []  # results, losses, arguments
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if any(func is loss for loss in LOSSES):
-            self.calls.append((result, func, args, kwargs or {}))
+            self.calls.append((result, _version(result), func, args, kwargs or {}))
         return result
 
     def reduction(self, losses: Any) -> Reduction | None:
         """The reduction of a result of these calls; None if it is none of them, or not known to be a mean or sum."""
-        for result, loss, args, kwargs in self.calls:
-            if result is losses:
+        for result, version, loss, args, kwargs in self.calls:
+            if result is losses and _version(result) == version:  # not after `loss += penalty`
                 with torch.no_grad():
                     return _reduction(loss, args, kwargs)
         return None
+
+
+def _version(x: Tensor) -> int:
+    """How often a tensor was written into."""
+    return 0 if x.is_inference() else x._version
 
 
 def _reduction(loss: Callable[..., Tensor], args: Any, kwargs: Any) -> Reduction | None:

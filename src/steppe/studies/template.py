@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 from .._util.user_code import is_factory
-from ..data.catalogue import CATALOGUE
+from ..data.catalogue import DATASETS
 
 SMALL = """\
   model_options: {width: 64, depth: 2}
@@ -25,7 +25,8 @@ def study_text(file: str, out: str, data: str, model: str, *, classes: bool = Tr
     `classes` says whether the targets of the data are classes. With few training rows and the MLP, runs take seconds.
     """
     small = model == "mlp" and rows is not None and rows <= 5000
-    images = data.partition("@")[0] in CATALOGUE or data.startswith("folder:")
+    name = data.partition("@")[0]
+    images = data.startswith("folder:") or (name in DATASETS and bool(DATASETS[name].layouts))
     listed = "arguments of your factory" if is_factory(model) else f"steppe models {model}"
     settings = SMALL if small else USUAL.format(listed=listed)
     targets = "[test_error, gap]" if classes else "[test_loss, loss_gap]"
