@@ -18,13 +18,12 @@ PLANNED = "planned"  # a target that stands for all
 
 def design_words(planned: Sequence[Cell], stored: Table, rows: Mapping[str, int], tuned: Sequence[str]) -> list[str]:
     """What a reader of a plan should know; `rows` are numbers of test rows by data set."""
-    final = [cell for cell in planned if cell.stage != "sweep"]
     errors = [run.targets["test_error"] for run in stored.runs if "test_error" in run.targets]
     words = [
         (f"{data}: " if len(rows) > 1 else "") + before(fmean(errors) if errors else EXPECTED, n, None)[2]
         for data, n in rows.items()
     ]
-    levels = crossed(final, tuned)
+    levels = crossed([cell for cell in planned if cell.predicts], tuned)
     if len(levels) > 1:
         name, least = min(levels.items(), key=lambda pair: pair[1])
         words.append(
