@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..optim.interrupts import interrupts_deferred
+from ..optim.base import interrupts_deferred
 from .precision import Precision, computing_in
 
 Statistics = Literal["running", "batch"]  # of normalisation layers: as in eval mode, or of the batch as in training
