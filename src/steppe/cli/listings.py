@@ -133,7 +133,8 @@ def measures(options: OfMeasures) -> Output:
     steppe measures --json
 
     """
-    from ..measures.registry import MEASURES, measure_by_name
+    from ..measures.registration import MEASURES
+    from ..measures.registry import measure_by_name
 
     if options.measure is None:
         rows = [describe_measure(name, one()) for name, one in MEASURES.items()]
@@ -150,7 +151,7 @@ def measures(options: OfMeasures) -> Output:
 
 def describe_measure(name: str, measure: Measure) -> dict[str, Any]:
     """Return the description of a measure; options and definition are read from its code."""
-    from ..measures.registry import MEASURES
+    from ..measures.registration import MEASURES
     from ..studies.report.definitions import definition
 
     one = MEASURES[MeasureName.of(name).base]
