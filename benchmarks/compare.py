@@ -12,6 +12,8 @@ standard deviations of seeds, validation and test are 0.3, 0.5 and 0.2 points. O
 - Coverage of the 95 % interval of one look: 93 to 97 %. Repeated intervals cover at least 95 %.
 - Power: the share detected, within 5 points of what the difference's own standard error says before the look.
 
+Rows that leave a part of the protocol out, and what is common, show what the parts are for, and have no bars.
+
 Beside it, what is common: the same number of runs, and a winner by its own test error, by bars of one standard
 deviation over seeds, or by a t-test of the selected configurations.
 """
@@ -19,13 +21,16 @@ deviation over seeds, or by a t-test of the selected configurations.
 from __future__ import annotations
 
 import argparse
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 from math import sqrt
 from pathlib import Path
 from time import perf_counter
+from zlib import crc32
 
 import numpy as np
 from scipy.stats import nct, ttest_ind
@@ -111,7 +116,7 @@ def one(row: Row, seed: int) -> list[tuple[str, float, float, float, float]]:
 
     The interval is the 95 % one where there is one look, and else the repeated one.
     """
-    points, found = row.world.trials(np.random.default_rng([seed, 5]), row.rules.most)
+    points, found = row.world.trials(np.random.default_rng([seed, crc32(repr(row).encode())]), row.rules.most)
     variance = row.world.row_variance
     if not row.row_variance:
         variance = 0.0
@@ -148,6 +153,7 @@ class Rates:
     trials: float
     first_trials: float
     covered: float
+    all_covered: float
     expected: float
 
     def error(self, share: float) -> float:
@@ -177,6 +183,7 @@ def rates(row: Row, replicates: int, each: Callable[..., object] = map) -> Rates
         np.hstack([trials.max(1)[:, None], trials]).mean(),
         trials[:, 0].mean(),
         covered.mean(),
+        covered.all(1).mean(),
         expected,
     )
 
@@ -203,7 +210,9 @@ def common(world: World, repeats: int, seed: int) -> tuple[bool, bool]:
             for m, c in enumerate(chosen)
         ]
         p = np.array([ttest_ind(x, again[0]).pvalue for x in again[1:]])
-        apart = p <= 0.05 / (len(p) - p.argsort().argsort())  # Holm, but for the order in which it stops
+        order = p.argsort()
+        apart = np.zeros(len(p), dtype=bool)
+        apart[order] = np.logical_and.accumulate(p[order] <= 0.05 / np.arange(len(p), 0, -1))  # Holm
         if repeats == 3:
             bars = [abs(x.mean() - again[0].mean()) - x.std(ddof=1) - again[0].std(ddof=1) for x in again[1:]]
             apart = np.array(bars) > 0
@@ -251,11 +260,36 @@ TABLE: dict[str, Row] = {
 }
 
 
+def bars(name: str, row: Row, r: Rates) -> list[str]:
+    """The bars that a row misses."""
+    found, limit = [], 0.05 + 2 * r.error(0.05)
+    if not row.row_variance and (row.world.rows or row.world.row_sd):
+        return []
+    if r.false > limit:
+        found.append(f"{name}: false {100 * r.false:.1f} %")
+    at_margin = abs(abs(row.world.shifts[1]) * POINT - WORTH) < 1e-9
+    if at_margin and r.equivalent > limit:
+        found.append(f'{name}: wrong "no difference" {100 * r.equivalent:.1f} %')
+    error = 2 * r.error(0.95)
+    most = 1.0 if row.world.rows else 0.97 + error  # with rows, intervals are conservative
+    if row.rules.once and not 0.93 - error <= r.covered <= most:
+        found.append(f"{name}: coverage {100 * r.covered:.1f} %")
+    if row.world.shifts[1] < 0 and abs(r.better - r.expected) > 0.05 + 2 * r.error(r.expected):  # false for NaN
+        found.append(f"{name}: power {100 * r.better:.0f} %, and {100 * r.expected:.0f} % was stated")
+    return found
+
+
+def cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{name}, numpy {np.__version__}, {date.today()}"
+
+
 def lines(tasks: ProcessPoolExecutor, replicates: int) -> Iterator[str]:
-    each = partial(tasks.map, chunksize=10)
+    each, missed = partial(tasks.map, chunksize=10), list[str]()
     yield (
         "| world and looks | n | false % | better % | worse % | no difference % | undecided % | trials (contender 1) "
-        "| interval covers % | power by its error % |\n|---|---|---|---|---|---|---|---|---|---|"
+        "| interval covers % | all cover % | power by its error % |\n|---|---|---|---|---|---|---|---|---|---|---|"
     )
     for name, row in TABLE.items():
         r = rates(row, replicates // 3 if row.world.rows else replicates, each)
@@ -263,8 +297,10 @@ def lines(tasks: ProcessPoolExecutor, replicates: int) -> Iterator[str]:
         power = "-" if np.isnan(r.expected) else f"{100 * r.expected:.0f}"
         yield (
             f"| {name} | {r.n} | {' | '.join(cells)} | {100 * r.undecided:.1f} | {r.trials:.0f} ({r.first_trials:.0f}) "
-            f"| {100 * r.covered:.1f} | {power} |"
+            f"| {100 * r.covered:.1f} | {100 * r.all_covered:.1f} | {power} |"
         )
+        missed += bars(name, row, r)
+    yield "\nBars: " + ("; ".join(missed) if missed else "all are met") + "."
     yield "\n| what is common, 48 runs per method | n | null: false % | 1.0 better: detected % (false %) |"
     yield "|---|---|---|---|"
     for name, repeats in COMMON.items():
@@ -279,7 +315,7 @@ def lines(tasks: ProcessPoolExecutor, replicates: int) -> Iterator[str]:
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicates", type=int, default=1500)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(words)
     start, written = perf_counter(), []
@@ -287,9 +323,12 @@ def main(words: Sequence[str] | None = None) -> None:
         for line in lines(tasks, options.replicates):
             print(line, flush=True)
             written.append(line)
-    written.append(f"\n{perf_counter() - start:.0f} s with {options.workers} processes.")
+    processes = f"{options.workers} process{'es' * (options.workers > 1)}"
+    written.append(f"\n{perf_counter() - start:.0f} s with {processes}, which had other work beside them: {cpu()}.")
     if options.out:
-        head = "# Error rates of `steppe compare` by simulation\n\n`benchmarks/compare.py`: the world, and the bars.\n"
+        command = f"    python benchmarks/compare.py --replicates {options.replicates} --workers {options.workers}"
+        head = "# Error rates of `steppe compare` by simulation\n\nThe world, the bars and the columns: "
+        head += f"`benchmarks/compare.py`, by\n\n{command} --out {options.out}\n"
         options.out.write_text("\n".join([head, *written, ""]))
 
 

@@ -1,13 +1,12 @@
-"""`steppe methods`, `steppe measures` and `steppe models`: tables of what the library has, read from its code."""
+"""`steppe methods`, `measures`, `models`, `loggers`: tables of what is registered, here and in other packages."""
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from .._util.docstrings import definition, parameter_docs
 from .._util.measure_names import MeasureName
 from .._util.names import unknown
 from .options import command
@@ -59,17 +58,16 @@ def methods(options: OfMethods) -> Output:
 
     if options.method is None:
         rows = [describe_method(name) for name in METHODS]
-        heads = ("method", "passes", "parameters", "what it does", "paper")
-        cells = (
-            (r["name"], r["passes"], " ".join(f"{p['name']}={p['default']}" for p in r["parameters"]), r["does"],
-             r["paper"])
-            for r in rows
-        )  # fmt: skip
-        shown = table(heads, cells, fold=("parameters", "what it does"))
-        return Output(rows, [shown, "Passes per step, at default options."])
+        heads = ("method", "what it does", "passes", "paper", "parameters")
+        cells = ((*(r[key] for key in ("name", "does", "passes", "paper")), _defaults(r["parameters"])) for r in rows)
+        shown = table(heads, cells, fold=("what it does", "passes", "parameters"), drop=("parameters", "paper"))
+        return Output(
+            rows, [shown, "\nPasses are per step, at default options. `steppe methods NAME` shows one method."]
+        )
     with usage_errors():
         row = describe_method(options.method)
     lines = [f"{row['name']}: {row['does']}", f"paper: {row['paper'] or 'none'}", f"passes per step: {row['passes']}"]
+    lines += [f"in Python: opt = steppe.build({row['name']!r}, base, model=model)"]
     columns = ("parameter", "default", "source and meaning")
     parameters = table(columns, (p.values() for p in row["parameters"]), fold=columns[2:])
     return Output(row, ["\n".join([*lines, f"{row['class']}: {row['definition']}", ""]), parameters])
@@ -80,18 +78,20 @@ def describe_method(name: str) -> dict[str, Any]:
     from ..methods.registry import METHODS, method
 
     instance, factory = method(name), METHODS[name]
-    defaults = {p.name: p.default for p in inspect.signature(factory).parameters.values()}
-    usual = {p.name: p.default for p in inspect.signature(type(instance)).parameters.values()}
-    sources = _parameter_docs(factory.make)
-    for parameter, source in _parameter_docs(type(instance)).items():
-        if parameter in defaults and defaults[parameter] == usual[parameter]:  # else it is about another default
-            sources.setdefault(parameter, source)
-    parameters = [{"name": p, "default": _typed(d), "source": sources.get(p, "")} for p, d in defaults.items()]
+    sources = factory.parameter_docs()
+    parameters = [
+        {"name": p.name, "default": _typed(p.default), "source": sources[p.name]}
+        for p in factory.__signature__.parameters.values()
+    ]
     return {
         "name": name, "does": factory.does, "paper": factory.paper, "passes": factory.usual_passes(),
         "parameters": parameters,
-        "class": type(instance).__name__, "definition": _definition(type(instance), factory.make),
+        "class": type(instance).__name__, "definition": definition(type(instance), factory.make),
     }  # fmt: skip
+
+
+def _defaults(parameters: list[dict[str, Any]]) -> str:
+    return " ".join(f"{p['name']}={p['default']}" for p in parameters)
 
 
 def _typed(default: Any) -> Any:
@@ -99,19 +99,6 @@ def _typed(default: Any) -> Any:
     from ..core.triple import TRIPLES
 
     return next((name for name, triple in TRIPLES.items() if triple is default), default)
-
-
-def _definition(*documented: object) -> str:
-    """Return the docstrings of classes and functions without their sections, each text once."""
-    texts = dict.fromkeys((inspect.getdoc(one) or "").partition("\n\nParameters\n")[0] for one in documented)
-    return " ".join(" ".join(texts).split())
-
-
-def _parameter_docs(documented: object) -> dict[str, str]:
-    """Return the parameters in the numpy-style docstring of a function or class, with their descriptions."""
-    section = (inspect.getdoc(documented) or "").partition("\nParameters\n----------\n")[2]
-    entries = re.findall(r"^(\w+(?:, \w+)*)\n((?:    .+\n?)+)", section, flags=re.MULTILINE)
-    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
 # -- measures ---------------------------------------------------------------------------------------------------------
@@ -138,9 +125,10 @@ def measures(options: OfMeasures) -> Output:
 
     if options.measure is None:
         rows = [describe_measure(name, one()) for name, one in MEASURES.items()]
-        heads = ("measure", "kind", "cost", "options", "what it is", "paper")
-        cells = ((r["name"], r["kind"], r["cost"], _numbers(r["options"]), r["is"], r["paper"]) for r in rows)
-        return Output(rows, [table(heads, cells, fold=("options", "what it is")), ABOUT_COSTS])
+        heads = ("measure", "what it is", "kind", "cost", "paper", "options")
+        cells = ((r["name"], r["is"], r["kind"], r["cost"], r["paper"], _numbers(r["options"])) for r in rows)
+        shown = table(heads, cells, fold=("what it is", "cost", "options"), drop=("options", "paper", "cost"))
+        return Output(rows, [shown, f"\n{ABOUT_COSTS}"])
     with usage_errors():
         row = describe_measure(options.measure, measure_by_name(options.measure))
     lines = [f"{row['name']}: {row['is']}", f"paper: {row['paper'] or 'none'}", f"kind of estimate: {row['kind']}"]
@@ -152,16 +140,17 @@ def measures(options: OfMeasures) -> Output:
 def describe_measure(name: str, measure: Measure) -> dict[str, Any]:
     """Return the description of a measure; options and definition are read from its code."""
     from ..measures.registration import MEASURES
-    from ..studies.report.definitions import definition
+    from ..studies.report import definitions
 
     one = MEASURES[MeasureName.of(name).base]
     layers = [measure]  # the measure, the one that it averages or transforms, and so on
     while hasattr(layers[-1], "measure"):
         layers.append(layers[-1].measure)
     return {
-        "name": name, "is": definition(name), "kind": one.kind, "cost": one.cost, "options": list(_options(layers[-1])),
-        "paper": one.paper, "class": " of ".join(type(one).__name__ for one in layers),
-        "definition": _definition(*map(type, reversed(layers))),
+        "name": name, "is": definitions.definition(name), "kind": one.kind, "cost": one.cost,
+        "options": list(_options(layers[-1])), "paper": one.paper,
+        "class": " of ".join(type(one).__name__ for one in layers),
+        "definition": definition(*map(type, reversed(layers))),
     }  # fmt: skip
 
 
@@ -173,8 +162,8 @@ def _options(measure: Any) -> Iterator[dict[str, Any]]:
     """Yield the fields of a measure with their values; those of its ball one by one."""
     from ..core.ball import Ball
 
-    meanings = _parameter_docs(type(measure))
-    for f in fields(measure) if is_dataclass(measure) else ():
+    meanings = parameter_docs(type(measure))
+    for f in fields(measure):
         value = getattr(measure, f.name)
         if isinstance(value, Ball):
             yield from _options(value)
@@ -214,11 +203,12 @@ def models(options: OfModels) -> Output:
         raise UsageError(unknown("model", options.model, MODELS))
     rows = [describe_model(name) for name in (MODELS if options.model is None else [options.model])]
     cells = (
-        (r["name"], f"{r['parameters']:,}", r["is"], " ".join(f"{k}={v}" for k, v in r["options"].items()))
+        (r["name"], f"{r['parameters']:,}", r["is"], " ".join(f"{k}={v}" for k, v in r["options"].items()), r["paper"])
         for r in rows
     )
-    heads = ("model", "parameters", "what it is", "options")
-    shown = table(heads, cells, right=("parameters",), fold=("what it is", "options"))
+    heads = ("model", "parameters", "what it is", "options", "paper")
+    sentences = ("what it is", "options", "paper")
+    shown = table(heads, cells, right=("parameters",), fold=sentences, drop=("paper", "options"))
     return Output(rows if options.model is None else rows[0], [shown, ABOUT_PARAMETERS])
 
 
@@ -231,4 +221,30 @@ def describe_model(name: str) -> dict[str, Any]:
     with torch.device("meta"):
         model = build(name, IMAGES, CLASSES)
     count = sum(p.numel() for p in model.parameters())
-    return {"name": name, "is": MODELS[name].about, "parameters": count, "options": dict(MODELS[name].options)}
+    one = MODELS[name]
+    return {
+        "name": name, "is": one.about, "parameters": count, "options": one.options, "paper": one.paper,
+        "published": one.published,
+    }  # fmt: skip
+
+
+# -- loggers ----------------------------------------------------------------------------------------------------------
+
+
+@command("loggers")
+def loggers() -> Output:
+    """List the loggers of records, and what to install for them.
+
+    Examples
+    --------
+    steppe loggers
+
+    """
+    from .._util.extras import install_line, installed
+    from ..training.loggers import LOGGERS
+
+    rows = [{"name": name, "does": one.does, "extra": one.extra} for name, one in LOGGERS.items()]
+    needs = ("" if installed(row["extra"]) else install_line(row["extra"]) for row in rows)
+    cells = ((row["name"], row["does"].replace("`", ""), need) for row, need in zip(rows, needs, strict=True))
+    shown = table(("logger", "where records go", "missing"), cells, fold=("where records go",))
+    return Output(rows, [shown, "A logger of your own is --loggers package.module:factory."])

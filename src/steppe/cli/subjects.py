@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .._util.checkpoints import load_into, read_checkpoint
 from ..data.registry import CHOICES, declared
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 class On:
     """The rows of the loss, and the model of a checkpoint."""
 
+    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "models and data of checkpoints, which do not record them": (
+            "model", "model_options", "data", "data_root", "normalise", "trust",
+        ),
+    }  # fmt: skip
     split: Literal["train", "test"] = "train"
     """the rows of the loss, without augmentation"""
     rows: int = 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from .._util.names import unknown
 from ..core.fields import Count, Gt, Le, NonNegative, check_fields
@@ -30,6 +30,9 @@ class Ensemble:
 
     """
 
+    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {  # of the help page
+        "strategies of ensembles": ("member_radii", "exchange_at", "exchange_every", "share", "named", "rest"),
+    }
     members: Count = 3  # SharpBalance paper, section 4.4
     """number of runs"""
     seeds: list[int] = field(default_factory=list)
