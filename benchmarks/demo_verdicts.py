@@ -3,12 +3,12 @@
     PYTHONPATH=src python benchmarks/demo_verdicts.py --folder FOLDER \
         --result docs/demo.json --out benchmarks/results/demo_verdicts_cpu_DATE.md
 
-Runs the study of `make demo` as it is (repetition 0), and five more times with other seeds of everything: repetition r
-adds 100 r to the seeds of training, which are also those of the label noise, and draws its permutations with seed r and
-three others. Repetition 7 trains with two threads. Repetition 8 uses torch's and MKL's kernels for CPUs without AVX,
-which round differently. Pictures are not computed. `--out` is a page with every verdict by repetition. `--result` is
-what repetition 0 found, as `steppe study run --json` prints it: README and docs quote it, and the tests compare them.
-Studies are kept in FOLDER: rerun the command to resume.
+Runs the study of `make demo` as it is (repetition 0), and five more times with other seeds of everything: the settings
+drawn, the seeds of training and the label noise of repetition r follow from the seed r. Its permutations are drawn with
+seed r and three others. Repetition 7 trains with two threads. Repetition 8 uses torch's and MKL's kernels for CPUs
+without AVX, which round differently. Pictures are not computed. `--out` is a page with every verdict by repetition.
+`--result` is what repetition 0 found, as `steppe study run --json` prints it: README and docs quote it, and the tests
+compare them. Studies are kept in FOLDER: rerun the command to resume.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from steppe.optim.build import function_name, signature_of
 from steppe.training import LOGGERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("docs/methods.md", "docs/speed.md", "docs/data.md", "docs/loggers.md", "docs/models.md")
+PAGES = tuple(f"docs/{name}.md" for name in ("methods", "speed", "data", "loggers", "measures", "models"))
 STUB = ROOT / "src/steppe/optim/by_name.pyi"
 OPTIONAL = {"sharpbalance": " In ensembles, steps are captured until rows are exchanged"}
 
@@ -85,6 +85,19 @@ def captured() -> str:
     return table(("methods", "captured"), ((", ".join(names), text) for text, names in groups.items()))
 
 
+def measures() -> str:
+    """Measures with their variants, which differ in the name alone."""
+    groups: dict[str, list[steppe.measures.registration.Registered]] = {}
+    for one in steppe.MEASURES.values():
+        groups.setdefault(one.does, []).append(one)
+    rows = []
+    for does, same in groups.items():
+        papers = "; ".join(dict.fromkeys(one.paper for one in same if one.paper))
+        names = ", ".join(f"`{one.name}`" for one in same)
+        rows.append((names, does.replace("|", "\\|"), same[0].kind, same[0].cost, papers))
+    return table(("name", "is", "kind", "cost", "paper"), rows)
+
+
 def models() -> str:
     """Models with their numbers of parameters as built, beside those that are published."""
     rows = map(describe_model, steppe.nn.MODELS)
@@ -114,6 +127,7 @@ def loggers() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "captured": captured,
+    "measures": measures,
     "models": models,
     "data": data,
     "loggers": loggers,

@@ -8,6 +8,7 @@ from typing import Any
 from .._util.terminal import bar, complain, line, style
 from .design import Design, Trial
 from .sentences import words_of
+from .statistics import detectable
 from .store import Comparison, missing
 
 LINES = 20  # trials between two lines of progress
@@ -59,6 +60,9 @@ class Shown:
             open_ = [design.reference, *current.undecided] if current.undecided else []
             left = time_of(current, missing(current, open_, most), self._workers)
             state = "; ".join(f"{m}: {c.verdict}" for m, c in current.contrasts.items()) or "before the first look"
+            if c := next((c for c in current.contrasts.values() if c.verdict == "open"), None):
+                level = design.alpha / (len(design.families[0]) - 1)
+                state += f" ({most} trials of each would show {100 * detectable(c.difference, most, level):.1f} points)"
             now = f"{done} trials, {state}, at most {words_of(left)} left"
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, now=line(now))

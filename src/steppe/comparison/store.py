@@ -99,6 +99,8 @@ class Comparison:
 
     def edges(self, method: str, n: int) -> list[str]:
         """Return the shared settings whose edge has much of the tuning weight of a method's first n trials."""
+        if self.design.points:
+            return []
         quantiles = np.array([self.design.quantiles(i) for i in range(n)])
         return at_border(self.outcomes(method).validation[:n], quantiles, self.design.space, self.design.tuning)
 

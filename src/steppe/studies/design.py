@@ -18,20 +18,19 @@ PLANNED = "planned"  # a target that stands for all
 
 def design_words(planned: Sequence[Cell], stored: Table, rows: Mapping[str, int], tuned: Sequence[str]) -> list[str]:
     """What a reader of a plan should know; `rows` are numbers of test rows by data set."""
-    final = [cell for cell in planned if cell.stage != "sweep"]
     errors = [run.targets["test_error"] for run in stored.runs if "test_error" in run.targets]
     words = [
         (f"{data}: " if len(rows) > 1 else "") + before(fmean(errors) if errors else EXPECTED, n, None)[2]
         for data, n in rows.items()
     ]
-    levels = crossed(final, tuned)
+    levels = crossed([cell for cell in planned if cell.predicts], tuned)
     if len(levels) > 1:
         name, least = min(levels.items(), key=lambda pair: pair[1])
         words.append(
             f"{' and '.join(levels)} are crossed: the fewest levels, {least} of {name}, limit what correlations show. "
             "`random` draws settings for each run"
         )
-    return [*words, *_unpaired(final, tuned)]
+    return [*words, *unpaired(planned, tuned)]
 
 
 def crossed(planned: Sequence[Cell], own: Sequence[str]) -> dict[str, int]:
@@ -53,9 +52,9 @@ def crossed(planned: Sequence[Cell], own: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def _unpaired(final: Sequence[Cell], tuned: Sequence[str]) -> list[str]:
+def unpaired(planned: Sequence[Cell], tuned: Sequence[str]) -> list[str]:
     """The contenders of which no run has a partner, and in which settings they differ from the reference."""
-    table = _table(final)
+    table = _table([cell for cell in planned if cell.stage != "sweep"])
     found = contest(table, [PLANNED], tuned)
     alone = [c.contender for c in found.comparisons if not c.pairs]
     if not alone:
