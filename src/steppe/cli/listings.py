@@ -54,6 +54,8 @@ def methods(options: OfMethods) -> Output:
     steppe methods --json
 
     """
+    import steppe
+
     from ..methods.registry import METHODS
 
     if options.method is None:
@@ -67,7 +69,9 @@ def methods(options: OfMethods) -> Output:
     with usage_errors():
         row = describe_method(options.method)
     lines = [f"{row['name']}: {row['does']}", f"paper: {row['paper'] or 'none'}", f"passes per step: {row['passes']}"]
-    lines += [f"in Python: opt = steppe.build({row['name']!r}, base, model=model)"]
+    function = row["name"].replace("-", "_")
+    wrap = f"{function}(base" if function in steppe.__all__ else f"build({row['name']!r}, base"
+    lines += [f"in Python: opt = steppe.{wrap}, model=model)"]
     columns = ("parameter", "default", "source and meaning")
     parameters = table(columns, (p.values() for p in row["parameters"]), fold=columns[2:])
     return Output(row, ["\n".join([*lines, f"{row['class']}: {row['definition']}", ""]), parameters])

@@ -32,15 +32,15 @@ class On:
         ),
     }  # fmt: skip
     split: Literal["train", "test"] = "train"
-    """the rows of the loss, without augmentation"""
+    """rows on which to compute the loss, without augmentation"""
     rows: int = 1024
-    """how many of them: a fixed random subset"""
+    """number of rows, a fixed random subset of them"""
     batch: int = 256  # A modern look, section 4: m = 256
     """rows per batch; the m of m-sharpness. `rows`, `count`, `m` and `precision` of a measure override these flags"""
     seed: int = 0
     """seed of random directions and draws"""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    """of the passes; tf32 and bf16 round"""
+    """precision of the passes; tf32 and bf16 round more"""
     device: str | None = field(default=None, metadata={"metavar": "DEVICE"})
     """defaults to a GPU if there is one"""
     weights: Literal["last", "ema", "swa"] = "last"

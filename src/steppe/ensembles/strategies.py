@@ -55,7 +55,7 @@ class Ensemble:
     how: How = "sequence"
     """members one after the other, or in several processes"""
     processes: Count | None = None
-    """how many, with --how processes; defaults to one per member, at most one per core"""
+    """number of processes, with --how processes; defaults to one per member, at most one per core"""
 
     def __post_init__(self) -> None:
         check_fields(self, "")
