@@ -64,6 +64,7 @@ SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's 
     "methods": "METHOD",
     "measures": "MEASURE",
     "models": "MODEL",
+    "loggers": "",
     "doctor": "--data-root",
 }
 

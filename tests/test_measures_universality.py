@@ -56,7 +56,7 @@ from steppe.measures import (
     hessian_from_point_masses,
     spectrum_from_exponentials,
 )
-from steppe.measures.registry import MAGNITUDE
+from steppe.measures.registration import MAGNITUDE
 
 F64 = torch.float64
 

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 MOST = 24  # names that an error lists: two or three lines
 LISTS = {
     "data set": "steppe data list",
+    "logger": "steppe loggers",
     "measure": "steppe measures",
     "method": "steppe methods",
     "model": "steppe models",

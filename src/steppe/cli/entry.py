@@ -19,11 +19,13 @@ COMMANDS: Sequence[str] = (  # of steppe itself, in the order of the help page
     "train", "compare", "compare status", "compare report", "compare resume", "measure", "landscape", "ensemble",
     "study init", "study run", "study status", "study report",
     "study add-measure", "report serve", "data get", "data check", "data list", "methods", "measures", "models",
-    "doctor",
+    "loggers", "doctor",
 )  # fmt: skip
 ELSEWHERE: Mapping[str, str] = dict.fromkeys(("reproduce", "theory"), "steppe-papers")
 """Commands of the project's other distribution, which registers them as any package does."""
-MODULES = {"report": "study", "methods": "listings", "measures": "listings", "models": "listings"}  # of other names
+MODULES = {"report": "study"} | dict.fromkeys(
+    ("methods", "measures", "models", "loggers"), "listings"
+)  # of other names
 GROUPS: Mapping[str, str] = {
     "report": "The report of a study.",
     "study": "Studies: does sharpness predict generalisation in a pool of runs?",
@@ -91,12 +93,14 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _check_not_torchrun(selected: Command, parsed: Parsed) -> None:
-    """Raise for several processes of a command that starts its own: they would wait for each other's locks."""
-    if "workers" in parsed.values and "RANK" in os.environ and (size := os.environ.get("WORLD_SIZE", "1")) != "1":
-        raise UsageError(
-            f"torchrun started {size} processes of `steppe {selected.name}`, which starts its own: start it once, "
-            f"without torchrun, with --workers {size}"
-        )
+    """Raise for several processes of a command that starts its own: they would write the same files."""
+    size = os.environ.get("WORLD_SIZE", "1") if "RANK" in os.environ else "1"
+    for name, instead in (("workers", "--workers"), ("processes", "--how processes --processes")):
+        if name in parsed.values and size != "1":
+            raise UsageError(
+                f"torchrun started {size} processes of `steppe {selected.name}`, which starts its own: start it once, "
+                f"without torchrun, with {instead} {size}"
+            )
 
 
 def _select(argv: Sequence[str]) -> Command | str:

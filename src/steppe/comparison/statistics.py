@@ -179,27 +179,6 @@ def curve(method: Outcomes, upto: int | None = None) -> Iterator[Estimated]:
         yield estimate(method, None, tuning)
 
 
-def row_floor(error: float, rows: int, share: float = 0.3) -> float:
-    """Return the smallest difference that test rows show, whatever is spent on training.
-
-    Parameters
-    ----------
-    error
-        The expected error.
-    rows
-        The number of test rows.
-    share
-        The part of a row's variance that is the method's, which runs do not average: 0.1 to 0.5 before the first look.
-
-    Examples
-    --------
-    >>> round(100 * steppe.comparison.row_floor(0.1, 1000, 0.1), 1)  # points
-    1.5
-
-    """
-    return 3.6 * sqrt(2 * error * (1 - error) * share / rows)
-
-
 def detectable(difference: Estimated, trials: float, level: float, power: float = 0.8) -> float:
     """Return the difference that this many trials detect with some power, at a two-sided level, from a first look."""
     points = difference.points * difference.trials / trials

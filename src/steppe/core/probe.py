@@ -155,6 +155,10 @@ class Context(Protocol):
         """Keeps a vector for later steps, once this step is applied."""
         ...
 
+    def move(self, vector: Vector) -> None:
+        """Adds a vector to the weights once this step is applied, after the base optimizer and not through it."""
+        ...
+
     def average_(self, vector: Vector) -> Vector:
         """Averages a vector over workers, in place."""
         ...

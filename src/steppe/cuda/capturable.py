@@ -14,6 +14,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from ..core.probe import pattern_of
 from ..optim.base import FUSED, STEP, put_steps_on_device
 from ..optim.engine import SharpnessAware
+from ..optim.unfinished import StepsTheBase
 
 Groups = list[dict[str, Any]]
 
@@ -40,11 +41,14 @@ def prepare(opt: SharpnessAware) -> str | None:
 
 
 def _has_step_hooks(*optimizers: Optimizer) -> bool:
-    return bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks) or any(
-        getattr(o, name, None)
+    own = [
+        hook
         for o in optimizers
         for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    )
+        for hook in getattr(o, name, {}).values()
+    ]
+    known = all(isinstance(hook, StepsTheBase) for hook in own)  # which a replay need not ask
+    return bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks) or not known
 
 
 def _is_distributed() -> bool:

@@ -257,7 +257,7 @@ class Objective:
             if at is not None:
                 with torch.no_grad():
                     weights = sums(weights, at.tensors)
-            total = torch.zeros((), dtype=torch.float64, device=self.device)
+            total: Tensor | None = None
             grad: Vector | None = None
             each: list[Tensor] = []
             for i, share in enumerate(self.shares):
@@ -268,13 +268,18 @@ class Objective:
                     batch, _ = select(rows, batch)
                     size = rows_of(batch)
                 losses, *grads = loss_of_batch(self, weights, batch, graded)
-                total += losses.double().mean().to(total.device) * share
+                loss = losses.double()
                 if losses.ndim:
                     each.append(losses.reshape(-1))
+                    loss = loss.mean()
+                loss = (loss if share == 1 else loss * share).to(self.device)
+                total = loss if total is None else total + loss
                 if graded:
                     part = self.space.vector(grads) if share == 1 else self.space.vector(grads) * share
                     grad = part if grad is None else grad.add_(part)
                 self.meter["gradients" if graded else "losses"] += size
+            if total is None:  # this worker holds no batch
+                total = torch.zeros((), dtype=torch.float64, device=self.device)
             if self.group is not None:
                 total = self.workers.all_reduce(total)
                 if graded:

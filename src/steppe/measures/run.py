@@ -19,7 +19,7 @@ from .combinators import OnData
 from .curvature.measures import Eigenvalue, SpectralMeasure
 from .curvature.operator import Curvature
 from .curvature.spectrum import Spectrum
-from .estimate import Cost, Estimate, Measure, last, with_cost
+from .estimate import Cost, Estimate, Measure, with_cost
 from .objective import Objective
 from .objective import objective as make_objective
 from .registry import resolve_measures
@@ -228,12 +228,12 @@ def measure_objective(
         Makes the objective of measures on other data (`OnData`); by default from `objective`, without other rows.
 
     """
-    if plan:
-        objective.check()
     estimates: dict[str, Estimate] = {}
     failures: dict[str, str] = {}
     cost = Cost()
-    with _watching(len(plan), progress) as watch:
+    with _watching(len(plan), progress) as watch, session(objective.model, objective.statistics):
+        if plan:
+            objective.check()
         for data, measures in _by_data(plan).items():
             if STOPPED in failures.values() or not all(e.complete for e in estimates.values()):
                 failures |= dict.fromkeys(measures, STOPPED)
@@ -273,8 +273,18 @@ def _measure_together(objective: Objective, plan: Mapping[str, Measure], seed: i
     order = sorted(plan, key=lambda name: not isinstance(plan[name], Eigenvalue))
     with session(objective.model, objective.statistics):
         for name in order:
+            watch(name, None)
             try:
-                last(_follow(name, _running(plan[name], objective, seed, spectra), estimates, watch))
+                one = plan[name]
+                running = one.running(objective, seed)
+                if isinstance(one, SpectralMeasure):
+                    key = (one.form, one.metric, one.by)
+                    if key not in spectra:
+                        spectra[key] = one.by(Curvature(objective, one.form, one.metric), seed)
+                    running = one.estimates(spectra[key])
+                for estimate in with_cost(running, objective):
+                    estimates[name] = estimate
+                    watch(name, estimate)
             except KeyboardInterrupt:
                 if objective.group is not None:  # the other workers would wait for this one
                     raise
@@ -288,24 +298,6 @@ def _measure_together(objective: Objective, plan: Mapping[str, Measure], seed: i
                 estimates.pop(name, None)
                 failures[name] = str(error)
     return Results(estimates, failures, objective.spent() - before)
-
-
-def _follow(name: str, running: Iterator[Estimate], estimates: dict[str, Estimate], watch: Watch) -> Iterator[Estimate]:
-    """The same estimates, each stored under its name and passed to `watch`."""
-    watch(name, None)
-    for estimate in running:
-        estimates[name] = estimate
-        watch(name, estimate)
-        yield estimate
-
-
-def _running(one: Measure, objective: Objective, seed: int, spectra: dict[Any, Spectrum]) -> Iterator[Estimate]:
-    if not isinstance(one, SpectralMeasure):
-        return with_cost(one.running(objective, seed), objective)
-    key = (one.form, one.metric, one.by)
-    if key not in spectra:
-        spectra[key] = one.by(Curvature(objective, one.form, one.metric), seed)
-    return with_cost(one.estimates(spectra[key]), objective)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -116,13 +116,11 @@ class Session:
 
         The task may run a backward pass too: activation checkpointing then recomputes with the same weights.
         """
-        new = [(place, w) for name, w in weights.items() for place in self._places[name]]
-        copies: dict[int, Any] = {}  # of buffers, which a forward pass may write into; shared ones stay shared
-        for place in self._buffers:
-            b = place[0][place[1]]
-            if id(b) not in copies:
-                copies[id(b)] = b.clone()
-            new.append((place, copies[id(b)]))
+        new: list[tuple[Place, Any]] = [(place, w) for name, w in weights.items() for place in self._places[name]]
+        if self._buffers:  # a forward pass may write into them; shared ones stay shared
+            buffers = [place[0][place[1]] for place in self._buffers]
+            copies = {id(b): b.clone() for b in buffers}
+            new += [(place, copies[id(b)]) for place, b in zip(self._buffers, buffers, strict=True)]
         own = [(place, place[0][place[1]]) for place, _ in new]
         own += [(place, place[0][place[1]]) for place in self._overwritten]
         plain = precision == "float32" and not any(map(torch.is_autocast_enabled, self._devices))
@@ -134,7 +132,9 @@ class Session:
             for values, name in self._overwritten:
                 w = values[name]
                 values[name] = (w.detach() if isinstance(w, nn.Parameter) else w).clone()
-            with nullcontext() if plain else computing_in(precision, {w.device.type for w in weights.values()}):
+            if plain:
+                return task(self.model)
+            with computing_in(precision, {w.device.type for w in weights.values()}):
                 return task(self.model)
         finally:
             put(own)

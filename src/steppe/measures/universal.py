@@ -9,10 +9,11 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from ..core.triple import Triple, identity
+from ..core.triple import DETERMINANT, FROBENIUS, TRACE, Triple, identity
 from .curvature.operator import Curvature
 from .estimate import Estimate, Kind, Measure, NotFinite, report_points, summarise
 from .objective import Objective
+from .registration import register
 
 BLOCK = 10  # draws per call for Hessian products
 
@@ -63,6 +64,32 @@ class ZerothOrder(Measure):
             psis.append(self.triple.psis(torch.tensor([row], dtype=torch.float64)))
             if len(psis) in due:
                 yield _estimate(self.triple, psis)
+
+
+@register(
+    "zeroth_trace", kind="unbiased", cost="1 gradient and 100 losses", paper="Tahmasebi et al. 2024",
+    label="Hessian trace from losses", does="the trace from losses at random points near the weights",
+)  # fmt: skip
+def zeroth_trace() -> ZerothOrder:
+    return ZerothOrder(TRACE)
+
+
+@register(
+    "zeroth_frobenius_squared", kind="plug-in", cost="1 gradient and 100 losses", paper="Tahmasebi et al. 2024",
+    label="squared Frobenius norm from losses",
+    does="the squared Frobenius norm from losses at random points near the weights",
+)  # fmt: skip
+def zeroth_frobenius_squared() -> ZerothOrder:
+    return ZerothOrder(FROBENIUS)
+
+
+@register(
+    "zeroth_determinant", kind="plug-in", cost="1 gradient and 100 losses", paper="Tahmasebi et al. 2024",
+    label="determinant term from losses",
+    does="the determinant term from losses at random points near the weights, as a logarithm",
+)  # fmt: skip
+def zeroth_determinant() -> ZerothOrder:
+    return ZerothOrder(DETERMINANT, 1.0)  # radius: appendix O
 
 
 @dataclass(frozen=True)

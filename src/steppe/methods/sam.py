@@ -129,7 +129,7 @@ def _sam(
     passes="1 + steps",
     paper="Kwon et al. 2021",
 )
-def _asam(
+def ASAM(
     rho: NonNegative = 0.5,
     eta: NonNegative = 0.01,
     p: Norm = 2.0,
@@ -138,8 +138,8 @@ def _asam(
     decay_in_ascent: bool = False,
     everywhere: bool = False,
     filterwise: bool = False,
-) -> Method:
-    """SAM in a ball that scales with each weight or filter.
+) -> SAM:
+    """ASAM: SAM in a ball that scales with each weight, or with each filter (Kwon et al. 2021).
 
     Parameters
     ----------
@@ -160,6 +160,11 @@ def _asam(
     filterwise
         Whether to scale with the norm of each filter (Kwon et al. 2021, eq. 5).
 
+    Examples
+    --------
+    >>> steppe.ASAM(rho=1.0) == steppe.SAM(steppe.Ball(1.0, steppe.Elementwise(eta=0.01)))
+    True
+
     """
     metric = Filterwise(eta, everywhere) if filterwise else Elementwise(eta, everywhere)
     return SAM(_ascent(rho, metric, p, normalized), steps, decay_in_ascent)
@@ -171,8 +176,8 @@ def _asam(
     passes="1 + steps",
     paper="Mueller et al. 2023",
 )
-def _sam_on(rho: NonNegative = 0.5, p: Norm = 2.0, steps: Count = 1) -> Method:
-    """SAM that moves normalization layers alone.
+def SAMON(rho: NonNegative = 0.5, p: Norm = 2.0, steps: Count = 1) -> SAM:
+    """SAM-ON: SAM that moves normalization layers only (Mueller et al. 2023).
 
     Parameters
     ----------
@@ -182,6 +187,11 @@ def _sam_on(rho: NonNegative = 0.5, p: Norm = 2.0, steps: Count = 1) -> Method:
         The norm of the ball, 1 to inf.
     steps
         The number of ascent steps, each of rho / steps (Andriushchenko & Flammarion 2022, appendix).
+
+    Examples
+    --------
+    >>> steppe.SAMON() == steppe.SAM(steppe.Ball(0.5, steppe.NormLayersOnly()))
+    True
 
     """
     return SAM(Ball(rho, NormLayersOnly(), p), steps)

@@ -13,7 +13,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ..core.draw import Draw
 from ..core.shards import local, shard_like
-from ..core.vector import Vector, copy_
+from ..core.vector import Vector, add_, copy_
 from .weights import ParamLayout
 
 # the defaults that an engine wrote into its base's groups
@@ -65,6 +65,7 @@ class OptimizerContext:
         self.average_, self.mean, self.alone = replicas.average_, replicas.mean, replicas.alone
         self._base, self._keeper = base, layout.keeper
         self._remembered: dict[str, Vector] = {}
+        self.moves: list[Vector] = []  # what is added to the weights after the base has stepped
 
     @property
     def weights(self) -> Vector:
@@ -103,6 +104,10 @@ class OptimizerContext:
         """Keeps a vector for later steps, once this step is applied."""
         self._remembered[slot] = vector
 
+    def move(self, vector: Vector) -> None:
+        """Adds a vector to the weights once this step is applied, after the base optimizer and not through it."""
+        self.moves.append(vector)
+
     def _in_state(self, name: str, missing: Vector | None) -> Vector | None:
         kept = [self._base.state.get(p, {}).get(name) for p in self.space.params]
         if all(t is None for t in kept):
@@ -112,9 +117,10 @@ class OptimizerContext:
 
     def revert_where(self, flag: Tensor) -> None:
         """Keeps the vectors and options of the last step if a flag on the device is not 0, without synchronizing."""
-        if not self._remembered and not self.settings:
+        if not (self._remembered or self.settings or self.moves):
             return
         flag = flag != 0
+        self.moves = [vector.map(lambda x: torch.where(flag, 0, x)) for vector in self.moves]
         for slot, new in self._remembered.items():
             old = self.recall(slot)
             if old is not None:
@@ -144,6 +150,13 @@ class OptimizerContext:
                     group.pop(name, None)
                 group.update(old)
             raise
+
+    @torch.no_grad()
+    def apply_moves(self) -> None:
+        """Moves the weights, once the base optimizer has stepped."""
+        while self.moves:
+            vector = self.moves.pop()
+            add_(vector.space.locals(), vector.tensors)
 
     @torch.no_grad()
     def commit(self, steps: int = 1) -> None:

@@ -33,7 +33,9 @@ from .forward_state import ForwardState, Noise, SameNoise
 from .interrupts import interrupts_deferred
 from .misuse import (
     NO_FIRST_STEP,
+    NOT_SCALED,
     PASSES_PENDING,
+    UNKNOWN_SCALER,
     check_base,
     check_closure,
     check_no_inference_mode,
@@ -47,7 +49,7 @@ from .misuse import (
     wrapped_error,
 )
 from .step import Pass, Report, run_step
-from .unfinished import close_before_state_dict
+from .unfinished import guard_pending
 from .weights import ParamLayout, check_not_complex
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
@@ -97,7 +99,8 @@ class SharpnessAware(Optimizer):
     ...     pass_.backward(w.square().sum() / 2)
     >>> w.grad  # at w + 0.5 w / |w|
     tensor([3.3000, 4.4000])
-    >>> opt.step()
+    >>> opt.step()  # torch's step, on that gradient; returns the loss of the first pass
+    tensor(12.5000)
 
     """
 
@@ -147,6 +150,7 @@ class SharpnessAware(Optimizer):
         getattr(self.base, "eval", lambda: None)()
 
     def __getstate__(self) -> dict[str, Any]:
+        self.close_unfinished()
         return {name: self.__dict__[name] for name in KEPT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -165,7 +169,7 @@ class SharpnessAware(Optimizer):
         _ENGINES.add(self)
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._ended = False  # whether something has closed the last loop over `passes()`
-        self._remove_hooks = close_before_state_dict(self, self.model, getattr(self, "_remove_hooks", None))
+        self._remove_hooks = guard_pending(self, self.model, getattr(self, "_remove_hooks", None))
         self.report: Report | None = None  # what `last` returns
         self.passes_run = 0  # by the last step
         self.checked = 0  # the last walk of the model after which graphs were searched for batch normalisation
@@ -217,7 +221,7 @@ class SharpnessAware(Optimizer):
         held_out: Callable[..., Any] | None = None,
         mask: Tensor | None = None,
     ) -> Any:
-        """Runs all passes with the closure, applies the result and returns the first loss.
+        """Runs all passes, applies the result and returns the loss of the first pass (with micro-batches, their sum).
 
         Parameters
         ----------
@@ -292,6 +296,18 @@ class SharpnessAware(Optimizer):
             unfinished.close()
             noise.restart()  # closing set the generators back to that step
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """False; a GradScaler asks for it before it steps, and no other scaler may have scaled the losses."""
+        if enabled(self.scaler) is None and self.planned is not None:
+            raise RuntimeError(UNKNOWN_SCALER)
+        return False
+
+    @property
+    def displaced(self) -> bool:
+        """Whether the weights are away from where they were at the start of the step."""
+        return self._layout is not None and self._layout.keeper.displaced
+
     def state_dict(self) -> dict[str, Any]:
         """The state of the base optimizer and the method; closes an unfinished loop over `passes()` first."""
         self.close_unfinished()
@@ -323,11 +339,10 @@ class SharpnessAware(Optimizer):
             self._layout = ParamLayout.of(self.model, groups)
         return self._layout
 
-    def _apply(self) -> None:
+    def _apply(self) -> Tensor | None:
         """Steps the base optimizer on the planned gradient; a step that is skipped or raises changes nothing."""
         check_no_inference_mode()
-        planned = self.planned
-        if planned is None:
+        if (planned := self.planned) is None:
             return self._apply_unplanned()
         apply = self.device_guard or HostCheck("skip" if planned.overflow else self.on_nonfinite)
         params = planned.context.space.params
@@ -337,22 +352,27 @@ class SharpnessAware(Optimizer):
                 if enabled(self.scaler) is not None:
                     self.found_inf_()  # a scaler that called unscale_ already holds this tensor
                     report_overflow(self.scaler, self)
+                self.planned = None  # applied now, and `base.step()` by anybody else is an error before
                 apply(self.base, planned)
             except BaseException:
                 if [p._version for p in params] == before:  # the base did not step
                     planned.before.restore()
+                else:  # what failed comes after it
+                    planned.context.apply_moves()
                 raise
             finally:
                 self.planned = None
                 mark_left_gradients(params)
                 torch.clear_autocast_cache()  # an outer autocast keeps the cast weights from before the step
+        return planned.loss
 
-    def _apply_unplanned(self) -> None:
+    def _apply_unplanned(self) -> Tensor | None:
         if any(float(g.get("lr", 1)) for g in self.param_groups):
             raise unplanned(type(self.method).__name__, self._ended)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
         OptimizerContext(self.base, self.param_layout(), self.seed, None).create_slots(self.method.slots)
+        return None
 
 
 def run_closure(pass_: Pass, closure: Callable[..., Any], held_out: Callable[..., Any] | None = None) -> Any:
@@ -368,11 +388,15 @@ def run_closure(pass_: Pass, closure: Callable[..., Any], held_out: Callable[...
             "    def closure(pass_):\n        a, b = pass_.rows(x, y)\n"
             "        loss = loss_fn(model(a), b)\n        pass_.backward(loss)\n        return loss"
         )
+    if pass_.scaler is not None:
+        pass_.scaler.has_scaled = False
     with torch.enable_grad() if pass_.probe.grad else nullcontext():
         loss = closure(pass_) if takes_pass else closure()
     if not pass_.ran and loss is not None:
         losses = loss if isinstance(loss, Tensor) else torch.as_tensor(loss, device="cpu")
         pass_.add_loss(losses.mean() if losses.ndim else losses)
+    if pass_.scaler is not None and pass_.probe.grad and not pass_.scaler.has_scaled:
+        raise RuntimeError(NOT_SCALED)
     pass_.ran = True
     # detached: its graph would live through the next pass
     return loss.detach() if isinstance(loss, Tensor) else loss

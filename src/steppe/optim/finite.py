@@ -43,6 +43,8 @@ class Planned:
         0 if every loss and gradient of the step is finite, else NaN; None without a check.
     overflow
         Whether the GradScaler skips this step.
+    loss
+        The loss of the first pass, which `step()` returns.
     versions
         Versions of its tensors after the passes.
 
@@ -53,12 +55,15 @@ class Planned:
     gradients: object
     total: Tensor | None
     overflow: bool = False
+    loss: Tensor | None = None
     versions: list[int] = field(default_factory=list)
 
     def after(self, earlier: Planned) -> Planned:
         """The same gradient, accumulated on an earlier one."""
         total = None if self.total is None or earlier.total is None else self.total + earlier.total
-        return Planned(self.context, earlier.before, self.gradients, total, self.overflow or earlier.overflow)
+        self.context.moves += earlier.context.moves
+        loss = self.loss if self.loss is None or earlier.loss is None else earlier.loss + self.loss
+        return Planned(self.context, earlier.before, self.gradients, total, self.overflow or earlier.overflow, loss)
 
     @property
     def current(self) -> bool:
@@ -79,6 +84,7 @@ class Planned:
         """Steps the base optimizer and stores the plan's vectors and options."""
         with self.context.settings_applied():
             base.step()
+        self.context.apply_moves()
         self.context.commit()
 
 
@@ -184,6 +190,7 @@ class DeviceGuard:
         context.revert_where(self.flag)
         with context.settings_applied():
             step_unless(base, self.flag)
+        context.apply_moves()
         planned.before.restore_where(self.flag)
         self._skipped.add_(self.flag)
         self._seen.copy_(self._skipped, non_blocking=True)
@@ -253,6 +260,7 @@ def read_overflow_from_optimizers(scaler: Any, device: torch.device) -> None:
     scaler.scale(torch.ones((), device=device))  # creates its scale tensor, which `scaler.step(opt, closure)` needs
     if not isinstance(vars(scaler).get("_unscale_grads_"), MethodType):
         scaler._unscale_grads_ = MethodType(_unscale_grads_, scaler)
+        scaler.scale = MethodType(_scale, scaler)
 
 
 def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
@@ -260,6 +268,17 @@ def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
         overflow: Tensor = optimizer.found_inf_()
         return {overflow.device: overflow}
     return type(self)._unscale_grads_(self, optimizer, *args)  # type: ignore[no-any-return]
+
+
+def _scale(self: Any, outputs: Any) -> Any:
+    self.has_scaled = True
+    return type(self).scale(self, outputs)
+
+
+def is_scaled(loss: Tensor, scaler: Any) -> bool:
+    """Whether a loss is the result of `scaler.scale`, a product with its scale."""
+    factor = getattr(loss.grad_fn, "_saved_other", None)
+    return isinstance(factor, Tensor) and factor.data_ptr() == scaler._scale.data_ptr()
 
 
 def report_overflow(scaler: Any, optimizer: Unscaled) -> None:

@@ -35,6 +35,30 @@ PASSES_PENDING = (
     "opt.step(), add micro-batches to it by opt.passes(accumulate=True), or drop it by opt.zero_grad()"
 )
 
+SCALED_TWICE = (
+    "pass_.backward was given a loss that scaler.scale has scaled, and scales it itself: write pass_.backward(loss)"
+)
+
+NOT_SCALED = (
+    "the closure ran its backward pass without the scaler of SharpnessAware(..., scaler=scaler), whose scale every "
+    "gradient is divided by: write scaler.scale(loss).backward(), or pass_.backward(loss) in a closure(pass_)"
+)
+
+UNKNOWN_SCALER = (
+    "a GradScaler was asked to step a SharpnessAware that has none, so the passes saw scaled losses and gradients: "
+    "make it by SharpnessAware(..., scaler=scaler), and write pass_.backward(loss)"
+)
+
+BASE_STEPPED = (
+    "the base optimizer was stepped while the gradient of passes() waits in p.grad: call opt.step() of the "
+    "SharpnessAware, which also keeps what the method remembers, or drop the gradient by opt.zero_grad()"
+)
+
+COPIED_DISPLACED = (
+    "the model was copied or pickled in a loop over passes(), while its weights are displaced: do that after the loop, "
+    "or after opt.close_unfinished(), which restores the weights of a loop that was left"
+)
+
 _frame_callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)  # not in old torch
 
 

@@ -16,9 +16,9 @@ from ..core.rows import held_out, select, whole
 from ..core.shards import local_gradient, shard_like
 from ..core.vector import Space, Vector, scale_
 from .base import OptimizerContext
-from .finite import FiniteCheck, Planned, enabled
+from .finite import FiniteCheck, Planned, enabled, is_scaled
 from .forward_state import Noise
-from .misuse import check_no_inference_mode, warn_of_unreachable_statistics
+from .misuse import SCALED_TWICE, check_no_inference_mode, warn_of_unreachable_statistics
 from .weights import maximizes, warn_of_rounding
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Pass:
     """
 
     def __init__(self, probe: Probe, scaler: Any = None, keep_graph: bool = False):
-        self.probe, self._scaler, self._keep_graph = probe, scaler, keep_graph
+        self.probe, self.scaler, self._keep_graph = probe, scaler, keep_graph
         self.graph: Tensor | None = None  # the loss with its graph, if it is kept
         self.loss: Tensor | None = None
         self.losses: Tensor | None = None
@@ -56,13 +56,15 @@ class Pass:
 
     def backward(self, loss: Tensor) -> None:
         """Adds the gradient of a loss, or of its mean if it has one number per row."""
+        if self.scaler is not None and is_scaled(loss, self.scaler):
+            raise RuntimeError(SCALED_TWICE)
         each, loss = (loss.detach().flatten(), loss.mean()) if loss.ndim else (None, loss)
         self.add_loss(loss, each)
         if self.probe.grad:
             if self.run_backward is not None:
                 self.run_backward(loss)
             else:
-                (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+                (loss if self.scaler is None else self.scaler.scale(loss)).backward()
             self.ran_backward = True
 
     def finish(self) -> None:
@@ -276,6 +278,7 @@ class Step:
         own = self.replicas.recycles_gradients
         self.gradients = Gradients(self.space, keep=accumulate, own=own, unit=unit, maximize=self.maximize)
         self._graph: Tensor | None = None  # of the first loss, until its layers are checked
+        self._loss: Tensor | None = None  # of the first pass
         self._count = 0  # passes that have run
         self._grad_enabled = torch.is_grad_enabled()
         self._abandoned = False
@@ -313,7 +316,8 @@ class Step:
             with nullcontext() if plain else self.replicas.run_pass(probe.sync, probe.grad):
                 yield pass_
             pass_.finish()
-            self._graph = self._graph if self._count else pass_.graph
+            if not self._count:
+                self._graph, self._loss = pass_.graph, pass_.loss
             self._count += 1
 
     def _move(self, probe: Probe) -> None:
@@ -360,9 +364,11 @@ class Step:
             if self.check is not None:
                 if not untouched:  # it may have overflowed on its own
                     self.check.add(None, direction)
+                for vector in self.context.moves:
+                    self.check.add(None, vector)
                 total = self.check.total(settings.values(), self.replicas)
             self.gradients.deliver(direction, untouched)
-        planned = Planned(self.context, self.before, self.gradients, total)
+        planned = Planned(self.context, self.before, self.gradients, total, loss=self._loss)
         if self.scaler is not None:  # checked here, because a scaler that skips a step does not call step()
             planned.overflow, planned.total = not planned.finite, None
         planned = planned if self.earlier is None else planned.after(self.earlier)

@@ -42,7 +42,7 @@ class WeightKeeper:
         self._locate(parameters)
         self._copies: list[Tensor] | None = None  # of the chunks that move whole, in their order
         self._origin: list[Tensor] | None = None  # all chunks of the weights, while they are kept
-        self._displaced = False
+        self.displaced = False
         self.coarse = any(p.element_size() < 4 for p in parameters)  # displacements may be less than rounding
 
     def _locate(self, parameters: list[Tensor]) -> None:
@@ -77,10 +77,10 @@ class WeightKeeper:
             origin = self._chunks(self._copies)
             copy_(self._copies, self._whole_places)
             self._origin, self._weights = origin, None
-        elif self._displaced:
+        elif self.displaced:
             copy_(self._whole_places, [self._origin[k] for k in self._whole])
         moves = displacement.chunks
-        self._displaced = True
+        self.displaced = True
         add_(self._whole_places, [moves[k] for k in self._whole] if self._scattered else moves)
         if self._scattered:
             for buffer, k in zip(self._buffers, self._scattered, strict=True):
@@ -96,13 +96,13 @@ class WeightKeeper:
 
     def restore(self) -> None:
         """Sets every parameter back bitwise, those without a gradient too."""
-        if not self._displaced or self._origin is None:
+        if not self.displaced or self._origin is None:
             return
         origin = self._origin
         if self._scattered:
             copy_(self._buffers, [origin[k] for k in self._scattered])
         copy_(self._scattered_places + self._whole_places, self._buffer_rows + [origin[k] for k in self._whole])
-        self._displaced = False
+        self.displaced = False
 
     def end(self) -> None:
         """Ends a step: restores the parameters."""

@@ -163,7 +163,8 @@ class Config:
     checkpoint_every: Annotated[float, Ge(0), Inf] = 60.0
     """seconds between checkpoints within an epoch; the end of an epoch writes one if the last is 10 seconds old"""
     loggers: list[str] = field(default_factory=list)
-    """loggers of records beside metrics.jsonl: tensorboard, csv, mlflow, wandb, or `package.module:factory`"""
+    """loggers of records beside metrics.jsonl: csv, tensorboard, mlflow, wandb (`steppe loggers` lists all), or
+    `package.module:factory`"""
     out: str | None = None
     """folder of the run; defaults to runs/ and a name from data, model, method and seed"""
 
@@ -227,7 +228,7 @@ def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
             imported(name, "logger")
         else:
             _check("logger", name, LOGGERS)
-            require(name)
+            require(LOGGERS[name].extra)
     with _prefixed(spelled("measures")):
         resolve_measures(config.measures)
     known_device(config.device)

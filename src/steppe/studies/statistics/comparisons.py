@@ -159,8 +159,8 @@ def contenders(table: Table) -> list[str]:
         for key in {k for m, o in zip(methods, options, strict=True) if m == method for k in o}:
             values.setdefault((method, key), set()).add(repr(own.get(key)))
     return [
-        " ".join([m, *(f"{k}={word(v)}" for k, v in own.items() if len(values[m, k]) > 1)])
-        for m, own in zip(methods, options, strict=True)
+        run.contender or " ".join([m, *(f"{k}={word(v)}" for k, v in own.items() if len(values[m, k]) > 1)])
+        for run, m, own in zip(table.runs, methods, options, strict=True)
     ]
 
 

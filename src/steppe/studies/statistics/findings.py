@@ -107,6 +107,7 @@ def findings(
     measures: Sequence[str] | None = None,
     targets: Sequence[str] | None = None,
     *,
+    compared: Table | None = None,
     tuned: Sequence[str] = (),
     seed: int = 0,
     draws: int = FIRST,
@@ -119,6 +120,8 @@ def findings(
         The runs that count.
     measures, targets : sequence of str, optional
         Names; all that the table has by default.
+    compared : Table, optional
+        The runs of which methods are compared, if they are others.
     tuned : sequence of str
         Settings that were selected for each method, such as "lr".
     seed : int
@@ -135,7 +138,7 @@ def findings(
     measures = list(table.measures if measures is None else measures)
     targets = list(table.targets if targets is None else targets)
     related = list(relations(table, measures, targets, seed))
-    contested = contest(table, targets, tuned)
+    contested = contest(table if compared is None else compared, targets, tuned)
     for relation in related:
         relation.draw(draws)
     tested = [(f, relation.test, i) for relation in related for i, f in enumerate(relation.findings)]
@@ -167,20 +170,20 @@ def findings(
         f = decided(f, rejected=bool(yes), open_=not (yes or no), testable=bool(counts), tests=tests)
         rows.append(replace(f, sentence=sentences.of_finding(f)))
     rows.sort(key=lambda f: (targets.index(f.target), measures.index(f.measure), HYPOTHESES.index(f.hypothesis)))
-    compared: list[Comparison] = []
+    rivals: list[Comparison] = []
     for c, p, yes in zip(contested.comparisons, adjusted[len(tested) :], rejected[len(tested) :], strict=True):
         c = concluded(replace(c, p_corrected=float(p)), rejected=bool(yes), tests=tests, level=level)
-        compared.append(replace(c, sentence=sentences.of_comparison(c)))
+        rivals.append(replace(c, sentence=sentences.of_comparison(c)))
     pool = len(table), len(np.unique(configurations(table)))
     return Findings(
         *pool,
         tests,
         findings=tuple(rows),
-        comparisons=tuple(compared),
+        comparisons=tuple(rivals),
         reference=contested.reference,
         reference_note=contested.note,
         sentence=sentences.of_study(rows, *pool),
-        method_sentence=sentences.of_methods(compared, contested.reference, contested.note),
+        method_sentence=sentences.of_methods(rivals, contested.reference, contested.note),
         measure_sentences={f.measure: sentences.of_measure(f.measure, rows) for f in rows},
     )
 

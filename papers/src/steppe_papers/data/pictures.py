@@ -8,17 +8,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .arrays import read_mat
-from .catalogue import CATALOGUE
-from .dataset import DataError, Dataset, Splits
-from .folders import beside, inside, lines, pixels
+from steppe.data import DATASETS, DataError, Dataset, Splits
+from steppe.data.arrays import read_mat
+from steppe.data.folders import beside, inside, lines, pixels
 
-SIZE = 224  # Agnostic-SAM's paper, Section 4.1
 Pictures = list[tuple[Path, int]]  # files and class numbers
 Lists = tuple[tuple[str, ...], Pictures, Pictures]  # names of the classes, pictures to train on and to test on
 
 
-def read(root: Path | str, name: str, size: int = SIZE) -> Splits:
+def read(root: Path | str, name: str, size: int) -> Splits:
     """Read one of these data sets from under a root.
 
     Parameters
@@ -31,7 +29,7 @@ def read(root: Path | str, name: str, size: int = SIZE) -> Splits:
         The shorter side of each picture is scaled to this number of pixels, and the centre is cropped.
 
     """
-    folder = CATALOGUE[name].find(root)
+    folder = DATASETS[name].find(root)
     classes, train, test = LISTS[name](folder)
     if not train or not test:
         raise DataError(f"{folder}: its lists name {len(train)} pictures to train on and {len(test)} to test on")
@@ -55,7 +53,7 @@ def _flowers(folder: Path) -> Lists:
         rows = [row for name in names for row in np.atleast_1d(parts[name]).tolist()]
         return [(folder / "jpg" / f"image_{row:05d}.jpg", int(labels[row - 1]) - 1) for row in rows]
 
-    classes = tuple(map(str, range(1, CATALOGUE["flowers102"].classes + 1)))  # the files do not name them
+    classes = tuple(map(str, range(1, DATASETS["flowers102"].classes + 1)))  # the files do not name them
     return classes, pictures("trnid", "valid"), pictures("tstid")
 
 

@@ -14,7 +14,7 @@ from data_files import (
     write_picture,
 )
 
-from steppe.data import CATALOGUE, DataError, Splits, load
+from steppe.data import DATASETS, DataError, Splits, load
 from steppe.training.config import Config, check_config
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*published set has")
@@ -67,7 +67,7 @@ def test_pets_are_named_by_their_pictures(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", WRITERS_OF_PICTURES)
 def test_the_size_is_behind_the_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = written(monkeypatch, name, tmp_path)
-    assert load(name, tmp_path).train.inputs.shape[1:] == CATALOGUE[name].shape == (3, 224, 224)
+    assert load(name, tmp_path).train.inputs.shape[1:] == DATASETS[name].shape == (3, 224, 224)
     assert load(f"{name}@9", folder).test.inputs.shape[1:] == (3, 9, 9)  # the folder itself is a root too
     for wrong, words in ((f"{name}@0", "1 to 4096"), (f"{name}@5000", "1 to 4096"), ("cifar10@8", "have one size")):
         with pytest.raises(ValueError, match=words):

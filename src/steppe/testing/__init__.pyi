@@ -1,0 +1,1 @@
+from .measures import check_measure as check_measure
