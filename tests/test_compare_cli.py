@@ -177,7 +177,7 @@ def test_files_of_options(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert near in error
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_train_function_of_ones_own(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "--train", "mycode:train", "--fix", "epochs=4", "--space", "lr=0.01..1", "--tuning", "2"]
     found = answer(capsys, *words, "--trials", "4", "--worth", "30", "--yes", "--workers", workers, "--out", "f")
@@ -292,7 +292,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_sentences(
             time.sleep(0.01)
         time.sleep(moments.random() * 0.3)
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.communicate()
     file.write_bytes(file.read_bytes()[: -moments.randrange(1, 40)])  # and in the middle of a line
     ended = answer(capsys, "compare", "resume", "killed")
     assert without_times(ended["sentences"]) == without_times(whole["sentences"])
