@@ -92,6 +92,8 @@ def caveats_of(result: Result) -> list[str]:
         plain = result.rows[0]
         if row.failed:
             found.append(f"{row.method}: {row.failed} of {row.trials} trials failed, and count as wrong on every row.")
+        if row.stopped:
+            found.append(f"{row.method}: {row.stopped} of {row.trials} trials stopped after a third of their epochs.")
         if row.counted and plain.counted and abs(row.counted / plain.counted / row.passes * plain.passes - 1) > OFF:
             found.append(
                 f"{row.method} took {row.counted:.2f} passes per step and {plain.method} {plain.counted:.2f}; planned "
