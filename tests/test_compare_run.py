@@ -18,8 +18,8 @@ from steppe.comparison.design import Design, divided
 from steppe.comparison.recommend import choice, finalists
 from steppe.comparison.result import result_of
 from steppe.comparison.run import checked, in_process, next_trials, run, seconds
-from steppe.comparison.sentences import before
 from steppe.comparison.store import NAME, Done, Record
+from steppe.core.floor import before
 
 SPACE = {"lr": steppe.LogUniform(1e-3, 1e0), "epochs": 12}
 

@@ -154,6 +154,8 @@ def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) ->
         if EPOCHS not in shared:
             raise ValueError("the space has no epochs: add epochs=30 to --fix, or epochs=10/30/90 to --space")
         task: Mapping[str, Any] = {"train": what.train}
+        if space.halving:
+            raise ValueError("halving stops runs of data and model; a train function ends its own trials")
         if space.base:
             raise ValueError("base is for runs of data and model; a train function has settings of its own")
     else:
@@ -174,7 +176,7 @@ def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) ->
     design = Design(
         (tuple(what.methods),), shared, own, effort.tuning, effort.trials or 0,
         None if effort.worth is None else effort.worth / 100, once=effort.once, seed=space.seed, axis=space.axis,
-        task=task,
+        halving=space.halving, task=task,
     )  # fmt: skip
     if space.axis == "seconds" and (_workers(design, how) > 1 or what.train is not None):
         raise ValueError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
 
-from ..comparison.sentences import before
+from ..core.floor import before
 from .cell import Cell
 from .statistics.comparisons import OWN, contenders, contest
 from .table import Run, Table
