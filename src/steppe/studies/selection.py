@@ -12,7 +12,7 @@ from typing import Any
 from .cell import Cell, cells, cells_of, varied_settings
 from .grid import differing, shown
 from .plan import Study
-from .statistics.permutation import ALL_SEEDS
+from .statistics.design import ALL_SEEDS
 from .table import Table
 
 

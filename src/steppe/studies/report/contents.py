@@ -17,8 +17,9 @@ from ..plan import TARGETS
 from ..protocol import Rule
 from ..result import counts, findings_of, in_order, renamed
 from ..statistics.by_setting import Effect, effect, effects, environments, granulated
+from ..statistics.design import SEEDS
 from ..statistics.findings import Findings
-from ..statistics.permutation import FIRST, SEEDS
+from ..statistics.permutation import FIRST
 from ..statistics.predictions import Finding
 from ..statistics.sentences import amount
 from ..store import Store
