@@ -29,7 +29,7 @@ from .grid import (
     value_at,
 )
 from .plan import TARGETS, Study
-from .statistics.comparisons import OWN
+from .statistics.design import OWN
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
 NOT_STORED = (*NOT_IN_KEYS, *RESERVED)
