@@ -6,6 +6,7 @@ from . import integrations as integrations
 from . import measures as measures
 from . import nn as nn
 from . import studies as studies
+from . import testing as testing
 from . import training as training
 from .comparison.run import compare as compare
 from .core.ball import Ball as Ball
