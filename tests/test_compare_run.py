@@ -17,9 +17,9 @@ import steppe
 from steppe.comparison.design import Design, divided
 from steppe.comparison.recommend import choice, finalists
 from steppe.comparison.result import result_of
-from steppe.comparison.sentences import before
 from steppe.comparison.run import checked, in_process, next_trials, run, seconds
 from steppe.comparison.store import NAME, Done, Record
+from steppe.core.floor import before
 
 SPACE = {"lr": steppe.LogUniform(1e-3, 1e0), "epochs": 12}
 
@@ -126,10 +126,14 @@ def test_killed_at_any_moment_and_resumed_it_says_the_same(tmp_path):
     whole = compared(slow, out=tmp_path / "whole")
     context = multiprocessing.get_context("fork")
     out = tmp_path / "killed"
-    for patience in (0.15, 0.4, 0.3):
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        trials = (out / NAME).read_bytes().count(b'"method"') if (out / NAME).exists() else 0
         process = context.Process(target=killed_comparison, args=[out])
         process.start()
-        time.sleep(patience)
+        while not (out / NAME).exists() or (out / NAME).read_bytes().count(b'"method"') < trials + 4:
+            time.sleep(0.001)
+        time.sleep(0.02 * random.random())
         os.kill(process.pid, signal.SIGKILL)
         process.join()
     done = (out / NAME).read_bytes()

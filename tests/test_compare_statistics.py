@@ -20,11 +20,11 @@ from steppe.comparison.statistics import (
     curve,
     detectable,
     estimate,
-    row_floor,
     trials_for,
     weights,
     weights_without,
 )
+from steppe.core.floor import row_floor
 from steppe.core.laws import Choice, LogUniform, Uniform, as_plain, law_of, point
 
 

@@ -48,7 +48,7 @@ class Hostile:
         info = self.folder / "received-1.0.dist-info"  # as an installed package has it, with a door for each kind
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: received\nVersion: 1.0\n")
-        doors = ("methods", "measures", "models", "data", "loggers", "commands")
+        doors = ("methods", "measures", "models", "data", "corruptions", "loggers", "commands")
         (info / "entry_points.txt").write_text("".join(f"[steppe.{kind}]\nreceived = received\n" for kind in doors))
         for name in (names | {"received"}) - {"__main__"}:
             if name.isidentifier():

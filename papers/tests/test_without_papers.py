@@ -61,6 +61,14 @@ def test_no_other_command_needs_it(alone: dict[str, str]) -> None:
     assert "cifar10" in steppe_says(alone, "data", "list")
 
 
+def test_corruptions_of_the_papers_say_where_they_come_from(alone: dict[str, str], tmp_path: Path) -> None:
+    words = ["--data", "digits", "--corruptions", "fog", "--device", "cpu", "--out", str(tmp_path / "run")]
+    said = steppe_says(alone, "train", *words, code=1)
+    assert "there is no corruption 'fog'" in said
+    assert "pip install steppe-papers" in said
+    assert not (tmp_path / "run").exists()
+
+
 def test_data_sets_of_the_papers_say_where_they_come_from(alone: dict[str, str]) -> None:
     said = steppe_says(alone, "train", "--data", "flowers102", code=2)
     assert "there is no data set 'flowers102'" in said

@@ -41,7 +41,7 @@ def finalists(current: Comparison) -> list[tuple[str, int]]:
         (current.done["trial", m, i, 0].validation_error, k, m, i)
         for k, m in enumerate(current.design.methods)
         for i in range(len(current.outcomes(m)))
-        if not current.done["trial", m, i, 0].failed
+        if not (current.done["trial", m, i, 0].failed or current.done["trial", m, i, 0].stopped)
     )
     best = ranked[:BEST]
     if all(m != current.design.reference for *_, m, _ in best):
@@ -74,13 +74,16 @@ def choice(current: Comparison) -> Chosen:
 
 def snippets(design: Design, r: Recommended) -> tuple[str, str]:
     """Return the recommended configuration as YAML for `steppe train`, and as lines of Python."""
+    from ..studies.grid import resolved
+
     options = {k: v for k, v in r.options.items() if k != "rho"}
     trained = "data" in design.task  # by `steppe train`, and else by a function of the user's
     values: dict[str, Any] = {**(design.task if trained else {}), "method": r.method, **r.settings, EPOCHS: r.epochs}
     values |= {"rho": r.options["rho"]} if "rho" in r.options else {}
-    values |= {"method_options": {**values.get("method_options", {}), **options}} if options else {}
+    values |= {f"method_options.{k}": v for k, v in options.items()}
+    values = resolved(values) if trained else values
     values = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in values.items()}
-    known = values.keys() if trained else {"method", *OF_BASE, EPOCHS, "rho", "method_options"}
+    known = values.keys() if trained else {"method", *OF_BASE, EPOCHS, "rho"}
     yaml = "".join(f"{'' if k in known else '# '}{k}: {json.dumps(v)}\n" for k, v in values.items())
     if trained:
         words = wrap(", ".join(f"{k}={v!r}" for k, v in values.items()), 84, break_on_hyphens=False)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..core.probe import pattern_of
-from ..optim.base import FUSED, STEP, put_steps_on_device
+from ..optim.base import FUSED, STEP, StepsTheBase, put_steps_on_device
 from ..optim.engine import SharpnessAware
 
 Groups = list[dict[str, Any]]
@@ -40,11 +40,14 @@ def prepare(opt: SharpnessAware) -> str | None:
 
 
 def _has_step_hooks(*optimizers: Optimizer) -> bool:
-    return bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks) or any(
-        getattr(o, name, None)
+    own = [
+        hook
         for o in optimizers
         for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    )
+        for hook in getattr(o, name, {}).values()
+    ]
+    known = all(isinstance(hook, StepsTheBase) for hook in own)  # which a replay need not ask
+    return bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks) or not known
 
 
 def _is_distributed() -> bool:

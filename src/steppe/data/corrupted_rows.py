@@ -10,7 +10,7 @@ import torch
 
 from . import cifar_c, folders
 from .catalogue import DATASETS
-from .corruptions import corrupted, selected
+from .corruptions import corrupted, registered, selected
 from .dataset import DataError, Dataset
 
 REMADE = "remade"
@@ -70,6 +70,8 @@ def corrupted_rows(data: str, root: Path | str, test: Dataset, names: Iterable[s
     root, chosen = Path(root).expanduser(), selected(names)
     archive = DATASETS[data].corrupted if data in DATASETS else None
     if archive is None or not (root / archive.holds).is_dir():
+        for name in chosen:
+            registered(name)
         return CorruptedRows(data, root, test, chosen, REMADE)
     folder = root / archive.holds
     have = folders.tiny_corruptions(folder) if data == TINY else cifar_c.corruptions(folder)

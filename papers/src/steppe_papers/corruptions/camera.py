@@ -1,57 +1,46 @@
-"""Corruptions by a camera and its software: noise, blurs, colours, resolution, JPEG, distortion; and random numbers.
+"""Corruptions by a camera and its software: noise, blurs, colours, resolution, JPEG, distortion.
 
 Images are floats; the caller clips them to 0 .. 1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from io import BytesIO
 from math import ceil
-from zlib import crc32
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, grid_sample, interpolate, pad
 
-from ..pixels import tinted
+from steppe.data.corruptions import Draws, register
+from steppe.data.pixels import grey
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Random numbers as a function of a key and of their use; the first dimension is the rows.
-
-    NumPy fills arrays in order, so a row's numbers do not depend on the rows after it (torch's normal numbers do).
-    """
-
-    key: tuple[int, ...]
-    rows: int
-
-    def normal(self, use: str, *shape: int) -> Tensor:
-        """Draw independent standard Gaussian numbers."""
-        return torch.from_numpy(self._stream(use).standard_normal((self.rows, *shape), dtype=np.float32))
-
-    def uniform(self, use: str, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
-        """Draw independent numbers, uniform between low and high."""
-        return torch.from_numpy(self._stream(use).random((self.rows, *shape)) * (high - low) + low)
-
-    def integers(self, use: str, *shape: int, low: int, high: int) -> Tensor:
-        """Draw independent integers from low to high - 1."""
-        return self.uniform(use, *shape, low=low, high=high).floor().long()
-
-    def _stream(self, use: str) -> np.random.Generator:
-        return np.random.default_rng([*self.key, crc32(use.encode())])
+def tinted(colour: tuple[float, float, float], channels: int) -> Tensor:
+    """Return a colour (red, green, blue), or its luma for one channel, shaped to multiply images."""
+    rgb = torch.tensor(colour).view(1, 3, 1, 1)
+    return rgb if channels == 3 else grey(rgb)
 
 
 # -- noise ------------------------------------------------------------------------------------------------------------
 
 
+@register(
+    "gaussian_noise",
+    cifar=((0.04,), (0.06,), (0.08,), (0.09,), (0.10,)),
+    tiny_imagenet=((0.04,), (0.08,), (0.12,), (0.15,), (0.18,)),
+)
 def gaussian_noise(images: Tensor, draws: Draws, deviation: float) -> Tensor:
     """Add Gaussian noise of the same size at every level, as of electronics in poor light."""
     return images + deviation * draws.normal("noise", *images.shape[1:])
 
 
+@register(
+    "shot_noise",
+    cifar=((500,), (250,), (100,), (75,), (50,)),
+    tiny_imagenet=((250,), (100,), (50,), (30,), (15,)),
+)
 def shot_noise(images: Tensor, draws: Draws, photons: float) -> Tensor:
     """Draw Poisson counts of photons, with mean `photons` where the image is white."""
     from scipy.special import pdtr
@@ -65,12 +54,22 @@ def shot_noise(images: Tensor, draws: Draws, photons: float) -> Tensor:
     return torch.from_numpy((counts / photons).astype(np.float32))
 
 
+@register(
+    "impulse_noise",
+    cifar=((0.01,), (0.02,), (0.03,), (0.05,), (0.07,)),
+    tiny_imagenet=((0.01,), (0.02,), (0.05,), (0.08,), (0.14,)),
+)
 def impulse_noise(images: Tensor, draws: Draws, amount: float) -> Tensor:
     """Set this share of the values, per channel, to 0 or 1, half of them each (salt and pepper)."""
     chance = draws.uniform("place", *images.shape[1:])
     return images.masked_fill(chance < amount, 1.0).masked_fill(chance < amount / 2, 0.0)
 
 
+@register(
+    "speckle_noise",
+    cifar=((0.06,), (0.1,), (0.12,), (0.16,), (0.2,)),
+    tiny_imagenet=((0.15,), (0.2,), (0.25,), (0.3,), (0.35,)),
+)
 def speckle_noise(images: Tensor, draws: Draws, deviation: float) -> Tensor:
     """Add Gaussian noise in proportion to the level."""
     return images * (1 + deviation * draws.normal("noise", *images.shape[1:]))
@@ -79,11 +78,21 @@ def speckle_noise(images: Tensor, draws: Draws, deviation: float) -> Tensor:
 # -- blur -------------------------------------------------------------------------------------------------------------
 
 
+@register(
+    "gaussian_blur",
+    cifar=((0.4,), (0.6,), (0.7,), (0.8,), (1,)),
+    tiny_imagenet=((0.5,), (0.75,), (1,), (1.25,), (1.5,)),
+)
 def gaussian_blur(images: Tensor, _: Draws, sigma: float) -> Tensor:
     """Convolve with a Gaussian; repeat border pixels outwards."""
     return smoothed(images, sigma, mode="nearest")
 
 
+@register(
+    "defocus_blur",
+    cifar=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+    tiny_imagenet=((0.5, 0.6), (1, 0.1), (1.5, 0.1), (2.5, 0.01), (3, 0.1)),
+)
 def defocus_blur(images: Tensor, _: Draws, radius: float, softness: float) -> Tensor:
     """Convolve with a disc whose edge is softened by a Gaussian of three pixels; reflect borders."""
     from scipy.ndimage import correlate
@@ -99,6 +108,11 @@ def defocus_blur(images: Tensor, _: Draws, radius: float, softness: float) -> Te
     return conv2d(wide, kernel).view_as(images)
 
 
+@register(
+    "glass_blur",
+    cifar=((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2)),
+    tiny_imagenet=((0.1, 1, 1), (0.5, 1, 1), (0.6, 2, 1), (0.7, 1, 2), (0.9, 2, 2)),
+)
 def glass_blur(images: Tensor, draws: Draws, sigma: float, rounds: float, reach: float = 1) -> Tensor:
     """Blur, replace each pixel by itself or by a neighbour, at random, and blur again.
 
@@ -130,11 +144,21 @@ def _sources(back: Tensor, far: int) -> Tensor:
     return torch.from_numpy(sources.T)
 
 
+@register(
+    "motion_blur",
+    cifar=((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+    tiny_imagenet=((10, 1), (10, 1.5), (10, 2), (10, 2.5), (12, 3)),
+)
 def motion_blur(images: Tensor, draws: Draws, radius: float, sigma: float) -> Tensor:
     """Streak each image in a random direction within 45 degrees of the horizontal."""
     return streaked(images, radius, sigma, draws.uniform("angle", low=-45, high=45))
 
 
+@register(
+    "zoom_blur",
+    cifar=((6,), (11,), (15,), (20,), (25,)),
+    tiny_imagenet=((6,), (11,), (15,), (20,), (25,)),
+)
 def zoom_blur(images: Tensor, _: Draws, percent: float) -> Tensor:
     """Average the image (counted twice) and its enlargements, percent by percent."""
     zooms = [enlarged(images, 1 + k / 100) for k in range(int(percent) + 1)]
@@ -183,11 +207,21 @@ def _middle(images: Tensor, size: list[int]) -> Tensor:
 # -- digital ----------------------------------------------------------------------------------------------------------
 
 
+@register(
+    "contrast",
+    cifar=((0.75,), (0.5,), (0.4,), (0.3,), (0.15,)),
+    tiny_imagenet=((0.4,), (0.3,), (0.2,), (0.1,), (0.05,)),
+)
 def contrast(images: Tensor, _: Draws, left: float) -> Tensor:
     """Move each channel towards its mean."""
     return torch.lerp(images.mean((2, 3), keepdim=True), images, left)
 
 
+@register(
+    "saturate",
+    cifar=((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
+    tiny_imagenet=((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (30, 0.2)),
+)
 def saturate(images: Tensor, _: Draws, factor: float, amount: float) -> Tensor:
     """Scale HSV's saturation by a factor and add an amount, clipped to 0 .. 1; keep hue and value.
 
@@ -203,6 +237,11 @@ def saturate(images: Tensor, _: Draws, factor: float, amount: float) -> Tensor:
     return value - below * changed
 
 
+@register(
+    "pixelate",
+    cifar=((0.95,), (0.9,), (0.85,), (0.75,), (0.65,)),
+    tiny_imagenet=((0.9,), (0.8,), (0.7,), (0.6,), (0.5,)),
+)
 def pixelate(images: Tensor, _: Draws, left: float) -> Tensor:
     """Downsample and upsample by box averages, as Pillow's BOX filter does."""
     for dim, size in ((-2, images.shape[-2]), (-1, images.shape[-1])):
@@ -221,6 +260,11 @@ def boxes(new: int, old: int) -> Tensor:
     return torch.from_numpy(weights / weights.sum(1, keepdims=True))
 
 
+@register(
+    "jpeg_compression",
+    cifar=((80,), (65,), (58,), (50,), (40,)),
+    tiny_imagenet=((65,), (58,), (50,), (40,), (25,)),
+)
 def jpeg_compression(images: Tensor, _: Draws, quality: float) -> Tensor:
     """Encode and decode as JPEG by Pillow with its defaults; one channel as a grey JPEG."""
     from PIL import Image
@@ -234,6 +278,11 @@ def jpeg_compression(images: Tensor, _: Draws, quality: float) -> Tensor:
     return torch.from_numpy(out).permute(0, 3, 1, 2).float() / 255
 
 
+@register(
+    "elastic_transform",
+    cifar=((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+    tiny_imagenet=((0, 0, 0.08), (0.05, 0.3, 0.06), (0.1, 0.08, 0.06), (0.1, 0.03, 0.03), (0.16, 0.03, 0.02)),
+)
 def elastic_transform(images: Tensor, draws: Draws, strength: float, smoothness: float, moved: float) -> Tensor:
     """Distort by an affine map that moves three points at random, then by a smooth random displacement field."""
     height, width = images.shape[-2:]

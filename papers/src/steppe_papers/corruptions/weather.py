@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..pixels import grey, tinted
-from .camera import Draws, enlarged, smoothed, streaked
+from steppe.data.corruptions import Draws, register
+from steppe.data.pixels import grey
+
+from .camera import enlarged, smoothed, streaked, tinted
 
 ICE = (0.78, 0.88, 1.0)  # the tint of frost: a pale blue
 WATER = (175 / 255, 238 / 255, 238 / 255)  # pale turquoise
@@ -15,6 +17,23 @@ MUD = (63 / 255, 42 / 255, 20 / 255)  # brown
 EMBOSS = ((-2, -1, 0), (-1, 1, 1), (0, 1, 2))  # light from one corner
 
 
+@register(
+    "snow",
+    cifar=(  # mean and deviation of flakes, their size, least level, streak's radius and sigma, what is not whitened
+        (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+        (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+    ),
+    tiny_imagenet=(
+        (0.1, 0.2, 1, 0.6, 8, 3, 0.8),
+        (0.1, 0.2, 1, 0.5, 10, 4, 0.8),
+        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.7),
+        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.65),
+        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.6),
+    ),
+)
 def snow(
     images: Tensor,
     draws: Draws,
@@ -34,6 +53,11 @@ def snow(
     return kept * images + (1 - kept) * whitened + streaks + streaks.flip(2, 3)
 
 
+@register(
+    "frost",
+    cifar=((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+    tiny_imagenet=((1, 0.3), (0.9, 0.4), (0.8, 0.45), (0.75, 0.5), (0.7, 0.55)),
+)
 def frost(images: Tensor, draws: Draws, kept: float, weight: float) -> Tensor:
     """Overlay frost. A substitute: the authors overlay photographs of frost, which this project cannot redistribute.
 
@@ -49,6 +73,11 @@ def frost(images: Tensor, draws: Draws, kept: float, weight: float) -> Tensor:
     return kept * images + weight * ice * tinted(ICE, images.shape[1])
 
 
+@register(
+    "fog",
+    cifar=((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
+    tiny_imagenet=((0.4, 3), (0.7, 3), (1, 2.5), (1.5, 2), (2, 1.75)),
+)
 def fog(images: Tensor, draws: Draws, amount: float, smoothness: float) -> Tensor:
     """Add a cloud and darken the image so that its brightest level stays."""
     brightest = images.amax((1, 2, 3), keepdim=True)
@@ -56,6 +85,11 @@ def fog(images: Tensor, draws: Draws, amount: float, smoothness: float) -> Tenso
     return (images + amount * cloud) * brightest / (brightest + amount)
 
 
+@register(
+    "brightness",
+    cifar=((0.05,), (0.1,), (0.15,), (0.2,), (0.3,)),
+    tiny_imagenet=((0.1,), (0.2,), (0.3,), (0.4,), (0.5,)),
+)
 def brightness(images: Tensor, _: Draws, amount: float) -> Tensor:
     """Raise HSV's value by an amount, clipped to 0 .. 1; keep hue and saturation.
 
@@ -93,6 +127,23 @@ def plasma(draws: Draws, size: int, smoothness: float) -> Tensor:
     return (cloud / cloud.amax((1, 2), keepdim=True)).float().unsqueeze(1)
 
 
+@register(
+    "spatter",
+    cifar=(  # mean and deviation of liquid, its smoothness, least level; weight of water or sigma of mud; 1 is mud
+        (0.62, 0.1, 0.7, 0.7, 0.5, 0),
+        (0.65, 0.1, 0.8, 0.7, 0.5, 0),
+        (0.65, 0.3, 1, 0.69, 0.5, 0),
+        (0.65, 0.1, 0.7, 0.69, 0.6, 1),
+        (0.65, 0.1, 0.5, 0.68, 0.6, 1),
+    ),
+    tiny_imagenet=(
+        (0.62, 0.1, 0.7, 0.7, 0.6, 0),
+        (0.65, 0.1, 0.8, 0.7, 0.6, 0),
+        (0.65, 0.3, 1, 0.69, 0.6, 0),
+        (0.65, 0.1, 0.7, 0.68, 0.6, 1),
+        (0.65, 0.1, 0.5, 0.67, 0.6, 1),
+    ),
+)
 def spatter(
     images: Tensor, draws: Draws, mean: float, std: float, smoothness: float, low: float, weight: float, mud: float
 ) -> Tensor:
