@@ -76,6 +76,10 @@ class Results(Mapping[str, Estimate]):
     failures: Mapping[str, str] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)
 
+    def __repr__(self) -> str:
+        values = [f"{name}: {e.value:.4g}" for name, e in self.estimates.items()]
+        return f"Results({', '.join([*values, *(f'{name}: failed' for name in self.failures)])})"
+
     def __getitem__(self, name: str) -> Estimate:
         if name in self.failures:
             raise KeyError(f"{name} has no value: {self.failures[name]}")
