@@ -195,7 +195,7 @@ WRONG = [  # words, and what is said
     (["--base", "seed=3"], "seed cannot be given here: every trial has a seed of its own"),
     (["--base", "validation=0"], "there are no validation rows, and validation selects among trials"),
     (["--data", "sparse-regression", "--model", "mlp"], "a comparison counts rows that are classified correctly"),
-    (["--data", "npz:one.npz"], "all 40 training rows are of one class"),
+    (["--data", "npz:one.npz"], "training rows are of one class: there is nothing to learn"),
     (["--methods", "none"], "a comparison has two methods or more"),
     (["--methods", "none,smas"], "there is no method 'smas'"),
     (["--fix", "asam.rho=1"], "which is not compared"),
@@ -256,8 +256,22 @@ def test_equal_seconds_divide_epochs_by_measured_times(capsys: pytest.CaptureFix
 
 
 def test_halving_stops_later_trials_and_ranks_them_behind(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*QUICK, "--fix", "epochs=6", "--trials", "12", "--halving", "--worth", "0.01", "--once", "--out", "c"]
-    found = answer(capsys, *words, "--yes", "--space", "lr=1e-4..3")
+    base = "fraction=0.2,batch_size=20,validation=0.5,model_options.width=16,model_options.depth=1"
+    words = [
+        "compare",
+        "--engine",
+        "serial",
+        "--tuning",
+        "2",
+        "--trials",
+        "12",
+        "--halving",
+        "--worth",
+        "0.01",
+        "--once",
+    ]
+    words += ["--fix", "epochs=6", "--space", "lr=1e-4..3", "--base", base, "--out", "c"]
+    found = answer(capsys, *words, "--yes")
     current = Record(Path("c", NAME)).current
     assert current is not None
     assert sum(row["stopped"] for row in found["rows"]) > 0
