@@ -165,7 +165,10 @@ def test_files_of_options(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert found["trials"] == 4
     assert found["test_rows"] == 100
     assert found["space"]["epochs"] == "2 or 4"
-    assert found["task"]["data"] == "npz:comparisons/mine/data.npz"
+    assert re.fullmatch(r"npz:comparisons/mine/data-\w{8}\.npz", found["task"]["data"])
+    before = sorted(here.rglob("*.npz"))
+    assert answer(capsys, "compare", "mine.yaml", "--dry-run", "--out", "dry")["rows"]["test"] == 100
+    assert sorted(here.rglob("*.npz")) == before
     assert answer(capsys, "compare", "mine.yaml", "--trials", "6", "--yes", "--out", "x")["trials"] == 6
     error = said(capsys, "compare", "resume", "comparisons/mine", code=1)
     assert "names the model 'mycode:net', which is code outside steppe" in error
