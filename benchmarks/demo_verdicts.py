@@ -3,12 +3,12 @@
     PYTHONPATH=src python benchmarks/demo_verdicts.py --folder FOLDER \
         --result docs/demo.json --out benchmarks/results/demo_verdicts_cpu_DATE.md
 
-Runs the study of `make demo` as it is (repetition 0), and five more times with other seeds of everything: repetition r
-adds 100 r to the seeds of training, which are also those of the label noise, and draws its permutations with seed r and
-three others. Repetition 7 trains with two threads. Repetition 8 uses torch's and MKL's kernels for CPUs without AVX,
-which round differently. Pictures are not computed. `--out` is a page with every verdict by repetition. `--result` is
-what repetition 0 found, as `steppe study run --json` prints it: README and docs quote it, and the tests compare them.
-Studies are kept in FOLDER: rerun the command to resume.
+Runs the study of `make demo` as it is (repetition 0), and five more times with other seeds of everything: the settings
+drawn, the seeds of training and the label noise of repetition r follow from the seed r. Its permutations are drawn with
+seed r and three others. Repetition 7 trains with two threads. Repetition 8 uses torch's and MKL's kernels for CPUs
+without AVX, which round differently. Pictures are not computed. `--out` is a page with every verdict by repetition.
+`--result` is what repetition 0 found, as `steppe study run --json` prints it: README and docs quote it, and the tests
+compare them. Studies are kept in FOLDER: rerun the command to resume.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from steppe.studies.protocol import Show
 from steppe.studies.result import findings_of, study_result
 from steppe.studies.run import look, run
 from steppe.studies.selection import tuned_settings
-from steppe.studies.statistics.comparisons import RELEVANT as RELEVANT_DIFFERENCE
 from steppe.studies.statistics.comparisons import Comparison
 from steppe.studies.statistics.findings import Findings
-from steppe.studies.statistics.predictions import LEVEL, RELEVANT, Finding
+from steppe.studies.statistics.predictions import LEVEL, Finding
 
 WITHOUT_AVX = {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 MORE_SEEDS = (1000, 2000, 3000)  # of permutations, beside the repetition's own
@@ -130,8 +129,10 @@ def distance(rows: Sequence[Finding | Comparison]) -> str:
     ends = [(row.low / scale, row.high / scale) for row, scale in zip(rows, map(scale_of, rows), strict=True)]
     if max(p) <= LEVEL:
         return f"p at most {max(p):.2g}, interval {min(max(low, -high) for low, high in ends):.2f} from 0"
-    relevant = RELEVANT if isinstance(rows[0], Finding) else RELEVANT_DIFFERENCE
-    return f"p at least {min(p):.2g}, interval within {max(max(-low, high) for low, high in ends):.2f} of {relevant:g}"
+    equal = [row.p_weaker_corrected if isinstance(row, Finding) else row.p_within_corrected for row in rows]
+    if max(equal) <= LEVEL:
+        return f"p of a relevant one at most {max(equal):.2g}"
+    return f"p at least {min(p):.2g}, and {min(equal):.2g} of a relevant one"
 
 
 def scale_of(row: Finding | Comparison) -> float:

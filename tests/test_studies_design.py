@@ -70,27 +70,22 @@ AXES = {
     "model_options": [{}, {"width": 8}],
     "method": ["none", "sam", {"method": "sam", "rho": [0.1, 0.2]}, {"method": "asam", "epochs": 5}],
 }
-SOME = st.fixed_dictionaries(
-    {}, optional={k: st.lists(st.sampled_from(v), min_size=1, max_size=3) for k, v in AXES.items()}
+USUAL: dict[str, list[Any]] = {
+    "lr": [0.1], "batch_size": [128], "label_noise": [0.0], "augment": [[]], "model_options": [{}], "method": ["sam"],
+}  # fmt: skip
+LISTS = {name: st.lists(st.sampled_from(values), min_size=1, max_size=2) for name, values in AXES.items()}
+SOME = st.sets(st.sampled_from([*AXES]), max_size=2).flatmap(
+    lambda names: st.fixed_dictionaries({name: LISTS[name] for name in sorted(names)})
 )
 
 
-@settings(deadline=None, max_examples=60)
-@given(axes=SOME, more=SOME, seeds=st.integers(1, 3), extra=st.integers(0, 2), at=st.integers(0, 5))
-def test_a_larger_grid_keeps_the_cells_that_there_are(axes: Any, more: Any, seeds: int, extra: int, at: int) -> None:
-    """Values added to any axis, methods, seeds, and axes with the value that the runs had anyway."""
-    base = {"seed": at}
-    few = cells(study(base=base, grid={**axes, "seed": seeds}))
-    usual = {
-        "lr": [0.1],
-        "batch_size": [128],
-        "label_noise": [0.0],
-        "augment": [[]],
-        "model_options": [{}],
-        "method": ["sam"],
-    }
-    larger = {name: axes.get(name, usual[name]) + more.get(name, []) for name in {**axes, **more}}
-    many = cells(study(base=base, grid={"seed": seeds + extra, **larger}))
+@settings(deadline=None, max_examples=25)
+@given(axes=SOME, name=st.sampled_from([*AXES]), data=st.data(), seeds=st.integers(1, 2), at=st.integers(0, 5))
+def test_a_larger_grid_keeps_the_cells_that_there_are(axes: Any, name: str, data: Any, seeds: int, at: int) -> None:
+    """Values added to an axis, methods, seeds, and an axis with the value that the runs had anyway."""
+    few = cells(study(base={"seed": at}, grid={**axes, "seed": seeds}))
+    larger = {"seed": seeds + 1, **axes, name: axes.get(name, USUAL[name]) + data.draw(LISTS[name])}
+    many = cells(study(base={"seed": at}, grid=larger))
     assert {c.key for c in few} <= {c.key for c in many}
 
 
@@ -280,3 +275,16 @@ def test_a_dry_run_says_that_nothing_can_be_paired(tmp_path: Path, capsys: Any) 
     assert "without pairs" not in " ".join(dry(tmp_path, capsys, grid=grid))
     apart = {"random": {"points": 2, "lr": RATES}, "grid": {"method": ["none", "sam"]}}
     assert "They are compared as independent samples" in dry(tmp_path, capsys, **apart)[-1]
+
+
+def test_a_run_says_so_before_its_first_cell_trains(tmp_path: Path) -> None:
+    engine, said = Counting(), []
+    apart = {"random": {"points": 1, "lr": RATES}, "grid": {"method": ["none", "sam"]}}
+    made = tiny(tmp_path, **apart, measures=["loss"])
+    run(made, engine, announce=lambda text: said.append((text, len(engine.tasks))))
+    ((text, trained),) = said
+    assert text.startswith("No run of sam has the settings and the seed of a run of none: they have other values of lr")
+    assert trained == 0
+    said.clear()
+    run(made, engine, announce=said.append)  # nothing is missing
+    assert not said

@@ -37,7 +37,7 @@ def test_the_embedded_study_is_what_it_says() -> None:
     from steppe.studies.plan import digits
 
     study, found = digits(), cells(digits())
-    assert len({c.name for c in found}) == len(found) == 60
+    assert len({c.name for c in found}) == len(found) == 90
     assert {c.config["data"] for c in found} == {"digits"}
     assert {c.config["label_noise"] for c in found} == {0.4}
     budget = {name: [] for name in ("plain", "SAM", "SAM for twice the passes")}
@@ -45,11 +45,11 @@ def test_the_embedded_study_is_what_it_says() -> None:
         budget[c.contender].append(c.config["epochs"] * (1 + (c.config["method"] == "sam")))
     # tuned alike: as many trials each, lengths included; SAM's steps are two passes
     assert {name: (len(of), max(of)) for name, of in budget.items()} == {
-        "plain": (20, 40),
-        "SAM": (20, 40),
-        "SAM for twice the passes": (20, 80),
+        "plain": (30, 40),
+        "SAM": (30, 40),
+        "SAM for twice the passes": (30, 80),
     }
-    assert len({c.config["seed"] for c in found}) == len({c.config["lr"] for c in found}) == 60
+    assert len({c.config["seed"] for c in found}) == len({c.config["lr"] for c in found}) == 90
     assert not study.admission  # SAM does not fit the wrong labels, and has to count
     assert study.select is not None
     assert study.select.predict == "sweep"

@@ -54,21 +54,24 @@ def methods(options: OfMethods) -> Output:
     steppe methods --json
 
     """
+    import steppe
+
     from ..methods.registry import METHODS
 
     if options.method is None:
         rows = [describe_method(name) for name in METHODS]
-        heads = ("method", "passes", "parameters", "what it does", "paper")
-        cells = (
-            (r["name"], r["passes"], " ".join(f"{p['name']}={p['default']}" for p in r["parameters"]), r["does"],
-             r["paper"])
-            for r in rows
-        )  # fmt: skip
-        shown = table(heads, cells, fold=("parameters", "what it does"))
-        return Output(rows, [shown, "Passes per step, at default options."])
+        heads = ("method", "what it does", "passes", "paper", "parameters")
+        cells = ((*(r[key] for key in ("name", "does", "passes", "paper")), _defaults(r["parameters"])) for r in rows)
+        shown = table(heads, cells, fold=("what it does", "passes", "parameters"), drop=("parameters", "paper"))
+        return Output(
+            rows, [shown, "\nPasses are per step, at default options. `steppe methods NAME` shows one method."]
+        )
     with usage_errors():
         row = describe_method(options.method)
     lines = [f"{row['name']}: {row['does']}", f"paper: {row['paper'] or 'none'}", f"passes per step: {row['passes']}"]
+    function = row["name"].replace("-", "_")
+    wrap = f"{function}(base" if hasattr(steppe, function) else f"build({row['name']!r}, base"
+    lines += [f"in Python: opt = steppe.{wrap}, model=model)"]
     columns = ("parameter", "default", "source and meaning")
     parameters = table(columns, (p.values() for p in row["parameters"]), fold=columns[2:])
     return Output(row, ["\n".join([*lines, f"{row['class']}: {row['definition']}", ""]), parameters])
@@ -89,6 +92,10 @@ def describe_method(name: str) -> dict[str, Any]:
         "parameters": parameters,
         "class": type(instance).__name__, "definition": definition(type(instance), factory.make),
     }  # fmt: skip
+
+
+def _defaults(parameters: list[dict[str, Any]]) -> str:
+    return " ".join(f"{p['name']}={p['default']}" for p in parameters)
 
 
 def _typed(default: Any) -> Any:
@@ -117,13 +124,15 @@ def measures(options: OfMeasures) -> Output:
     steppe measures --json
 
     """
-    from ..measures.registry import MEASURES, measure_by_name
+    from ..measures.registration import MEASURES
+    from ..measures.registry import measure_by_name
 
     if options.measure is None:
         rows = [describe_measure(name, one()) for name, one in MEASURES.items()]
-        heads = ("measure", "kind", "cost", "options", "what it is", "paper")
-        cells = ((r["name"], r["kind"], r["cost"], _numbers(r["options"]), r["is"], r["paper"]) for r in rows)
-        return Output(rows, [table(heads, cells, fold=("options", "what it is")), ABOUT_COSTS])
+        heads = ("measure", "what it is", "kind", "cost", "paper", "options")
+        cells = ((r["name"], r["is"], r["kind"], r["cost"], r["paper"], _numbers(r["options"])) for r in rows)
+        shown = table(heads, cells, fold=("what it is", "cost", "options"), drop=("options", "paper", "cost"))
+        return Output(rows, [shown, f"\n{ABOUT_COSTS}"])
     with usage_errors():
         row = describe_measure(options.measure, measure_by_name(options.measure))
     lines = [f"{row['name']}: {row['is']}", f"paper: {row['paper'] or 'none'}", f"kind of estimate: {row['kind']}"]
@@ -134,7 +143,7 @@ def measures(options: OfMeasures) -> Output:
 
 def describe_measure(name: str, measure: Measure) -> dict[str, Any]:
     """Return the description of a measure; options and definition are read from its code."""
-    from ..measures.registry import MEASURES
+    from ..measures.registration import MEASURES
     from ..studies.report import definitions
 
     one = MEASURES[MeasureName.of(name).base]
@@ -202,7 +211,8 @@ def models(options: OfModels) -> Output:
         for r in rows
     )
     heads = ("model", "parameters", "what it is", "options", "paper")
-    shown = table(heads, cells, right=("parameters",), fold=("what it is", "options", "paper"))
+    sentences = ("what it is", "options", "paper")
+    shown = table(heads, cells, right=("parameters",), fold=sentences, drop=("paper", "options"))
     return Output(rows if options.model is None else rows[0], [shown, ABOUT_PARAMETERS])
 
 

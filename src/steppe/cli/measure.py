@@ -149,17 +149,19 @@ def _configs(what: What, on: On) -> tuple[dict[str, Config], Measurements]:
 
 def _table(rows: Sequence[dict[str, Any]]) -> Any:
     from ..measures.estimate import Cost
+    from ..measures.run import HEADS, NARROW, NUMBERS, SENTENCES
 
-    cells, before = [], ""
+    cells: list[tuple[object, ...]] = []
+    before = None
     for row in rows:
+        if row["run"] != before:
+            cells.append((row["run"],))  # a heading of the measures below it
         error = f"{row['stderr']:.2g}" if isfinite(row["stderr"]) and row["stderr"] else ""
         kind = ", ".join(filter(None, [row["kind"], row["note"], "" if row["complete"] else "stopped early"]))
-        run, cost = "" if row["run"] == before else row["run"], Cost(**row["cost"])
-        value = f"{row['value']:.5g}"
-        cells.append((run, row["measure"], value, error, row["n"], kind, cost, f"{cost.seconds:.2f} s"))
+        cost, value = Cost(**row["cost"]), f"{row['value']:.5g}"
+        cells.append((f"  {row['measure']}", value, error, row["n"], kind, cost, f"{cost.seconds:.2f} s"))
         before = row["run"]
-    heads = ("run", "measure", "value", "error", "n", "kind", "cost", "time")
-    return table(heads, cells, right=("value", "error", "n", "time"), fold=("run", "kind", "cost"))
+    return table(HEADS, cells, right=NUMBERS, fold=SENTENCES, drop=NARROW)
 
 
 def write_results(path: Path, measured: Measurements) -> None:

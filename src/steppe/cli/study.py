@@ -251,7 +251,14 @@ def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
             with invalid_values():
                 planned = previewed_cells(study)
             check_names(study, planned, also)
-        result = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
+        result = run_study(
+            study,
+            progress=engine.progress,
+            again=engine.again,
+            also=also,
+            trust=engine.trust,
+            announce=lambda text: complain(f"{text}."),
+        )
     if not result.stopped and result.done:
         result = replace(result, report=_page(study, None, result.findings))
     return output_of(study, result)

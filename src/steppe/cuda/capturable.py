@@ -12,9 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..core.probe import pattern_of
-from ..optim.base import FUSED, STEP, put_steps_on_device
+from ..optim.base import FUSED, STEP, StepsTheBase, put_steps_on_device
 from ..optim.engine import SharpnessAware
-from ..optim.unfinished import StepsTheBase
 
 Groups = list[dict[str, Any]]
 

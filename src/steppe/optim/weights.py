@@ -104,9 +104,13 @@ class WeightKeeper:
         copy_(self._scattered_places + self._whole_places, self._buffer_rows + [origin[k] for k in self._whole])
         self.displaced = False
 
-    def end(self) -> None:
+    @torch.no_grad()
+    def end(self, replicas: Replicas) -> None:
         """Ends a step: restores the parameters."""
+        if replicas.sharded:
+            replicas.reshard()
         self.restore()
+        torch.clear_autocast_cache()  # or the next forward pass under an outer autocast sees displaced weights
         self._origin = self._weights = None
         # a GPU keeps the memory for the next step: allocating many tensors takes longer than copying them, and the peak
         # is in a later pass, which needs the copy anyway

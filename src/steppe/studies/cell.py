@@ -29,7 +29,7 @@ from .grid import (
     value_at,
 )
 from .plan import TARGETS, Study
-from .statistics.comparisons import OWN
+from .statistics.design import OWN
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
 NOT_STORED = (*NOT_IN_KEYS, *RESERVED)
@@ -147,7 +147,8 @@ def cells(study: Study) -> list[Cell]:
 def _contenders(study: Study, runs: Sequence[Point]) -> list[str]:
     """The name of each run's contender: settings that are drawn for each run are in none."""
     axes = [name for name, axis in study.grid.axes.items() if any({"method", STRATEGY} & v.keys() for v in axis)]
-    called, values = [], {}
+    called: list[str] = []
+    values: dict[tuple[str, str], set[str]] = {}
     for run in runs:
         labels = [run.labels[axis] for axis in axes if axis in run.labels]
         own = {**study.base, **run.own}

@@ -16,6 +16,7 @@ from .._util.terminal import bar, line, say, style
 from ..training.stopping import StopRequest, stop_signals
 from .cell import CORRUPTED_ROWS, Cell, Disagreement, Outcome, Task, as_stored
 from .check import check_study, invalid_values
+from .design import unpaired
 from .pictures import open_pictures
 from .plan import STORE, TARGETS, TEXTS, Study, measures_in
 from .pool import Pool
@@ -44,6 +45,7 @@ def run(
     again: bool = False,
     also: Sequence[str] = (),
     trust: bool = False,
+    announce: Callable[[str], object] = lambda text: None,
 ) -> StudyResult:
     """Compute what is missing of a study, store it, and return the results.
 
@@ -63,6 +65,8 @@ def run(
         More measures, which are kept with the study.
     trust : bool
         Import whatever code run folders of the pool name as their model, not only the `model` in the study's base.
+    announce : callable
+        Called with what the design cannot show, before the first run trains.
 
     Returns
     -------
@@ -74,6 +78,9 @@ def run(
     missing = [task.cell for task in still_open(study, planned, also, again)]
     remote = getattr(engine, "remote", study.engine.name == "ray")
     check_study(study, planned, missing, also, trust=trust, remote=remote)
+    if missing:
+        for text in unpaired(planned, tuned_settings(study)):
+            announce(text)
     with ExitStack() as stack:
         stack.enter_context(claimed(study.folder))
         store = stack.enter_context(Store.open(study.store))

@@ -75,7 +75,8 @@ def _state(model: nn.Module) -> list[Any]:
     """All that a measurement must leave as it was."""
     tensors = [*model.state_dict().values(), *(p.grad for p in model.parameters())]
     modes = [module.training for module in model.modules()]
-    return deepcopy([*tensors, *modes, torch.get_rng_state(), *np.random.get_state()[1:3], *random.getstate()[:2]])
+    of_numpy = np.random.get_state(legacy=False)["state"]
+    return deepcopy([*tensors, *modes, torch.get_rng_state(), of_numpy["key"], of_numpy["pos"], *random.getstate()[:2]])
 
 
 def _equal(one: list[Any], other: list[Any]) -> bool:

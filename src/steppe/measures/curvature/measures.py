@@ -294,7 +294,7 @@ class RelativeFlatness(Measure):
             raise ValueError("relative flatness needs a weight matrix, and no parameter that moves is one")
         name = self.layer or matrices[-1]
         if name not in matrices:
-            raise ValueError(f"relative flatness is that of a weight matrix, and {name!r} is none of {matrices}")
+            raise ValueError(f"relative flatness needs a weight matrix: {name!r} is none of {matrices}")
         part = replace(objective, only=[name])
         curvature = Curvature(part)
         w = part.weight_tensors()[0]
