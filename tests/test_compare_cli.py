@@ -165,7 +165,10 @@ def test_files_of_options(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert found["trials"] == 4
     assert found["test_rows"] == 100
     assert found["space"]["epochs"] == "2 or 4"
-    assert found["task"]["data"] == "npz:comparisons/mine/data.npz"
+    assert re.fullmatch(r"npz:comparisons/mine/data-\w{8}\.npz", found["task"]["data"])
+    before = sorted(here.rglob("*.npz"))
+    assert answer(capsys, "compare", "mine.yaml", "--dry-run", "--out", "dry")["rows"]["test"] == 100
+    assert sorted(here.rglob("*.npz")) == before
     assert answer(capsys, "compare", "mine.yaml", "--trials", "6", "--yes", "--out", "x")["trials"] == 6
     error = said(capsys, "compare", "resume", "comparisons/mine", code=1)
     assert "names the model 'mycode:net', which is code outside steppe" in error
@@ -195,7 +198,7 @@ WRONG = [  # words, and what is said
     (["--base", "seed=3"], "seed cannot be given here: every trial has a seed of its own"),
     (["--base", "validation=0"], "there are no validation rows, and validation selects among trials"),
     (["--data", "sparse-regression", "--model", "mlp"], "a comparison counts rows that are classified correctly"),
-    (["--data", "npz:one.npz"], "all 40 training rows are of one class"),
+    (["--data", "npz:one.npz"], "training rows are of one class: there is nothing to learn"),
     (["--methods", "none"], "a comparison has two methods or more"),
     (["--methods", "none,smas"], "there is no method 'smas'"),
     (["--fix", "asam.rho=1"], "which is not compared"),
@@ -256,8 +259,22 @@ def test_equal_seconds_divide_epochs_by_measured_times(capsys: pytest.CaptureFix
 
 
 def test_halving_stops_later_trials_and_ranks_them_behind(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*QUICK, "--fix", "epochs=6", "--trials", "12", "--halving", "--worth", "0.01", "--once", "--out", "c"]
-    found = answer(capsys, *words, "--yes", "--space", "lr=1e-4..3")
+    base = "fraction=0.2,batch_size=20,validation=0.5,model_options.width=16,model_options.depth=1"
+    words = [
+        "compare",
+        "--engine",
+        "serial",
+        "--tuning",
+        "2",
+        "--trials",
+        "12",
+        "--halving",
+        "--worth",
+        "0.01",
+        "--once",
+    ]
+    words += ["--fix", "epochs=6", "--space", "lr=1e-4..3", "--base", base, "--out", "c"]
+    found = answer(capsys, *words, "--yes")
     current = Record(Path("c", NAME)).current
     assert current is not None
     assert sum(row["stopped"] for row in found["rows"]) > 0

@@ -65,12 +65,14 @@ class Outcomes:
 
     def weights_without(self, tuning: int) -> Array:
         """Return a matrix whose row j has the weights without trial j."""
+        found = weights_without(self.validation, tuning)
         if self.halved is None:
-            return weights_without(self.validation, tuning)
-        found = np.zeros((len(self), len(self)))
-        for j in range(len(self)):
-            others = np.arange(len(self)) != j
-            found[j, others] = weights(self.halved.ranked(j)[others], tuning)
+            return found
+        ranks = [self.halved.ranked(j) for j in range(min(self.halved.first, len(self)))]
+        for other in {r.tobytes(): r for r in ranks}.values():  # one less of the first gives few other thresholds
+            if not np.array_equal(other, self.validation):
+                rows = [j for j, r in enumerate(ranks) if np.array_equal(r, other)]
+                found[rows] = weights_without(other, tuning)[rows]
         return found
 
     @property
