@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._util.formats import csv_text
+from .._util.measure_names import DEFAULT
 from ..training.config import Config
 from .options import command
 from .output import (
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from ..core.estimate import Estimate
     from ..measures.run import Results
 
-DEFAULT_MEASURES = "loss,grad_norm,lambda_max,trace,frobenius_squared,adaptive_worst_linf"
 COLUMNS = (
     "run", "measure", "value", "stderr", "n", "kind", "note", "complete", "losses", "gradients", "products", "seconds",
 )  # fmt: skip
@@ -41,7 +41,7 @@ class What:
 
     what: list[str] = field(default_factory=list, metadata={"metavar": "RUN|CHECKPOINT", "nargs": "*"})
     """folders of runs, or files of weights: .safetensors, or .pt and .pth with nothing but weights"""
-    measures: list[str] = field(default_factory=lambda: DEFAULT_MEASURES.split(","))
+    measures: list[str] = field(default_factory=lambda: list(DEFAULT))
     """measures by name, with a radius and options as in worst_linf@0.002[m=64,rows=test]; `steppe measures` lists
     them"""
     out: str | None = field(default=None, metadata={"metavar": "FILE"})
