@@ -21,7 +21,10 @@ def alone(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.metadata as m\n"
         "all_of = m.entry_points\n"
-        "m.entry_points = lambda **k: [] if str(k.get('group')).startswith('steppe.') else all_of(**k)\n"
+        "class Fewer:\n"
+        "    def select(self, **k):\n"
+        "        return [] if str(k.get('group')).startswith('steppe.') else all_of(**k)\n"
+        "m.entry_points = lambda **k: Fewer().select(**k) if k else Fewer()\n"
     )
     environment = {k: v for k, v in os.environ.items() if k not in ("STEPPE_PLUGINS", "PYTHONSAFEPATH")}
     return environment | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(SOURCE)])}

@@ -124,7 +124,7 @@ def found_under(root: str) -> dict[str, str]:
     """Return the folders of the published data sets that are in a folder, by name."""
     from ..data.catalogue import DATASETS
 
-    places = {}
+    places: dict[str, str] = {}
     for name, one in DATASETS.items():
         with suppress(OSError):
             places |= {name: str(one.find(root))} if one.layouts else {}
