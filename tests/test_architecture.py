@@ -40,11 +40,11 @@ PUBLIC_MEASURES = {
     "OnData", "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
     "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "AscentResult", "Sweep", "Trace", "UNSCALED",
     "WorstCase",
-    "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "exponential_integrals", "figure", "fisher_traces",
+    "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "figure", "fisher_traces",
     "gauss_newton", "input_curvatures", "empirical_fisher",
-    "hessian", "hessian_from_point_masses", "hutchinson",
+    "hessian", "hutchinson",
     "measure", "measure_by_name", "path", "random_direction", "random_plane", "register", "share", "slice_1d",
-    "slice_2d", "slice_along", "spectral_density", "spectrum_from_exponentials", "towards", "write_html",
+    "slice_2d", "slice_along", "spectral_density", "towards", "write_html",
 }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ RUN = (  # what a run takes
 SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's script
     "train": RUN,
     "compare": "FILE --data --model --methods --train --budget --worth --tuning --trials --once --fix --space --base "
-    "--axis --seed --yes --dry-run --out --measures --workers --engine --address --data-root --progress",
+    "--halving --axis --seed --yes --dry-run --out --measures --workers --engine --address --data-root --progress",
     "compare status": "FOLDER",
     "compare report": "FOLDER",
     "compare resume": "FOLDER --budget --workers --trust --progress",

@@ -19,7 +19,7 @@ from steppe.studies.cell import cells
 from steppe.studies.plan import digits
 from steppe.studies.result import study_result
 from steppe.studies.run import look
-from steppe.studies.statistics.comparisons import contenders
+from steppe.studies.statistics.design import contenders
 from steppe.studies.statistics.findings import Findings
 from steppe.studies.table import Run, Table
 
@@ -165,8 +165,8 @@ def test_verdicts_that_differ_are_marked(demo: ModuleType) -> None:
         rows = [Finding(m, "t", "strong", 0.5, 0.2, 0.8, 9, 0, 9, 36, verdict=v, **numbers) for m, v in of.items()]  # type: ignore[arg-type]
         return Findings(9, 9, findings=tuple(rows))
 
-    first = found(steady="predicts", other="predicts", resampled="no sign of it")
-    second = found(steady="predicts", other="cannot tell", resampled="no sign of it")
+    first = found(steady="predicts", other="predicts", resampled="weaker than 0.5")
+    second = found(steady="predicts", other="cannot tell", resampled="weaker than 0.5")
     third = found(steady="predicts", other="cannot tell", resampled="cannot tell")
     _, _, *rows, last = demo.page({"0": [first, first], "1": [second, third]})
     assert (
@@ -174,5 +174,5 @@ def test_verdicts_that_differ_are_marked(demo: ModuleType) -> None:
         == "| t | steady | strong | predicts (+0.50) | predicts (+0.50) | p at most 0.012, interval 0.20 from 0 | yes |"
     )
     assert rows[1].endswith("| predicts (+0.50) | cannot tell (+0.50) | none | no |")
-    assert rows[2].endswith("| no sign of it (+0.50) | no sign of it or cannot tell (+0.50) | none | no |")
+    assert rows[2].endswith("| weaker than 0.5 (+0.50) | weaker than 0.5 or cannot tell (+0.50) | none | no |")
     assert last.strip() == "1 of 3 verdicts are the same in all 2 repetitions."

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +46,15 @@ def compare(what: What, effort: Effort, space: Space, how: How, parsed: Parsed) 
     from ..comparison.store import NAME, Record
 
     folder = Path(how.out) if how.out is not None else _folder(what)
-    with usage_errors():
+    with TemporaryDirectory() as spare, usage_errors():  # a dry run writes nothing that stays
         budget = seconds(effort.budget)
-        design = _design(what, effort, space, how, folder)
+        design = _design(what, effort, space, how, Path(spare) if how.dry_run else folder)
+        if how.dry_run:
+            return _dry(design, how, folder, budget)
     asked = {"budget": budget, "workers": how.workers, "engine": how.engine, "address": how.address}
     record = Record(folder / NAME)
     goes_on = record.current is not None and record.current.done and not _changed(record, design)
-    if not (how.yes or how.dry_run or goes_on or sys.stdin.isatty()):
+    if not (how.yes or goes_on or sys.stdin.isatty()):
         raise UsageError(
             "this asks before it starts, and there is no terminal to answer: add --yes to start it, or --dry-run to "
             "see what it would take"
@@ -63,15 +66,17 @@ def compare(what: What, effort: Effort, space: Space, how: How, parsed: Parsed) 
         probed = _probed(design, how)
         design = _with_costs(design, probed)
         plan = plan_of(design, rows, probed, budget, _workers(design, how), folder, EXPECTED)
-        if how.dry_run:
-            return plan
         if not parsed.values["json"]:
             print_output(replace(plan, data=None), as_json=False)
         if not how.yes and not _agreed():
             return Output({**plan.data, "started": False}, ["nothing was started"])
-    elif how.dry_run:
-        return status(Folder(str(folder)))
     return _run(design, asked | {"measures": how.measures}, folder, how.progress)
+
+
+def _dry(design: Design, how: How, folder: Path, budget: float | None) -> Output:
+    """What would be run and what it could show."""
+    rows, probed = _checked(design, how), _probed(design, how)
+    return plan_of(_with_costs(design, probed), rows, probed, budget, _workers(design, how), folder, EXPECTED)
 
 
 @command("compare status")
@@ -154,6 +159,8 @@ def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) ->
         if EPOCHS not in shared:
             raise ValueError("the space has no epochs: add epochs=30 to --fix, or epochs=10/30/90 to --space")
         task: Mapping[str, Any] = {"train": what.train}
+        if space.halving:
+            raise ValueError("halving stops runs of data and model; a train function ends its own trials")
         if space.base:
             raise ValueError("base is for runs of data and model; a train function has settings of its own")
     else:
@@ -174,7 +181,7 @@ def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) ->
     design = Design(
         (tuple(what.methods),), shared, own, effort.tuning, effort.trials or 0,
         None if effort.worth is None else effort.worth / 100, once=effort.once, seed=space.seed, axis=space.axis,
-        task=task,
+        halving=space.halving, task=task,
     )  # fmt: skip
     if space.axis == "seconds" and (_workers(design, how) > 1 or what.train is not None):
         raise ValueError(

@@ -52,6 +52,8 @@ class Space:
     these), sam.rho=0.01..0.5"""
     base: dict[str, Any] = field(default_factory=dict, metadata={"metavar": "A=X,B=Y"})
     """other settings of `steppe train` for all runs, such as label_noise=0.4,batch_size=64"""
+    halving: bool = False
+    """stop a method's later trials after a third of their epochs if they are behind the better half of the first"""
     axis: Literal["passes", "epochs", "seconds"] = "passes"
     """what is equal: passes over the rows, epochs (most methods then cost more), or seconds on this machine"""
     seed: int = 0

@@ -29,8 +29,9 @@ def plan_of(
     """What a comparison would take and what its test rows can show, before it starts."""
     from ..comparison.result import law_words, laws_of
     from ..comparison.run import AFTER, DEFAULT
-    from ..comparison.sentences import before, words_of
+    from ..comparison.sentences import words_of
     from ..comparison.sequential import LOOKS
+    from ..core.floor import before
 
     space = {name: law_words(law) for name, law in laws_of(design).items()}
     what = str(design.task["train"]) if "train" in design.task else f"{design.task['model']} on {design.task['data']}"

@@ -70,7 +70,7 @@ def methods(options: OfMethods) -> Output:
         row = describe_method(options.method)
     lines = [f"{row['name']}: {row['does']}", f"paper: {row['paper'] or 'none'}", f"passes per step: {row['passes']}"]
     function = row["name"].replace("-", "_")
-    wrap = f"{function}(base" if function in steppe.__all__ else f"build({row['name']!r}, base"
+    wrap = f"{function}(base" if hasattr(steppe, function) else f"build({row['name']!r}, base"
     lines += [f"in Python: opt = steppe.{wrap}, model=model)"]
     columns = ("parameter", "default", "source and meaning")
     parameters = table(columns, (p.values() for p in row["parameters"]), fold=columns[2:])

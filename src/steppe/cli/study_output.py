@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..studies.statistics.findings import Findings
     from ..studies.statistics.predictions import Finding
 
-SHORT = {"predicts the opposite": "opposite", "no sign of it": "no sign", "no difference seen": "no difference"}
+SHORT = {"predicts the opposite": "opposite", "weaker than 0.5": "weaker", "no relevant difference": "no difference"}
 
 
 def heading(study: Study) -> list[str]:

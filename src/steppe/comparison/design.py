@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from math import inf
 from statistics import fmean
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,6 +50,8 @@ class Trial:
         What an epoch costs, in those of one pass per step; `epochs` accounts for it.
     kind
         "trial"; "again" and "fresh" are further seeds of a selected configuration.
+    limit
+        The error on validation rows at the rung above which a trial stops, with halving.
     counted
         Steps and forward passes so far, of the optimizer that the trial built.
     curve
@@ -74,6 +77,7 @@ class Trial:
     options: Mapping[str, Any] = field(default_factory=dict)
     cost: float = 1.0
     kind: Kind = "trial"
+    limit: float = inf
     counted: dict[str, int] = field(default_factory=lambda: {"steps": 0, "forwards": 0}, compare=False, repr=False)
     curve: list[dict[str, float]] = field(default_factory=list, compare=False, repr=False)
     began: float = field(init=False, default_factory=perf_counter, compare=False, repr=False)
@@ -151,6 +155,8 @@ class Design:
         Equal passes, equal epochs, or equal seconds on this machine.
     costs
         With equal seconds, the seconds of each method's epoch in those of the reference.
+    halving
+        Stop trials at a rung, method by method.
     points
         Settings of the trials from elsewhere, such as an optimizer of hyperparameters, in place of random ones; then
         the comparison is descriptive.
@@ -172,6 +178,7 @@ class Design:
     seed: int = 0
     axis: Axis = "passes"
     costs: Mapping[str, float] = field(default_factory=dict)
+    halving: bool = False
     points: Sequence[Mapping[str, Any]] = ()
     task: Mapping[str, Any] = field(default_factory=dict)
     number: int = 1
@@ -198,6 +205,11 @@ class Design:
     @cached_property
     def methods(self) -> tuple[str, ...]:
         return tuple(name for family in self.families for name in family)
+
+    @property
+    def first(self) -> int:
+        """The trials of a method of which none stops early: those of the first look."""
+        return LOOKS[0] * self.tuning
 
     @property
     def reference(self) -> str:

@@ -79,7 +79,8 @@ class Reached:
 class Row:
     """One method: errors in per cent of the run that validation selects among 1, T and N / 2 trials, and its cost.
 
-    `passes` per step were planned and `counted` ones ran; `share` is the cost of its runs in that of the reference's.
+    `passes` per step were planned and `counted` ones ran; `stopped` trials ended at the rung of halving; `share` is the
+    cost of its runs in that of the reference's.
     `edges` are own settings at the edge of their space. `measures` are means over selected runs, with the ends of their
     95 % intervals.
     """
@@ -97,6 +98,7 @@ class Row:
     learning: Sequence[Mapping[str, float]]
     best: Mapping[str, Any]
     share: float = 1.0
+    stopped: int = 0
     edges: Sequence[str] = ()
     reached: Reached | None = None
     measures: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
@@ -287,6 +289,7 @@ def _row(current: Comparison, method: str, target: float) -> Row:
         done[chosen].curve,
         {**trials[chosen].settings, **trials[chosen].options},
         sum(t.epochs * t.cost for t in trials) / sum(t[EPOCHS] for t in trials),
+        sum(one.stopped for one in done),
         [] if design.points else at_border(outcomes.validation, quantiles, laws, design.tuning),
         _reached(outcomes, done, design.tuning, target),
         {
@@ -308,8 +311,9 @@ def _target(current: Comparison) -> float:
     if not current.history:
         return inf
     first = current.design.with_most(current.most).looks[0]
-    validation = current.outcomes(current.design.reference).validation[:first]
-    return float(weights(validation, current.design.tuning) @ validation)
+    ranks = current.outcomes(current.design.reference).first(first).validation
+    errors = [current.done["trial", current.design.reference, i, 0].validation_error for i in range(first)]
+    return float(weights(ranks, current.design.tuning) @ errors)
 
 
 def _reached(outcomes: Outcomes, done: Sequence[Done], tuning: int, target: float) -> Reached | None:

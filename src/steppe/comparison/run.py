@@ -175,7 +175,9 @@ def next_trials(current: Comparison) -> list[Work]:
         looks = design.with_most(current.most).looks
         ahead = {m: next(look for look in looks if look > n) for m, n in looked.items()}
         n = min(ahead.values())
-        return missing(current, [design.reference, *(m for m in undecided if ahead[m] == n)], n)
+        methods = [design.reference, *(m for m in undecided if ahead[m] == n)]
+        # the first trials of a method determine where halving stops the later ones
+        return (missing(current, methods, design.first) if design.halving else []) or missing(current, methods, n)
     best = finalists(current)
     return (
         _repeats(current, "again", best)

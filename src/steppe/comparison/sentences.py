@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
-from .statistics import row_floor
-
 if TYPE_CHECKING:
     from .result import Answer, Recommended, Result
 
@@ -94,6 +92,8 @@ def caveats_of(result: Result) -> list[str]:
         plain = result.rows[0]
         if row.failed:
             found.append(f"{row.method}: {row.failed} of {row.trials} trials failed, and count as wrong on every row.")
+        if row.stopped:
+            found.append(f"{row.method}: {row.stopped} of {row.trials} trials stopped after a third of their epochs.")
         if row.counted and plain.counted and abs(row.counted / plain.counted / row.passes * plain.passes - 1) > OFF:
             found.append(
                 f"{row.method} took {row.counted:.2f} passes per step and {plain.method} {plain.counted:.2f}; planned "
@@ -150,15 +150,6 @@ def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
 
 def _signed(x: float) -> str:
     return f"{x:+.2f}".replace("-", "\u2212")
-
-
-def before(error: float, rows: int, worth: float | None) -> tuple[float, float, str]:
-    """Return what test rows can show at best, in points for methods that differ little and much, and a sentence."""
-    low, high = (100 * row_floor(error, rows, share) for share in (0.1, 0.5))
-    text = f"These {rows} test rows can show {low:.1f} to {high:.1f} points at best, at an error of {100 * error:.0f} %"
-    if worth is not None and low > worth:
-        text += f': "no difference" within {worth:g} points is out of reach; give more test rows, or a larger --worth'
-    return low, high, text + "."
 
 
 def _points(a: Answer, x: float, sign: str = "") -> str:

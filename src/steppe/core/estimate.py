@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape
 from math import isfinite, isnan, nan
 from operator import add, sub
@@ -41,10 +41,14 @@ class Cost:
     seconds: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(*map(add, astuple(self), astuple(other)))
+        return Cost(*map(add, self._numbers, other._numbers))
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(*map(sub, astuple(self), astuple(other)))
+        return Cost(*map(sub, self._numbers, other._numbers))
+
+    @property
+    def _numbers(self) -> tuple[float, ...]:  # dataclasses.astuple copies deeply, which took 20 us
+        return self.losses, self.gradients, self.products, self.seconds
 
     @property
     def passes(self) -> float:

@@ -63,9 +63,6 @@ from .sharpness import SlopeLimit as SlopeLimit
 from .sharpness import box as box
 from .universal import SecondOrder as SecondOrder
 from .universal import ZerothOrder as ZerothOrder
-from .universal import exponential_integrals as exponential_integrals
-from .universal import hessian_from_point_masses as hessian_from_point_masses
-from .universal import spectrum_from_exponentials as spectrum_from_exponentials
 from .worst_case import AscentResult as AscentResult
 from .worst_case import AutoPGD as AutoPGD
 from .worst_case import PowerAscent as PowerAscent

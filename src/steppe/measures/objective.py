@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .._util.names import unknown
 from ..core.draw import Draw
 from ..core.modules import roles_of
-from ..core.probe import Method, Probe, Reading, follow
+from ..core.probe import NO_GRADIENT, Method, Probe, Reading, follow
 from ..core.process_group import Workers
 from ..core.rows import Rows, select, whole
 from ..core.vector import Space, Vector, sums
@@ -249,7 +249,9 @@ class Objective:
     def read(self, probe: Probe) -> Reading:
         """Evaluate a `probe`: the loss, and the gradient if requested, at displaced weights."""
         loss, grad, each = self._mean(probe.at, probe.grad, probe.rows)
-        return Reading(grad, loss, lambda x: x, torch.cat(each) if each else None, sum(self.sizes))
+        return Reading(
+            NO_GRADIENT if grad is None else grad, loss, lambda x: x, torch.cat(each) if each else None, sum(self.sizes)
+        )
 
     def _mean(self, at: Vector | None, graded: bool, rows: Rows = whole) -> tuple[Tensor, Vector | None, list[Tensor]]:
         """The mean loss, its gradient if `graded`, and the losses of rows if the loss has these."""

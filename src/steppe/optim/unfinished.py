@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from .misuse import BASE_STEPPED, COPIED_DISPLACED
+from .base import StepsTheBase
+from .misuse import COPIED_DISPLACED
 
 if TYPE_CHECKING:
     from .engine import SharpnessAware
 
+_ENGINES: weakref.WeakSet[SharpnessAware] = weakref.WeakSet()
 
-class StepsTheBase:
-    """A hook of a base optimizer that refuses a step while the gradient of `passes()` waits for that of the engine."""
 
-    def __init__(self, engine: SharpnessAware):
-        self._engine = weakref.ref(engine)
-
-    def __call__(self, *_: Any) -> None:
-        if (engine := self._engine()) is not None and engine.planned is not None and engine.planned.wanted:
-            raise RuntimeError(BASE_STEPPED)
+@atexit.register
+def _close_all() -> None:
+    """Closes unfinished loops before the interpreter shuts torch down, which would abort the process."""
+    for opt in list(_ENGINES):
+        opt.close_unfinished()
 
 
 class _CloseUnfinished:
@@ -48,6 +48,7 @@ def guard_pending(
 
     A step of the base raises while a plan waits. Returns what ends all this.
     """
+    _ENGINES.add(engine)
     if earlier is not None:
         earlier()
     close = _CloseUnfinished(engine)

@@ -12,8 +12,7 @@ from typing import Any
 from .cell import Cell, cells, cells_of, contender_settings, varied_settings
 from .grid import Point, differing, fresh_seeds, shown
 from .plan import Study
-from .statistics.comparisons import OWN
-from .statistics.permutation import ALL_SEEDS
+from .statistics.design import ALL_SEEDS, OWN
 from .table import Table
 
 
