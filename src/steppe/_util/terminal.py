@@ -43,15 +43,8 @@ def complain(text: object) -> None:
     say("\n".join(lines), error=True)
 
 
-def cell(text: object) -> Text:
-    """Return a cell of a table as plain text, not as markup: names may contain brackets."""
-    from rich.text import Text
-
-    return Text(line(text))
-
-
 def console(**options: Any) -> Console:
-    """Return a rich console for tables and bars; pass their strings through `line` or `cell` first."""
+    """Return a rich console for tables and bars; pass their strings through `line` first."""
     from rich.console import Console
 
     return Console(**options)
