@@ -43,8 +43,15 @@ def complain(text: object) -> None:
     say("\n".join(lines), error=True)
 
 
+def cell(text: object) -> Text:
+    """Return plain text for a console of rich, not markup: names may contain brackets."""
+    from rich.text import Text
+
+    return Text(line(text))
+
+
 def console(**options: Any) -> Console:
-    """Return a rich console for tables and bars; pass their strings through `line` first."""
+    """Return a rich console for tables and bars; pass their strings through `cell` first."""
     from rich.console import Console
 
     return Console(**options)
