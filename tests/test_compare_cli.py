@@ -410,3 +410,17 @@ def test_the_record_and_the_result_do_not_depend_on_the_start(capsys: pytest.Cap
     other = Record(Path("other.jsonl")).current
     assert other is not None
     assert result_of(other).sentences == result_of(current).sentences
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_every_engine_trains_the_same_trials(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if engine == "ray":
+        pytest.importorskip("ray")
+    answer(capsys, *QUICK, "--yes", "--out", "serial")
+    words = [w if w != "serial" else engine for w in QUICK]
+    found = answer(capsys, *words, "--workers", "2", "--yes", "--out", "other")
+    assert trials_of(Path("other", NAME)) == trials_of(Path("serial", NAME))
+    assert not found["alone"]
+    assert any("Several runs shared the machine" in text for text in found["caveats"])
