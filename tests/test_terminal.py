@@ -132,7 +132,7 @@ def test_measurements_of_runs_fit(columns: int, capsys: pytest.CaptureFixture[st
     measured = Measurements()
     for run in RUNS:
         measured.take(run, Results(ESTIMATES))
-    text = shown(lambda: _table(measured.rows), capsys)
+    text = shown(lambda: _table(measured.estimates), capsys)
     assert not too_wide(text, columns)
     found = text.split()
     assert all(found.count(name) == 2 for name in ESTIMATES)

@@ -81,7 +81,7 @@ def test_step_of_sam_by_a_closure() -> None:
         return loss
 
     opt.step(closure)
-    check_walk(lambda: opt.step(closure), files=9, changes=40)
+    check_walk(lambda: opt.step(closure), files=9, changes=40)  # with Accelerate imported one file and two more
 
 
 def test_measuring_a_loss() -> None:

@@ -146,6 +146,9 @@ class Estimate:
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise ValueError(f"{values!r:.200} is no estimate: {error!r}") from error
 
+    def __repr__(self) -> str:
+        return f"Estimate({self})"
+
     def _repr_html_(self) -> str:
         return f"<code>{escape(str(self))}</code>"
 

@@ -122,6 +122,10 @@ class Objective:
         if self.group is not None:
             vars(self).update(first=self.workers.rank, stride=self.workers.count)
 
+    def __repr__(self) -> str:
+        loss = getattr(self.loss_fn, "__name__", type(self.loss_fn).__name__)
+        return f"Objective({type(self.model).__name__}, {loss}, {sum(self.sizes)} rows in {len(self.batches)} batches)"
+
     @property
     def workers(self) -> Workers:
         return Workers(self.group)

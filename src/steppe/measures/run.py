@@ -38,6 +38,13 @@ COLUMNS = ["value", "stderr", "low", "high", "n", "kind", "note", "complete"]
 COLUMNS += ["losses", "gradients", "products", "seconds", "failure"]
 
 
+def cells_of(name: str, e: Estimate) -> tuple[str, ...]:
+    """The cells of an estimate below `HEADS`."""
+    kind = ", ".join(filter(None, [e.kind, e.note, "" if e.complete else "stopped early"]))
+    error = f"{e.stderr:.2g}" if isfinite(e.stderr) and e.stderr else ""
+    return name, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s"
+
+
 @dataclass(frozen=True)
 class Results(Mapping[str, Estimate]):
     """Estimates by name, as a mapping, as a table and as JSON.
@@ -69,6 +76,10 @@ class Results(Mapping[str, Estimate]):
     failures: Mapping[str, str] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)
 
+    def __repr__(self) -> str:
+        values = [f"{name}: {e.value:.4g}" for name, e in self.estimates.items()]
+        return f"Results({', '.join([*values, *(f'{name}: failed' for name in self.failures)])})"
+
     def __getitem__(self, name: str) -> Estimate:
         if name in self.failures:
             raise KeyError(f"{name} has no value: {self.failures[name]}")
@@ -86,10 +97,7 @@ class Results(Mapping[str, Estimate]):
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         """The cells of a table below `HEADS`."""
-        for name, e in self.estimates.items():
-            kind = ", ".join([e.kind, *([e.note] if e.note else []), *([] if e.complete else ["stopped early"])])
-            error = f"{e.stderr:.2g}" if isfinite(e.stderr) and e.stderr else ""
-            yield name, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s"
+        yield from (cells_of(name, e) for name, e in self.estimates.items())
         for name, why in self.failures.items():
             yield name, "none", "", "", why, "", ""
 

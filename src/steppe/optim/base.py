@@ -141,7 +141,8 @@ class OptimizerContext:
 
     @contextmanager
     def _settings_applied(self) -> Iterator[None]:
-        before = [{name: _copied(g[name]) for name in self.settings if name in g} for g in self._base.param_groups]
+        set_ = [{name: g[name] for name in self.settings if name in g} for g in self._base.param_groups]
+        before = [{k: v.clone() if isinstance(v, Tensor) else v for k, v in old.items()} for old in set_]
         try:
             for group in self._base.param_groups:
                 for name, value in self.settings.items():
@@ -185,10 +186,6 @@ class OptimizerContext:
                     self._base.state[p][PREFIX + slot] = shard_like(p, x.clone())
         for group in self._base.param_groups:
             group[STEP] = self.step + steps
-
-
-def _copied(option: Any) -> Any:
-    return option.clone() if isinstance(option, Tensor) else option
 
 
 class StepsTheBase:
