@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import complain
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..studies.statistics.findings import Findings
 
 PAGE = "report.html"
+EXPECTED = 0.1  # test error of runs that are still to train
 
 
 @dataclass(frozen=True)
@@ -271,6 +273,7 @@ def _page(study: Study, out: str | None, findings: Findings) -> Path:
 
 
 def _dry(study: Study, engine: Engine) -> Output:
+    from ..comparison.sentences import before
     from ..studies.check import InvalidStudy, check_names, check_study
     from ..studies.design import design_words
     from ..studies.pictures import open_pictures
@@ -294,7 +297,12 @@ def _dry(study: Study, engine: Engine) -> Output:
         if remote:
             check_names(study, planned)
         rows = check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
-    design = design_words(planned, results, rows, tuned_settings(study))
+    errors = [run.targets["test_error"] for run in results.runs if "test_error" in run.targets]
+    design = [  # what the rows of each data set can show, and then the settings
+        (f"{data}: " if len(rows) > 1 else "") + before(fmean(errors or [EXPECTED]), n, None)[2]
+        for data, n in rows.items()
+    ]
+    design += [f"{text}." for text in design_words(planned, tuned_settings(study))]
     pictures = open_pictures(study, planned, Pool.of(study, planned, results), notes, engine.again)
     listed = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)
@@ -302,4 +310,4 @@ def _dry(study: Study, engine: Engine) -> Output:
     drawn = f" and {len(pictures)} pictures made" if pictures and not tasks else ""  # open tasks decide which runs
     words = f"{len(tasks)} of {len(planned)} cells would be computed{drawn} in {study.folder}; nothing was"
     data = {"folder": study.folder, "cells": listed, "planned": len(planned), "design": design}
-    return Output(data, [*shown, *(f"{text.rstrip('.')}." for text in design), words])
+    return Output(data, [*shown, *design, words])

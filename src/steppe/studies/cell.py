@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from glob import glob
 from hashlib import blake2b
 from pathlib import Path
@@ -15,20 +16,22 @@ from typing import Any, Literal
 from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
+from ..ensembles.strategies import Ensemble
+from ..training.config import Config
 from .grid import (
     RESERVED,
     STRATEGY,
-    Point,
     complete,
     config_of,
     defaults,
     differing,
     plain,
-    points,
     resolved,
+    split,
     value_at,
 )
 from .plan import TARGETS, Study
+from .points import Point, points
 from .statistics.comparisons import OWN
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
@@ -50,7 +53,8 @@ class Cell:
     folder, `known` are targets from the user's table, and `tolerance` bounds their difference from computed ones.
     `labels` are names in tables of the values of some axes; `stage` is that of a study with `select`. `contender` is
     what methods are compared by: a method's name, or its label, with the options in which those of one name differ.
-    `predicts` says whether the run is measured, and enters correlations.
+    `predicts` says whether the run is measured, and enters correlations. `made` are the parts of its configuration, if
+    they are known: `parts` makes them otherwise.
     """
 
     key: str
@@ -65,6 +69,12 @@ class Cell:
     stage: Literal["", "sweep", "final"] = ""
     contender: str = ""
     predicts: bool = True
+    made: tuple[Config, Ensemble | None] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def parts(self) -> tuple[Config, Ensemble | None]:
+        """The configuration of the run or of the members, and the settings of the ensemble if it is one."""
+        return self.made or split(self.config)
 
     def value(self, path: str) -> Any:
         """The label of an axis of the grid, or a setting; None if there is none."""
@@ -175,11 +185,11 @@ def cells_of(
     study: Study, runs: Iterable[Point], contenders: Iterable[str], stage: Literal["", "sweep", "final"]
 ) -> list[Cell]:
     """The cells with these settings, labels and contenders."""
-    found: dict[str, tuple[dict[str, Any], Mapping[str, str], str]] = {}
+    found: dict[str, tuple[dict[str, Any], tuple[Config, Ensemble | None], Mapping[str, str], str]] = {}
     for run, contender in zip(runs, contenders, strict=True):
-        config = complete(resolved({**study.base, **run.settings}), f"the run with {run.settings}")
-        found.setdefault(key_of(config), (config, run.labels, contender))
-    names = _names(varied_settings(study), [config for config, _, _ in found.values()])
+        config, made = complete(resolved({**study.base, **run.settings}), f"the run with {run.settings}")
+        found.setdefault(key_of(config), (config, made, run.labels, contender))
+    names = _names(varied_settings(study), [config for config, *_ in found.values()])
     before = "final " if stage == "final" else ""
     predicts = study.select is None or study.select.predict in ("all", stage)
     return [
@@ -192,8 +202,9 @@ def cells_of(
             stage=stage,
             contender=contender,
             predicts=predicts,
+            made=made,
         )
-        for (key, (config, labels, contender)), name in zip(found.items(), names, strict=True)
+        for (key, (config, made, labels, contender)), name in zip(found.items(), names, strict=True)
     ]
 
 

@@ -1,28 +1,21 @@
-"""What a plan can show before its first run trains: crossed settings, pairs of methods, and rows of the test set."""
+"""What a plan can show, before its first run trains: crossed settings, and pairs of methods."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
-from statistics import fmean
 
-from ..comparison.sentences import before
 from .cell import Cell
 from .statistics.comparisons import OWN, contenders, contest
 from .table import Run, Table
 
-EXPECTED = 0.1  # test error of runs that are still to train
 FEW = 3  # contenders that a sentence names
 PLANNED = "planned"  # a target that stands for all
 
 
-def design_words(planned: Sequence[Cell], stored: Table, rows: Mapping[str, int], tuned: Sequence[str]) -> list[str]:
-    """What a reader of a plan should know; `rows` are numbers of test rows by data set."""
-    errors = [run.targets["test_error"] for run in stored.runs if "test_error" in run.targets]
-    words = [
-        (f"{data}: " if len(rows) > 1 else "") + before(fmean(errors) if errors else EXPECTED, n, None)[2]
-        for data, n in rows.items()
-    ]
+def design_words(planned: Sequence[Cell], tuned: Sequence[str]) -> list[str]:
+    """What a reader of a plan should know about its settings and pairs; `tuned` are settings of the contenders."""
+    words = []
     levels = crossed([cell for cell in planned if cell.predicts], tuned)
     if len(levels) > 1:
         name, least = min(levels.items(), key=lambda pair: pair[1])

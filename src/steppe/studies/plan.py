@@ -16,7 +16,8 @@ from .._util.names import unknown
 from ..core.fields import fits, words
 from ..data.registry import CHOICES, declared, split_name
 from .engines.engine import EngineSettings
-from .grid import Draws, Grid, mapping, settings, types
+from .grid import mapping, settings, types
+from .points import Draws, Grid
 from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, Show, TableSpec, check_settings, names, tables, with_budget
 
 TARGETS = {

@@ -10,8 +10,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from .cell import Cell, cells, cells_of, contender_settings, varied_settings
-from .grid import Point, differing, fresh_seeds, shown
+from .grid import differing, shown
 from .plan import Study
+from .points import Point, fresh_seeds
 from .statistics.comparisons import OWN
 from .statistics.permutation import ALL_SEEDS
 from .table import Table
