@@ -38,6 +38,7 @@ NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings th
 NOT_STORED = (*NOT_IN_KEYS, *RESERVED)
 CHECKPOINT = "checkpoint"  # the column of a pool's CSV file with the file's name or path
 ENDS = 1 << 20  # bytes at both ends of a file that enter its key: other weights differ everywhere
+Stage = Literal["", "sweep", "final"]  # of a study with `select`
 CORRUPTED_ROWS = "corrupted rows of "  # and a data set: the entry of `Outcome.versions` that says where they come from
 
 
@@ -66,7 +67,7 @@ class Cell:
     normalise: str | None = None
     tolerance: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
-    stage: Literal["", "sweep", "final"] = ""
+    stage: Stage = ""
     contender: str = ""
     predicts: bool = True
     made: tuple[Config, Ensemble | None] | None = field(default=None, repr=False, compare=False)
@@ -148,8 +149,11 @@ def cells(study: Study) -> list[Cell]:
     """
     if study.pool is not None:
         return _pool(study)
-    runs = list(points(study.grid, study.random, study.base, contender_settings(study)))
-    return cells_of(study, runs, _contenders(study, runs), "sweep" if study.select is not None else "")
+    if not study.planned:  # made once: several parts of a command ask for them
+        runs = list(points(study.grid, study.random, study.base, contender_settings(study)))
+        stage: Stage = "sweep" if study.select is not None else ""
+        study.planned.extend(cells_of(study, runs, _contenders(study, runs), stage))
+    return list(study.planned)
 
 
 def _contenders(study: Study, runs: Sequence[Point]) -> list[str]:
@@ -181,9 +185,7 @@ def contender_settings(study: Study) -> set[str]:
     return {*OWN, *axes, *beside, *(name for name in study.grid.settings if name.partition(".")[0] in OWN)}
 
 
-def cells_of(
-    study: Study, runs: Iterable[Point], contenders: Iterable[str], stage: Literal["", "sweep", "final"]
-) -> list[Cell]:
+def cells_of(study: Study, runs: Iterable[Point], contenders: Iterable[str], stage: Stage) -> list[Cell]:
     """The cells with these settings, labels and contenders."""
     found: dict[str, tuple[dict[str, Any], tuple[Config, Ensemble | None], Mapping[str, str], str]] = {}
     for run, contender in zip(runs, contenders, strict=True):

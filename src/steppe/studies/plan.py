@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -131,6 +131,11 @@ class Study:
     question: str = ""
     notes: str = ""
     file: str | None = None
+
+    @cached_property
+    def planned(self) -> list[Any]:
+        """The cells of the file, which `cells` of the module `cell` fills."""
+        return []
 
     @property
     def folder(self) -> Path:
