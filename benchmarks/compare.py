@@ -37,12 +37,14 @@ from scipy.stats import nct, ttest_ind
 from scipy.stats import t as student
 
 from steppe.comparison.border import at_border
-from steppe.comparison.sequential import Contrast, Rules, decide
+from steppe.comparison.halving import Halved, limit
+from steppe.comparison.sequential import LOOKS, Contrast, Rules, decide
 from steppe.comparison.statistics import Outcomes
 from steppe.core.laws import LogUniform
 
 POINT = 0.01  # errors are shares of rows
 DIVERGED = 0.9
+TUNING = 8  # of worlds with halving
 WORTH = 0.5 * POINT
 LR = LogUniform(1e-3, 1e-3 * 10**2.5)
 
@@ -59,6 +61,7 @@ class World:
     row_sd: float = 0.0  # of a method's error on these test rows, in points
     rows: int = 0  # with rows: each is right or wrong, and each method has hard rows of its own
     hard: float = 0.3  # the part of a row's variance that is the method's
+    halving: bool = False  # with an error at the rung that is half as high again, of more noise, later for contenders
 
     def means(self, m: int, points: np.ndarray) -> np.ndarray:
         """The error of a method at each point, in points, without noise."""
@@ -75,13 +78,21 @@ class World:
         for m in range(len(self.shifts)):
             mean = POINT * (self.means(m, points) + self.sd(m) * random.normal(size=n))
             validation = mean + self.validation_sd * POINT * random.normal(size=n)
+            halved = None
+            if self.halving:
+                rung = 1.5 * mean + (m > 0) * 2 * POINT + POINT * random.normal(size=n)
+                first = LOOKS[0] * TUNING
+                stopped = rung > limit(rung[:first])
+                stopped[:first] = False
+                halved = Halved(np.where(stopped, rung, validation), rung, first)
+                mean, validation = np.where(stopped, 1.5 * mean, mean), halved.ranked()
             if self.rows:
                 own = random.beta(0.1 * (1 / self.hard - 1), 0.9 * (1 / self.hard - 1), self.rows)
                 wrong = random.random((n, self.rows)) < np.clip(own * mean[:, None] / 0.1, 0, 1)
                 found[str(m)] = Outcomes.of(validation, wrong)
             else:
                 noise = self.test_sd * random.normal(size=n) + self.row_sd * random.normal()
-                found[str(m)] = Outcomes(validation, mean + POINT * noise)
+                found[str(m)] = Outcomes(validation, mean + POINT * noise, halved=halved)
         return points, found
 
     @property
@@ -91,7 +102,7 @@ class World:
 
 def truth(world: World, tuning: int, draws: int = 400_000) -> np.ndarray:
     """The difference of each contender from the first method, by drawing tunings."""
-    clean = replace(world, row_sd=0.0, rows=0)
+    clean = replace(world, row_sd=0.0, rows=0, halving=False)
     _, found = clean.trials(np.random.default_rng(99), draws)
     thetas = []
     for outcomes in found.values():
@@ -256,6 +267,9 @@ TABLE: dict[str, Row] = {
     "null, 1000 rows, one look at 48": Row(ROWS, ONCE),
     "null, 1000 rows, one look at 48, without the rows' variance": Row(ROWS, ONCE, row_variance=False),
     "null, 1000 rows, looks to 48": Row(ROWS, TO_48, futility=True),
+    "null, halving, looks to 96": Row(replace(NULL, halving=True), TO_96),
+    "0.5 better, halving, looks to 96": Row(replace(HALF, halving=True), TO_96),
+    "1.0 better, halving, one look at 48": Row(replace(FULL, halving=True), ONCE),
     "null, tuning of 4, looks to 48": Row(NULL, Rules(tuning=4, most=48, worth=WORTH)),
 }
 
@@ -285,14 +299,16 @@ def cpu() -> str:
     return f"{name}, numpy {np.__version__}, {date.today()}"
 
 
-def lines(tasks: ProcessPoolExecutor, replicates: int) -> Iterator[str]:
+def lines(tasks: ProcessPoolExecutor, replicates: int, rows: str = "") -> Iterator[str]:
     each, missed = partial(tasks.map, chunksize=10), list[str]()
     yield (
         "| world and looks | n | false % | better % | worse % | no difference % | undecided % | trials (contender 1) "
         "| interval covers % | all cover % | power by its error % |\n|---|---|---|---|---|---|---|---|---|---|---|"
     )
     for name, row in TABLE.items():
-        r = rates(row, replicates // 3 if row.world.rows else replicates, each)
+        if rows not in name:
+            continue
+        r = rates(row, replicates // 3 if row.world.rows or row.world.halving else replicates, each)
         cells = [f"{100 * x:.1f} ± {100 * r.error(x):.1f}" for x in (r.false, r.better, r.worse, r.equivalent)]
         power = "-" if np.isnan(r.expected) else f"{100 * r.expected:.0f}"
         yield (
@@ -301,6 +317,8 @@ def lines(tasks: ProcessPoolExecutor, replicates: int) -> Iterator[str]:
         )
         missed += bars(name, row, r)
     yield "\nBars: " + ("; ".join(missed) if missed else "all are met") + "."
+    if rows:
+        return
     yield "\n| what is common, 48 runs per method | n | null: false % | 1.0 better: detected % (false %) |"
     yield "|---|---|---|---|"
     for name, repeats in COMMON.items():
@@ -316,17 +334,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicates", type=int, default=1500)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--rows", default="", help="only the rows whose names have this text")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(words)
     start, written = perf_counter(), []
     with ProcessPoolExecutor(options.workers) as tasks:
-        for line in lines(tasks, options.replicates):
+        for line in lines(tasks, options.replicates, options.rows):
             print(line, flush=True)
             written.append(line)
     processes = f"{options.workers} process{'es' * (options.workers > 1)}"
     written.append(f"\n{perf_counter() - start:.0f} s with {processes}, which had other work beside them: {cpu()}.")
     if options.out:
         command = f"    python benchmarks/compare.py --replicates {options.replicates} --workers {options.workers}"
+        command += f" --rows {options.rows}" if options.rows else ""
         head = "# Error rates of `steppe compare` by simulation\n\nThe world, the bars and the columns: "
         head += f"`benchmarks/compare.py`, by\n\n{command} --out {options.out}\n"
         options.out.write_text("\n".join([head, *written, ""]))

@@ -32,10 +32,9 @@ from steppe.studies.protocol import Show
 from steppe.studies.result import findings_of, study_result
 from steppe.studies.run import look, run
 from steppe.studies.selection import tuned_settings
-from steppe.studies.statistics.comparisons import RELEVANT as RELEVANT_DIFFERENCE
 from steppe.studies.statistics.comparisons import Comparison
 from steppe.studies.statistics.findings import Findings
-from steppe.studies.statistics.predictions import LEVEL, RELEVANT, Finding
+from steppe.studies.statistics.predictions import LEVEL, Finding
 
 WITHOUT_AVX = {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 MORE_SEEDS = (1000, 2000, 3000)  # of permutations, beside the repetition's own
@@ -130,8 +129,10 @@ def distance(rows: Sequence[Finding | Comparison]) -> str:
     ends = [(row.low / scale, row.high / scale) for row, scale in zip(rows, map(scale_of, rows), strict=True)]
     if max(p) <= LEVEL:
         return f"p at most {max(p):.2g}, interval {min(max(low, -high) for low, high in ends):.2f} from 0"
-    relevant = RELEVANT if isinstance(rows[0], Finding) else RELEVANT_DIFFERENCE
-    return f"p at least {min(p):.2g}, interval within {max(max(-low, high) for low, high in ends):.2f} of {relevant:g}"
+    equal = [row.p_weaker_corrected if isinstance(row, Finding) else row.p_within_corrected for row in rows]
+    if max(equal) <= LEVEL:
+        return f"p of a relevant one at most {max(equal):.2g}"
+    return f"p at least {min(p):.2g}, and {min(equal):.2g} of a relevant one"
 
 
 def scale_of(row: Finding | Comparison) -> float:

@@ -1,4 +1,4 @@
-"""Tables of README and docs, made from registrations: `python docs/tables.py` writes them, a test says if they are old.
+"""Tables of the docs, made from registrations: `python docs/tables.py` writes them, a test says if they are old.
 
 A table stands between `<!-- NAME: docs/tables.py -->` and `<!-- end -->`.
 """
@@ -22,7 +22,7 @@ from steppe.optim.build import function_name, signature_of
 from steppe.training import LOGGERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/speed.md", "docs/data.md", "docs/loggers.md", "docs/models.md")
+PAGES = tuple(f"docs/{name}.md" for name in ("methods", "speed", "data", "loggers", "measures", "models"))
 STUB = ROOT / "src/steppe/optim/by_name.pyi"
 OPTIONAL = {"sharpbalance": " In ensembles, steps are captured until rows are exchanged"}
 
@@ -60,7 +60,7 @@ def made_by(name: str) -> str:
 
 
 def methods() -> str:
-    heads = ("name in `build`", "class", "what it does", "passes per step", "paper")
+    heads = ("name", "method", "what it does", "passes per step", "paper")
     rows = steppe.METHODS.items()
     return table(heads, ((f"`{n}`", f"`{made_by(n)}`", m.does, m.usual_passes(), m.paper) for n, m in rows))
 
@@ -83,6 +83,19 @@ def captured() -> str:
             text = "every step"
         groups.setdefault(text, []).append(f"`{name}`")
     return table(("methods", "captured"), ((", ".join(names), text) for text, names in groups.items()))
+
+
+def measures() -> str:
+    """Measures with their variants, which differ in the name alone."""
+    groups: dict[str, list[steppe.measures.registration.Registered]] = {}
+    for one in steppe.MEASURES.values():
+        groups.setdefault(one.does, []).append(one)
+    rows = []
+    for does, same in groups.items():
+        papers = "; ".join(dict.fromkeys(one.paper for one in same if one.paper))
+        names = ", ".join(f"`{one.name}`" for one in same)
+        rows.append((names, does.replace("|", "\\|"), same[0].kind, same[0].cost, papers))
+    return table(("name", "is", "kind", "cost", "paper"), rows)
 
 
 def models() -> str:
@@ -114,6 +127,7 @@ def loggers() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "captured": captured,
+    "measures": measures,
     "models": models,
     "data": data,
     "loggers": loggers,

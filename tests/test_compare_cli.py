@@ -165,7 +165,10 @@ def test_files_of_options(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert found["trials"] == 4
     assert found["test_rows"] == 100
     assert found["space"]["epochs"] == "2 or 4"
-    assert found["task"]["data"] == "npz:comparisons/mine/data.npz"
+    assert re.fullmatch(r"npz:comparisons/mine/data-\w{8}\.npz", found["task"]["data"])
+    before = sorted(here.rglob("*.npz"))
+    assert answer(capsys, "compare", "mine.yaml", "--dry-run", "--out", "dry")["rows"]["test"] == 100
+    assert sorted(here.rglob("*.npz")) == before
     assert answer(capsys, "compare", "mine.yaml", "--trials", "6", "--yes", "--out", "x")["trials"] == 6
     error = said(capsys, "compare", "resume", "comparisons/mine", code=1)
     assert "names the model 'mycode:net', which is code outside steppe" in error
@@ -177,7 +180,7 @@ def test_files_of_options(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert near in error
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_train_function_of_ones_own(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "--train", "mycode:train", "--fix", "epochs=4", "--space", "lr=0.01..1", "--tuning", "2"]
     found = answer(capsys, *words, "--trials", "4", "--worth", "30", "--yes", "--workers", workers, "--out", "f")
@@ -195,7 +198,7 @@ WRONG = [  # words, and what is said
     (["--base", "seed=3"], "seed cannot be given here: every trial has a seed of its own"),
     (["--base", "validation=0"], "there are no validation rows, and validation selects among trials"),
     (["--data", "sparse-regression", "--model", "mlp"], "a comparison counts rows that are classified correctly"),
-    (["--data", "npz:one.npz"], "all 40 training rows are of one class"),
+    (["--data", "npz:one.npz"], "training rows are of one class: there is nothing to learn"),
     (["--methods", "none"], "a comparison has two methods or more"),
     (["--methods", "none,smas"], "there is no method 'smas'"),
     (["--fix", "asam.rho=1"], "which is not compared"),
@@ -255,6 +258,43 @@ def test_equal_seconds_divide_epochs_by_measured_times(capsys: pytest.CaptureFix
     assert len(Record(Path("c", NAME)).comparisons) == 1
 
 
+def test_halving_stops_later_trials_and_ranks_them_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    base = "fraction=0.2,batch_size=20,validation=0.5,model_options.width=16,model_options.depth=1"
+    words = [
+        "compare",
+        "--engine",
+        "serial",
+        "--tuning",
+        "2",
+        "--trials",
+        "12",
+        "--halving",
+        "--worth",
+        "0.01",
+        "--once",
+    ]
+    words += ["--fix", "epochs=6", "--space", "lr=1e-4..3", "--base", base, "--out", "c"]
+    found = answer(capsys, *words, "--yes")
+    current = Record(Path("c", NAME)).current
+    assert current is not None
+    assert sum(row["stopped"] for row in found["rows"]) > 0
+    for method in ("none", "sam"):
+        done = [current.done["trial", method, i, 0] for i in range(12)]
+        assert not any(one.stopped for one in done[:4])
+        assert all(one.rung is not None for one in done)
+        behind = [one.rung > current.limit(method) for one in done]
+        assert [one.stopped for one in done[4:]] == behind[4:]
+        epochs = 6 if method == "none" else 3
+        assert all(one.curve[-1]["passes"] == (2 if one.stopped else 6) for one in done), epochs
+        ranks = current.outcomes(method).validation
+        assert max(ranks[[not one.stopped and r < 1 for one, r in zip(done, ranks, strict=True)]]) < 1
+        assert all(r > 1 for one, r in zip(done, ranks, strict=True) if one.stopped)
+    assert any("trials stopped after a third of their epochs" in text for text in found["caveats"])
+    assert "halving" in said(
+        capsys, "compare", "--train", "mycode:train", "--halving", "--fix", "epochs=1", "--yes", code=2
+    )
+
+
 def started(*words: str) -> subprocess.Popen[bytes]:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "steppe", *words]
@@ -292,7 +332,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_sentences(
             time.sleep(0.01)
         time.sleep(moments.random() * 0.3)
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.communicate()
     file.write_bytes(file.read_bytes()[: -moments.randrange(1, 40)])  # and in the middle of a line
     ended = answer(capsys, "compare", "resume", "killed")
     assert without_times(ended["sentences"]) == without_times(whole["sentences"])

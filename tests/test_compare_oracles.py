@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 from scipy.stats import norm, t
 
+from steppe.comparison.halving import Halved, limit, threshold
 from steppe.comparison.sequential import Rules, decide, levels, looks_to, spending
 from steppe.comparison.statistics import Outcomes, estimate, weights
 
@@ -149,3 +150,33 @@ def test_a_failure_is_chosen_only_if_all_fail(seed: int, n: int, tuning: int) ->
 def _all_within(k: int, n: int, tuning: int) -> float:
     """The probability that all of a tuning are among k of n trials, by counting sets."""
     return float(np.mean([all(i < k for i in chosen) for chosen in combinations(range(n), tuning)]))
+
+
+def naive(validation: np.ndarray, rung: np.ndarray, test: np.ndarray, first: np.ndarray, tuning: int) -> float:
+    """The mean over all sets of trials of the test error that halving and validation select, from scratch."""
+    kept = sorted(rung[first])[: (first.sum() + 1) // 2][-1]
+    found = []
+    for chosen in combinations(range(len(test)), tuning):
+        alive = [i for i in chosen if rung[i] <= kept]
+        best = min(alive, key=lambda i: validation[i]) if alive else min(chosen, key=lambda i: rung[i])
+        found.append(test[best])
+    return float(np.mean(found))
+
+
+@given(st.integers(0, 10**6), st.integers(6, 9))
+def test_halving_is_rerun_without_each_trial(seed: int, n: int) -> None:
+    random, k = np.random.default_rng(seed), 4
+    rung = random.permutation(n) / n + 0.01 * random.random(n)
+    validation, test = random.random(n) * 0.9, random.random(n)
+    most = limit(rung[:k])
+    stopped = (np.arange(n) >= k) & (rung > most)
+    halved = Halved(np.where(stopped, rung, validation), rung, k)
+    found = estimate(Outcomes(halved.ranked(), test, halved=halved), None, 2, 0.0)
+    first = np.arange(n) < k
+    assert found.value == pytest.approx(naive(validation, rung, test, first, 2))
+    without = [naive(*(np.delete(x, j) for x in (validation, rung, test, first)), 2) for j in range(n)]
+    assert found.points == pytest.approx((n - 1) / n * np.sum((np.array(without) - np.mean(without)) ** 2))
+    thresholds = [threshold(np.delete(rung, j)[: k - (j < k)]) for j in range(n)]
+    assert max([*thresholds, threshold(rung[:k])]) <= most  # so a trial that stopped is behind all of them
+    cut = Outcomes(halved.ranked(), test, halved=halved).first(5)
+    assert cut.validation == pytest.approx(Halved(halved.validation[:5], rung[:5], k).ranked())

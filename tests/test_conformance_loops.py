@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import steppe
+from steppe.testing import problem
 
 try:
     import torchmetrics
@@ -174,7 +175,7 @@ def test_what_forward_changes_is_as_before_after_an_exception(entry: Entry) -> N
     for i in range(2):
         run.step(i)
         before = run.model.state()
-        for bad in range(run.entry.passes(i + 1)):
+        for bad in range(run.case.passes(i + 1)):
             with pytest.raises(ZeroDivisionError):
                 run.step(i + 1, meddle=lambda number, loss: loss * (1 // (bad - number)))
             same(run.model.state(), before)
@@ -388,7 +389,7 @@ def test_a_plain_checkpoint_may_be_loaded_into_the_base(entry: Entry, base: str)
 def test_a_default_device_changes_nothing(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a step allocates is on the devices of the parameters, or on the CPU."""
     batches = {i + more: batch(i + more) for i in range(2) for more in (0, 500)}
-    monkeypatch.setattr(registry, "batch", lambda number, dtype=torch.float64: batches[number])
+    monkeypatch.setattr(problem, "batch", lambda number, dtype=torch.float64: batches[number])
     ends = []
     for device in ("cpu", "meta"):
         run = Run(entry)

@@ -137,7 +137,7 @@ def test_an_overflow_in_any_pass_leaves_no_trace(entry: Entry, loop: str, norm: 
         stepped(run, i, loop)
         stepped(twin, i, loop)
     before = run.everything()
-    for bad in range(run.entry.passes(2)):
+    for bad in range(run.case.passes(2)):
         scale = run.opt.scaler.get_scale()
         first, calls = run.model.first.forward, count()
         run.model.first.forward = lambda x, bad=bad, calls=calls, first=first: first(

@@ -22,9 +22,9 @@ def left(run: Run, number: int) -> Any:
     """The iterator of a loop that raised at its last probe."""
     passes = run.opt.passes(**run.extras(number))
     run.seen = []
-    for i in range(run.entry.passes(number)):
+    for i in range(run.case.passes(number)):
         pass_ = next(passes)
-        if i + 1 < run.entry.passes(number):
+        if i + 1 < run.case.passes(number):
             pass_.backward(run.loss(pass_, number))
     return passes
 

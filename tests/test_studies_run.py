@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from own_measures import registered
 from safetensors.torch import save_file
 from scipy.stats import kendalltau
 from studies_cells import BASE, Counting, contents, tiny
@@ -146,9 +147,7 @@ def test_a_measure_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pyt
             raise ArithmeticError("no number")
             yield
 
-    from steppe.measures.registry import MEASURES
-
-    monkeypatch.setitem(MEASURES, "broken", Broken())  # type: ignore[misc]
+    registered(monkeypatch, "broken", Broken())
     study, engine = tiny(tmp_path / "partly", grid={}, measures=["broken", "loss"]), Counting()
     assert run(study, engine).done == 1
     [found] = look(study)[1].runs

@@ -176,12 +176,11 @@ def without_ours(line: str) -> str:
 
 
 @SMALL
-def test_readme_shows_what_is_printed(
+def test_the_page_on_papers_shows_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    section = readme.split("\n## Reproduce a paper\n")[1].split("\n## ")[0]
-    shown = [line for line in re.findall(r"```text\n(.*?)```", section, re.DOTALL)[0].splitlines() if "─" not in line]
+    page = (Path(__file__).parents[2] / "docs/papers.md").read_text(encoding="utf-8")
+    shown = [line for line in re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0].splitlines() if "─" not in line]
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path / "data", {"cifar10"}, monkeypatch)
     printed = told(capsys, "agnostic/table4", "--engine", "serial").splitlines()

@@ -6,6 +6,7 @@ from . import integrations as integrations
 from . import measures as measures
 from . import nn as nn
 from . import studies as studies
+from . import testing as testing
 from . import training as training
 from .comparison.run import compare as compare
 from .core.ball import Ball as Ball
@@ -43,6 +44,7 @@ from .methods.combinators import Every as Every
 from .methods.combinators import PerPart as PerPart
 from .methods.combinators import PerWorker as PerWorker
 from .methods.esam import ESAM as ESAM
+from .methods.friendly import FriendlySAM as FriendlySAM
 from .methods.gsam import GSAM as GSAM
 from .methods.gsam import RadiusFollowsLR as RadiusFollowsLR
 from .methods.looksam import LookSAM as LookSAM
@@ -57,6 +59,7 @@ from .methods.sam import ASAM as ASAM
 from .methods.sam import SAM as SAM
 from .methods.sam import SAMON as SAMON
 from .methods.sam import Plain as Plain
+from .methods.sampa import SAMPa as SAMPa
 from .methods.sharpbalance import SharpBalance as SharpBalance
 from .methods.sparse import DynamicSparseSAM as DynamicSparseSAM
 from .methods.sparse import FisherSparseSAM as FisherSparseSAM
@@ -64,12 +67,15 @@ from .methods.universal import DetSAM as DetSAM
 from .methods.universal import FrobSAM as FrobSAM
 from .methods.universal import TraceSAM as TraceSAM
 from .methods.universal import UniversalSAM as UniversalSAM
+from .methods.vasso import VaSSO as VaSSO
+from .methods.wsam import WSAM as WSAM
 from .optim.build import build as build
 from .optim.by_name import agnostic_sam as agnostic_sam
 from .optim.by_name import agnostic_sam_simple as agnostic_sam_simple
 from .optim.by_name import asam as asam
 from .optim.by_name import det_sam as det_sam
 from .optim.by_name import esam as esam
+from .optim.by_name import friendly_sam as friendly_sam
 from .optim.by_name import frob_sam as frob_sam
 from .optim.by_name import gsam as gsam
 from .optim.by_name import looksam as looksam
@@ -82,11 +88,14 @@ from .optim.by_name import sa_sam as sa_sam
 from .optim.by_name import sa_sgd as sa_sgd
 from .optim.by_name import sam as sam
 from .optim.by_name import sam_on as sam_on
+from .optim.by_name import sampa as sampa
 from .optim.by_name import sharpbalance as sharpbalance
 from .optim.by_name import ssam_d as ssam_d
 from .optim.by_name import ssam_f as ssam_f
 from .optim.by_name import trace_sam as trace_sam
 from .optim.by_name import universal_sam as universal_sam
+from .optim.by_name import vasso as vasso
+from .optim.by_name import wsam as wsam
 from .optim.engine import SharpnessAware as SharpnessAware
 from .optim.weights import contiguous_ as contiguous_
 

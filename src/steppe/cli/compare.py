@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import say
+from .compare_options import Again, Effort, Folder, How, Space, What
 from .compare_output import answer, plan_of
 from .options import Parsed, command
 from .output import Output, UsageError, print_output, stop_code, usage_errors
@@ -25,105 +27,6 @@ if TYPE_CHECKING:
 PAGE, YAML = "report.html", "recommended.yaml"
 LIVE = 10.0  # seconds between two versions of the page of a comparison that runs
 EXPECTED = 0.1  # the error of which the row floor is stated before anything has been trained
-
-
-@dataclass(frozen=True)
-class What:
-    """What is compared."""
-
-    heading: ClassVar[str] = "what to compare"
-    file: str | None = field(default=None, metadata={"metavar": "FILE", "nargs": "?", "options": True})
-    """a YAML file of these options, with `data_root: data` for `--data-root data`; flags override it"""
-    data: str = "digits"
-    """data set by name, `folder:PATH`, `npz:PATH`, or `package.module:factory`, which returns steppe.data.Splits"""
-    model: str = "mlp"
-    """model by name, or `package.module:factory`"""
-    methods: list[str] = field(default_factory=lambda: ["none", "sam"])
-    """the reference first, and its contenders; `steppe methods` lists them"""
-    train: str | None = field(default=None, metadata={"metavar": "FUNCTION"})
-    """`package.module:function` in place of data and model, as steppe.compare takes it"""
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much is spent, and for which claim."""
-
-    heading: ClassVar[str] = "how much"
-    budget: str | None = field(default=None, metadata={"metavar": "TIME"})
-    """time of this start, such as 10m, 2h or 1h30m; from it follows how many trials there are at most"""
-    worth: float | None = field(default=None, metadata={"metavar": "POINTS"})
-    """smallest difference that would change your choice; defaults to 5 % of the reference's error"""
-    tuning: int = 8
-    """trials of tuning per method that the claim is about"""
-    trials: int | None = None
-    """most trials per method; defaults to what the budget allows, or to six times --tuning"""
-    once: bool = False
-    """one look at the end instead of several on the way"""
-
-
-@dataclass(frozen=True)
-class Space:
-    """The search space."""
-
-    heading: ClassVar[str] = "search space"
-    fix: dict[str, Any] = field(default_factory=dict, metadata={"metavar": "A=X,B=Y"})
-    """settings with one value, such as those of a tuned baseline: lr=0.1,weight_decay=5e-4"""
-    space: dict[str, Any] = field(default_factory=dict, metadata={"metavar": "A=LAW,.."})
-    """laws of settings: lr=1e-3..1 (evenly in the logarithm), momentum=0..0.9 (evenly), epochs=10/30/90 (one of
-    these), sam.rho=0.01..0.5"""
-    base: dict[str, Any] = field(default_factory=dict, metadata={"metavar": "A=X,B=Y"})
-    """other settings of `steppe train` for all runs, such as label_noise=0.4,batch_size=64"""
-    axis: Literal["passes", "epochs", "seconds"] = "passes"
-    """what is equal: passes over the rows, epochs (most methods then cost more), or seconds on this machine"""
-    seed: int = 0
-    """seed of the points and of the seeds of trials"""
-
-
-@dataclass(frozen=True)
-class How:
-    """How it runs."""
-
-    heading: ClassVar[str] = "how it runs"
-    yes: bool = False
-    """start without asking"""
-    dry_run: bool = False
-    """say what this budget can show and what it takes, and stop"""
-    out: str | None = field(default=None, metadata={"metavar": "FOLDER"})
-    """folder of the record and the page; defaults to comparisons/ and a name; the same command resumes there"""
-    measures: list[str] = field(default_factory=list, metadata={"metavar": "A,B"})
-    """flatness measures of every run's last weights, such as trace,lambda_max"""
-    workers: int | None = None
-    """runs at a time; defaults to the number of cores, or of places on GPUs"""
-    engine: Literal["local", "serial", "ray"] = "local"
-    """processes of this machine, this process, or a Ray cluster"""
-    address: str | None = field(default=None, metadata={"metavar": "ADDRESS"})
-    """of the Ray cluster"""
-    data_root: str = field(default="data", metadata={"metavar": "FOLDER"})
-    """folder of the data sets"""
-    progress: bool | None = None
-    """a bar on a terminal, a line per look elsewhere; defaults to the bar, and to nothing elsewhere"""
-
-
-@dataclass(frozen=True)
-class Folder:
-    """Which comparison."""
-
-    folder: str | None = field(default=None, metadata={"metavar": "FOLDER", "nargs": "?"})
-    """the folder of a comparison"""
-
-
-@dataclass(frozen=True)
-class Again:
-    """How a comparison goes on."""
-
-    budget: str | None = field(default=None, metadata={"metavar": "TIME"})
-    """time of this start; defaults to that of the last one"""
-    workers: int | None = None
-    """runs at a time; defaults to those of the last start"""
-    trust: bool = False
-    """import the code that the record names as its model or function"""
-    progress: bool | None = None
-    """a bar on a terminal, a line per look elsewhere; defaults to the bar, and to nothing elsewhere"""
 
 
 @command("compare")
@@ -143,13 +46,15 @@ def compare(what: What, effort: Effort, space: Space, how: How, parsed: Parsed) 
     from ..comparison.store import NAME, Record
 
     folder = Path(how.out) if how.out is not None else _folder(what)
-    with usage_errors():
+    with TemporaryDirectory() as spare, usage_errors():  # a dry run writes nothing that stays
         budget = seconds(effort.budget)
-        design = _design(what, effort, space, how, folder)
+        design = _design(what, effort, space, how, Path(spare) if how.dry_run else folder)
+        if how.dry_run:
+            return _dry(design, how, folder, budget)
     asked = {"budget": budget, "workers": how.workers, "engine": how.engine, "address": how.address}
     record = Record(folder / NAME)
     goes_on = record.current is not None and record.current.done and not _changed(record, design)
-    if not (how.yes or how.dry_run or goes_on or sys.stdin.isatty()):
+    if not (how.yes or goes_on or sys.stdin.isatty()):
         raise UsageError(
             "this asks before it starts, and there is no terminal to answer: add --yes to start it, or --dry-run to "
             "see what it would take"
@@ -161,15 +66,17 @@ def compare(what: What, effort: Effort, space: Space, how: How, parsed: Parsed) 
         probed = _probed(design, how)
         design = _with_costs(design, probed)
         plan = plan_of(design, rows, probed, budget, _workers(design, how), folder, EXPECTED)
-        if how.dry_run:
-            return plan
         if not parsed.values["json"]:
             print_output(replace(plan, data=None), as_json=False)
         if not how.yes and not _agreed():
             return Output({**plan.data, "started": False}, ["nothing was started"])
-    elif how.dry_run:
-        return status(Folder(str(folder)))
     return _run(design, asked | {"measures": how.measures}, folder, how.progress)
+
+
+def _dry(design: Design, how: How, folder: Path, budget: float | None) -> Output:
+    """What would be run and what it could show."""
+    rows, probed = _checked(design, how), _probed(design, how)
+    return plan_of(_with_costs(design, probed), rows, probed, budget, _workers(design, how), folder, EXPECTED)
 
 
 @command("compare status")
@@ -252,6 +159,8 @@ def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) ->
         if EPOCHS not in shared:
             raise ValueError("the space has no epochs: add epochs=30 to --fix, or epochs=10/30/90 to --space")
         task: Mapping[str, Any] = {"train": what.train}
+        if space.halving:
+            raise ValueError("halving stops runs of data and model; a train function ends its own trials")
         if space.base:
             raise ValueError("base is for runs of data and model; a train function has settings of its own")
     else:
@@ -272,7 +181,7 @@ def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) ->
     design = Design(
         (tuple(what.methods),), shared, own, effort.tuning, effort.trials or 0,
         None if effort.worth is None else effort.worth / 100, once=effort.once, seed=space.seed, axis=space.axis,
-        task=task,
+        halving=space.halving, task=task,
     )  # fmt: skip
     if space.axis == "seconds" and (_workers(design, how) > 1 or what.train is not None):
         raise ValueError(

@@ -29,8 +29,9 @@ def plan_of(
     """What a comparison would take and what its test rows can show, before it starts."""
     from ..comparison.result import law_words, laws_of
     from ..comparison.run import AFTER, DEFAULT
-    from ..comparison.sentences import before, words_of
+    from ..comparison.sentences import words_of
     from ..comparison.sequential import LOOKS
+    from ..core.floor import before
 
     space = {name: law_words(law) for name, law in laws_of(design).items()}
     what = str(design.task["train"]) if "train" in design.task else f"{design.task['model']} on {design.task['data']}"
@@ -62,7 +63,7 @@ def plan_of(
             ("runs", *(n * len(design.methods) for n in plans)),
             ("time on this machine", *map(words_of, times)),
         ]
-        shown += [table(heads, cells, right=heads[1:], gap=1), ""]
+        shown += [table(heads, cells, right=heads[1:]), ""]
         fitting = [n for n, t in zip(plans, times, strict=True) if budget is None or t <= budget]
         data["most"] = most = design.most or (max(fitting, default=0) if budget else DEFAULT * design.tuning)
         if not fitting and budget is not None:
@@ -113,7 +114,7 @@ def answer(result: Result, files: Sequence[Path]) -> Output:
         shown += [text, ""]
     if result.rows:
         heads, cells = table_of(result)
-        shown += [table(heads, cells, right=heads[1:], gap=1), ""]
+        shown += [table(heads, cells, right=heads[1:]), ""]
     shown += [f"- {text}" for text in result.caveats]
     shown += ["", *(f"{'The page' if f.suffix == '.html' else 'For steppe train --config'}: {f}" for f in files)]
     return Output(result.to_dict() | {"files": list(files)}, wrapped(shown))

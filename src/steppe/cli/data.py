@@ -91,8 +91,10 @@ def list_all(options: Root) -> Output:
     """
     rows = list(_rows(options.data_root))
     heads = ("name", "is", "rows", "shape", "classes", "download", "found in")
-    shown = table(heads, map(_cells, rows), right=("classes",))
-    foot = "steppe data get NAME downloads one into --data-root. Sets with 3 x 224 x 224 are resized by NAME@SIZE."
+    shown = table(
+        heads, map(_cells, rows), right=("classes",), fold=("is", "found in"), drop=("shape", "rows", "classes")
+    )
+    foot = "\nsteppe data get NAME downloads one into --data-root. Sets with 3 x 224 x 224 are resized by NAME@SIZE."
     return Output(rows, [shown, foot])
 
 
@@ -124,7 +126,7 @@ def found_under(root: str) -> dict[str, str]:
     """Return the folders of the published data sets that are in a folder, by name."""
     from ..data.catalogue import DATASETS
 
-    places = {}
+    places: dict[str, str] = {}
     for name, one in DATASETS.items():
         with suppress(OSError):
             places |= {name: str(one.find(root))} if one.layouts else {}

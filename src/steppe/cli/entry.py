@@ -12,6 +12,7 @@ from .._util.environment import SAFE_PATH, environment
 from .._util.extras import explained
 from .._util.names import unknown
 from .._util.terminal import complain, say
+from .help import page
 from .options import REGISTRY, Command, Common, Parsed, parse
 from .output import FAILED, MISUSED, UsageError, debugging, print_output, report_error, usage_errors
 
@@ -39,6 +40,12 @@ OF_STUDIES = (
     "study",
     "report",
 )  # need the extra `study`, others `train`
+SECTIONS: Mapping[str, Sequence[str]] = {  # of the help page, by the first words of commands
+    "train and measure": ("train", "measure", "landscape", "ensemble"),
+    "compare and study": ("compare", "study", "report"),
+    "papers": ("reproduce", "theory"),
+    "look up": ("data", "methods", "measures", "models", "loggers", "doctor"),
+}
 ABOUT = "steppe trains models towards flat minima and measures how flat they are."
 
 
@@ -128,8 +135,11 @@ def _select(argv: Sequence[str]) -> Command | str:
 
 def _page(name: str, about: str, commands: Mapping[str, str]) -> str:
     """Return the help page of steppe, or of a group of commands."""
-    rows = [f"  {word:<18} {_summary(full)}" for word, full in commands.items()]
-    return "\n".join([f"usage: {name} COMMAND [options]", "", about, "", *rows, "", f"{name} COMMAND --help\n"])
+    sections = {heading: [w for w in commands if w.split()[0] in firsts] for heading, firsts in SECTIONS.items()}
+    placed = {word for words in sections.values() for word in words}
+    sections["commands" if not placed else "of other packages"] = [word for word in commands if word not in placed]
+    summaries = {word: _summary(full) for word, full in commands.items()}
+    return page(name, about, {heading: {w: summaries[w] for w in words} for heading, words in sections.items()})
 
 
 def _summary(name: str) -> str:

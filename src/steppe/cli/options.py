@@ -2,7 +2,7 @@
 
 A field's docstring is its help text. Its metadata goes to `add_argument`: `metavar`, and `nargs` for an argument
 without a flag; with `options`, that argument is a file of options. A dataclass with a `heading` is a group of the help
-page.
+page, and its `headings` name groups of some of its fields.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -23,6 +22,7 @@ from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.registry import Registry
 from ..core.fields import alternatives, choices, words
+from .help import HelpFormatter, epilog, wrapped_to_screen
 from .output import Output, UsageError
 
 if TYPE_CHECKING:
@@ -32,14 +32,7 @@ Run = TypeVar("Run", bound=Callable[..., Output])
 
 FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the name of a file
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
-NOT_IN_FILES = (
-    "config",
-    "json",
-    "debug",
-    "dry_run",
-    "trust",
-    "yes",
-)  # options about how a command runs, not about what
+NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust", "yes")  # about how a command runs, not about what
 RENAMED = {"standardise": "normalise"}  # earlier names of options, which still work
 # The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
 # and imports it.
@@ -82,6 +75,9 @@ class Option:
     @property
     def heading(self) -> str:
         """The heading of the option's group on the help page; empty for the common one."""
+        for heading, names in getattr(self.settings, "headings", {}).items():
+            if self.name in names:
+                return str(heading)
         return str(getattr(self.settings, "heading", ""))
 
     @property
@@ -305,13 +301,14 @@ def _parser(
     ]
     parser = ArgumentParser(
         usage=" ".join(["steppe", command.name, *positional, "[options]"]),
-        description=command.summary,
-        epilog="examples:\n" + "\n".join(f"  {line}" for line in command.examples),
-        formatter_class=RawDescriptionHelpFormatter,
+        description=wrapped_to_screen(command.summary),
+        epilog=epilog(command.examples),
+        formatter_class=HelpFormatter,
         exit_on_error=False,
         allow_abbrev=False,
     )
-    headings = {heading: parser.add_argument_group(heading) for o in options.values() if (heading := o.heading)}
+    found = dict.fromkeys(o.heading for o in options.values() if o.heading)
+    headings = {heading: parser.add_argument_group(heading) for heading in found}
     for o in options.values():
         place: Any = headings.get(o.heading, parser)
         text = (o.help + _default(o, file, in_file)).replace("%", "%%")

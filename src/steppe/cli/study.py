@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import complain
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from ..studies.statistics.findings import Findings
 
 PAGE = "report.html"
-EXPECTED = 0.1  # test error of runs that are still to train
 
 
 @dataclass(frozen=True)
@@ -273,7 +271,6 @@ def _page(study: Study, out: str | None, findings: Findings) -> Path:
 
 
 def _dry(study: Study, engine: Engine) -> Output:
-    from ..comparison.sentences import before
     from ..studies.check import InvalidStudy, check_names, check_study
     from ..studies.design import design_words
     from ..studies.pictures import open_pictures
@@ -297,12 +294,7 @@ def _dry(study: Study, engine: Engine) -> Output:
         if remote:
             check_names(study, planned)
         rows = check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
-    errors = [run.targets["test_error"] for run in results.runs if "test_error" in run.targets]
-    design = [  # what the rows of each data set can show, and then the settings
-        (f"{data}: " if len(rows) > 1 else "") + before(fmean(errors or [EXPECTED]), n, None)[2]
-        for data, n in rows.items()
-    ]
-    design += [f"{text}." for text in design_words(planned, tuned_settings(study))]
+    design = [f"{text.rstrip('.')}." for text in design_words(planned, results, rows, tuned_settings(study))]
     pictures = open_pictures(study, planned, Pool.of(study, planned, results), notes, engine.again)
     listed = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)

@@ -6,10 +6,12 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from math import inf
 from statistics import fmean
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
+from .._util.names import unknown
 from ..core.laws import Law, LogUniform, as_plain, law_of, point
 from ..methods.registry import METHODS, make
 from .sequential import LOOKS, Rules
@@ -48,6 +50,8 @@ class Trial:
         What an epoch costs, in those of one pass per step; `epochs` accounts for it.
     kind
         "trial"; "again" and "fresh" are further seeds of a selected configuration.
+    limit
+        The error on validation rows at the rung above which a trial stops, with halving.
     counted
         Steps and forward passes so far, of the optimizer that the trial built.
     curve
@@ -73,9 +77,10 @@ class Trial:
     options: Mapping[str, Any] = field(default_factory=dict)
     cost: float = 1.0
     kind: Kind = "trial"
+    limit: float = inf
     counted: dict[str, int] = field(default_factory=lambda: {"steps": 0, "forwards": 0}, compare=False, repr=False)
     curve: list[dict[str, float]] = field(default_factory=list, compare=False, repr=False)
-    began: float = field(default_factory=perf_counter, compare=False, repr=False)
+    began: float = field(init=False, default_factory=perf_counter, compare=False, repr=False)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.settings:
@@ -150,6 +155,11 @@ class Design:
         Equal passes, equal epochs, or equal seconds on this machine.
     costs
         With equal seconds, the seconds of each method's epoch in those of the reference.
+    halving
+        Stop trials at a rung, method by method.
+    points
+        Settings of the trials from elsewhere, such as an optimizer of hyperparameters, in place of random ones; then
+        the comparison is descriptive.
     task
         What is trained, in plain values: data, model and fixed settings, or the name of a `train` function.
     number
@@ -168,10 +178,16 @@ class Design:
     seed: int = 0
     axis: Axis = "passes"
     costs: Mapping[str, float] = field(default_factory=dict)
+    halving: bool = False
+    points: Sequence[Mapping[str, Any]] = ()
     task: Mapping[str, Any] = field(default_factory=dict)
     number: int = 1
 
     def __post_init__(self) -> None:
+        known = {*self.space, *(name for m, laws in self.own.items() for k in laws for name in (k, f"{m}.{k}"))}
+        for name in dict.fromkeys(name for values in self.points for name in values):
+            if name not in known:
+                raise ValueError(f"points have {unknown('setting of the space', name, known)}")
         if len(self.methods) < 2:
             raise ValueError(f"a comparison has two methods or more, the reference first, not {list(self.methods)}")
         if len(set(self.methods)) < len(self.methods):
@@ -189,6 +205,11 @@ class Design:
     @cached_property
     def methods(self) -> tuple[str, ...]:
         return tuple(name for family in self.families for name in family)
+
+    @property
+    def first(self) -> int:
+        """The trials of a method of which none stops early: those of the first look."""
+        return LOOKS[0] * self.tuning
 
     @property
     def reference(self) -> str:
@@ -209,9 +230,10 @@ class Design:
         seed, z = self._point(index)
         if kind != "trial":
             seed = point(self._key, (1 << 32) + 16 * index + repeat + 8 * (kind == "fresh"), 0)[0]
-        settings = {name: law.at(u) for (name, law), u in zip(self.space.items(), z, strict=False)}
-        rest = z[len(self.space) :]
-        options = {name: law.at(u) for (name, law), u in zip(self.own.get(method, {}).items(), rest, strict=False)}
+        given = self.points[index] if self.points else {}
+        settings = {name: given.get(name, law.at(u)) for (name, law), u in zip(self.space.items(), z, strict=False)}
+        rest = zip(self.own.get(method, {}).items(), z[len(self.space) :], strict=False)
+        options = {name: given.get(f"{method}.{name}", given.get(name, law.at(u))) for (name, law), u in rest}
         return Trial(method, index, seed, settings, options, self.cost(method, options), kind)
 
     def cost(self, method: str, options: Mapping[str, Any] | None = None) -> float:
@@ -232,6 +254,7 @@ class Design:
         values.pop("methods", None)  # cached
         values["space"] = {k: as_plain(law) for k, law in self.space.items()}
         values["own"] = {m: {k: as_plain(law) for k, law in laws.items()} for m, laws in self.own.items()}
+        values["points"] = [dict(point) for point in self.points]
         return values | {"task": dict(self.task), "costs": dict(self.costs)}
 
     @classmethod

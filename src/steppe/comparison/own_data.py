@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._util.digests import digest
 from .._util.files import atomic_write
 from .._util.user_code import imported
 
 if TYPE_CHECKING:
     from ..data.dataset import Splits
-
-FILE = "data.npz"
 
 
 def saved(place: str, folder: Path) -> str:
@@ -23,10 +22,14 @@ def saved(place: str, folder: Path) -> str:
     made = imported(place, "data factory")()
     if not isinstance(made, Splits):
         raise TypeError(f"{place} returned {type(made).__name__}: a data factory returns steppe.data.Splits")
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / FILE) as file:
-        np.savez_compressed(file, **_arrays(made))
-    return f"npz:{folder / FILE}"
+    arrays = _arrays(made)
+    content = digest(part for name, array in arrays.items() for part in (name, np.ascontiguousarray(array).tobytes()))
+    file = folder / f"data-{content[:8]}.npz"  # other rows are other data, and so another comparison
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(file) as opened:
+            np.savez_compressed(opened, **arrays)
+    return f"npz:{file}"
 
 
 def _arrays(splits: Splits) -> dict[str, Any]:

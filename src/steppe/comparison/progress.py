@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._util.terminal import bar, complain, line, style
+from .._util.terminal import bar, cell, complain, line, style
 from .design import Design, Trial
 from .sentences import words_of
+from .statistics import detectable
 from .store import Comparison, missing
 
 LINES = 20  # trials between two lines of progress
@@ -58,10 +59,23 @@ class Shown:
             total = most * len(design.methods)
             open_ = [design.reference, *current.undecided] if current.undecided else []
             left = time_of(current, missing(current, open_, most), self._workers)
-            state = "; ".join(f"{m}: {c.verdict}" for m, c in current.contrasts.items()) or "before the first look"
-            now = f"{done} trials, {state}, at most {words_of(left)} left"
+            now = f"{done} trials, at most {words_of(left)} left" if open_ else f"{done} trials, and fresh seeds"
+        looked = len(current.history) > self._looks
         if self._bar is not None:
+            if looked:  # stays above the bar
+                self._bar.console.print(cell(_looked(current)))
             self._bar.update(self._task, completed=done, total=total, now=line(now))
-        elif now != self._said and (len(current.history) > self._looks or done % LINES == 0):
-            self._looks, self._said = len(current.history), now
-            complain(f"steppe compare: {now}")
+        elif looked or (now != self._said and done % LINES == 0):
+            complain(f"steppe compare: {_looked(current) if looked else now}")
+        self._looks, self._said = len(current.history), now
+
+
+def _looked(current: Comparison) -> str:
+    """A look in words: the verdicts, and what the last look may show."""
+    design, most, contrasts = current.design, current.most, current.contrasts
+    text = f"after {max(c.difference.trials for c in contrasts.values())} trials of each: "
+    text += ", ".join(f"{m} {c.verdict}" for m, c in contrasts.items())
+    if c := next((c for c in contrasts.values() if c.verdict == "open"), None):
+        shows = detectable(c.difference, most, design.alpha / max(len(design.families[0]) - 1, 1))
+        text += f"; {most} would show {100 * shows:.1f} points"
+    return text

@@ -41,7 +41,7 @@ def finalists(current: Comparison) -> list[tuple[str, int]]:
         (current.done["trial", m, i, 0].validation_error, k, m, i)
         for k, m in enumerate(current.design.methods)
         for i in range(len(current.outcomes(m)))
-        if not current.done["trial", m, i, 0].failed
+        if not (current.done["trial", m, i, 0].failed or current.done["trial", m, i, 0].stopped)
     )
     best = ranked[:BEST]
     if all(m != current.design.reference for *_, m, _ in best):

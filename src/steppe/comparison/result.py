@@ -20,7 +20,7 @@ from .design import EPOCHS, Design
 from .recommend import REPEATS, choice, finalists, snippets
 from .sentences import caveats_of, recommendation, sentence_of
 from .sequential import ORDINARY, Contrast
-from .statistics import LARGE, Outcomes, curve, detectable, estimate, quantile, trials_for, weights
+from .statistics import LARGE, Estimated, Outcomes, curve, detectable, estimate, quantile, trials_for, weights
 from .store import Comparison, Done
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ PLANNED = (24, 48, 96)  # trials of which the detectable difference is stated
 class Answer:
     """One contender against the reference. Differences are in points (per cent of test rows); below 0 is better.
 
-    `low` to `high` is the repeated confidence interval at `level`, valid at this look although there were others.
+    `low` to `high` is the repeated confidence interval at `level`, valid at this look although there were others;
+    `inner_low` to `inner_high` is the narrower one of two one-sided tests, which "no difference" has within `worth`.
     `detectable` is the difference that this many trials show with a power of 80 %; `needed` trials would show `worth`,
     in `needed_seconds` on the same machine. `forecast` has, for numbers of trials, the difference that they would show
     and the seconds that they would take.
@@ -55,6 +56,8 @@ class Answer:
     needed_seconds: float
     row_limit: float
     edges: Sequence[str]
+    inner_low: float
+    inner_high: float
     forecast: Sequence[tuple[int, float, float]] = ()
     sentence: str = ""
 
@@ -76,7 +79,8 @@ class Reached:
 class Row:
     """One method: errors in per cent of the run that validation selects among 1, T and N / 2 trials, and its cost.
 
-    `passes` per step were planned and `counted` ones ran; `share` is the cost of its runs in that of the reference's.
+    `passes` per step were planned and `counted` ones ran; `stopped` trials ended at the rung of halving; `share` is the
+    cost of its runs in that of the reference's.
     `edges` are own settings at the edge of their space. `measures` are means over selected runs, with the ends of their
     95 % intervals.
     """
@@ -94,6 +98,7 @@ class Row:
     learning: Sequence[Mapping[str, float]]
     best: Mapping[str, Any]
     share: float = 1.0
+    stopped: int = 0
     edges: Sequence[str] = ()
     reached: Reached | None = None
     measures: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
@@ -155,6 +160,8 @@ class Result:
     """a configuration, which is a decision and not a claim; None before the verdicts"""
     caveats: Sequence[str]
     """what the answers hold for, and what disturbs them"""
+    points: bool = False
+    """whether the settings of trials are from elsewhere, and not random: such a comparison is descriptive"""
     stopped: str = ""
     """why it stopped before it was decided: budget, or a signal"""
     target: float = inf
@@ -234,6 +241,7 @@ def result_of(
         [_row(current, m, target) for m in design.methods if len(current.outcomes(m)) > design.tuning],
         recommended,
         [],
+        bool(design.points),
         stopped,
         100 * target,
         yaml,
@@ -254,8 +262,8 @@ def _answer(current: Comparison, c: Contrast) -> Answer:
     limit = (quantile(LARGE, level / 2) + quantile(LARGE, 0.2)) * sqrt(d.rows)
     return Answer(
         c.method, c.verdict, c.why, 100 * d.value, 100 * c.low, 100 * c.high, 100 * c.worth, c.level, d.p, d.trials,
-        100 * detectable(d, d.trials, level), needed, needed * time, 100 * limit, list(c.edges),
-        [(n, 100 * detectable(d, n, level), n * time) for n in PLANNED if n > d.trials],
+        100 * detectable(d, d.trials, level), needed, needed * time, 100 * limit, list(c.edges), 100 * c.inner_low,
+        100 * c.inner_high, [(n, 100 * detectable(d, n, level), n * time) for n in PLANNED if n > d.trials],
     )  # fmt: skip
 
 
@@ -263,10 +271,7 @@ def _row(current: Comparison, method: str, target: float) -> Row:
     design, outcomes = current.design, current.outcomes(method)
     done = [current.done["trial", method, i, 0] for i in range(len(outcomes))]
     trials = [design.trial(method, i) for i in range(len(done))]
-    points = [
-        (e.tuning, *(100 * min(max(x, 0.0), 1.0) for x in (e.value, e.value - half, e.value + half)))
-        for e, half in ((e, e.half_width(ORDINARY)) for e in curve(outcomes))
-    ]
+    points = [_percent(e) for e in curve(outcomes)]
     chosen = int(np.argmin(outcomes.validation))
     laws, shared = design.own.get(method, {}), len(design.space)
     quantiles = np.array([design.quantiles(i)[shared : shared + len(laws)] for i in range(len(done))])
@@ -284,7 +289,8 @@ def _row(current: Comparison, method: str, target: float) -> Row:
         done[chosen].curve,
         {**trials[chosen].settings, **trials[chosen].options},
         sum(t.epochs * t.cost for t in trials) / sum(t[EPOCHS] for t in trials),
-        at_border(outcomes.validation, quantiles, laws, design.tuning),
+        sum(one.stopped for one in done),
+        [] if design.points else at_border(outcomes.validation, quantiles, laws, design.tuning),
         _reached(outcomes, done, design.tuning, target),
         {
             name: _measured(outcomes, done, design.tuning, name)
@@ -293,13 +299,21 @@ def _row(current: Comparison, method: str, target: float) -> Row:
     )
 
 
+def _percent(e: Estimated) -> tuple[int, float, float, float]:
+    """A point of the tuning curve: trials, error in per cent, and the ends of its 95 % interval."""
+    half = e.half_width(ORDINARY)
+    low, high = max(e.value - half, 0.0), min(e.value + half, 1.0)
+    return e.tuning, 100 * e.value, 100 * low, 100 * high
+
+
 def _target(current: Comparison) -> float:
     """The validation error of the reference's selected run, fixed at its first look; infinite before."""
     if not current.history:
         return inf
     first = current.design.with_most(current.most).looks[0]
-    validation = current.outcomes(current.design.reference).validation[:first]
-    return float(weights(validation, current.design.tuning) @ validation)
+    ranks = current.outcomes(current.design.reference).first(first).validation
+    errors = [current.done["trial", current.design.reference, i, 0].validation_error for i in range(first)]
+    return float(weights(ranks, current.design.tuning) @ errors)
 
 
 def _reached(outcomes: Outcomes, done: Sequence[Done], tuning: int, target: float) -> Reached | None:

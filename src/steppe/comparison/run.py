@@ -45,6 +45,7 @@ def compare(
     once: bool = False,
     axis: Axis = "passes",
     seed: int = 0,
+    points: Sequence[Mapping[str, Any]] = (),
     out: Path | str | None = None,
     progress: bool | None = None,
 ) -> Result:
@@ -78,6 +79,9 @@ def compare(
         measures them.
     seed
         The seed of the comparison; points and seeds of trials follow from it.
+    points
+        Settings of the trials, such as those that Optuna tried, for all methods alike. Points that were chosen by
+        earlier results are not independent, so there is no verdict: the comparison is descriptive.
     out
         A folder for the record: a comparison that was killed resumes there. By default it stays in memory.
     progress
@@ -103,8 +107,8 @@ def compare(
     if not callable(train):
         raise TypeError(f"train is {train!r}: give a function that takes a trial and returns which rows are correct")
     design = Design(
-        (tuple(methods),), shared, own, tuning, trials or 0, None if worth is None else worth / 100, 0.05, once, seed,
-        axis, task={"train": _name(train)},
+        (tuple(methods),), shared, own, tuning, len(points) or trials or 0, None if worth is None else worth / 100,
+        0.0 if points else 0.05, once or bool(points), seed, axis, points=points, task={"train": _name(train)},
     )  # fmt: skip
     return run(design, in_process(train), out, seconds(budget), progress)
 
@@ -171,7 +175,9 @@ def next_trials(current: Comparison) -> list[Work]:
         looks = design.with_most(current.most).looks
         ahead = {m: next(look for look in looks if look > n) for m, n in looked.items()}
         n = min(ahead.values())
-        return missing(current, [design.reference, *(m for m in undecided if ahead[m] == n)], n)
+        methods = [design.reference, *(m for m in undecided if ahead[m] == n)]
+        # the first trials of a method determine where halving stops the later ones
+        return (missing(current, methods, design.first) if design.halving else []) or missing(current, methods, n)
     best = finalists(current)
     return (
         _repeats(current, "again", best)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .._util.names import unknown
 from ..core.laws import Choice, Law, LogUniform
 from .design import EPOCHS, Design, Trial
+from .halving import rung_of
 from .store import Done
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def settings_of(task: Mapping[str, Any], trial: Trial) -> dict[str, Any]:
     values = {**task, **{k: v for k, v in trial.settings.items() if k != EPOCHS}, "method": trial.method}
     values |= {"method_options": options, EPOCHS: trial.epochs, "seed": trial.seed}
     values |= {"rho": trial.options["rho"]} if "rho" in trial.options else {}
-    values["evaluate_every"] = max(1, trial.epochs // POINTS)
+    values["evaluate_every"] = _every(trial)
     return complete(resolved(values), f"trial {trial.index} of {trial.method}")[0]
 
 
@@ -160,7 +162,8 @@ def by_engine(
             values = settings_of(task, trial)
             name = f"trial {trial.index} of {trial.method}"
             cell = Cell(key_of(values), name, values, {})
-            tasks.append(Task(cell, str(folder / RUNS / cell.key), list(measures), ("test_error",)))
+            rung = None if trial.limit == inf else (_rung(trial), trial.limit)
+            tasks.append(Task(cell, str(folder / RUNS / cell.key), list(measures), ("test_error",), rung=rung))
             by_key[cell.key] = (trial, repeat), tasks[-1]
         for outcome in engine.outcomes(tasks, stop):
             work, done = by_key[outcome.key]
@@ -179,18 +182,29 @@ def by_engine(
     return execute
 
 
+def _every(trial: Trial) -> int:
+    """Epochs between evaluations."""
+    return max(1, trial.epochs // POINTS)
+
+
+def _rung(trial: Trial) -> int:
+    """The epoch at which halving compares trials."""
+    return rung_of(trial.epochs, _every(trial))
+
+
 def _done(outcome: Any, trial: Trial) -> Done:
     if outcome.state == "failed":
         return Done(failed="the loss is not finite")
     meta = outcome.meta
-    per_epoch, curve, passes, seconds = meta["steps"] / trial.epochs, [], 0.0, 0.0
+    per_epoch, curve, rung, passes, seconds = meta["steps"] / trial.epochs, [], None, 0.0, 0.0
     for record in outcome.curves:
         passes, seconds = passes + record["passes"], seconds + record["seconds"]
         if "validation_accuracy" in record:
             point = {"passes": round(passes / per_epoch, 3), "seconds": round(seconds, 3)}
             curve.append({**point, "validation_error": round(1 - record["validation_accuracy"], 6)})
+            rung = 1 - record["validation_accuracy"] if record["epoch"] == _rung(trial) else rung
     values = {name: e["value"] for name, e in outcome.measures.items()}
     return Done(
         outcome.correct["validation"], outcome.correct["test"], "", round(meta["seconds"], 3),
-        meta["passes"] / meta["steps"], curve, values,
+        meta["passes"] / outcome.curves[-1]["step"], curve, rung, len(outcome.curves) < trial.epochs, values,
     )  # fmt: skip

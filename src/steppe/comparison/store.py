@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from .._util.digests import packed_bits, unpacked_bits
 from .._util.formats import json_safe
 from .border import at_border
 from .design import Design, Trial
+from .halving import Halved, limit
 from .sequential import Contrast, decide
 from .statistics import Outcomes
 
@@ -36,7 +38,8 @@ Key = tuple[str, str, int, int]  # kind, method, trial, repeat
 class Done:
     """The outcome of a trial: which rows are classified correctly, or why it failed; what it cost; its curve.
 
-    `curve` has the validation error after some passes and seconds; `measures` are of its last weights.
+    `curve` has the validation error after some passes and seconds; `rung` is the one at the rung of halving, where the
+    trial may have `stopped`; `measures` are of its last weights.
     """
 
     validation: str = ""
@@ -45,6 +48,8 @@ class Done:
     seconds: float = 0.0
     passes: float = 0.0
     curve: Sequence[Mapping[str, float]] = ()
+    rung: float | None = None
+    stopped: bool = False
     measures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -90,7 +95,19 @@ class Comparison:
             if not one.failed:
                 wrong[k] = ~one.rows
         validation = np.array([one.validation_error for one in found])
-        return Outcomes(validation, wrong.mean(1), wrong, np.array([bool(one.failed) for one in found], dtype=bool))
+        failed, halved = np.array([bool(one.failed) for one in found], dtype=bool), None
+        if self.design.halving and found:
+            rung = np.array([1.0 if one.rung is None else one.rung for one in found])
+            halved = Halved(validation, rung, self.design.first)
+            validation = halved.ranked()
+        return Outcomes(validation, wrong.mean(1), wrong, failed, halved)
+
+    def limit(self, method: str) -> float:
+        """The error at the rung above which the later trials of a method stop; infinite before its first look."""
+        halved = self.outcomes(method).halved
+        if halved is None or len(halved.rung) < halved.first:
+            return inf
+        return limit(halved.rung[: halved.first])
 
     @cached_property
     def rows(self) -> int:
@@ -99,6 +116,8 @@ class Comparison:
 
     def edges(self, method: str, n: int) -> list[str]:
         """Return the shared settings whose edge has much of the tuning weight of a method's first n trials."""
+        if self.design.points:
+            return []
         quantiles = np.array([self.design.quantiles(i) for i in range(n)])
         return at_border(self.outcomes(method).validation[:n], quantiles, self.design.space, self.design.tuning)
 
@@ -132,7 +151,10 @@ class Comparison:
 def missing(current: Comparison, methods: Sequence[str], n: int) -> list[tuple[Trial, int]]:
     """Return the trials that these methods lack among their first n."""
     return [
-        (current.design.trial(m, i), 0) for i in range(n) for m in methods if ("trial", m, i, 0) not in current.done
+        (replace(current.design.trial(m, i), limit=current.limit(m) if i >= current.design.first else inf), 0)
+        for i in range(n)
+        for m in methods
+        if ("trial", m, i, 0) not in current.done
     ]
 
 
@@ -200,7 +222,7 @@ class Record:
                 f"trial {trial.index} of {trial.method} has {len(done.rows)} test rows, and earlier ones have "
                 f"{current.rows}: all trials need the same rows"
             )
-        values = {f.name: v for f in fields(Done) if (v := getattr(done, f.name))}
+        values = {f.name: v for f in fields(Done) if (v := getattr(done, f.name)) or (f.name == "rung" and v == 0)}
         place = {"trial": trial.index, "method": trial.method, "kind": trial.kind, "repeat": repeat}
         self._append({**place, "settings": {**trial.settings, **trial.options}, "seed": trial.seed, **values})
 

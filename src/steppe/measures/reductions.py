@@ -199,7 +199,8 @@ def row_weights(objective: Objective, batch: Batch, size: int) -> tuple[Tensor, 
     """
     weights = torch.ones(size, dtype=torch.float64)
     if objective.weight is not None:
-        weights = torch.tensor([batch_weight(row(batch, i), objective.weight) for i in range(size)]).double()
+        each = [batch_weight(row(batch, i), objective.weight) for i in range(size)]
+        weights = torch.tensor(each, dtype=torch.float64)
     else:
         local = to_device(batch, objective.device)
         first, like = _of_pass(objective, row(local, 0))
@@ -209,7 +210,8 @@ def row_weights(objective: Objective, batch: Batch, size: int) -> tuple[Tensor, 
             elements = _of_batch(objective, local, like).elements
             weights *= elements.numel() / size
             if not bool((elements == 1).all()):
-                weights = torch.tensor([_of_batch(objective, row(local, i), like).weight for i in range(size)]).double()
+                each = [_of_batch(objective, row(local, i), like).weight for i in range(size)]
+                weights = torch.tensor(each, dtype=torch.float64)
     factors = torch.where(weights > 0, weights.sum() / weights, 0.0)
     return weights, factors
 

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from .._util.extras import explained
 from .._util.formats import json_safe
-from .._util.terminal import bar, cell, console, line, say, style
+from .._util.terminal import bar, columns_of, console, line, say, style, table, wrapped
 from .combinators import OnData
 from .curvature.measures import Eigenvalue, SpectralMeasure
 from .curvature.operator import Curvature
@@ -26,16 +26,23 @@ from .registry import resolve_measures
 from .session import session
 from .sharpness import Loss
 
-if TYPE_CHECKING:
-    from rich.table import Table  # imported where it is used: rich takes a quarter of a second
-
 STOPPED = "not measured: stopped"  # the failure of measures after a Ctrl-C
 Watch = Callable[[str, Estimate | None], None]  # the name of a measure, and its estimate so far
 
 
 HEADS = ("measure", "value", "error", "n", "kind", "cost", "time")
+NUMBERS, SENTENCES = ("value", "error", "n", "time"), ("kind", "cost")  # their columns: aligned right, and folded
+NARROW = ("time", "cost", "n")  # what a narrow terminal leaves out
+WIDTH = 110  # columns of a printed table without a terminal
 COLUMNS = ["value", "stderr", "low", "high", "n", "kind", "note", "complete"]
 COLUMNS += ["losses", "gradients", "products", "seconds", "failure"]
+
+
+def cells_of(name: str, e: Estimate) -> tuple[str, ...]:
+    """The cells of an estimate below `HEADS`."""
+    kind = ", ".join(filter(None, [e.kind, e.note, "" if e.complete else "stopped early"]))
+    error = f"{e.stderr:.2g}" if isfinite(e.stderr) and e.stderr else ""
+    return name, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s"
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,10 @@ class Results(Mapping[str, Estimate]):
     failures: Mapping[str, str] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)
 
+    def __repr__(self) -> str:
+        values = [f"{name}: {e.value:.4g}" for name, e in self.estimates.items()]
+        return f"Results({', '.join([*values, *(f'{name}: failed' for name in self.failures)])})"
+
     def __getitem__(self, name: str) -> Estimate:
         if name in self.failures:
             raise KeyError(f"{name} has no value: {self.failures[name]}")
@@ -80,31 +91,19 @@ class Results(Mapping[str, Estimate]):
     def __len__(self) -> int:
         return len(self.estimates)
 
-    def table(self) -> Table:
-        """A rich table with one row per measure: value, error, kind, cost and time."""
-        from rich import box
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD, caption=self._total(), caption_justify="left")
-        for head in HEADS:
-            words = head in ("kind", "cost")
-            justify: Any = "left" if words or head == "measure" else "right"
-            table.add_column(head, justify=justify, no_wrap=not words, overflow="fold")
-        for row in self._rows():
-            table.add_row(*map(cell, row))
-        return table
+    def table(self) -> Any:
+        """A table for rich consoles with one row per measure: value, error, kind, cost and time."""
+        return table(HEADS, self._rows(), right=NUMBERS, fold=SENTENCES, drop=NARROW)
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         """The cells of a table below `HEADS`."""
-        for name, e in self.estimates.items():
-            kind = ", ".join([e.kind, *([e.note] if e.note else []), *([] if e.complete else ["stopped early"])])
-            error = f"{e.stderr:.2g}" if isfinite(e.stderr) and e.stderr else ""
-            yield name, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s"
+        yield from (cells_of(name, e) for name, e in self.estimates.items())
         for name, why in self.failures.items():
             yield name, "none", "", "", why, "", ""
 
     def _total(self) -> str:
-        return f"In all {self.cost}, {self.cost.seconds:.1f} s. Shared work is counted once, at the first measure."
+        seconds = f"{self.cost.seconds:.1f} s"
+        return f"In all {self.cost} over the rows, {seconds}. Shared work is counted once, at the first measure."
 
     def _repr_html_(self) -> str:
         """The table, for notebooks."""
@@ -117,10 +116,12 @@ class Results(Mapping[str, Estimate]):
         return f"<table>{caption}<thead>{cells('th', HEADS)}</thead><tbody>{body}</tbody></table>"
 
     def __str__(self) -> str:
-        page = console(width=110, no_color=True, highlight=False)
+        columns = columns_of(WIDTH)
+        page = console(width=columns, no_color=True, highlight=False)
         with page.capture() as capture:
-            page.print(self.table())
-        return capture.get()
+            page.print(self.table(), crop=False)
+        lines = [one.rstrip() for one in capture.get().splitlines()]
+        return "\n".join([*lines, "", wrapped(self._total(), columns)])
 
     def to_json(self) -> str:
         """All fields as JSON; numbers that are not finite become null."""

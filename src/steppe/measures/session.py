@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..optim.interrupts import interrupts_deferred
+from ..optim.base import interrupts_deferred
 from .precision import Precision, computing_in
 
 Statistics = Literal["running", "batch"]  # of normalisation layers: as in eval mode, or of the batch as in training
@@ -87,7 +87,7 @@ class Session:
             if m.training != training:
                 modes.append((m, training))
 
-        undo.callback(random_states())
+        undo.enter_context(preserved_rng())
         undo.enter_context(computing_in("float32", self._devices))  # also of arithmetic on losses and gradients
         if recurrent and any(p.is_cuda for p in self.model.parameters()):
             # cuDNN's recurrent layers have no backward pass in eval mode; torch's own context would enable TF32
@@ -148,27 +148,17 @@ def put(values: Iterable[tuple[Place, Any]]) -> None:
         home[name] = value
 
 
-def random_states() -> Callable[[], None]:
-    """A function that restores the random states of torch, NumPy and Python as they are now."""
+@contextmanager
+def preserved_rng() -> Iterator[None]:
+    """Restore the random states of torch, NumPy and Python at the end of the block."""
     python, arrays, host = random.getstate(), np.random.get_state(), torch.get_rng_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     states = [(i, torch.cuda.get_rng_state(i)) for i in devices]
-
-    def restore() -> None:
+    try:
+        yield
+    finally:
         random.setstate(python)
         np.random.set_state(arrays)
         torch.set_rng_state(host)
         for i, state in states:
             torch.cuda.set_rng_state(state, i)
-
-    return restore
-
-
-@contextmanager
-def preserved_rng() -> Iterator[None]:
-    """Restore the random states of torch, NumPy and Python at the end of the block."""
-    restore = random_states()
-    try:
-        yield
-    finally:
-        restore()

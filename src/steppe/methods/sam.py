@@ -9,7 +9,6 @@ from ..core.ball import Ascent, Ball, GradientStep, Norm, Radius, ball
 from ..core.fields import Count, NonNegative
 from ..core.metric import Elementwise, Filterwise, Metric, NormLayersOnly
 from ..core.probe import Context, Method, Plan, Probe
-from ..core.vector import Vector
 from .registry import register
 
 
@@ -72,20 +71,15 @@ class SAM(Method):
         return True
 
     def plan(self, context: Context) -> Plan:
-        here = yield Probe()
-        ascent = ball(self.rho).within(context, 1 / self.steps)
-        top = ascent.steepest_(self._ascent_gradient(here.grad, None, context), context)
-        for _ in range(self.steps - 1):
-            there = yield Probe(at=top.clone())
-            top.add_(ascent.steepest_(self._ascent_gradient(there.grad, top, context), context))
+        ascent, top = ball(self.rho).within(context, 1 / self.steps), None
+        for _ in range(self.steps):
+            grad = (yield Probe(at=None if top is None else top.clone())).grad
+            if self.decay_in_ascent:
+                here = context.weights if top is None else context.weights + top
+                grad.add_(here * context.option("weight_decay"))
+            up = ascent.steepest_(grad, context)
+            top = up if top is None else top.add_(up)
         return (yield Probe(at=top)).grad
-
-    def _ascent_gradient(self, grad: Vector, away: Vector | None, context: Context) -> Vector:
-        """The gradient of the loss that the ascent increases, at the weights plus `away`."""
-        if self.decay_in_ascent:
-            decay = context.option("weight_decay")
-            grad.add_((context.weights if away is None else context.weights + away) * decay)
-        return grad
 
 
 def _ascent(rho: float, metric: Metric | None, p: float, normalized: bool) -> Ascent:

@@ -90,6 +90,19 @@ def esam(
     same_noise: bool = True,
     record: bool = False,
 ) -> SharpnessAware: ...
+def friendly_sam(
+    base: Optimizer,
+    rho: float | Ascent = 0.05,
+    sigma: float = 1.0,
+    decay: float = 0.9,
+    *,
+    model: nn.Module | None = None,
+    scaler: Any = None,
+    seed: int = 0,
+    on_nonfinite: Literal["raise", "skip"] | None = "raise",
+    same_noise: bool = True,
+    record: bool = False,
+) -> SharpnessAware: ...
 def frob_sam(
     base: Optimizer,
     rho: float = 0.005,
@@ -231,6 +244,18 @@ def sam_on(
     same_noise: bool = True,
     record: bool = False,
 ) -> SharpnessAware: ...
+def sampa(
+    base: Optimizer,
+    rho: float | Ascent = 0.1,
+    ahead: float = 0.2,
+    *,
+    model: nn.Module | None = None,
+    scaler: Any = None,
+    seed: int = 0,
+    on_nonfinite: Literal["raise", "skip"] | None = "raise",
+    same_noise: bool = True,
+    record: bool = False,
+) -> SharpnessAware: ...
 def sharpbalance(
     base: Optimizer,
     rho: float = 0.2,
@@ -291,6 +316,31 @@ def universal_sam(
     rho: float = 0.01,
     n: int = 1,
     strength: float = 1.0,
+    *,
+    model: nn.Module | None = None,
+    scaler: Any = None,
+    seed: int = 0,
+    on_nonfinite: Literal["raise", "skip"] | None = "raise",
+    same_noise: bool = True,
+    record: bool = False,
+) -> SharpnessAware: ...
+def vasso(
+    base: Optimizer,
+    rho: float | Ascent = 0.05,
+    theta: float = 0.9,
+    *,
+    model: nn.Module | None = None,
+    scaler: Any = None,
+    seed: int = 0,
+    on_nonfinite: Literal["raise", "skip"] | None = "raise",
+    same_noise: bool = True,
+    record: bool = False,
+) -> SharpnessAware: ...
+def wsam(
+    base: Optimizer,
+    rho: float | Ascent = 0.05,
+    gamma: float = 0.9,
+    decouple: bool = True,
     *,
     model: nn.Module | None = None,
     scaler: Any = None,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import sys
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from functools import partial
-from operator import is_
+from operator import attrgetter, is_
 from types import FunctionType
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
@@ -20,43 +19,38 @@ from torch.optim import Optimizer
 from ..core.arguments import InitSignature, check_no_parameters
 from ..core.fields import checked
 from ..core.probe import Method, check_method
-from .base import STEP, OptimizerContext, forget_defaults
-from .finite import (
-    DeviceGuard,
-    HostCheck,
-    Planned,
-    enabled,
-    read_overflow_from_optimizers,
-    report_overflow,
-)
+from .base import LEFT, STEP, OptimizerContext, forget_defaults, interrupts_deferred
+from .finite import DeviceGuard, enabled, read_overflow_from_optimizers
 from .forward_state import ForwardState, Noise, SameNoise
-from .interrupts import interrupts_deferred
 from .misuse import (
+    ACCUMULATED,
+    COMPILED,
+    INFERENCE_MODE,
     NO_FIRST_STEP,
+    NO_HELD_OUT,
     NOT_SCALED,
     PASSES_PENDING,
+    TAKES_NO_PASS,
     UNKNOWN_SCALER,
     check_base,
     check_closure,
-    check_no_inference_mode,
     check_no_skipped_step,
     check_not_a_name,
-    check_not_compiled,
-    check_nothing_accumulated,
     check_options,
-    mark_left_gradients,
     unplanned,
     wrapped_error,
 )
-from .step import Pass, Report, run_step
+from .report import Report
+from .step import Pass, Step, run_step
 from .unfinished import guard_pending
 from .weights import ParamLayout, check_not_complex
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 
-_ENGINES: weakref.WeakSet[SharpnessAware] = weakref.WeakSet()
-
 R = TypeVar("R")
+
+_grad, _version = attrgetter("grad"), attrgetter("_version")
+_frame_callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)  # not in old torch
 
 
 def _of_base(name: str) -> Any:
@@ -104,7 +98,7 @@ class SharpnessAware(Optimizer):
 
     """
 
-    planned: Planned | None
+    planned: Step | None  # whose gradient waits in `p.grad`
 
     __signature__ = InitSignature()
 
@@ -166,7 +160,6 @@ class SharpnessAware(Optimizer):
         self._layout: ParamLayout | None = None
         self.forward_state = ForwardState(self.model)
         self.planned = None
-        _ENGINES.add(self)
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._ended = False  # whether something has closed the last loop over `passes()`
         self._remove_hooks = guard_pending(self, self.model, getattr(self, "_remove_hooks", None))
@@ -233,22 +226,35 @@ class SharpnessAware(Optimizer):
             A bool tensor over the rows of the batch, for methods that treat some rows in another way.
 
         """
-        check_not_compiled()
+        if torch.compiler.is_compiling() or callable(_frame_callback()):
+            raise RuntimeError(COMPILED)
         self.close_unfinished()
         if closure is None:
-            return self._apply()
+            return self._apply_unplanned() if self.planned is None else self.planned.apply()
         waiting = self.planned is not None and self.planned.wanted
         if waiting or isinstance(closure, partial) or "accelerate.optimizer" in sys.modules:
             check_closure(self, closure, waiting)
-        check_nothing_accumulated(self.param_groups)  # a closure clears gradients
+        self._check_nothing_accumulated()
         try:
             losses = self.run_passes(lambda pass_: run_closure(pass_, closure, held_out), mask=mask)
-            self._apply()
+            if self.planned is not None:
+                self.planned.apply()
+            else:  # the closure has closed its own loop
+                self._apply_unplanned()
         except BaseException:
             if self.planned is not None:  # it will not be applied
                 self.zero_grad()
             raise
         return losses[0] if losses else None
+
+    def _check_nothing_accumulated(self) -> None:
+        """Raises if `p.grad` holds gradients that no finished step left there: a closure clears them."""
+        params = [p for g in self.base.param_groups for p in g["params"] if p.requires_grad]
+        grads: list[Tensor] = [g for g in map(_grad, params) if g is not None]
+        if [getattr(g, LEFT, None) for g in grads] == list(map(_version, grads)):
+            return
+        if any(bool(torch.count_nonzero(g.coalesce().values() if g.is_sparse else g)) for g in grads):
+            raise RuntimeError(ACCUMULATED)
 
     def run_passes(self, run: Callable[[Pass], R], *, mask: Tensor | None = None) -> list[R]:
         """Calls `run` on every pass, with `mask` as in `passes`; an exception restores everything."""
@@ -274,7 +280,8 @@ class SharpnessAware(Optimizer):
         """
         if "base" not in vars(self):
             raise wrapped_error(self)
-        check_not_compiled()
+        if torch.compiler.is_compiling() or callable(_frame_callback()):
+            raise RuntimeError(COMPILED)
         self.close_unfinished()
         if not accumulate:
             self.check_no_pending_plan()
@@ -339,32 +346,9 @@ class SharpnessAware(Optimizer):
             self._layout = ParamLayout.of(self.model, groups)
         return self._layout
 
-    def _apply(self) -> Tensor | None:
-        """Steps the base optimizer on the planned gradient; a step that is skipped or raises changes nothing."""
-        check_no_inference_mode()
-        if (planned := self.planned) is None:
-            return self._apply_unplanned()
-        apply = self.device_guard or HostCheck("skip" if planned.overflow else self.on_nonfinite)
-        params = planned.context.space.params
-        before = [p._version for p in params]
-        with interrupts_deferred():
-            try:
-                if enabled(self.scaler) is not None:
-                    self.found_inf_()  # a scaler that called unscale_ already holds this tensor
-                    report_overflow(self.scaler, self)
-                self.planned = None  # applied now, and `base.step()` by anybody else is an error before
-                apply(self.base, planned)
-            except BaseException:
-                if [p._version for p in params] == before:  # the base did not step
-                    planned.before.restore()
-                raise
-            finally:
-                self.planned = None
-                mark_left_gradients(params)
-                torch.clear_autocast_cache()  # an outer autocast keeps the cast weights from before the step
-        return planned.loss
-
     def _apply_unplanned(self) -> Tensor | None:
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError(INFERENCE_MODE)
         if any(float(g.get("lr", 1)) for g in self.param_groups):
             raise unplanned(type(self.method).__name__, self._ended)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
@@ -377,15 +361,11 @@ def run_closure(pass_: Pass, closure: Callable[..., Any], held_out: Callable[...
     """Runs a closure in a pass: a plain torch one, or one that takes the pass as its argument."""
     if pass_.held_out:
         if held_out is None:
-            raise RuntimeError("the method uses held-out data too: opt.step(closure, held_out=closure_for_it)")
+            raise RuntimeError(NO_HELD_OUT)
         closure = held_out
     takes_pass = _takes_the_pass(closure)
     if not takes_pass and (pass_.partial or not pass_.probe.grad):
-        raise TypeError(
-            "the method uses parts of the batch, so its closure takes the pass as argument:\n"
-            "    def closure(pass_):\n        a, b = pass_.rows(x, y)\n"
-            "        loss = loss_fn(model(a), b)\n        pass_.backward(loss)\n        return loss"
-        )
+        raise TypeError(TAKES_NO_PASS)
     if pass_.scaler is not None:
         pass_.scaler.has_scaled = False
     with torch.enable_grad() if pass_.probe.grad else nullcontext():
@@ -411,10 +391,3 @@ def _takes_the_pass(f: Callable[..., Any]) -> bool:
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return bool(positional) and (positional[0].default is inspect.Parameter.empty or positional[0].name == "pass_")
-
-
-@atexit.register
-def _close_all() -> None:
-    """Closes unfinished loops before the interpreter shuts torch down, which would abort the process."""
-    for opt in list(_ENGINES):
-        opt.close_unfinished()

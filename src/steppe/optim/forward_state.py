@@ -234,10 +234,10 @@ class ForwardState:
 
     def end(self) -> None:
         """After the last pass: state as after the first one."""
-        if self._first is not None:
-            self._first.restore()
         if self._noise is not None:
             self._noise.resume()
+        if self._first is not None:
+            self._first.restore()
         self._first = None
 
     def undo(self, before: Snapshot) -> None:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from .misuse import BASE_STEPPED, COPIED_DISPLACED
+from .base import StepsTheBase
+from .misuse import COPIED_DISPLACED
 
 if TYPE_CHECKING:
     from .engine import SharpnessAware
+
+_ENGINES: weakref.WeakSet[SharpnessAware] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Closes unfinished loops before the interpreter shuts torch down, which would abort the process."""
+    for opt in list(_ENGINES):
+        opt.close_unfinished()
 
 
 class _CloseUnfinished:
@@ -37,18 +48,14 @@ def guard_pending(
 
     A step of the base raises while a plan waits. Returns what ends all this.
     """
+    _ENGINES.add(engine)
     if earlier is not None:
         earlier()
-    close, ours = _CloseUnfinished(engine), weakref.ref(engine)
+    close = _CloseUnfinished(engine)
     modules = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)] if model is not None else []
     handles: list[Any] = [m.register_state_dict_pre_hook(close) for m in modules]  # type: ignore[no-untyped-call]
-
-    def check_not_ours(*_: Any) -> None:
-        if (waiting := ours()) is not None and waiting.planned is not None and waiting.planned.wanted:
-            raise RuntimeError(BASE_STEPPED)
-
     if hasattr(engine.base, "_optimizer_step_pre_hooks"):
-        handles.append(engine.base.register_step_pre_hook(check_not_ours))
+        handles.append(engine.base.register_step_pre_hook(StepsTheBase(engine)))
     remove = weakref.finalize(engine, lambda: [handle.remove() for handle in handles])
     remove.atexit = False
     return remove

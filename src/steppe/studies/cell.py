@@ -32,7 +32,7 @@ from .grid import (
 )
 from .plan import TARGETS, Study
 from .points import Point, points
-from .statistics.comparisons import OWN
+from .statistics.design import OWN
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
 NOT_STORED = (*NOT_IN_KEYS, *RESERVED)
@@ -98,7 +98,8 @@ class Task:
     """A worker's task: a cell, its run's folder, and the missing measures, targets and pictures.
 
     `pictures` are names of notes; `members` are the tasks of an ensemble among them. `ood` are test sets by name. A run
-    measures `along` every `measure_every` epochs.
+    measures `along` every `measure_every` epochs. With `rung`, an epoch and a share, it stops after that epoch if more
+    than this share of the validation rows is wrong.
     """
 
     cell: Cell
@@ -110,6 +111,7 @@ class Task:
     ood: Mapping[str, str] = field(default_factory=dict)
     along: Sequence[str] = ()
     measure_every: int | None = None
+    rung: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True)

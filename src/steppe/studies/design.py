@@ -1,21 +1,29 @@
-"""What a plan can show, before its first run trains: crossed settings, and pairs of methods."""
+"""What a plan can show before its first run trains: crossed settings, pairs of methods, and rows of the test set."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
+from statistics import fmean
 
+from ..core.floor import before
 from .cell import Cell
-from .statistics.comparisons import OWN, contenders, contest
+from .statistics.comparisons import pairings, reference_of
+from .statistics.design import METHOD, OWN, contenders
 from .table import Run, Table
 
+EXPECTED = 0.1  # test error of runs that are still to train
 FEW = 3  # contenders that a sentence names
 PLANNED = "planned"  # a target that stands for all
 
 
-def design_words(planned: Sequence[Cell], tuned: Sequence[str]) -> list[str]:
-    """What a reader of a plan should know about its settings and pairs; `tuned` are settings of the contenders."""
-    words = []
+def design_words(planned: Sequence[Cell], stored: Table, rows: Mapping[str, int], tuned: Sequence[str]) -> list[str]:
+    """What a reader of a plan should know; `rows` are numbers of test rows by data set."""
+    errors = [run.targets["test_error"] for run in stored.runs if "test_error" in run.targets]
+    words = [
+        (f"{data}: " if len(rows) > 1 else "") + before(fmean(errors) if errors else EXPECTED, n, None)[2]
+        for data, n in rows.items()
+    ]
     levels = crossed([cell for cell in planned if cell.predicts], tuned)
     if len(levels) > 1:
         name, least = min(levels.items(), key=lambda pair: pair[1])
@@ -48,25 +56,16 @@ def crossed(planned: Sequence[Cell], own: Sequence[str]) -> dict[str, int]:
 def unpaired(planned: Sequence[Cell], tuned: Sequence[str]) -> list[str]:
     """The contenders of which no run has a partner, and in which settings they differ from the reference."""
     table = _table([cell for cell in planned if cell.stage != "sweep"])
-    found = contest(table, [PLANNED], tuned)
-    alone = [c.contender for c in found.comparisons if not c.pairs]
+    if len(set(contenders(table))) < 2:
+        return []
+    reference, _ = reference_of(table, METHOD)
+    alone = [paired for paired in pairings(table, METHOD, reference, tuned) if paired.unpaired]
     if not alone:
         return []
-    names = contenders(table)
-    own = {name: Table([run for run, of in zip(table.runs, names, strict=True) if of == name]) for name in set(names)}
-    apart = [
-        name
-        for name in table.settings()
-        if name.partition(".")[0] not in (*OWN, *tuned)
-        and all(
-            not {*map(repr, own[c].setting(name))} & {*map(repr, own[found.reference].setting(name))} for c in alone
-        )
-    ]
-    which = f": they have other values of {', '.join(apart)}" if apart else ""
-    few = ", ".join(alone) if len(alone) <= FEW else f"{len(alone)} contenders"
+    few = ", ".join(p.contender for p in alone) if len(alone) <= FEW else f"{len(alone)} contenders"
     return [
-        f"No run of {few} has the settings and the seed of a run of {found.reference}{which}. They are compared as "
-        "independent samples, without pairs"
+        f"No run of {few} has the settings and the seed of a run of {reference} ({alone[0].unpaired}). They are "
+        "compared as independent samples, without pairs"
     ]
 
 

@@ -77,6 +77,7 @@ def study_result(study: Study, cells: Sequence[Cell], table: Table, tuned: Seque
     which = f"{len(pool.planned)} planned; finished runs{' with ' + rules if rules else ''} count"
     words = [f"{len(pool.used)} runs count ({which}).", verdicts.sentence]
     words += [verdicts.method_sentence] if verdicts.comparisons else []
+    words += [verdicts.row_sentence] if verdicts.row_sentence else []
     return StudyResult(study.folder, len(cells), len(done), failures, len(pool.used), verdicts, words)
 
 

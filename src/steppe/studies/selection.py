@@ -13,8 +13,7 @@ from .cell import Cell, cells, cells_of, contender_settings, varied_settings
 from .grid import differing, shown
 from .plan import Study
 from .points import Point, fresh_seeds
-from .statistics.comparisons import OWN
-from .statistics.permutation import ALL_SEEDS
+from .statistics.design import ALL_SEEDS, OWN
 from .table import Table
 
 

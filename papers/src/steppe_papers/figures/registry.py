@@ -160,6 +160,7 @@ NAMED: Mapping[str, Entry] = {
          "Theorem 1's gap as printed and proved, and samples in which it says something", AGNOSTIC),
         ("gradient-congruence", "agnostic:gradient_congruence",
          "Theorem 2 and the cosine of two gradients in training", AGNOSTIC),
+        ("bilevel", "bilevel:bilevel", "a naive bilevel method beside Agnostic-SAM, with wrong labels", AGNOSTIC),
         ("edge-of-stability", "sa_sam:edge_of_stability", "lambda_max against 2 / eta for four methods", SA_SAM),
     )
 }  # fmt: skip

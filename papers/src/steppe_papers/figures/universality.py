@@ -19,15 +19,9 @@ from torch import Tensor, nn
 
 from steppe import Vector
 from steppe.extend import BLUE, GREEN, IN_TURN, ORANGE
-from steppe.measures import (
-    Curvature,
-    Dense,
-    Objective,
-    exponential_integrals,
-    hessian_from_point_masses,
-    spectrum_from_exponentials,
-)
+from steppe.measures import Curvature, Dense, Objective
 
+from .constructions import exponential_integrals, hessian_from_point_masses, spectrum_from_exponentials
 from .panels import Panel, line, picture
 from .registry import Result, Settings
 from .small_radius import at_minimum, descend, images

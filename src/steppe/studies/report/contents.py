@@ -19,8 +19,9 @@ from ..pool import Pool
 from ..result import findings_of, in_order
 from ..run import ABOUT, described
 from ..statistics.by_setting import Effect, effect, effects, environments, granulated
+from ..statistics.design import SEEDS
 from ..statistics.findings import Findings
-from ..statistics.permutation import FIRST, SEEDS
+from ..statistics.permutation import FIRST
 from ..statistics.predictions import Finding
 from ..statistics.sentences import amount
 from ..store import Store
