@@ -19,8 +19,8 @@ from .plan import Study
 from .protocol import EPOCH, SCALES, VALUE, TableSpec
 from .result import admitted, findings_of, of_plan
 from .selection import tuned_settings
-from .statistics.comparisons import paired_spread, smallest_step
 from .statistics.design import ALL_SEEDS, SEEDS
+from .statistics.differences import paired_spread, smallest_step
 from .statistics.findings import Findings
 from .statistics.predictions import GroupTau
 from .statistics.spread import CONFIDENCE, Part, Spread
