@@ -22,7 +22,7 @@ import steppe
 from steppe.cuda.capture import capture
 from steppe.data import small_images
 from steppe.data.augment import augmentation
-from steppe.data.catalogue import CATALOGUE, CIFAR10_BATCHES
+from steppe.data.catalogue import CIFAR10_BATCHES, DATASETS
 from steppe.data.dataset import Dataset
 from steppe.data.feed import BatchStream
 from steppe.data.pixels import Standard
@@ -145,7 +145,7 @@ def task(settings: Settings) -> tuple[Dataset, str]:
 
 def cifar10(root: Path) -> Dataset:
     """The training images of CIFAR-10 in all files that exist, in the root or in the published folder below it."""
-    places = dict.fromkeys(place for layout in CATALOGUE["cifar10"].layouts for place in layout.places)
+    places = dict.fromkeys(place for layout in DATASETS["cifar10"].layouts for place in layout.places)
     for folder in (root, *(root / place for place in places)):
         names = [name for name in CIFAR10_BATCHES if any((folder / f"{name}{end}").is_file() for end in _SUFFIXES)]
         if names:

@@ -7,12 +7,13 @@ import hashlib
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from steppe.data import CATALOGUE
+from steppe.data import DATASETS
 
 CIFAR10_NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -122,13 +123,21 @@ def write_svhn(folder: Path, rows: int = 11, compress: bool = True) -> np.ndarra
     return pixels
 
 
+PUBLISHED = {name: one for name, one in DATASETS.items() if one.layouts}
+
+
+def declare(monkeypatch: pytest.MonkeyPatch, name: str, **facts: Any) -> None:
+    """Replaces what the registration of a data set says."""
+    monkeypatch.setitem(DATASETS._parts, name, replace(DATASETS[name], **facts))
+
+
 def publish(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path) -> None:
     """Makes the files of a folder those whose digests are published: of .mat files and pickles no others are read."""
-    one = CATALOGUE[name]
+    one = DATASETS[name]
     known = {*one.members, *(Path(file.place).name for file in one.files)}
     found = [path for path in folder.rglob("*") if path.name in known and path.is_file()]
     members = {path.name: f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" for path in found}
-    monkeypatch.setitem(CATALOGUE, name, replace(one, members=members))
+    declare(monkeypatch, name, members=members)
 
 
 def write_picture(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 
 import torch
 from registry import STATISTICS, Entry, Run, obeying, same
 from torch import Tensor
+
+from steppe.testing import laws
 
 DRAWING = {"agnostic-sam", "agnostic-sam-simple", "universal-sam", "trace-sam", "frob-sam", "det-sam", "ssam-d",
            "rsam", "esam", "esam-all-rows"}  # fmt: skip
@@ -36,7 +37,7 @@ def test_all_passes_of_a_step_see_the_same_masks(entry: Entry) -> None:
     steps = []
     for i in range(3):
         masks = masks_of(run, i)
-        assert len(masks) == run.entry.passes(i)
+        assert len(masks) == run.case.passes(i)
         assert all(torch.equal(group[0], m) for group in by_rows(masks) for m in group)
         steps.append(masks[0])
     assert not torch.equal(steps[0], steps[1])  # but each step has its own
@@ -52,14 +53,7 @@ def test_without_same_noise_every_pass_has_its_own_masks(entry: Entry) -> None:
 
 @obeying()
 def test_the_global_generator_moves_as_in_one_pass(entry: Entry) -> None:
-    run = Run(entry)
-    for i in range(3):
-        model = copy.deepcopy(run.model)
-        run.step(i)
-        ours = torch.get_rng_state()
-        torch.default_generator.manual_seed(i)
-        model(run.seen[0].x)
-        assert torch.equal(ours, torch.get_rng_state())
+    laws.one_pass_for_the_generator(entry)
 
 
 @obeying()
@@ -91,15 +85,7 @@ def test_every_step_draws_anew(entry: Entry) -> None:
 
 @obeying(STATISTICS, only=lambda e: e.norm == "batch")  # the others take single rows
 def test_running_statistics_move_once_at_the_unperturbed_weights(entry: Entry) -> None:
-    """As one plain forward pass over the rows of the first pass moves them."""
-    run = Run(entry)
-    for i in range(3):
-        model = copy.deepcopy(run.model)
-        run.step(i)
-        torch.default_generator.manual_seed(i)
-        model(run.seen[0].x)
-        same(dict(run.model.named_buffers()), dict(model.named_buffers()))
-    assert int(run.model.norm.num_batches_tracked) == 3
+    laws.one_pass_for_statistics(entry)
 
 
 @obeying()

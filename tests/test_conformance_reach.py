@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from registry import STATEFUL, Entry, Run, obeying, same
 
+from steppe.testing import laws
+
 
 @obeying()
 def test_zero_gradients_move_nothing(entry: Entry) -> None:
-    """Not even to NaN: with no decay and no momentum yet, the weights stay bitwise."""
-    run = Run(entry)
-    for group in run.opt.param_groups:
-        group["weight_decay"] = 0.0
-    before = {k: v.detach().clone() for k, v in run.model.named_parameters()}
-    for i in range(4):
-        run.step(i, meddle=lambda number, loss: loss * 0)
-    same(dict(run.model.named_parameters()), before)
-    assert all(math.isfinite(g["lr"]) and g["lr"] > 0 for g in run.opt.param_groups)
+    laws.zero_gradients_move_nothing(entry)
 
 
 @obeying()
 def test_zero_gradients_in_one_pass_are_harmless(entry: Entry) -> None:
     run = Run(entry)
     run.step(0)
-    for bad in range(run.entry.passes(1)):
+    for bad in range(run.case.passes(1)):
         run.step(1 + bad, meddle=lambda number, loss: loss * 0 if number == bad else loss)
         assert all(p.isfinite().all() for p in run.model.parameters())
 
@@ -52,7 +44,7 @@ def test_a_branch_that_only_some_passes_reach_is_restored(entry: Entry, base: st
     run = Run(entry, base, spare=True)
     run.step(0)
     for lone in (True, False):
-        for reached in range(run.entry.passes(1)):
+        for reached in range(run.case.passes(1)):
             before = {k: v.detach().clone() for k, v in run.model.named_parameters()}
             run.seen = []
             for pass_ in run.opt.passes(**run.extras(1)):
@@ -96,16 +88,4 @@ def test_a_branch_that_is_no_longer_reached_stays(entry: Entry) -> None:
 
 @obeying()
 def test_frozen_parameters_stay_and_thawed_ones_learn(entry: Entry) -> None:
-    run = Run(entry, "adamw", spare=True)
-    frozen = run.model.hidden[0].weight
-    frozen.requires_grad_(False)
-    before = frozen.detach().clone()
-    for i in range(2):
-        run.step(i)
-    assert torch.equal(frozen, before)
-    assert frozen.grad is None
-    frozen.requires_grad_(True)
-    for i in range(2, 4):
-        run.step(i)
-    assert not torch.equal(frozen, before)
-    assert frozen.isfinite().all()
+    laws.frozen_parameters_stay(entry)

@@ -83,6 +83,44 @@ def test_gradients_are_unscaled_in_every_kind_of_loop(entry: Entry, loop: str) -
     same(run.everything(), twin.everything())
 
 
+@obeying()
+def test_a_loss_that_is_scaled_twice_or_not_at_all_is_refused(entry: Entry) -> None:
+    """Every gradient is divided by the scale once."""
+    run, twin = Run(entry, scaler=scaler()), Run(entry, scaler=scaler())
+    for each in (run, twin):
+        stepped(each, 0, "scaler.step")
+    before = run.everything()
+    with pytest.raises(RuntimeError, match=r"write pass_\.backward\(loss\)"):
+        stepped(run, 1, "scaler.step", lambda _, loss: run.opt.scaler.scale(loss))
+
+    def unscaled(pass_: Any) -> Tensor:
+        loss = run.loss(pass_, 1).mean()
+        if pass_.probe.grad:
+            loss.backward()
+        return loss
+
+    with pytest.raises(RuntimeError, match=r"without the scaler of SharpnessAware"):
+        run.opt.step(unscaled, held_out=unscaled, **run.extras(1))
+    same(run.everything(), before)
+    for each in (run, twin):
+        stepped(each, 2, "scaler.step")
+    same(run.everything(), twin.everything())
+
+
+@pytest.mark.parametrize("given", [None, torch.amp.GradScaler("cpu", enabled=False)], ids=["none", "disabled"])
+def test_a_scaler_that_the_optimizer_does_not_have_is_refused(given: Any) -> None:
+    """A method may compare losses or gradients with something that does not scale; a disabled one does nothing."""
+    run = Run(ENTRIES[1], scaler=given)
+    theirs = scaler()
+    for pass_ in run.opt.passes():
+        pass_.backward(theirs.scale(run.loss(pass_, 0)))
+    before = run.everything()
+    with pytest.raises(RuntimeError, match=r"SharpnessAware\(\.\.\., scaler=scaler\)"):
+        theirs.step(run.opt)
+    same(run.everything(), before)
+    torch.amp.GradScaler("cpu", enabled=False).step(run.opt)
+
+
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize(("loop", "norm"), [*((loop, None) for loop in LOOPS), ("step(closure)", "layer")])
 @obeying()
@@ -99,7 +137,7 @@ def test_an_overflow_in_any_pass_leaves_no_trace(entry: Entry, loop: str, norm: 
         stepped(run, i, loop)
         stepped(twin, i, loop)
     before = run.everything()
-    for bad in range(run.entry.passes(2)):
+    for bad in range(run.case.passes(2)):
         scale = run.opt.scaler.get_scale()
         first, calls = run.model.first.forward, count()
         run.model.first.forward = lambda x, bad=bad, calls=calls, first=first: first(

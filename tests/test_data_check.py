@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from data_files import (
+    PUBLISHED,
     WRITERS_OF_PICTURES,
+    declare,
     idx_bytes,
     publish,
     write_cifar_binary,
@@ -24,7 +25,7 @@ from data_files import (
     write_tiny_imagenet_c,
 )
 
-from steppe.data import CATALOGUE, small_images
+from steppe.data import small_images
 from steppe.data.check import Part, check
 
 
@@ -54,7 +55,7 @@ def test_each_published_layout_is_known(tmp_path: Path, monkeypatch: pytest.Monk
         publish(monkeypatch, name, tmp_path)
     report = check(tmp_path)
     assert report.ok
-    assert [one.what for one in report.found] == [*CATALOGUE, "cifar10-c", "tiny-imagenet-c"]
+    assert [one.what for one in report.found] == [*PUBLISHED, "cifar10-c", "tiny-imagenet-c"]
     parts = {one.what: one.parts for one in report.found}
     assert parts["mnist"] == (Part("train", 6, (1, 28, 28), 10), Part("test", 4, (1, 28, 28), 10))
     assert parts["fashion-mnist"] == (Part("train", 5, (1, 28, 28), 10), Part("test", 3, (1, 28, 28), 10))
@@ -72,7 +73,7 @@ def test_each_published_layout_is_known(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_set_of_the_published_size_has_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar_binary(tmp_path, "cifar100")
     assert only(tmp_path).notes
-    monkeypatch.setitem(CATALOGUE, "cifar100", replace(CATALOGUE["cifar100"], rows=(3, 3)))
+    declare(monkeypatch, "cifar100", rows=(3, 3))
     assert not only(tmp_path).notes
 
 

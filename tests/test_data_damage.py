@@ -34,7 +34,7 @@ from data_files import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from steppe.data import CATALOGUE, DataError, Splits, cifar_c, load, npz
+from steppe.data import DATASETS, DataError, Splits, cifar_c, load, npz
 from steppe.data.download import unpack
 
 
@@ -153,7 +153,7 @@ def test_pickles_are_read_as_published_or_not_at_all(
     pickle.loads(code)  # the test of the test: Python's own reader runs it
     assert trace.exists()
     trace.rmdir()
-    for file in CATALOGUE[name].members:
+    for file in DATASETS[name].members:
         whole = (tmp_path / file).read_bytes()
         for body in (code, b"", whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
             (tmp_path / file).write_bytes(body)

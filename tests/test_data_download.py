@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from data_files import (
     WRITERS_OF_PICTURES,
+    declare,
     random_bytes,
     write_cifar_binary,
     write_cifar_c,
@@ -26,7 +27,7 @@ from data_files import (
     write_tiny_imagenet_c,
 )
 
-from steppe.data import CATALOGUE, DataError, catalogue, check, download, get, load
+from steppe.data import DATASETS, DataError, catalogue, check, download, get, load
 from steppe.data.catalogue import File
 
 BODY = random_bytes(700_000).tobytes()
@@ -292,10 +293,10 @@ def publish(monkeypatch: pytest.MonkeyPatch, server: Server, name: str, bodies: 
         body = bodies[file.name]
         server.files[file.name] = body
         files.append(replace(file, size=len(body), digest=f"sha256:{hashlib.sha256(body).hexdigest()}"))
-    if name in CATALOGUE:
-        monkeypatch.setitem(CATALOGUE, name, replace(CATALOGUE[name], files=tuple(files)))
+    if name in DATASETS:
+        declare(monkeypatch, name, files=tuple(files))
     else:
-        monkeypatch.setitem(catalogue.CORRUPTED, name, files[0])
+        declare(monkeypatch, name.removesuffix("-c"), corrupted=files[0])
 
 
 def packed_pictures(name: str, scratch: Path) -> dict[str, bytes]:
@@ -349,14 +350,14 @@ def test_a_set_without_an_address_says_so(tmp_path: Path) -> None:
         load("stanford-cars", tmp_path)
 
 
-@pytest.mark.parametrize("name", catalogue.downloadable())
+@pytest.mark.parametrize("name", catalogue.downloads())
 def test_get_brings_what_load_reads(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     publish(monkeypatch, server, name, packed(name, tmp_path / "scratch"))
     root = tmp_path / "data"
     assert get(name, root, mirror=server.address) == root
-    if name in CATALOGUE:
+    if name in DATASETS:
         with pytest.warns(UserWarning, match="published set has"):
             assert len(load(f"{name}@8" if name in WRITERS_OF_PICTURES else name, root).train)
     report = check.check(root)

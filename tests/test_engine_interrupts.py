@@ -17,7 +17,6 @@ from types import FrameType
 from typing import Any
 
 import pytest
-import registry
 import torch
 from cpu_recorder import CpuRecorder
 from registry import ENTRIES, Net, Run, batch, copied, differences, torch_closure
@@ -30,6 +29,7 @@ from training_runs import config
 import steppe
 from steppe.core.process_group import Workers
 from steppe.cuda.capture import CapturedStep, step_function
+from steppe.testing import problem
 from steppe.training.loop import Training
 from steppe.training.problem import data_of
 
@@ -90,7 +90,7 @@ class Lines:
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
         ours = code.co_filename.startswith(ENGINE) or code.co_filename in (grad_mode.__file__, contextlib.__file__)
-        return self._line if ours or (code.co_filename == registry.__file__ and code.co_name in OF_THE_CALLER) else None
+        return self._line if ours or (code.co_filename == problem.__file__ and code.co_name in OF_THE_CALLER) else None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         place = frame.f_code.co_filename, frame.f_lineno
@@ -238,7 +238,7 @@ def test_at_every_line_of_a_step(by: str, times: str) -> None:
     case = Case("sam", by)
     lines = case.lines()
     assert len(set(lines)) > 300
-    of_the_caller = [i for i, (file, _) in enumerate(lines) if file == registry.__file__]
+    of_the_caller = [i for i, (file, _) in enumerate(lines) if file == problem.__file__]
     others = ends(lines) if times == "ends" else [lines.index(place) for place in set(lines)]
     assert case.interrupt(sorted({*others, *of_the_caller})) == OUTCOMES[by]
 
@@ -284,7 +284,7 @@ class Counting(Net):
 @pytest.mark.parametrize("by", ["closure", "passes"])
 def test_in_the_very_first_step(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the engine learns which buffers move: the steps that follow show whether it has learned them all."""
-    monkeypatch.setattr(registry, "Net", Counting)
+    monkeypatch.setattr(problem, "Net", Counting)
     case = Case("sam", by, warm=0)
     lines = case.lines()
     learning = [i for i in ends(lines) if lines[i][0].endswith(("forward_state.py", "interrupts.py"))]
@@ -293,7 +293,7 @@ def test_in_the_very_first_step(by: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_in_the_first_step_after_the_model_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tensors that lay in one stack are scattered, and the engine must notice also at the second try."""
-    monkeypatch.setattr(registry, "Net", lambda *args: steppe.contiguous_(Net(*args).double()))
+    monkeypatch.setattr(problem, "Net", lambda *args: steppe.contiguous_(Net(*args).double()))
     case = Case("sam", "closure", warm=1)
 
     def moved() -> None:
@@ -450,7 +450,7 @@ def test_the_engines_own_loops_close_what_a_traceback_keeps(how: str) -> None:
 
 
 def test_a_plan_that_waits_is_dropped_wholly_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "Net", Counting)
+    monkeypatch.setattr(problem, "Net", Counting)
     case = Case("sam", "passes")
 
     def dropping(at: int | None) -> Lines:

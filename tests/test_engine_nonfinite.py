@@ -26,8 +26,8 @@ def spoiled(run: Run, at: int, kind: str) -> Callable[[int, Tensor], Tensor]:
 
 def passes_to_spoil(run: Run, kind: str) -> list[int]:
     """All passes of the next step; only those with a backward pass can have a bad gradient."""
-    forward_only = {1} if run.entry.name == "esam" and "gradient under" in kind else set()
-    return [i for i in range(run.entry.passes(2)) if i not in forward_only]
+    forward_only = {1} if run.case.name == "esam" and "gradient under" in kind else set()
+    return [i for i in range(run.case.passes(2)) if i not in forward_only]
 
 
 @pytest.mark.sampled(12)

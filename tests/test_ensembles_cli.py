@@ -283,3 +283,13 @@ def test_help_needs_no_torch_and_says_where_defaults_come_from() -> None:
     assert isinstance(page, str)
     assert "--exchange-at" in page
     assert SHARPNESS in page.replace("\n", "").replace(" ", "")
+
+
+def test_processes_of_torchrun_are_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would write the same files."""
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["ensemble", *SMALL]) == 2
+    err = capsys.readouterr().err
+    assert "torchrun started 2 processes of `steppe ensemble`" in err
+    assert "without torchrun, with --how processes --processes 2" in err

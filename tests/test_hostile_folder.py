@@ -45,7 +45,12 @@ class Hostile:
             folder.mkdir(parents=True)
         self.script.write_text(SCRIPT)
         names = {*sys.stdlib_module_names, *packages_distributions(), "steppe", "sitecustomize", "usercustomize"}
-        for name in names - {"__main__"}:
+        info = self.folder / "received-1.0.dist-info"  # as an installed package has it, with a door for each kind
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: received\nVersion: 1.0\n")
+        doors = ("methods", "measures", "models", "data", "corruptions", "loggers", "commands")
+        (info / "entry_points.txt").write_text("".join(f"[steppe.{kind}]\nreceived = received\n" for kind in doors))
+        for name in (names | {"received"}) - {"__main__"}:
             if name.isidentifier():
                 (self.folder / f"{name}.py").write_text(f"open({str(self.notes / name)!r}, 'w').close()\n")
 
@@ -89,6 +94,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     assert not place.ran()
 
 
+LOGGERS = ("tensorboard", "mlflow", "wandb")
 GRID = {"base": RUN, "grid": {"seed": [0, 1]}, "measures": ["loss"]}
 
 
@@ -153,6 +159,14 @@ def test_labels_in_mat_files(hostile: Hostile) -> None:
     assert not hostile.ran()
 
 
+@pytest.mark.slow
+def test_loggers_and_compiled_steps(hostile: Hostile) -> None:
+    """They start processes of other packages."""
+    loggers = [name for name in LOGGERS if importlib.util.find_spec(name)]
+    hostile.codes(["train", *WORDS, "--loggers", ",".join(["csv", *loggers]), "--compile", "--out", "runs/more"])
+    assert not hostile.ran()
+
+
 def test_every_other_command(hostile: Hostile) -> None:
     hostile.write("pool.yaml", {"pool": "runs/*", "measures": ["loss"]})
     hostile.codes(
@@ -168,6 +182,7 @@ def test_every_other_command(hostile: Hostile) -> None:
         ["study", "add-measure", "grad_norm", "--study", "pool.yaml", "--workers", "1"],
         ["report", "serve", "--help"],
         ["data", "list"],
+        ["data", "get", "--help"],
         ["methods"],
         ["measures"],
         ["models"],

@@ -19,7 +19,9 @@ from torch import nn
 
 import steppe
 
-PACKAGES = {"comparison", "data", "ensembles", "extend", "integrations", "measures", "nn", "studies", "training"}
+PACKAGES = {
+    "comparison", "data", "ensembles", "extend", "integrations", "measures", "nn", "studies", "testing", "training",
+}  # fmt: skip
 NAMES = {name: getattr(steppe, name) for name in steppe.__all__}
 DESCRIBED = {name: x for name, x in NAMES.items() if inspect.isclass(x) or inspect.isroutine(x)}
 MEASURES = {name: getattr(steppe.measures, name) for name in dir(steppe.measures)}

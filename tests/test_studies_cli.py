@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -338,11 +339,11 @@ def test_each_data_set_and_each_model_is_checked_once(
     reads: list[str] = []
     for name in ("spirals", "digits"):
 
-        def counted(root: Path, name: str = name, read: Any = DATASETS[name]) -> Any:
+        def counted(root: Path, name: str = name, read: Any = DATASETS[name].read) -> Any:
             reads.append(name)
             return read(root)
 
-        monkeypatch.setitem(DATASETS, name, counted)
+        monkeypatch.setitem(DATASETS._parts, name, replace(DATASETS[name], read=counted))
     models = [{"model": "studies_cells:marked", "model_options": {"marks": ".", "width": width}} for width in (3, 4)]
     written({"grid": {"net": models, "data": ["spirals", "digits"], "lr": [0.1, 0.2], "seed": list(range(25))}})
     code, out, err = told(capsys, "run", str(file), "--dry-run", "--json")
@@ -430,7 +431,7 @@ def test_a_new_study_file_is_a_study(
     assert str(study.base["data"]) in study.title
     assert study.question.endswith("?")
     assert tuple(study.targets) == targets
-    assert len(cells(study)) == 24  # as its comment says
+    assert len(cells(study)) == 30  # as its comment says
     before = Path("new/first.yaml").read_text()
     code, _, err = told(capsys, "init", "new/first.yaml", *words)
     assert code == 2
@@ -455,7 +456,7 @@ def test_a_new_study_file_passes_all_checks_and_wrong_names_write_none(
         assert told(capsys, "init", f"{name}.yaml", "--data", name)[0] == 0
         code, out, err = told(capsys, "run", f"{name}.yaml", "--dry-run")
         assert (code, err) == (0, "")
-        assert "24 of 24 cells would be computed" in out
+        assert "30 of 30 cells would be computed" in out
 
 
 def test_a_pool_takes_what_measure_takes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

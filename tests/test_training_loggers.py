@@ -125,7 +125,7 @@ def test_every_record_is_there_once(name: str, tmp_path: Path, monkeypatch: pyte
     assert READERS[name](open_run(tmp_path)) == in_records(open_run(tmp_path)) != []
     crashed(settings, 12)
 
-    log = LOGGERS[name].log_metrics
+    log = LOGGERS[name].make.log_metrics
 
     def failing(self: Any, step: int, metrics: Any) -> None:
         if step == 20:
@@ -133,7 +133,7 @@ def test_every_record_is_there_once(name: str, tmp_path: Path, monkeypatch: pyte
         log(self, step, metrics)
 
     with monkeypatch.context() as patch, pytest.raises(ConnectionError):
-        patch.setattr(LOGGERS[name], "log_metrics", failing)
+        patch.setattr(LOGGERS[name].make, "log_metrics", failing)
         train(settings)
     assert [step for step, _ in READERS[name](open_run(tmp_path))] == [5, 10, 15]
     run = train(settings)  # finished: only the logger lacks something

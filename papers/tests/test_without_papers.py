@@ -17,11 +17,13 @@ SOURCE = Path(steppe.__file__).parents[1]
 
 @pytest.fixture
 def alone(tmp_path: Path) -> dict[str, str]:
-    """An environment in which no package is found that adds to steppe."""
+    """An environment in which no package adds to steppe, and in which steppe-papers cannot be imported."""
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.metadata as m\n"
+        "import sys\n"
         "all_of = m.entry_points\n"
         "m.entry_points = lambda **k: [] if str(k.get('group')).startswith('steppe.') else all_of(**k)\n"
+        "sys.modules['steppe_papers'] = None\n"  # an import raises ModuleNotFoundError
     )
     environment = {k: v for k, v in os.environ.items() if k not in ("STEPPE_PLUGINS", "PYTHONSAFEPATH")}
     return environment | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(SOURCE)])}
@@ -43,8 +45,34 @@ def test_the_help_and_one_error_say_what_to_install(alone: dict[str, str]) -> No
     assert "Did you mean 'reproduce'" in steppe_says(alone, "reproduc", code=2)
 
 
+def test_it_is_hidden_there(alone: dict[str, str]) -> None:
+    line = [sys.executable, "-c", "import steppe_papers"]
+    assert "ModuleNotFoundError" in subprocess.run(line, env=alone, capture_output=True, text=True, check=False).stderr
+
+
+@pytest.mark.parametrize(("words", "shown"), [("theory", "wishart-moments"), ("reproduce --list", "agnostic/table4")])
+def test_with_it_they_work(words: str, shown: str) -> None:
+    """Through the entry points of the installed package."""
+    assert shown in steppe_says(dict(os.environ), *words.split())
+
+
 def test_no_other_command_needs_it(alone: dict[str, str]) -> None:
     assert "sam" in steppe_says(alone, "methods")
+    assert "cifar10" in steppe_says(alone, "data", "list")
+
+
+def test_corruptions_of_the_papers_say_where_they_come_from(alone: dict[str, str], tmp_path: Path) -> None:
+    words = ["--data", "digits", "--corruptions", "fog", "--device", "cpu", "--out", str(tmp_path / "run")]
+    said = steppe_says(alone, "train", *words, code=1)
+    assert "there is no corruption 'fog'" in said
+    assert "pip install steppe-papers" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_sets_of_the_papers_say_where_they_come_from(alone: dict[str, str]) -> None:
+    said = steppe_says(alone, "train", "--data", "flowers102", code=2)
+    assert "there is no data set 'flowers102'" in said
+    assert "(flowers102, stanford-cars, fgvc-aircraft, oxford-pets) come with steppe-papers" in said
 
 
 def test_a_command_of_another_package_is_one_of_steppe(alone: dict[str, str], tmp_path: Path) -> None:

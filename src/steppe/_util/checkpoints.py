@@ -100,13 +100,13 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file
 
-    from .digests import DIGEST, DIGESTS, check_tensors_unchanged
+    from .digests import DIGEST, DIGESTS, OURS, check_tensors_unchanged
 
     try:
         tensors = load_file(path)
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-        if {DIGEST, DIGESTS} & metadata.keys():  # a run's checkpoint, which has both
+        if {OURS, DIGEST, DIGESTS} & metadata.keys():  # a run's checkpoint, which has all three
             check_tensors_unchanged(tensors, metadata)
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is no .safetensors file, or is damaged: {error}") from error

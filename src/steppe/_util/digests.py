@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
-DIGESTS, DIGEST = "digests", "digest"
-"""Entries in the metadata of a safetensors file: of each tensor by its name, and of all other entries."""
+OURS, DIGESTS, DIGEST = "steppe", "digests", "digest"
+"""Entries in the metadata of a safetensors file: what it is, and digests of each tensor and of all other entries."""
 TAIL_LENGTH = 33  # bytes after the array in a .npy file, where other readers ignore them: a line feed and the digest
 EDITED = "edited"
 """The digest of a YAML file that somebody changed on purpose; a lost digest is damage."""

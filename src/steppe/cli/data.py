@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .options import command
 from .output import FAILED, Output, UsageError, table, usage_errors
-
-BUILT_IN = {  # part of steppe, or generated
-    "digits": "8 x 8 images of digits",
-    "spirals": "two spirals in the plane",
-    "teacher-student": "regression on a random network",
-    "sparse-regression": "for diagonal linear networks",
-}
-YOUR_OWN = {
-    "folder:PATH": "class folders of pictures",
-    "folder:PATH@SIZE": "the same, resized to one size",
-    "npz:PATH": "arrays in a NumPy file",
-}
 
 
 @dataclass(frozen=True)
@@ -60,10 +49,10 @@ def get(options: Get) -> Output:
     steppe data get cifar10
 
     """
-    from ..data.catalogue import downloadable, files
+    from ..data.catalogue import downloads, files
 
     if not options.names:
-        raise UsageError(f"name the data sets to get: {', '.join(downloadable())}")
+        raise UsageError(f"name the data sets to get: {', '.join(downloads())}")
     with usage_errors():
         for name in options.names:
             files(name)
@@ -102,42 +91,45 @@ def list_all(options: Root) -> Output:
     """
     rows = list(_rows(options.data_root))
     heads = ("name", "is", "rows", "shape", "classes", "download", "found in")
-    shown = table(heads, map(_cells, rows), right=("classes",))
-    foot = "steppe data get NAME downloads one into --data-root. Sets with 3 x 224 x 224 are resized by NAME@SIZE."
+    shown = table(
+        heads, map(_cells, rows), right=("classes",), fold=("is", "found in"), drop=("shape", "rows", "classes")
+    )
+    foot = "\nsteppe data get NAME downloads one into --data-root. Sets with 3 x 224 x 224 are resized by NAME@SIZE."
     return Output(rows, [shown, foot])
 
 
 def _rows(root: str) -> Iterator[dict[str, Any]]:
-    from ..data.catalogue import CATALOGUE, CORRUPTED
+    from ..data.catalogue import DATASETS
+    from ..data.registry import OWN
 
     places = found_under(root)
-    for name, text in BUILT_IN.items():
-        yield {"name": name, "is": text, "found": "built in"}
-    for name, one in CATALOGUE.items():
-        numbers = {"rows": one.rows, "shape": one.shape, "classes": one.classes, "bytes": one.size}
-        yield {"name": name, "is": one.title, **numbers, "cite": one.cite, "found": places.get(name)}
-    for name, file in CORRUPTED.items():
-        yield {"name": name, "is": "corrupted test rows", "bytes": file.size, "found": places.get(name)}
-    for name, text in YOUR_OWN.items():
+    for name, one in DATASETS.items():
+        row = {"name": name, "is": one.title, "rows": one.rows, "shape": one.shape, "classes": one.classes}
+        row |= {"bytes": one.size, "cite": one.cite} if one.layouts else {}
+        yield row | {"found": places.get(name) if one.layouts else "built in"}
+    for name, one in DATASETS.items():
+        if one.corrupted is not None:
+            size, found = one.corrupted.size, places.get(f"{name}-c")
+            yield {"name": f"{name}-c", "is": "corrupted test rows", "bytes": size, "found": found}
+    for name, text in OWN.items():
         yield {"name": name, "is": text, "found": None}
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
-    counts = " + ".join(map(str, row.get("rows", ())))
+    counts = " + ".join(map(str, row.get("rows") or ()))
     shape = " x ".join(map(str, row.get("shape", ())))
     size = "" if "bytes" not in row else f"{row['bytes'] / 1e6:,.0f} MB" if row["bytes"] else "no address"
-    return [row["name"], row["is"], counts, shape, row.get("classes", ""), size, row["found"] or ""]
+    return [row["name"], row["is"], counts, shape, row.get("classes") or "", size, row["found"] or ""]
 
 
 def found_under(root: str) -> dict[str, str]:
     """Return the folders of the published data sets that are in a folder, by name."""
-    from ..data.catalogue import CATALOGUE, CORRUPTED
+    from ..data.catalogue import DATASETS
 
-    places = {}
-    for name, one in CATALOGUE.items():
-        try:
-            places[name] = str(one.find(root))
-        except OSError:
-            continue
-    corrupted = {name: Path(root) / file.holds for name, file in CORRUPTED.items()}
-    return places | {name: str(path) for name, path in corrupted.items() if path.is_dir()}
+    places: dict[str, str] = {}
+    for name, one in DATASETS.items():
+        with suppress(OSError):
+            places |= {name: str(one.find(root))} if one.layouts else {}
+        if one.corrupted is not None and (folder := Path(root) / one.corrupted.holds).is_dir():
+            places[f"{name}-c"] = str(folder)
+    return places

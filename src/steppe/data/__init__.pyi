@@ -1,3 +1,4 @@
+from . import arrays as arrays
 from . import augment as augment
 from . import built_in as built_in
 from . import catalogue as catalogue
@@ -11,10 +12,11 @@ from . import folders as folders
 from . import npz as npz
 from . import pixels as pixels
 from . import subsets as subsets
-from .catalogue import CATALOGUE as CATALOGUE
+from .catalogue import DATASETS as DATASETS
+from .catalogue import Source as Source
+from .catalogue import register as register
 from .dataset import DataError as DataError
 from .dataset import Dataset as Dataset
 from .dataset import Splits as Splits
 from .download import get as get
-from .registry import DATASETS as DATASETS
 from .registry import load as load

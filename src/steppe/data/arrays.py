@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from .catalogue import CATALOGUE
+from .catalogue import DATASETS
 from .dataset import MOST_BYTES, DataError
 
 # Photographs compress twofold, drawn digits tenfold, a decompression bomb a thousandfold. Small files may be empty.
@@ -110,9 +110,9 @@ ALLOWED = {"numpy.core.multiarray._reconstruct": _RECONSTRUCT, "numpy.ndarray": 
 
 def _check_digest(path: Path, name: str) -> None:
     """Raise DataError unless a file has the digest that the data set of that name has for it."""
-    if wrong := CATALOGUE[name].differs(path):
-        get = f" `steppe data get {name}` downloads the set" if CATALOGUE[name].files else ""
-        raise DataError(f"{path}: not a file of {CATALOGUE[name].title} as published: {wrong}.{get}")
+    if wrong := DATASETS[name].differs(path):
+        get = f" `steppe data get {name}` downloads the set" if DATASETS[name].files else ""
+        raise DataError(f"{path}: not a file of {DATASETS[name].title} as published: {wrong}.{get}")
 
 
 def read_mat(path: Path, name: str, *variables: str) -> dict[str, NDArray[Any]]:

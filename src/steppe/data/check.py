@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._util.terminal import line
-from .catalogue import CATALOGUE, CORRUPTED, CORRUPTIONS_OF, Published
+from .catalogue import DATASETS, Source, downloads
 
 if TYPE_CHECKING:
     from .dataset import Dataset, Splits
@@ -86,7 +86,7 @@ def check(path: Path | str) -> Report:
 
 def _published(root: Path) -> Iterator[Found]:
     seen = set()
-    for one in CATALOGUE.values():
+    for one in (one for one in DATASETS.values() if one.layouts):
         try:
             result: Found | None = _read_published(one.name, root, one.find(root))
         except FileNotFoundError:
@@ -97,7 +97,7 @@ def _published(root: Path) -> Iterator[Found]:
 
 
 def _read_published(name: str, root: Path, folder: Path) -> Found:
-    from . import registry, small_images
+    from . import small_images
 
     try:
         if name in small_images.MNIST_CLASSES:
@@ -105,15 +105,17 @@ def _read_published(name: str, root: Path, folder: Path) -> Found:
             name, root = small_images.mnist_or_fashion(folder) or fashion, folder
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # becomes a note below
-            parts = _parts(registry.DATASETS[name](root))
+            parts = _parts(DATASETS[name](root))
     except (ValueError, OSError) as error:
         return Found(name, str(folder), problem=str(error))
-    expected = CATALOGUE[name].rows
-    note = f"the published set has {expected[0]:,} rows to train on and {expected[1]:,} to test on"
-    return Found(name, str(folder), parts, (note,) if tuple(part.rows for part in parts) != expected else ())
+    expected = DATASETS[name].rows
+    notes: tuple[str, ...] = ()
+    if expected is not None and tuple(part.rows for part in parts) != expected:
+        notes = (f"the published set has {expected[0]:,} rows to train on and {expected[1]:,} to test on",)
+    return Found(name, str(folder), parts, notes)
 
 
-def _partly(one: Published, root: Path) -> Found | None:
+def _partly(one: Source, root: Path) -> Found | None:
     """Report a layout of files of which at least half exist, so that the user learns what is missing."""
     for folder, layout, missing in one.search(root):
         only_files = not any(name.endswith("/") for name in layout.needs)
@@ -131,7 +133,7 @@ def _corrupted(root: Path) -> Iterator[Found]:
         files, _, classes = folders.listed(folder / name / "1")  # a list: not all images are decoded
         return Part(name, len(files), tuple(folders.pixels(files[:1]).shape[1:]), len(classes))
 
-    for data, folder_name in CORRUPTIONS_OF.items():
+    for data, folder_name in ((name, one.corrupted.holds) for name, one in DATASETS.items() if one.corrupted):
         folder = root if root.name == folder_name else root / folder_name
         if folder.is_dir():
             names = (cifar_c.corruptions if data in cifar_c.SETS else folders.tiny_corruptions)(folder)
@@ -151,7 +153,7 @@ def _folder(path: Path) -> Found:
         return Found("class folders", str(path), _parts(folders.read(path)))
     except (ValueError, OSError) as error:
         inside = ", ".join(sorted(p.name for p in path.iterdir())[:6]) or "nothing"
-        titles = ", ".join(one.title for one in CATALOGUE.values())
+        titles = ", ".join(one.title for one in DATASETS.values() if one.layouts)
         why = f"{error}. It holds {inside}; steppe reads {titles}, and class folders of images"
         return Found("unknown", str(path), problem=why)
 
@@ -159,7 +161,7 @@ def _folder(path: Path) -> Found:
 def _file(path: Path) -> Found:
     from . import arrays, npz, small_images
 
-    published = [*(file for one in CATALOGUE.values() for file in one.files), *CORRUPTED.values()]
+    published = (file for files in downloads().values() for file in files)
     archive = next((file for file in published if file.holds and file.name == path.name), None)
     try:
         if archive is not None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .._util.names import unknown
 from .arrays import map_npy
-from .catalogue import CATALOGUE, CORRUPTIONS_OF
+from .catalogue import DATASETS
 from .dataset import DataError, Dataset, check_pairs, class_numbers
 
 SETS = ("cifar10", "cifar100")
@@ -42,7 +42,7 @@ def read(root: Path | str, data: str, corruption: str, severity: int) -> Dataset
     targets = labels(folder, data, severity)
     check_pairs(path, len(images), len(map_npy(folder / "labels.npy")))
     pixels = np.ascontiguousarray(images[_rows(path, len(images), severity)].transpose(0, 3, 1, 2))
-    classes = tuple(map(str, range(CATALOGUE[data].classes)))
+    classes = tuple(map(str, range(DATASETS[data].classes)))
     return Dataset(f"{data}-c/{corruption}-{severity}", torch.from_numpy(pixels), targets, classes)
 
 
@@ -52,7 +52,7 @@ def labels(folder: Path, data: str, severity: int) -> Tensor:
     numbers = map_npy(path)
     if len(numbers.shape) != 1 or numbers.dtype.kind not in "iu" or not numbers.shape[0]:
         raise DataError(f"{path}: labels should be one row of whole numbers, and are {numbers.dtype} {numbers.shape}")
-    return class_numbers(path, np.array(numbers[_rows(path, len(numbers), severity)]), CATALOGUE[data].classes)
+    return class_numbers(path, np.array(numbers[_rows(path, len(numbers), severity)]), DATASETS[data].classes)
 
 
 def _rows(path: Path, count: int, severity: int) -> slice:
@@ -68,12 +68,12 @@ def find(root: Path | str, data: str) -> Path:
     """Return the folder of the corrupted images of a data set."""
     if data not in SETS:
         raise ValueError(unknown("corrupted version of the data set", data, SETS))
-    root = Path(root)
-    for folder in (root / CORRUPTIONS_OF[data], root):
+    root, official = Path(root), f"{data.upper().replace('CIFAR', 'CIFAR-')}-C"
+    for folder in (root / official, root):
         if (folder / "labels.npy").is_file():
             return folder
     raise FileNotFoundError(
-        f"{CORRUPTIONS_OF[data]} is not under {root}: there is no {root / CORRUPTIONS_OF[data] / 'labels.npy'}. "
+        f"{official} is not under {root}: there is no {root / official / 'labels.npy'}. "
         f"`steppe data get {data}-c` downloads it (2.9 GB)."
     )
 

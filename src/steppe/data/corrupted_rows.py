@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from . import cifar_c, folders
-from .catalogue import CORRUPTIONS_OF
-from .corruptions import corrupted, selected
+from .catalogue import DATASETS
+from .corruptions import corrupted, registered, selected
 from .dataset import DataError, Dataset
 
 REMADE = "remade"
@@ -68,10 +68,12 @@ def corrupted_rows(data: str, root: Path | str, test: Dataset, names: Iterable[s
 
     """
     root, chosen = Path(root).expanduser(), selected(names)
-    official = CORRUPTIONS_OF.get(data)
-    if official is None or not (root / official).is_dir():
+    archive = DATASETS[data].corrupted if data in DATASETS else None
+    if archive is None or not (root / archive.holds).is_dir():
+        for name in chosen:
+            registered(name)
         return CorruptedRows(data, root, test, chosen, REMADE)
-    folder = root / official
+    folder = root / archive.holds
     have = folders.tiny_corruptions(folder) if data == TINY else cifar_c.corruptions(folder)
     if missing := [name for name in chosen if name not in have]:
         raise DataError(
@@ -86,4 +88,4 @@ def corrupted_rows(data: str, root: Path | str, test: Dataset, names: Iterable[s
             f"{folder / 'labels.npy'}: the labels are not those of the {len(test)} test rows of {data}; one of the two "
             "is incomplete or in another order"
         )
-    return CorruptedRows(data, root, test, chosen, official)
+    return CorruptedRows(data, root, test, chosen, archive.holds)

@@ -18,14 +18,13 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from .._util.terminal import Tick, bar, say, style
-from .catalogue import CATALOGUE, CORRUPTED, File, files
+from .catalogue import DATASETS, File, files
 from .dataset import MOST_BYTES, DataError
 
 TRIES = 5  # a broken connection resumes where it broke
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 18
 MOST_FILES = 500_000  # in an archive; TinyImageNet has 120 thousand
-PROOF = {"cifar10-c": "labels.npy", "cifar100-c": "labels.npy", "tiny-imagenet-c": "gaussian_noise"}  # of a full folder
 SCHEMES = ("http", "https", "file")
 
 
@@ -35,7 +34,7 @@ def get(name: str, root: Path | str, progress: bool | None = None, mirror: str |
     Parameters
     ----------
     name
-        A name in `CATALOGUE`, or `cifar10-c`, `cifar100-c` or `tiny-imagenet-c`.
+        A name in `DATASETS`, or `cifar10-c`, `cifar100-c` or `tiny-imagenet-c`.
     root
         The folder to put it in.
     progress
@@ -45,7 +44,7 @@ def get(name: str, root: Path | str, progress: bool | None = None, mirror: str |
 
     Examples
     --------
-    >>> round(steppe.data.CATALOGUE["mnist"].size / 1e6, 1)  # megabytes to download
+    >>> round(steppe.data.DATASETS["mnist"].size / 1e6, 1)  # megabytes to download
     11.6
     >>> root = steppe.data.get("mnist", "data")  # doctest: +SKIP
     >>> splits = steppe.data.load("mnist", root)  # doctest: +SKIP
@@ -169,10 +168,10 @@ def _address(file: File, mirror: str | None) -> str:
 
 
 def _whole(name: str, root: Path) -> bool:
-    if name not in CATALOGUE:
-        return (root / CORRUPTED[name].holds / PROOF[name]).exists()
+    if name not in DATASETS:
+        return all((root / file.holds / file.proof).exists() for file in files(name))
     try:
-        CATALOGUE[name].find(root)
+        DATASETS[name].find(root)
     except FileNotFoundError:
         return False
     return True

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .catalogue import CATALOGUE
+from .catalogue import DATASETS
 from .dataset import MOST_BYTES, DataError, Dataset, Splits
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def read_tiny_imagenet(root: Path | str, name: str = "tiny-imagenet") -> Splits:
 
     The validation folder is as published, with a table of classes, or has class folders, as many scripts produce.
     """
-    folder = CATALOGUE[name].find(root)
+    folder = DATASETS[name].find(root)
     train, validation = _read_classes(folder / "train", name), folder / "val"
     annotated = (validation / ANNOTATIONS).is_file() and (validation / "images").is_dir()
     files, labels = (_annotated if annotated else _listed_as)(train.classes, validation)

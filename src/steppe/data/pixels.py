@@ -65,9 +65,3 @@ def grey(images: Tensor) -> Tensor:
         return images
     red, green, blue = images.unbind(1)
     return (LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue).unsqueeze(1)
-
-
-def tinted(colour: tuple[float, float, float], channels: int) -> Tensor:
-    """Return a colour (red, green, blue), or its luma for one channel, shaped to multiply images."""
-    rgb = torch.tensor(colour).view(1, 3, 1, 1)
-    return rgb if channels == 3 else grey(rgb)

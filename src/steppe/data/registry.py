@@ -3,54 +3,25 @@
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from importlib import import_module
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._util.names import unknown
-from .catalogue import CATALOGUE
+from .catalogue import DATASETS
 
 if TYPE_CHECKING:
     from .dataset import Splits
 
-Reader = Callable[..., "Splits"]  # from the root and, for pictures of many sizes, the size in pixels
-
-PICTURES = ("flowers102", "stanford-cars", "fgvc-aircraft", "oxford-pets")
-"""Published data sets of pictures of many sizes, whose names take a size: `flowers102@64`."""
-
-
-def _built_in(name: str, root: Path) -> Splits:
-    from . import built_in
-
-    splits: Splits = getattr(built_in, name.replace("-", "_"))()
-    return splits
-
-
-def _published(name: str, root: Path, *size: int) -> Splits:
-    module = {"tiny-imagenet": "folders", **dict.fromkeys(PICTURES, "listed")}.get(name, "small_images")
-    function = "read_tiny_imagenet" if name == "tiny-imagenet" else "read"
-    splits: Splits = getattr(import_module(f".{module}", __package__), function)(root, name, *size)
-    rows, published = (len(splits.train), len(splits.test)), CATALOGUE[name].rows
-    if rows != published:
-        warnings.warn(
-            f"{name} under {root} has {rows[0]} training rows and {rows[1]} test rows, "
-            f"and the published set has {published[0]} and {published[1]}",
-            stacklevel=3,
-        )
-    return splits
-
-
-DATASETS: dict[str, Reader] = {
-    **{name: partial(_built_in, name) for name in ("digits", "spirals", "teacher-student", "sparse-regression")},
-    **{name: partial(_published, name) for name in CATALOGUE},
+OWN = {
+    "folder:PATH": "class folders of pictures",
+    "folder:PATH@SIZE": "the same, resized to one size",
+    "npz:PATH": "arrays in a NumPy file",
 }
-OWN = ("folder:PATH", "folder:PATH@SIZE", "npz:PATH")
 """Forms of names for data sets of the user's own."""
+OTHERS = "Some of the papers (flowers102, stanford-cars, fgvc-aircraft, oxford-pets) come with steppe-papers."
 LARGEST = 4096  # pixels of a side
 
 
@@ -63,9 +34,10 @@ def check_name(name: str) -> tuple[str, int | None]:
         for kind, found in (("npz", name.endswith(".npz")), ("folder", Path(name).expanduser().is_dir())):
             if found:
                 raise ValueError(f"there is no data set {name!r}: for your own, write {kind}:{name}")
-        raise ValueError(unknown("data set", name, [*DATASETS, *OWN]))
-    if size is not None and base not in PICTURES:
-        raise ValueError(f"{name}: images of {base} have one size; @SIZE is for {', '.join(PICTURES)}")
+        raise ValueError(f"{unknown('data set', name, [*DATASETS, *OWN])} {OTHERS}")
+    if size is not None and not DATASETS[base].sized:
+        sized = ", ".join(name for name, one in DATASETS.items() if one.sized) or "folder:PATH"
+        raise ValueError(f"{name}: images of {base} have one size; @SIZE is for {sized}")
     return base, size
 
 
@@ -97,7 +69,7 @@ def load(name: str, root: Path | str = "data") -> Splits:
     ----------
     name
         A name in `DATASETS`; `folder:PATH` for a folder of class folders of images; or `npz:PATH` for a file of arrays.
-        With `@SIZE` behind it, pictures of a folder or of a name in `PICTURES` are resized to SIZE x SIZE.
+        With `@SIZE` behind it, pictures of a folder, or of a data set with pictures of many sizes, are resized.
     root
         The folder that holds the published data sets.
 

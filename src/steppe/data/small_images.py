@@ -18,13 +18,13 @@ from torch import Tensor
 from .._util.checkpoints import load_plain
 from .._util.names import unknown
 from .arrays import read_idx, read_mat, read_npz, read_pickle
-from .catalogue import CATALOGUE, CIFAR10_BATCHES
+from .catalogue import CIFAR10_BATCHES, DATASETS
 from .dataset import DataError, Dataset, Splits, check_pairs, class_numbers
 
 
 def read(root: Path | str, name: str) -> Splits:
     """Read one of these data sets from under a root."""
-    folder = CATALOGUE[name].find(root)
+    folder = DATASETS[name].find(root)
     if name == "svhn":
         return Splits(*(svhn_part(folder / f"{part}_32x32.mat") for part in ("train", "test")))
     if name in CIFAR:
@@ -126,7 +126,7 @@ def _cifar_pickle(path: Path, name: str) -> tuple[NDArray[np.uint8], NDArray[np.
 
 
 def _cifar_classes(folder: Path, name: str) -> tuple[str, ...]:
-    count = CATALOGUE[name].classes
+    count = DATASETS[name].classes
     lines, pickled, key = CLASS_NAMES[name]
     names = [str(number) for number in range(count)]  # where the list of names is missing
     if (path := folder / lines).is_file():

@@ -11,7 +11,12 @@ from .layers import sequence
 from .registry import register
 
 
-@register("mlp", "six layers of 128 ReLUs, on rows of any shape")
+@register(
+    "mlp",
+    "six layers of 128 ReLUs, on rows of any shape",
+    paper="Tahmasebi et al. 2024, Section 4",
+    published="none; 184,330 on MNIST",
+)
 def mlp(shape: tuple[int, ...], outputs: int, width: int = 128, depth: int = 6) -> nn.Module:
     """Layers of ReLUs and a linear layer (Tahmasebi et al. 2024, Section 4).
 

@@ -29,6 +29,10 @@ class Architecture:
         Options that the name determines, such as the depth of "resnet20".
     defaults
         Options whose default differs from that of `make`.
+    paper
+        The paper that describes it, and what differs.
+    published
+        The number of parameters that is published for it, and for which options if for others.
 
     Examples
     --------
@@ -43,6 +47,8 @@ class Architecture:
     about: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    paper: str = ""
+    published: str = ""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -62,17 +68,15 @@ MODELS: Registry[Architecture] = Registry(
 Make = TypeVar("Make", bound=Callable[..., nn.Module])
 
 
-def register(
-    name: str, about: str, fixed: Mapping[str, Any] | None = None, defaults: Mapping[str, Any] | None = None
-) -> Callable[[Make], Make]:
+def register(name: str, about: str, **facts: Any) -> Callable[[Make], Make]:
     """A decorator that registers a function as what builds the model of that name.
 
     Parameters
     ----------
     name, about
         The name in `build`, studies and commands, and one line about the model.
-    fixed, defaults
-        As in `Architecture`.
+    **facts
+        What else is known, as in `Architecture`.
 
     Examples
     --------
@@ -85,7 +89,7 @@ def register(
     """
 
     def add(make: Make) -> Make:
-        MODELS.add(name, Architecture(make, about, fixed or {}, defaults or {}), make.__module__)
+        MODELS.add(name, Architecture(make, about, **facts), make.__module__)
         return make
 
     return add

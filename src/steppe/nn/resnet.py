@@ -52,7 +52,12 @@ def _small_stem(channels: int, width: int) -> nn.Module:
     return sequence(conv=convolution(channels, width), norm=nn.BatchNorm2d(width), relu=nn.ReLU())
 
 
-@register("resnet18", "ResNet-18 of any width, 3x3 stem")
+@register(
+    "resnet18",
+    "ResNet-18 of any width, 3x3 stem",
+    paper="He et al. 2016, with a 3x3 stem",
+    published='11,173,962; with `stem="large"` and 1000 classes 11,689,512 (torchvision)',
+)
 def resnet18(shape: tuple[int, ...], outputs: int, width: int = 64, stem: str = "small") -> nn.Module:
     """ResNet-18 of any width: four stages of two blocks with projected shortcuts.
 
@@ -92,5 +97,11 @@ def cifar_resnet(shape: tuple[int, ...], outputs: int, depth: int = 32, width: i
     return he_(sequence(stem=stem, **body, pool=Mean(2, 3), head=nn.Linear(last, outputs)))
 
 
-for _depth in (20, 32, 44, 56, 110):
-    register(f"resnet{_depth}", f"ResNet-{_depth} for CIFAR, thin, padded shortcuts", {"depth": _depth})(cifar_resnet)
+for _depth, _published in ((20, "0.27 M (Table 6)"), (32, "0.46 M"), (44, "0.66 M"), (56, "0.85 M"), (110, "1.7 M")):
+    register(
+        f"resnet{_depth}",
+        f"ResNet-{_depth} for CIFAR, thin, padded shortcuts",
+        fixed={"depth": _depth},
+        paper="He et al. 2016, Section 4.2",
+        published=_published,
+    )(cifar_resnet)

@@ -44,8 +44,8 @@ def check_study(
     *,
     trust: bool = False,
     remote: bool = False,
-) -> None:
-    """Raise unless every cell can be computed, as far as is visible without training.
+) -> dict[str, int]:
+    """Raise unless every cell can be computed, as far as is visible without training; return numbers of test rows.
 
     Names are checked in all cells of the plan, data and models in those that are missing; `also` are more measures.
     With `remote`, nodes read their own data: only trust is checked, without importing torch. Raises `InvalidStudy` for
@@ -53,9 +53,10 @@ def check_study(
     """
     with invalid_values():
         check_trust(study, planned, trust)
-    if not remote:
-        check_names(study, planned, also)
-        _check_data_and_models(study, missing)
+    if remote:
+        return {}
+    check_names(study, planned, also)
+    return _check_data_and_models(study, missing)
 
 
 def check_trust(study: Study, planned: Sequence[Cell], trust: bool) -> None:
@@ -128,8 +129,8 @@ def _check_rho(study: Study, config: Config) -> None:
     )
 
 
-def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> None:
-    """Read each data set once and build each model once."""
+def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> dict[str, int]:
+    """Read each data set once and build each model once; return the numbers of test rows."""
     from ..data import shifted
     from ..data.registry import declared, load
 
@@ -146,6 +147,7 @@ def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> None:
             _check_model(config, rows)
             for name in study.ood.values():
                 shifted.read(name, rows.train)
+    return {data: len(splits[data, root].test) for data, root in sorted(roots) if splits[data, root].test.classes}
 
 
 def _check_targets(study: Study, data: str, splits: Splits) -> None:

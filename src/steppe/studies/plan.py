@@ -55,7 +55,7 @@ class Study:
     grid : Grid
         Settings with lists of values; every combination is a run.
     random : Draws, optional
-        Settings with ranges; n random draws are runs. With a grid, each draw runs at each point of it.
+        Settings with laws, and the number of runs at settings drawn from them at each combination of the grid.
     pool : str, optional
         Checkpoints or run folders instead, as a pattern such as path/*.safetensors.
     errors : str, optional
@@ -205,7 +205,11 @@ class Study:
                     raise ValueError(f"groups: {unknown('setting', name, types())}")
         if not self.targets:
             raise ValueError("targets is empty: name what to predict, such as test_error")
-        varied = {name for axis in self.grid.axes.values() for value in axis for name in value}
+        if self.random is None and self.grid.laws:
+            raise ValueError(
+                f"grid draws {self.grid.laws[0]} from a law: say how often, with `random: {{points: 20}}` beside it"
+            )
+        varied = {*self.grid.settings, *(self.random.space if self.random is not None else ())}
         needs = {"corrupted_error": "corruptions", "validation_error": "validation", "validation_loss": "validation"}
         for target, needed in needs.items():
             wanted = target in self.targets or (self.select is not None and self.select.by == target)

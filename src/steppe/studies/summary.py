@@ -16,8 +16,9 @@ from ..core.fields import fits
 from .cell import Cell
 from .grid import differing, shown
 from .plan import Study
+from .pool import Pool
 from .protocol import EPOCH, SCALES, VALUE, TableSpec
-from .result import admitted, findings_of, of_plan
+from .result import findings_of
 from .selection import tuned_settings
 from .statistics.design import ALL_SEEDS, SEEDS
 from .statistics.differences import paired_spread, smallest_step
@@ -110,16 +111,18 @@ def _summary(
     spec: TableSpec, study: Study, planned: Sequence[Cell], table: Table, curves: Curves, findings: Findings | None
 ) -> Summary:
     entering = [cell for cell in planned if _enters(spec, cell)]
-    counted = admitted(study, of_plan(study, entering, table))
+    pool = Pool.of(study, entering, table)
     if spec.is_tau:
         targets = study.targets
         if spec.target:
             targets, findings = [spec.target], None
-            counted = Table([replace(r, targets={spec.target: number_of(r, spec.target)}) for r in counted.runs])
+            of_runs = [replace(r, targets={spec.target: number_of(r, spec.target)}) for r in pool.counted.runs]
+            pool = replace(pool, counted=Table(of_runs))
         if findings is None or spec.where or spec.runs != "final":
-            findings = findings_of(counted, study.measures, targets, tuned=tuned_settings(study))
+            pool = replace(pool, related=pool.counted, compared=pool.counted)
+            findings = findings_of(pool, study.measures, targets, tuned=tuned_settings(study))
         return _taus(spec, study.measures, targets, findings)
-    runs = {run.key: run for run in counted.runs}
+    runs = {run.key: run for run in pool.counted.runs}
     full = {name: full_name(name, study.measures) for name in (*spec.value, spec.x)}
     numbers: dict[tuple[str, str], list[tuple[Cell, float]]] = {}
     points: dict[str, list[tuple[float, float]]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 from .._util.user_code import is_factory
-from ..data.catalogue import CATALOGUE
+from ..data.catalogue import DATASETS
 
 SMALL = """\
   model_options: {width: 64, depth: 2}
@@ -25,7 +25,8 @@ def study_text(file: str, out: str, data: str, model: str, *, classes: bool = Tr
     `classes` says whether the targets of the data are classes. With few training rows and the MLP, runs take seconds.
     """
     small = model == "mlp" and rows is not None and rows <= 5000
-    images = data.partition("@")[0] in CATALOGUE or data.startswith("folder:")
+    name = data.partition("@")[0]
+    images = data.startswith("folder:") or (name in DATASETS and bool(DATASETS[name].layouts))
     listed = "arguments of your factory" if is_factory(model) else f"steppe models {model}"
     settings = SMALL if small else USUAL.format(listed=listed)
     targets = "[test_error, gap]" if classes else "[test_loss, loss_gap]"
@@ -35,7 +36,7 @@ def study_text(file: str, out: str, data: str, model: str, *, classes: bool = Tr
     return template.format(
         file=file,
         out=out,
-        duration="24 small runs: a minute or two on two cores." if small else "24 runs: try `epochs: 1` first.",
+        duration="30 small runs: a minute or two on two cores." if small else "30 runs: try `epochs: 1` first.",
         title=_scalar(f"SAM on {data}"),
         question=_scalar(f"Do flatter minima of {model} have a lower {target} on {data}?"),
         data=_scalar(data),
@@ -43,10 +44,10 @@ def study_text(file: str, out: str, data: str, model: str, *, classes: bool = Tr
         model=_scalar(model),
         model_comment=_comment(f"  model: {_scalar(model)}", "steppe models, or your own as package.module:factory"),
         settings=settings + (AUGMENTED if images else ""),
-        rates="[0.05, 0.15]" if small else "[0.05, 0.1]",
+        rates="[0.03, 0.3]",
         targets=targets,
         targets_comment=_comment(f"targets: {targets}", "what the measures should predict"),
-        show="[spectrum, landscape, ensembles]" if classes else "[spectrum, landscape]",
+        show="[spectrum, landscape]",
         admission="" if not classes else rule if small else f"# {rule}",
     )
 

@@ -146,7 +146,13 @@ def _of_run(task: Task, config: Config) -> tuple[Any, ...]:
         along: dict[str, Any] = {"measures": list(task.along), "measure_every": task.measure_every}
         if (started := read_run_yaml(folder)) is not None:  # records of its epochs cannot be added any more
             along = {name: started["config"][name] for name in along}
-        run = train(replace(config, out=str(folder), **along), progress=False)
+        settings = replace(config, out=str(folder), **along)
+        if task.rung is not None:
+            run = train(settings, progress=False, until=task.rung[0])
+            at = next((r for r in run.records if r["epoch"] == task.rung[0]), run.result)
+            if 1 - at["validation_accuracy"] > task.rung[1]:
+                return run.model(), run.data(), run.task, run.records, _meta(run)
+        run = train(settings, progress=False)
     return run.model(), run.data(), run.task, run.records, _meta(run)
 
 

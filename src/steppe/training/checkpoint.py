@@ -25,7 +25,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from .._util import files
-from .._util.digests import check_metadata_unchanged, check_tensors_unchanged, digest, with_digests
+from .._util.digests import OURS, check_metadata_unchanged, check_tensors_unchanged, digest, with_digests
 from .._util.formats import from_json, json_safe
 from .schedule import Position
 
@@ -33,7 +33,6 @@ WEIGHTS = "checkpoint.safetensors"
 PREVIOUS = "previous.safetensors"  # the checkpoint before it
 RECORDS = "metrics.jsonl"
 FORMAT = 2
-KEY = "steppe"  # of our entry in the metadata of a safetensors file
 RESTORE = "Rerun `steppe train` to resume from the checkpoint before it, if that is intact; or restore it from a copy."
 
 Record = dict[str, Any]
@@ -82,8 +81,8 @@ def commit(
     """
     tensors, tree = pack(state)
     text = json.dumps({"format": FORMAT, **asdict(header)})
-    files.replace(folder / header.state, _serialised(tensors, {KEY: text, "tree": tree}))
-    content = _serialised({k: _on_host(t) for k, t in weights.items()}, {KEY: text})
+    files.replace(folder / header.state, _serialised(tensors, {OURS: text, "tree": tree}))
+    content = _serialised({k: _on_host(t) for k, t in weights.items()}, {OURS: text})
     if before is not None:
         files.link(folder / WEIGHTS, folder / PREVIOUS)
     files.replace(folder / WEIGHTS, content)
@@ -264,7 +263,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _check_format(metadata: Mapping[str, str], path: Path) -> None:
-    number = from_json(metadata[KEY], path)["format"]
+    number = from_json(metadata[OURS], path)["format"]
     if number != FORMAT:
         raise ValueError(f"its format is {number!r}; this version of steppe reads {FORMAT}")
 
@@ -272,7 +271,7 @@ def _check_format(metadata: Mapping[str, str], path: Path) -> None:
 def _header(metadata: Mapping[str, str], path: Path) -> Header:
     _check_format(metadata, path)
     check_metadata_unchanged(metadata)
-    header = from_json(metadata[KEY], path)
+    header = from_json(metadata[OURS], path)
     state = str(header["state"])
     if Path(state).name != state:
         raise ValueError(f"it names a file outside its folder: {state}")

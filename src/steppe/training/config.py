@@ -6,10 +6,10 @@ machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from .._util.names import unknown
 from ..core.fields import Count, Fraction, Ge, Gt, Inf, Le, Lt, NonNegative, Positive, check_fields
@@ -42,6 +42,22 @@ class Config:
 
     """
 
+    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {  # of the help page; the other fields are first on it
+        "data": (
+            "data_root", "fraction", "per_class", "labels", "label_noise", "validation", "held_out", "augment",
+            "data_seed",
+        ),
+        "model": ("model_options", "init", "freeze", "prune", "prune_at"),
+        "method and optimizer": (
+            "method_options", "sharp_rows", "lr_factors", "momentum", "nesterov", "weight_decay", "clip",
+            "label_smoothing", "on_nonfinite",
+        ),
+        "schedule and averages": ("steps", "schedule", "milestones", "decay", "warmup", "ema", "swa", "swa_every"),
+        "evaluation": ("evaluate_every", "corruptions", "severities", "measures", "measure_every", "measure_rows"),
+        "speed, memory and files": (
+            "precision", "threads", "capture", "compile", "channels_last", "fsdp", "checkpoint_every", "loggers",
+        ),
+    }  # fmt: skip
     data: str = "digits"
     """data set by name, `folder:PATH`, or `npz:PATH`; `flowers102@64` for pictures of 64 x 64"""
     data_root: str = "data"
@@ -163,7 +179,8 @@ class Config:
     checkpoint_every: Annotated[float, Ge(0), Inf] = 60.0
     """seconds between checkpoints within an epoch; the end of an epoch writes one if the last is 10 seconds old"""
     loggers: list[str] = field(default_factory=list)
-    """loggers of records beside metrics.jsonl: tensorboard, csv, mlflow, wandb, or `package.module:factory`"""
+    """loggers of records beside metrics.jsonl: csv, tensorboard, mlflow, wandb (`steppe loggers` lists all), or
+    `package.module:factory`"""
     out: str | None = None
     """folder of the run; defaults to runs/ and a name from data, model, method and seed"""
 
@@ -227,7 +244,7 @@ def check_config(config: Config, spelled: Callable[[str], str] = str) -> Method:
             imported(name, "logger")
         else:
             _check("logger", name, LOGGERS)
-            require(name)
+            require(LOGGERS[name].extra)
     with _prefixed(spelled("measures")):
         resolve_measures(config.measures)
     known_device(config.device)

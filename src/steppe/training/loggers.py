@@ -1,4 +1,4 @@
-"""Loggers by name: CSV, TensorBoard, MLflow and W&B, and users' own.
+"""Loggers by name: CSV, TensorBoard, MLflow and W&B, those of other packages, and users' own.
 
 A constructor checks what its logger needs, and `log_params` creates things. So a logger that cannot be built leaves
 nothing behind in the stores of the others.
@@ -11,14 +11,16 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from math import isfinite
 from time import time
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from .._util import files
 from .._util.digests import digest
 from .._util.extras import explained
 from .._util.formats import csv_text
+from .._util.registry import Registry
 from .._util.user_code import imported
 from .checkpoint import read_header
 from .folder import Run
@@ -73,6 +75,61 @@ def numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return flat
 
 
+@dataclass(frozen=True)
+class Registered:
+    """A logger by name.
+
+    Parameters
+    ----------
+    make
+        Makes one: of steppe's own loggers from the run, of others from its folder.
+    does
+        Where the records go, in a line.
+    extra
+        The extra of steppe that installs what it needs.
+    place
+        When it starts: those whose start is likely to fail first, so that they leave nothing behind in the others.
+
+    """
+
+    make: Callable[[Any], Logger]
+    does: str
+    extra: str = ""
+    place: int = 0
+
+
+LOGGERS: Registry[Registered] = Registry("logger", "steppe.loggers", (__name__,), lambda one: one.place)
+Make = TypeVar("Make", bound=Callable[[Any], Logger])
+
+
+def register_logger(name: str, does: str, **facts: Any) -> Callable[[Make], Make]:
+    """A decorator that registers a class, or a function of a run's folder, as the logger of that name.
+
+    A package that does so declares an entry point in the group `steppe.loggers`.
+
+    Parameters
+    ----------
+    name, does
+        The name in `loggers`, and where the records go, in a line.
+    **facts
+        For loggers of steppe itself.
+
+    Examples
+    --------
+    >>> described = steppe.training.register_logger("csv", "metrics.csv in the run's folder")
+
+    `described(make)` then adds what makes it.
+
+    """
+
+    def add(make: Make) -> Make:
+        LOGGERS.add(name, Registered(make, does, **facts), make.__module__)
+        return make
+
+    return add
+
+
+@register_logger("csv", "`metrics.csv` in the run's folder", place=2)
 class CSV:
     """All records in metrics.csv, rewritten each time, so that a resumed run has every row once."""
 
@@ -95,6 +152,7 @@ class CSV:
         files.replace(self._path, csv_text(columns, self._rows).encode())
 
 
+@register_logger("tensorboard", "event files under `tensorboard/`", extra="tensorboard", place=2)
 class TensorBoard:
     """Event files under tensorboard/, rewritten at each start from the records so far."""
 
@@ -123,6 +181,12 @@ class TensorBoard:
             self._writer.close()
 
 
+@register_logger(
+    "mlflow",
+    "`mlflow.db` in the run's folder, or the server that `MLFLOW_TRACKING_URI` names",
+    extra="mlflow",
+    place=1,
+)
 class MLflow:
     """One run of MLflow, in mlflow.db of the run's folder unless the environment names a tracking server.
 
@@ -193,6 +257,7 @@ class MLflow:
         return str(experiment.experiment_id)
 
 
+@register_logger("wandb", "an offline run under `wandb/`; `WANDB_MODE=online` for W&B's server", extra="wandb", place=1)
 class WandB:
     """One run of W&B under wandb/: offline and rewritten at each start, unless WANDB_MODE is set."""
 
@@ -243,28 +308,18 @@ class WandB:
             self._run.finish(exit_code=0 if done is not None and done.finished else 1)
 
 
-LOGGERS: Mapping[str, Callable[[Run], Logger]] = {
-    "wandb": WandB,
-    "mlflow": MLflow,
-    "csv": CSV,
-    "tensorboard": TensorBoard,
-}
-"""By name. They start in this order, after users' own: first those whose start can fail."""
-
-
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return names of loggers, each once, in the order in which they start."""
-    order = list(LOGGERS)
-    return sorted(dict.fromkeys(names), key=lambda name: order.index(name) if name in order else -1)
+    """Return names of loggers, each once, in the order in which they start: those of others first."""
+    return sorted(dict.fromkeys(names), key=lambda name: LOGGERS[name].place if name in LOGGERS else 0)
 
 
 def build_logger(name: str, run: Run) -> Logger:
     """Build one of LOGGERS, or call the user's `package.module:factory` with the folder."""
-    if name in LOGGERS:
-        return LOGGERS[name](run)
-    factory = imported(name, "logger")
+    make: Callable[[Any], Logger] = LOGGERS[name].make if name in LOGGERS else imported(name, "logger")
+    if make.__module__ == __name__:
+        return make(run)
     try:
-        made: Logger = factory(run.path)
+        made = make(run.path)
     except Exception as error:
         raise RuntimeError(f"the logger {name} raised {type(error).__name__} when it was built: {error}") from error
     for method in ("log_params", "log_metrics", "close"):

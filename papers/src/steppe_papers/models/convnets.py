@@ -18,7 +18,12 @@ CONVOLUTIONS = (2, 2, 4, 4, 4)  # Table 1, column E: 3x3 convolutions before eac
 WIDTHS = (1, 2, 4, 8, 8)  # their channels, in units of the first
 
 
-@register("vgg19", "VGG-19 with batch norms and one linear layer")
+@register(
+    "vgg19",
+    "VGG-19 with batch norms and one linear layer",
+    paper="Simonyan & Zisserman 2015, column E",
+    published="143,678,248 with its three large linear layers (torchvision, vgg19_bn)",
+)
 def vgg19(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:
     """VGG-19 (Simonyan & Zisserman 2015, configuration E) with batch norms and one linear layer, as usual on CIFAR.
 
@@ -65,7 +70,12 @@ def transition(inputs: int) -> nn.Module:
     return sequence(norm=nn.BatchNorm2d(inputs), relu=nn.ReLU(), conv=conv, pool=pool)
 
 
-@register("densenet121", "DenseNet-121, 3x3 stem")
+@register(
+    "densenet121",
+    "DenseNet-121, 3x3 stem",
+    paper="Huang et al. 2017, with a 3x3 stem",
+    published='with `stem="large"` and 1000 classes 7,978,856 (torchvision)',
+)
 def densenet121(
     shape: tuple[int, ...],
     outputs: int,
@@ -212,9 +222,14 @@ def efficientnet(
     return he_(sequence(stem=stem, **body, **end, dropout=nn.Dropout(dropout), head=nn.Linear(last, outputs)))
 
 
-for _name, _width, _depth, _dropout in (("B3", 1.2, 1.4, 0.3), ("B4", 1.4, 1.8, 0.4)):  # the table in the authors' code
+for _name, _width, _depth, _dropout, _count in (  # the table in the authors' code
+    ("B3", 1.2, 1.4, 0.3, "12,233,232"),
+    ("B4", 1.4, 1.8, 0.4, "19,341,616"),
+):
     register(
         f"efficientnet-{_name.lower()}",
         f"EfficientNet-{_name}: squeeze-and-excitation, dropout, stochastic depth",
         defaults={"width": _width, "depth": _depth, "dropout": _dropout},
+        paper="Tan & Le 2019",
+        published=f"with 1000 classes {_count} (torchvision)",
     )(efficientnet)

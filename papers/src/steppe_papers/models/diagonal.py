@@ -22,7 +22,12 @@ class DiagonalLinear(nn.Module):
         return x.flatten(1) @ (self.u * self.v).T
 
 
-@register("diagonal", "diagonal linear network <x, u * v>")
+@register(
+    "diagonal",
+    "diagonal linear network <x, u * v>",
+    paper="Andriushchenko et al. 2023, Section 5.2",
+    published="2 d for one target",
+)
 def diagonal(shape: tuple[int, ...], outputs: int, scale: float = 0.1) -> nn.Module:
     """A diagonal linear network.
 

@@ -52,7 +52,12 @@ def wide_resnet(shape: tuple[int, ...], outputs: int, depth: int = 28, width: in
     return he_(sequence(stem=stem, **body, **classifier(last, outputs)))
 
 
-@register("preact-resnet18", "pre-activation ResNet-18 of any width, 3x3 stem")
+@register(
+    "preact-resnet18",
+    "pre-activation ResNet-18 of any width, 3x3 stem",
+    paper="He et al. 2016b, with a 3x3 stem",
+    published="none; counted by hand",
+)
 def preact_resnet18(shape: tuple[int, ...], outputs: int, width: int = 64) -> nn.Module:
     """Pre-activation ResNet-18 (He et al. 2016b): the blocks of a wide ResNet in the four stages of ResNet-18.
 
@@ -147,13 +152,25 @@ def pyramidnet(
     return he_(sequence(stem=stem, **body, **classifier(last, outputs)))
 
 
-for _depth, _width in ((28, 10), (40, 2)):
-    _fixed = {"depth": _depth, "width": _width}
-    register(f"wrn{_depth}-{_width}", f"wide ResNet of {_depth} layers, {_width} times as wide", _fixed)(wide_resnet)
-for _depth, _block, _alpha in (
-    (101, "bottleneck", 64.0),  # alpha: the code that Agnostic-SAM's authors build on
-    (110, "basic", 48.0),  # Han et al. 2017, Table 4, which also has 84 and 270
-    (272, "bottleneck", 200.0),  # Foret et al. 2021, who add ShakeDrop to it
+for _depth, _width, _published in ((28, 10, "36.5 M; 36,479,194 (imgclsmob)"), (40, 2, "2.2 M")):
+    register(
+        f"wrn{_depth}-{_width}",
+        f"wide ResNet of {_depth} layers, {_width} times as wide",
+        fixed={"depth": _depth, "width": _width},
+        paper="Zagoruyko & Komodakis 2016",
+        published=_published,
+    )(wide_resnet)
+for _depth, _block, _alpha, _published in (
+    (101, "bottleneck", 64.0, "none at this alpha"),  # alpha: the code that Agnostic-SAM's authors build on
+    # Han et al. 2017, Table 4, which also has 84 and 270
+    (110, "basic", 48.0, "1,772,706 (imgclsmob); alpha = 84: 3,904,446; alpha = 270: 28,485,477"),
+    (272, "bottleneck", 200.0, "26,210,842 (imgclsmob)"),  # Foret et al. 2021, who add ShakeDrop to it
 ):
-    _about = f"PyramidNet of {_depth} layers in {_block} blocks"
-    register(f"pyramidnet{_depth}", _about, {"depth": _depth, "block": _block}, {"alpha": _alpha})(pyramidnet)
+    register(
+        f"pyramidnet{_depth}",
+        f"PyramidNet of {_depth} layers in {_block} blocks",
+        fixed={"depth": _depth, "block": _block},
+        defaults={"alpha": _alpha},
+        paper=f"Han et al. 2017, alpha = {_alpha:g}",
+        published=_published,
+    )(pyramidnet)

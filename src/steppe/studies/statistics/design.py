@@ -123,8 +123,8 @@ def contenders(table: Table) -> list[str]:
             values.setdefault((method, key), []).append(repr(own.get(key)))
     named = {key for key, column in values.items() if 1 < len(set(column)) <= max(len(column) / 2, 1)}
     return [
-        " ".join([m, *(f"{k}={word(v)}" for k, v in own.items() if (m, k) in named)])
-        for m, own in zip(methods, options, strict=True)
+        run.contender or " ".join([m, *(f"{k}={word(v)}" for k, v in own.items() if (m, k) in named)])
+        for run, m, own in zip(table.runs, methods, options, strict=True)
     ]
 
 

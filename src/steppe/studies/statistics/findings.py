@@ -112,6 +112,7 @@ def findings(
     measures: Sequence[str] | None = None,
     targets: Sequence[str] | None = None,
     *,
+    compared: Table | None = None,
     tuned: Sequence[str] = (),
     compare: str = METHOD,
     reference: Any = None,
@@ -126,6 +127,8 @@ def findings(
         The runs that count.
     measures, targets : sequence of str, optional
         Names; all that the table has by default.
+    compared : Table, optional
+        The runs of which methods are compared, if they are others.
     tuned : sequence of str
         Settings that were selected for each method, such as "lr".
     compare : str
@@ -146,7 +149,7 @@ def findings(
     measures = list(table.measures if measures is None else measures)
     targets = list(table.targets if targets is None else targets)
     related = list(relations(table, measures, targets, seed))
-    contested = contest(table, targets, tuned, compare, reference)
+    contested = contest(table if compared is None else compared, targets, tuned, compare, reference)
     for relation in related:
         relation.draw(draws)
     tested = [(relation, i) for relation in related for i in range(len(relation.findings))]
@@ -190,7 +193,7 @@ def findings(
         f = decided(replace(f, seconds=seconds), **how, tests=tests)
         rows.append(replace(f, sentence=sentences.of_finding(f)))
     rows.sort(key=lambda f: (targets.index(f.target), measures.index(f.measure), HYPOTHESES.index(f.hypothesis)))
-    compared: list[Comparison] = []
+    rivals: list[Comparison] = []
     for k, (c, spread) in enumerate(pairs):
         at, same = 2 * n + k, 2 * n + len(pairs) + k
         c = replace(
@@ -198,20 +201,20 @@ def findings(
         )
         how = {"rejected": bool(rejected[at]), "equal": bool(rejected[same])}
         c = concluded(c, spread, **how, tests=tests, level=level)
-        compared.append(replace(c, sentence=sentences.of_comparison(c)))
+        rivals.append(replace(c, sentence=sentences.of_comparison(c)))
     pool = len(table), len(np.unique(design_of(table).configuration))
     return Findings(
         *pool,
         tests,
         findings=tuple(rows),
-        comparisons=tuple(compared),
+        comparisons=tuple(rivals),
         compare=contested.compare,
         reference=contested.reference,
         reference_note=contested.note,
         sentence=sentences.of_study(rows, *pool),
-        method_sentence=sentences.of_methods(compared, contested.reference, contested.note),
+        method_sentence=sentences.of_methods(rivals, contested.reference, contested.note),
         measure_sentences={f.measure: sentences.of_measure(f.measure, rows) for f in rows},
-        row_sentence=sentences.of_rows([*rows, *compared]),
+        row_sentence=sentences.of_rows([*rows, *rivals]),
     )
 
 
