@@ -12,6 +12,8 @@ standard deviations of seeds, validation and test are 0.3, 0.5 and 0.2 points. O
 - Coverage of the 95 % interval of one look: 93 to 97 %. Repeated intervals cover at least 95 %.
 - Power: the share detected, within 5 points of what the difference's own standard error says before the look.
 
+Rows that leave a part of the protocol out, and what is common, show what the parts are for, and have no bars.
+
 Beside it, what is common: the same number of runs, and a winner by its own test error, by bars of one standard
 deviation over seeds, or by a t-test of the selected configurations.
 """
@@ -19,25 +21,30 @@ deviation over seeds, or by a t-test of the selected configurations.
 from __future__ import annotations
 
 import argparse
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import partial
 from math import sqrt
 from pathlib import Path
 from time import perf_counter
+from zlib import crc32
 
 import numpy as np
 from scipy.stats import nct, ttest_ind
 from scipy.stats import t as student
 
 from steppe.comparison.border import at_border
-from steppe.comparison.sequential import Contrast, Rules, decide
+from steppe.comparison.halving import Halved, limit
+from steppe.comparison.sequential import LOOKS, Contrast, Rules, decide
 from steppe.comparison.statistics import Outcomes
 from steppe.core.laws import LogUniform
 
 POINT = 0.01  # errors are shares of rows
 DIVERGED = 0.9
+TUNING = 8  # of worlds with halving
 WORTH = 0.5 * POINT
 LR = LogUniform(1e-3, 1e-3 * 10**2.5)
 
@@ -54,6 +61,7 @@ class World:
     row_sd: float = 0.0  # of a method's error on these test rows, in points
     rows: int = 0  # with rows: each is right or wrong, and each method has hard rows of its own
     hard: float = 0.3  # the part of a row's variance that is the method's
+    halving: bool = False  # with an error at the rung that is half as high again, of more noise, later for contenders
 
     def means(self, m: int, points: np.ndarray) -> np.ndarray:
         """The error of a method at each point, in points, without noise."""
@@ -70,13 +78,21 @@ class World:
         for m in range(len(self.shifts)):
             mean = POINT * (self.means(m, points) + self.sd(m) * random.normal(size=n))
             validation = mean + self.validation_sd * POINT * random.normal(size=n)
+            halved = None
+            if self.halving:
+                rung = 1.5 * mean + (m > 0) * 2 * POINT + POINT * random.normal(size=n)
+                first = LOOKS[0] * TUNING
+                stopped = rung > limit(rung[:first])
+                stopped[:first] = False
+                halved = Halved(np.where(stopped, rung, validation), rung, first)
+                mean, validation = np.where(stopped, 1.5 * mean, mean), halved.ranked()
             if self.rows:
                 own = random.beta(0.1 * (1 / self.hard - 1), 0.9 * (1 / self.hard - 1), self.rows)
                 wrong = random.random((n, self.rows)) < np.clip(own * mean[:, None] / 0.1, 0, 1)
                 found[str(m)] = Outcomes.of(validation, wrong)
             else:
                 noise = self.test_sd * random.normal(size=n) + self.row_sd * random.normal()
-                found[str(m)] = Outcomes(validation, mean + POINT * noise)
+                found[str(m)] = Outcomes(validation, mean + POINT * noise, halved=halved)
         return points, found
 
     @property
@@ -86,7 +102,7 @@ class World:
 
 def truth(world: World, tuning: int, draws: int = 400_000) -> np.ndarray:
     """The difference of each contender from the first method, by drawing tunings."""
-    clean = replace(world, row_sd=0.0, rows=0)
+    clean = replace(world, row_sd=0.0, rows=0, halving=False)
     _, found = clean.trials(np.random.default_rng(99), draws)
     thetas = []
     for outcomes in found.values():
@@ -111,7 +127,7 @@ def one(row: Row, seed: int) -> list[tuple[str, float, float, float, float]]:
 
     The interval is the 95 % one where there is one look, and else the repeated one.
     """
-    points, found = row.world.trials(np.random.default_rng([seed, 5]), row.rules.most)
+    points, found = row.world.trials(np.random.default_rng([seed, crc32(repr(row).encode())]), row.rules.most)
     variance = row.world.row_variance
     if not row.row_variance:
         variance = 0.0
@@ -148,6 +164,7 @@ class Rates:
     trials: float
     first_trials: float
     covered: float
+    all_covered: float
     expected: float
 
     def error(self, share: float) -> float:
@@ -177,6 +194,7 @@ def rates(row: Row, replicates: int, each: Callable[..., object] = map) -> Rates
         np.hstack([trials.max(1)[:, None], trials]).mean(),
         trials[:, 0].mean(),
         covered.mean(),
+        covered.all(1).mean(),
         expected,
     )
 
@@ -203,7 +221,9 @@ def common(world: World, repeats: int, seed: int) -> tuple[bool, bool]:
             for m, c in enumerate(chosen)
         ]
         p = np.array([ttest_ind(x, again[0]).pvalue for x in again[1:]])
-        apart = p <= 0.05 / (len(p) - p.argsort().argsort())  # Holm, but for the order in which it stops
+        order = p.argsort()
+        apart = np.zeros(len(p), dtype=bool)
+        apart[order] = np.logical_and.accumulate(p[order] <= 0.05 / np.arange(len(p), 0, -1))  # Holm
         if repeats == 3:
             bars = [abs(x.mean() - again[0].mean()) - x.std(ddof=1) - again[0].std(ddof=1) for x in again[1:]]
             apart = np.array(bars) > 0
@@ -247,24 +267,58 @@ TABLE: dict[str, Row] = {
     "null, 1000 rows, one look at 48": Row(ROWS, ONCE),
     "null, 1000 rows, one look at 48, without the rows' variance": Row(ROWS, ONCE, row_variance=False),
     "null, 1000 rows, looks to 48": Row(ROWS, TO_48, futility=True),
+    "null, halving, looks to 96": Row(replace(NULL, halving=True), TO_96),
+    "0.5 better, halving, looks to 96": Row(replace(HALF, halving=True), TO_96),
+    "1.0 better, halving, one look at 48": Row(replace(FULL, halving=True), ONCE),
     "null, tuning of 4, looks to 48": Row(NULL, Rules(tuning=4, most=48, worth=WORTH)),
 }
 
 
-def lines(tasks: ProcessPoolExecutor, replicates: int) -> Iterator[str]:
-    each = partial(tasks.map, chunksize=10)
+def bars(name: str, row: Row, r: Rates) -> list[str]:
+    """The bars that a row misses."""
+    found, limit = [], 0.05 + 2 * r.error(0.05)
+    if not row.row_variance and (row.world.rows or row.world.row_sd):
+        return []
+    if r.false > limit:
+        found.append(f"{name}: false {100 * r.false:.1f} %")
+    at_margin = abs(abs(row.world.shifts[1]) * POINT - WORTH) < 1e-9
+    if at_margin and r.equivalent > limit:
+        found.append(f'{name}: wrong "no difference" {100 * r.equivalent:.1f} %')
+    error = 2 * r.error(0.95)
+    most = 1.0 if row.world.rows else 0.97 + error  # with rows, intervals are conservative
+    if row.rules.once and not 0.93 - error <= r.covered <= most:
+        found.append(f"{name}: coverage {100 * r.covered:.1f} %")
+    if row.world.shifts[1] < 0 and abs(r.better - r.expected) > 0.05 + 2 * r.error(r.expected):  # false for NaN
+        found.append(f"{name}: power {100 * r.better:.0f} %, and {100 * r.expected:.0f} % was stated")
+    return found
+
+
+def cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{name}, numpy {np.__version__}, {date.today()}"
+
+
+def lines(tasks: ProcessPoolExecutor, replicates: int, rows: str = "") -> Iterator[str]:
+    each, missed = partial(tasks.map, chunksize=10), list[str]()
     yield (
         "| world and looks | n | false % | better % | worse % | no difference % | undecided % | trials (contender 1) "
-        "| interval covers % | power by its error % |\n|---|---|---|---|---|---|---|---|---|---|"
+        "| interval covers % | all cover % | power by its error % |\n|---|---|---|---|---|---|---|---|---|---|---|"
     )
     for name, row in TABLE.items():
-        r = rates(row, replicates // 3 if row.world.rows else replicates, each)
+        if rows not in name:
+            continue
+        r = rates(row, replicates // 3 if row.world.rows or row.world.halving else replicates, each)
         cells = [f"{100 * x:.1f} ± {100 * r.error(x):.1f}" for x in (r.false, r.better, r.worse, r.equivalent)]
         power = "-" if np.isnan(r.expected) else f"{100 * r.expected:.0f}"
         yield (
             f"| {name} | {r.n} | {' | '.join(cells)} | {100 * r.undecided:.1f} | {r.trials:.0f} ({r.first_trials:.0f}) "
-            f"| {100 * r.covered:.1f} | {power} |"
+            f"| {100 * r.covered:.1f} | {100 * r.all_covered:.1f} | {power} |"
         )
+        missed += bars(name, row, r)
+    yield "\nBars: " + ("; ".join(missed) if missed else "all are met") + "."
+    if rows:
+        return
     yield "\n| what is common, 48 runs per method | n | null: false % | 1.0 better: detected % (false %) |"
     yield "|---|---|---|---|"
     for name, repeats in COMMON.items():
@@ -279,17 +333,22 @@ def lines(tasks: ProcessPoolExecutor, replicates: int) -> Iterator[str]:
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replicates", type=int, default=1500)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--rows", default="", help="only the rows whose names have this text")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(words)
     start, written = perf_counter(), []
     with ProcessPoolExecutor(options.workers) as tasks:
-        for line in lines(tasks, options.replicates):
+        for line in lines(tasks, options.replicates, options.rows):
             print(line, flush=True)
             written.append(line)
-    written.append(f"\n{perf_counter() - start:.0f} s with {options.workers} processes.")
+    processes = f"{options.workers} process{'es' * (options.workers > 1)}"
+    written.append(f"\n{perf_counter() - start:.0f} s with {processes}, which had other work beside them: {cpu()}.")
     if options.out:
-        head = "# Error rates of `steppe compare` by simulation\n\n`benchmarks/compare.py`: the world, and the bars.\n"
+        command = f"    python benchmarks/compare.py --replicates {options.replicates} --workers {options.workers}"
+        command += f" --rows {options.rows}" if options.rows else ""
+        head = "# Error rates of `steppe compare` by simulation\n\nThe world, the bars and the columns: "
+        head += f"`benchmarks/compare.py`, by\n\n{command} --out {options.out}\n"
         options.out.write_text("\n".join([head, *written, ""]))
 
 

@@ -3,12 +3,12 @@
     PYTHONPATH=src python benchmarks/demo_verdicts.py --folder FOLDER \
         --result docs/demo.json --out benchmarks/results/demo_verdicts_cpu_DATE.md
 
-Runs the study of `make demo` as it is (repetition 0), and five more times with other seeds of everything: repetition r
-adds 100 r to the seeds of training, which are also those of the label noise, and draws its permutations with seed r and
-three others. Repetition 7 trains with two threads. Repetition 8 uses torch's and MKL's kernels for CPUs without AVX,
-which round differently. Pictures are not computed. `--out` is a page with every verdict by repetition. `--result` is
-what repetition 0 found, as `steppe study run --json` prints it: README and docs quote it, and the tests compare them.
-Studies are kept in FOLDER: rerun the command to resume.
+Runs the study of `make demo` as it is (repetition 0), and five more times with other seeds of everything: the settings
+drawn, the seeds of training and the label noise of repetition r follow from the seed r. Its permutations are drawn with
+seed r and three others. Repetition 7 trains with two threads. Repetition 8 uses torch's and MKL's kernels for CPUs
+without AVX, which round differently. Pictures are not computed. `--out` is a page with every verdict by repetition.
+`--result` is what repetition 0 found, as `steppe study run --json` prints it: README and docs quote it, and the tests
+compare them. Studies are kept in FOLDER: rerun the command to resume.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from typing import Any
 
 from steppe._util.formats import json_safe
 from steppe.studies.plan import Study, digits
+from steppe.studies.pool import Pool
 from steppe.studies.protocol import Show
-from steppe.studies.result import admitted, findings_of, of_plan, study_result
+from steppe.studies.result import findings_of, study_result
 from steppe.studies.run import look, run
-from steppe.studies.statistics.comparisons import RELEVANT as RELEVANT_DIFFERENCE
+from steppe.studies.selection import tuned_settings
 from steppe.studies.statistics.comparisons import Comparison
 from steppe.studies.statistics.findings import Findings
-from steppe.studies.statistics.predictions import LEVEL, RELEVANT, Finding
+from steppe.studies.statistics.predictions import LEVEL, Finding
 
 WITHOUT_AVX = {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41"}
-SHIFT = 100  # between the training seeds of two repetitions
 MORE_SEEDS = (1000, 2000, 3000)  # of permutations, beside the repetition's own
 
 QUOTED = {
     "strong": "all runs",
-    "within groups": "runs with the same lr",
+    "within groups": "runs of the same method",
     "weak": "the flattest tenth against the rest",
 }
 
@@ -50,20 +50,20 @@ Row = tuple[str, str, str]  # target, measure or contender, and hypothesis or "m
 
 @dataclass(frozen=True)
 class Repetition:
-    """One way to repeat the study: a number, which shifts all seeds, threads per run, and variables of the workers."""
+    """One way to repeat the study: the study's seed, threads per run, and variables of the workers.
+
+    All settings that are drawn and all seeds of runs follow from the study's seed.
+    """
 
     number: int
     threads: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, study: Study, folder: Path, workers: int | None = None) -> Study:
-        """The study with these seeds and threads, in a folder of its own."""
-        axes = dict(study.grid.axes)
-        axes["seed"] = [{"seed": value["seed"] + SHIFT * self.number} for value in axes["seed"]]
+        """The study with this seed and these threads, in a folder of its own."""
         return replace(
             study,
-            base={**study.base, "threads": self.threads},
-            grid=replace(study.grid, axes=axes),
+            base={**study.base, "seed": self.number, "threads": self.threads},
             show=Show(),
             engine=replace(study.engine, workers=workers),
             out=str(folder / str(self.number)),
@@ -72,7 +72,7 @@ class Repetition:
     @property
     def words(self) -> str:
         """What differs from the study as it is."""
-        parts = [f"seeds + {SHIFT * self.number}"] if self.number else ["as it is"]
+        parts = [f"seed {self.number}"] if self.number else ["as it is"]
         parts += [f"{self.threads} threads"] if self.threads > 1 else []
         parts += [f"{k}={v}" for k, v in self.environment.items()]
         return ", ".join(parts)
@@ -106,9 +106,8 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 def found_by(study: Study, seeds: Sequence[int]) -> list[Findings]:
     """The findings of a study that has run, by each seed of the permutations."""
-    planned, table = look(study)
-    counted = admitted(study, of_plan(study, planned, table))
-    return [findings_of(counted, study.measures, study.targets, seed=seed) for seed in seeds]
+    pool, tuned = Pool.of(study, *look(study)), tuned_settings(study)
+    return [findings_of(pool, study.measures, study.targets, tuned=tuned, seed=seed) for seed in seeds]
 
 
 def rows_of(found: Findings) -> dict[Row, Finding | Comparison]:
@@ -130,8 +129,10 @@ def distance(rows: Sequence[Finding | Comparison]) -> str:
     ends = [(row.low / scale, row.high / scale) for row, scale in zip(rows, map(scale_of, rows), strict=True)]
     if max(p) <= LEVEL:
         return f"p at most {max(p):.2g}, interval {min(max(low, -high) for low, high in ends):.2f} from 0"
-    relevant = RELEVANT if isinstance(rows[0], Finding) else RELEVANT_DIFFERENCE
-    return f"p at least {min(p):.2g}, interval within {max(max(-low, high) for low, high in ends):.2f} of {relevant:g}"
+    equal = [row.p_weaker_corrected if isinstance(row, Finding) else row.p_within_corrected for row in rows]
+    if max(equal) <= LEVEL:
+        return f"p of a relevant one at most {max(equal):.2g}"
+    return f"p at least {min(p):.2g}, and {min(equal):.2g} of a relevant one"
 
 
 def scale_of(row: Finding | Comparison) -> float:
@@ -215,7 +216,8 @@ def main(words: Sequence[str] | None = None) -> None:
             raise SystemExit(f"repetition {repetition.number}: {outcome.stopped or dict(outcome.failures)}")
     about = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {machine()}"
     if options.result:
-        result = replace(study_result(studies[0], *look(studies[0])), folder=digits().folder)
+        found = study_result(studies[0], *look(studies[0]), tuned_settings(studies[0]))
+        result = replace(found, folder=digits().folder)
         stored = json_safe({"made": about, **result.to_dict()}, str)
         options.result.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
         print("\n".join(quoted(stored)))

@@ -55,6 +55,7 @@ html_theme_options = {"navigation_with_keys": True}
 html_copy_source = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["copy.js"]
 html_show_sphinx = False
 
 FOLDER = re.compile(r"(\]\((?:\.\./)*benchmarks/results)(?=\))")

@@ -1,25 +1,29 @@
-"""Tables of README and docs, made from registrations: `python docs/tables.py` writes them, a test says if they are old.
+"""Tables of the docs, made from registrations: `python docs/tables.py` writes them, a test says if they are old.
 
 A table stands between `<!-- NAME: docs/tables.py -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import steppe
 from steppe._util.extras import install_line
 from steppe.cli.listings import describe_model
 from steppe.core.triple import TRIPLES
 from steppe.data.registry import OWN
+from steppe.optim.build import function_name, signature_of
 from steppe.training import LOGGERS
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/speed.md", "docs/data.md", "docs/loggers.md", "docs/models.md")
+PAGES = tuple(f"docs/{name}.md" for name in ("methods", "speed", "data", "loggers", "measures", "models"))
+STUB = ROOT / "src/steppe/optim/by_name.pyi"
 OPTIONAL = {"sharpbalance": " In ensembles, steps are captured until rows are exchanged"}
 
 
@@ -56,7 +60,7 @@ def made_by(name: str) -> str:
 
 
 def methods() -> str:
-    heads = ("name in `build`", "class", "what it does", "passes per step", "paper")
+    heads = ("name", "method", "what it does", "passes per step", "paper")
     rows = steppe.METHODS.items()
     return table(heads, ((f"`{n}`", f"`{made_by(n)}`", m.does, m.usual_passes(), m.paper) for n, m in rows))
 
@@ -79,6 +83,19 @@ def captured() -> str:
             text = "every step"
         groups.setdefault(text, []).append(f"`{name}`")
     return table(("methods", "captured"), ((", ".join(names), text) for text, names in groups.items()))
+
+
+def measures() -> str:
+    """Measures with their variants, which differ in the name alone."""
+    groups: dict[str, list[steppe.measures.registration.Registered]] = {}
+    for one in steppe.MEASURES.values():
+        groups.setdefault(one.does, []).append(one)
+    rows = []
+    for does, same in groups.items():
+        papers = "; ".join(dict.fromkeys(one.paper for one in same if one.paper))
+        names = ", ".join(f"`{one.name}`" for one in same)
+        rows.append((names, does.replace("|", "\\|"), same[0].kind, same[0].cost, papers))
+    return table(("name", "is", "kind", "cost", "paper"), rows)
 
 
 def models() -> str:
@@ -110,10 +127,59 @@ def loggers() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "captured": captured,
+    "measures": measures,
     "models": models,
     "data": data,
     "loggers": loggers,
 }
+
+
+def stub() -> str:
+    """The signatures of `steppe.sam`, `steppe.asam` and so on, for type checkers and editors."""
+    lines = [
+        "# written by docs/tables.py from the registrations of the methods",
+        "from collections.abc import Callable, Mapping",
+        "from typing import Any, Literal",
+        "",
+        "from torch import nn",
+        "from torch.optim import SGD, Optimizer",
+        "from torch.optim.optimizer import ParamsT",
+        "",
+        "from ..core.ball import Ascent",
+        "from ..core.probe import Method",
+        "from ..core.triple import Triple",
+        "from .engine import SharpnessAware",
+        "",
+        "def optimizer(",
+        "    params: ParamsT,",
+        "    base: Callable[..., Optimizer] | str = SGD,",
+        '    method: str | Method = "sam",',
+        "    **options: Any,",
+        ") -> SharpnessAware: ...",
+    ]
+    for _, registered in sorted(steppe.METHODS.items()):
+        parts, starred = [], False
+        for p in signature_of(registered).parameters.values():
+            parts += ["*"] if p.kind is p.KEYWORD_ONLY and not starred else []
+            starred |= p.kind is p.KEYWORD_ONLY
+            parts.append(
+                f"{p.name}: {spelled(p.annotation)}" + ("" if p.default is p.empty else f" = {quoted(p.default)}")
+            )
+        lines += [f"def {function_name(registered)}(", *(f"    {part}," for part in parts), ") -> SharpnessAware: ..."]
+    return "\n".join([*lines, ""])
+
+
+def quoted(default: Any) -> str:
+    return json.dumps(default) if isinstance(default, str) else repr(default)
+
+
+def spelled(annotation: Any) -> str:
+    """A type as it is written in the stub."""
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(map(spelled, get_args(annotation)))
+    if isinstance(annotation, type) and not get_args(annotation):
+        return {"NoneType": "None", "Module": "nn.Module"}.get(annotation.__name__, annotation.__name__)
+    return str(annotation).replace("typing.", "").replace("collections.abc.", "").replace("'", '"')
 
 
 def current(page: Path) -> str:
@@ -126,5 +192,6 @@ def current(page: Path) -> str:
 
 
 if __name__ == "__main__":
+    STUB.write_text(stub())
     for page in PAGES:
         (ROOT / page).write_text(current(ROOT / page))

@@ -65,6 +65,11 @@ def write_pool(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(k)
         torch.save(MODELS[model]().state_dict(), file)
+    if study.errors:  # settings of the checkpoints, which no file of weights has
+        columns = [*study.groups, *(name for name in study.targets if not name.endswith("_error"))]
+        lines = [f"seed{k},{','.join(str(f'kind{k % 2}' if c in study.groups else k + 1) for c in columns)}"
+                 for k in range(CHECKPOINTS)]  # fmt: skip
+        Path(study.errors).write_text("\n".join([f"checkpoint,{','.join(columns)}", *lines, ""]))
     _write_rows(str(study.base["data"]), ("train", "val"))
     for name in study.ood.values():
         _write_rows(name, ())

@@ -90,16 +90,21 @@ ENTRIES = [
     _named("esam", label="esam-all-rows", rho=0.5, gamma=1.0),
     _named("msam", rho=0.5, excused=FIRST_PASS_IS_AWAY),
     _named("m-sam", rho=0.5, parts=3, norm="layer", excused=SUMS_PARTS),
+    _named("wsam", rho=0.5, gamma=0.6),
+    _named("wsam", label="wsam-coupled", rho=0.5, gamma=0.6, decouple=False),
+    _named("sampa", rho=0.5, still={"rho": 0.0, "ahead": 0.0}, excused=FIRST_PASS_IS_AWAY),
     Entry("every", _every),
     Entry("per-part", _per_part, norm="layer", excused=SUMS_PARTS),
     Entry("per-worker", _per_worker),
 ]  # fmt: skip
 
+_listed = {e.registered.name for e in ENTRIES if e.registered is not None}
+ENTRIES += [_named(name, rho=0.5) for name in steppe.METHODS if name not in _listed]  # that need no excuse
 
 # The passes and the memory of another entry, with other numbers: nothing that a loop or an optimizer could tell apart
 LIKE_ANOTHER = {
     "sam-l1", "sam-l3", "sam-linf", "sam-unnormalised", "sam-on", "asam-filterwise", "sa-sgd", "universal-sam",
-    "trace-sam", "det-sam", "agnostic-sam-simple", "esam-all-rows", "per-worker",
+    "trace-sam", "det-sam", "agnostic-sam-simple", "esam-all-rows", "per-worker", "wsam-coupled", "vasso",
 }  # fmt: skip
 
 

@@ -51,6 +51,7 @@ def contents(study: Study) -> dict[str, Any]:
             "measures": {k: (m.value, m.stderr, m.n, m.kind, m.note, m.cost) for k, m in run.measures.items()},
             "failures": run.failures,
             "error": run.error,
+            "rows": None if run.rows is None else run.rows.tolist(),
             "meta": {k: v for k, v in run.meta.items() if not k.endswith("seconds")},
             "curves": [{k: v for k, v in r.items() if k not in TIMINGS} for r in curves[run.key]],
         }

@@ -18,14 +18,18 @@ FILES = sorted(ROOT.rglob("*.py"))
 MODULES = {".".join(f.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): f for f in FILES}
 
 PUBLIC = {  # a snapshot: removing or renaming one breaks somebody's script
-    "AgnosticSAM", "Ball", "DETERMINANT", "DETERMINANT_RELEASED", "Draw", "DynamicSparseSAM", "ESAM", "Elementwise",
-    "Estimate", "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "GSAM", "Hypercube", "LogUniform", "LookSAM",
-    "MEASURES", "METHODS", "Measure", "Method", "Objective", "exponential", "measure", "objective",
-    "MomentumSAM", "NormLayersOnly", "PerPart", "PerWorker", "Plain", "Plan", "PointMass", "Probe", "RSAM",
-    "RadiusFollowsLR", "Reading", "SAM", "SASAM", "SASGD", "SharpBalance", "SharpnessAware", "Space",
-    "TRACE", "Triple", "UniversalSAM", "Vector", "build", "capture", "compare",
-    "contiguous_", "det_sam", "frob_sam", "gaussian", "method", "rademacher",
-    "register", "sam", "sphere", "trace_sam",
+    "ASAM", "AgnosticSAM", "Ball", "DETERMINANT", "DETERMINANT_RELEASED", "DetSAM", "Draw", "DynamicSparseSAM",
+    "FriendlySAM", "SAMPa", "VaSSO", "WSAM",
+    "ESAM", "Elementwise", "Estimate", "Every", "FROBENIUS", "Filterwise", "FisherSparseSAM", "FrobSAM", "GSAM",
+    "Hypercube", "LogUniform", "LookSAM", "MEASURES", "METHODS", "Measure", "Method", "MomentumSAM", "NormLayersOnly",
+    "Objective", "PerPart", "PerWorker", "Plain", "Plan", "PointMass", "Probe", "RSAM", "RadiusFollowsLR", "Reading",
+    "SAM", "SAMON", "SASAM", "SASGD", "SharpBalance", "SharpnessAware", "Space", "TRACE", "TraceSAM", "Triple",
+    "UniversalSAM", "Vector", "build", "capture", "compare", "contiguous_", "exponential", "gaussian", "measure",
+    "method", "objective", "optimizer", "rademacher", "register", "sphere",
+    # one for each method, which wraps an optimizer
+    "agnostic_sam", "agnostic_sam_simple", "asam", "det_sam", "esam", "frob_sam", "gsam", "looksam", "m_sam", "msam",
+    "none", "rsam", "sa_sam", "sa_sgd", "sam", "sam_on", "sharpbalance", "ssam_d", "ssam_f", "trace_sam",
+    "universal_sam", "friendly_sam", "sampa", "vasso", "wsam",
 }  # fmt: skip
 
 PUBLIC_MEASURES = {
@@ -36,11 +40,11 @@ PUBLIC_MEASURES = {
     "OnData", "OneStep", "Path", "PerBatch", "PowerAscent", "ProjectedAscent", "RADII", "RelativeFlatness", "Results",
     "SecondOrder", "ShiftedLogDeterminant", "Slice", "SlopeLimit", "AscentResult", "Sweep", "Trace", "UNSCALED",
     "WorstCase",
-    "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "exponential_integrals", "figure", "fisher_traces",
-    "gauss_newton", "input_curvatures",
-    "hessian", "hessian_from_point_masses", "hutchinson",
-    "measure", "measure_by_name", "path", "random_direction", "random_plane", "share", "slice_1d",
-    "slice_2d", "slice_along", "spectral_density", "spectrum_from_exponentials", "towards", "write_html",
+    "ZerothOrder", "box", "diagonal", "distance", "eigenvectors", "figure", "fisher_traces",
+    "gauss_newton", "input_curvatures", "empirical_fisher",
+    "hessian", "hutchinson",
+    "measure", "measure_by_name", "path", "random_direction", "random_plane", "register", "share", "slice_1d",
+    "slice_2d", "slice_along", "spectral_density", "towards", "write_html",
 }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda: SharpnessAware(SAM(), base()), TypeError, r"not SAM SAM\(.*the method comes second: write Sharp"),
     (lambda: SharpnessAware(base(), base()), TypeError, r"such as steppe\.SAM\(rho=0\.05\), not SGD: it has no plan"),
     (lambda: SharpnessAware(base(), Ball(0.1)), TypeError, r"is a neighbourhood, .*: write SAM\(Ball\("),
-    (lambda: SharpnessAware(base(), steppe.trace_sam), TypeError, r"the function trace_sam: call it, trace_sam\(\)"),
+    (lambda: SharpnessAware(base(), steppe.TraceSAM), TypeError, r"the function TraceSAM: call it, TraceSAM\(\)"),
     (lambda: SharpnessAware(base(), SAM(), seed="a"), ValueError, "seed of SharpnessAware takes a whole number, not"),
     (lambda: steppe.build(base(), "sam"), TypeError, r"a string such as 'sam', not by SGD: write steppe\.build\('sam'"),
     (lambda: steppe.build(SAM(), base()), TypeError, r"not by SAM SAM\(.*SharpnessAware\(base, SAM\(\)\)"),
@@ -61,7 +61,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda: steppe.FisherSparseSAM(sparsity=2), ValueError, "sparsity of FisherSparseSAM takes"),
     (lambda: steppe.DynamicSparseSAM(drop=2), ValueError, "drop of DynamicSparseSAM takes"),
     (lambda: steppe.UniversalSAM("tracee"), ValueError, "triple of UniversalSAM: .*mean 'trace'"),
-    (lambda: steppe.trace_sam(n=0), ValueError, "n of UniversalSAM takes a whole number, 1 or more, not 0"),
+    (lambda: steppe.TraceSAM(n=0), ValueError, "n of UniversalSAM takes a whole number, 1 or more, not 0"),
     (lambda: steppe.PerPart(SAM, 2), TypeError, r"method of PerPart not the class SAM: write SAM\(\)"),
     (lambda: steppe.PerWorker("sam"), TypeError, r"method of PerWorker is the string 'sam': write steppe\.method\("),
     (lambda: steppe.Every(SAM(), 2), ValueError, r"k of Every takes a whole number, 1 or more, not SAM\("),
@@ -96,7 +96,7 @@ def test_a_natural_mistake_is_told_what_to_write(write: Any, error: type[Excepti
 
 
 def test_a_functional_may_be_given_by_name() -> None:
-    assert steppe.UniversalSAM("trace") == steppe.trace_sam()
+    assert steppe.UniversalSAM("trace") == steppe.TraceSAM()
 
 
 def test_a_configuration_knows_the_names_of_methods_without_torch() -> None:

@@ -126,6 +126,16 @@ def test_xtrace_leaves_every_vector_out_once(traces):
     assert found == pytest.approx(sum(values) / n)
 
 
+def test_evaluations_are_timed_in_every_way(monkeypatch, tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("curvlinops")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    evaluations = import_module("evaluations")
+    evaluations.main(["--rounds", "2", "--calls", "2", "--out", str(tmp_path / "page.md")])
+    page = (tmp_path / "page.md").read_text()
+    assert page.count("| MLP") == len(evaluations.NETS) + len(evaluations.BARS)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not all(map(find_spec, PEERS)), reason="the peers are not installed")
 def test_benchmark_of_measures_runs(tmp_path):

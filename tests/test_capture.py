@@ -17,6 +17,7 @@ from torch import nn
 
 import steppe
 from steppe import capture
+from steppe.cuda.capturable import has_step_hooks
 from steppe.cuda.capture import CapturedStep, step_function
 from steppe.optim.base import STEP
 from steppe.optim.finite import DeviceGuard
@@ -615,3 +616,14 @@ def test_methods_that_say_nothing_of_patterns_run_as_they_are(wrap):
                 take(x, y) if take else eager(model, opt, x, y)
         ends.append(list(model.parameters()))
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_the_hook_of_the_optimizer_on_its_base_is_no_obstacle() -> None:
+    """It refuses steps of the base by others; hooks of the user's would be left out of a replay."""
+    opt = steppe.sam(torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1))
+    assert opt.base._optimizer_step_pre_hooks
+    assert not has_step_hooks(opt, opt.base)
+    handle = opt.base.register_step_post_hook(lambda *_: None)
+    assert has_step_hooks(opt, opt.base)
+    handle.remove()
+    assert not has_step_hooks(opt, opt.base)

@@ -41,6 +41,11 @@ RUN = (  # what a run takes
 )
 SNAPSHOT = {  # what people type: removing or renaming a flag breaks somebody's script
     "train": RUN,
+    "compare": "FILE --data --model --methods --train --budget --worth --tuning --trials --once --fix --space --base "
+    "--halving --axis --seed --yes --dry-run --out --measures --workers --engine --address --data-root --progress",
+    "compare status": "FOLDER",
+    "compare report": "FOLDER",
+    "compare resume": "FOLDER --budget --workers --trust --progress",
     "measure": f"RUN|CHECKPOINT --measures --out --dry-run {ON}",
     "landscape": f"RUN|CHECKPOINT --compare --out --axes --directions --span --rise --points --view --log {ON}",
     "ensemble": "--members --seeds --strategy --member-radii --exchange-at --exchange-every --share --named --rest "
@@ -335,7 +340,7 @@ def test_lines_on_the_page_are_commands_that_exist() -> None:
     examples = [line.removeprefix("steppe ") for name in EVERY for line in load_command(name).examples]
     assert len(lines) >= 10
     for line in [*lines, *examples]:
-        words = re.sub(r"--config \S+", "", line).split()
+        words = re.sub(r"--config \S+|(?<=^compare )\S+\.yaml", "", line).split()  # files that a reader has
         name = next(n for n in (" ".join(words[:2]), words[0]) if n in EVERY)
         parse(load_command(name), words[len(name.split()) :])
     assert {f"steppe {name}" for name in EVERY} <= set(re.findall(r"`(steppe [a-z -]+?)`", page))

@@ -64,28 +64,15 @@ def test_one_method_says_where_its_defaults_come_from(capsys: pytest.CaptureFixt
     assert "Did you mean 'sam'" in capsys.readouterr().err
 
 
-def test_measures_are_listed_as_they_are_computed(capsys: pytest.CaptureFixture[str]) -> None:
-    """The listed kind and cost are those of an estimate on a small network."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from steppe.measures import Objective
-
+def test_measures_are_listed_as_they_are_registered(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether their kinds and costs are true is a law: tests/test_measures_laws.py."""
     rows = {row["name"]: row for row in answered(capsys, "measures")}
     assert list(rows) == list(steppe.MEASURES)
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3))
-    objective = Objective(model, cross_entropy, (torch.randn(64, 5), torch.randint(3, (64,))), m=32)
     for name, row in rows.items():
-        measure = steppe.MEASURES[name]
-        estimate = measure.estimate(objective)
-        assert (row["kind"], name) == (estimate.kind, name)
-        for count, unit in re.findall(r"(\d+) (loss|gradient|product)", row["cost"]):
-            spent = getattr(estimate.cost, {"loss": "losses"}.get(unit, f"{unit}s"))
-            assert 0 < spent <= int(count) + 1, name
-            assert row["cost"].startswith("up to") or spent >= int(count), name
+        one = steppe.MEASURES[name]
+        assert (row["kind"], row["cost"], row["paper"]) == (one.kind, one.cost, one.paper)
         assert row["is"], name
-        assert row["class"].split(" of ")[0] == type(measure).__name__
+        assert row["class"].split(" of ")[0] == type(one()).__name__
     page = printed(capsys, "measures")
     assert all(name in page for name in steppe.MEASURES)
     assert "0x" not in page

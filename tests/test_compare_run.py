@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from torch import nn
 import steppe
 from steppe.comparison.design import Design, divided
 from steppe.comparison.recommend import choice, finalists
-from steppe.comparison.result import before, result_of
+from steppe.comparison.result import result_of
 from steppe.comparison.run import checked, in_process, next_trials, run, seconds
 from steppe.comparison.store import NAME, Done, Record
+from steppe.core.floor import before
 
 SPACE = {"lr": steppe.LogUniform(1e-3, 1e0), "epochs": 12}
 
@@ -125,10 +127,14 @@ def test_killed_at_any_moment_and_resumed_it_says_the_same(tmp_path):
     whole = compared(slow, out=tmp_path / "whole")
     context = multiprocessing.get_context("fork")
     out = tmp_path / "killed"
-    for patience in (0.15, 0.4, 0.3):
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        trials = (out / NAME).read_bytes().count(b'"method"') if (out / NAME).exists() else 0
         process = context.Process(target=killed_comparison, args=[out])
         process.start()
-        time.sleep(patience)
+        while not (out / NAME).exists() or (out / NAME).read_bytes().count(b'"method"') < trials + 4:
+            time.sleep(0.001)
+        time.sleep(0.02 * random.random())
         os.kill(process.pid, signal.SIGKILL)
         process.join()
     done = (out / NAME).read_bytes()
@@ -393,3 +399,58 @@ def test_outcomes_read_back_are_those_written(tmp_path):
     assert current.done["trial", "sam", 2, 0].rows.tolist() == test.tolist()
     assert current.outcomes("sam").validation[2] == pytest.approx(1 - validation.mean())
     assert Done.of(validation, test).rows.tolist() == test.tolist()
+
+
+def test_when_the_target_is_reached_is_that_of_all_tunings():
+    """Shares and medians over all sets of trials, against the weighted ones."""
+
+    def train(trial):
+        random = np.random.default_rng([trial.seed, len(trial.method)])
+        model = nn.Linear(1, 1)
+        opt = trial.optimizer(model)
+        for epoch in range(trial.epochs):
+            opt.step(lambda pass_: pass_.backward(model(torch.ones(1)).square().sum()))
+            trial.report(0.3 - 0.02 * epoch + 0.1 * random.random())
+        return random.random(60) > 0.25, random.random(50) > 0.3
+
+    result = steppe.compare(train, space={"lr": 0.1, "epochs": 6}, tuning=3, trials=6, worth=90, progress=False)
+    design = Design((("none", "sam"),), *divided(["none", "sam"], {"lr": 0.1, "epochs": 6}), tuning=3, most=6)
+    done = {}
+    for (trial, _), one in in_process(train)([(design.trial(m, i), 0) for m in ("none", "sam") for i in range(6)]):
+        done[trial.method, trial.index] = one
+    target = np.mean([min(done["none", i].validation_error for i in c) for c in combinations(range(6), 3)])
+    assert result.target == pytest.approx(100 * target)
+    for row in result.rows:
+        first = []
+        for i in range(6):
+            times = [p["passes"] for p in done[row.method, i].curve if p["validation_error"] <= target]
+            first.append(min(times, default=np.inf))
+        chosen = []
+        for c in combinations(range(6), 3):
+            errors = [done[row.method, i].validation_error for i in c]
+            best = [i for i, e in zip(c, errors, strict=True) if e == min(errors)]
+            chosen += [(first[i], 1 / len(best)) for i in best]
+        total = sum(w for _, w in chosen)
+        assert row.reached.share == pytest.approx(sum(w for t, w in chosen if t < np.inf) / total)
+        below = [t for t, _ in chosen if sum(w for u, w in chosen if u <= t) / total >= 0.5]
+        assert row.reached.passes == pytest.approx(min(below, default=np.inf))
+        assert row.reached.passes_low <= row.reached.passes <= row.reached.passes_high
+        assert row.reached.share_low <= row.reached.share <= row.reached.share_high
+        assert row.learning[-1]["passes"] == pytest.approx(6)
+    assert len(result.figure().data) >= 8
+
+
+def test_points_from_elsewhere_are_described():
+    seen = []
+
+    def train(trial):
+        seen.append((trial.method, trial["lr"], trial.options.get("rho")))
+        return rows(trial)
+
+    points = [{"lr": 0.01 * (1 + i), "sam.rho": 0.1} for i in range(8)]
+    result = compared(train, points=points)
+    assert [s for s in seen if s[0] == "sam"][:8] == [("sam", p["lr"], 0.1) for p in points]
+    assert result.contrasts[0].level == 0
+    assert result.contrasts[0].sentence.startswith("Described only")
+    with pytest.raises(ValueError, match="there is no setting of the space 'rate'"):
+        compared(train, points=[{"rate": 0.1}] * 8)

@@ -20,12 +20,12 @@ from steppe.comparison.statistics import (
     curve,
     detectable,
     estimate,
-    row_floor,
     trials_for,
     weights,
     weights_without,
 )
-from steppe.core.laws import Choice, LogUniform, Uniform, as_plain, law_of, point
+from steppe.core.floor import row_floor
+from steppe.core.laws import Choice, LogUniform, Uniform, as_plain, law_in, law_of, point
 
 
 def best_of_all_subsets(validation, test, tuning):
@@ -237,6 +237,11 @@ def test_laws():
     assert [Choice(1, 2, 3).at(u) for u in (0, 0.34, 0.999, 1.0)] == [1, 2, 3, 3]
     for law in (LogUniform(1e-3, 1), Uniform(0, 1), Choice(1, 2), Choice("a")):
         assert law_of(as_plain(law)) == law
+    written = {"1e-3..1": LogUniform(1e-3, 1), "0..0.9": Uniform(0, 0.9), "10/a": Choice(10, "a"), "cosine": "cosine"}
+    assert {text: law_in(text) for text in written} == written
+    assert law_in(0.1) == 0.1
+    with pytest.raises(ValueError, match=r"write LOW\.\.HIGH"):
+        law_in("a..b")
     with pytest.raises(ValueError, match="begins above 0"):
         LogUniform(0, 1)
     with pytest.raises(ValueError, match="from a number to a larger one"):

@@ -121,6 +121,7 @@ class Changing(nn.Module):
         self.register_buffer("codes", torch.zeros(registry.FEATURES, dtype=torch.float64))
         self.register_buffer("seen", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("mean", torch.zeros(registry.FEATURES, dtype=torch.float64))
+        self.register_buffer("late", None)
         self.metric = torchmetrics.MeanMetric() if torchmetrics is not None else None
         self.rows = torchmetrics.CatMetric() if torchmetrics is not None else None
 
@@ -128,6 +129,10 @@ class Changing(nn.Module):
         self.codes.data.mul_(0.9).add_(x.mean(0))
         self.seen.numpy()[0] += len(x)
         self.mean = 0.9 * self.mean + x.mean(0)
+        self.late = x.mean(0) + (0.0 if self.late is None else self.late)
+        if "calls" not in self._buffers:
+            self.register_buffer("calls", torch.tensor(0))
+        self.calls.data.add_(1)
         for k, q in zip(self.key.parameters(), self.net.first.parameters(), strict=True):
             k.data.mul_(0.9).add_(q.data, alpha=0.1)
         out: Tensor = self.net(x)
@@ -202,6 +207,22 @@ def test_a_layer_that_is_added_later_is_seen(entry: Entry) -> None:
 
 
 @obeying()
+def test_a_group_that_is_added_later_learns(entry: Entry) -> None:
+    """At the learning rate of the others, which a method may set."""
+    run = Run(entry)
+    for i in range(2):
+        run.step(i)
+    later = Later()
+    run.model.head = nn.Sequential(run.model.head, later)
+    run.opt.add_param_group({"params": list(later.parameters()), "lr": run.opt.param_groups[0]["lr"]})
+    for i in range(2, 5):
+        run.step(i, by="passes")
+    assert (later.weight != 1).all()
+    assert later.weight.isfinite().all()
+    assert len({float(g["lr"]) for g in run.opt.param_groups}) == 1
+
+
+@obeying()
 def test_passes_that_draw_nothing_rewind_nobody_elses_draws(entry: Entry) -> None:
     """Another thread may draw from the global generator between passes and in later ones: its numbers do not repeat."""
     run = Run(entry, dropout=0.0)
@@ -262,14 +283,31 @@ def test_passes_that_are_dropped_leave_no_trace(entry: Entry, drop: str) -> None
     same(run.everything(), twin.everything())
 
 
-@pytest.mark.parametrize("skipped", ["by a scaler", "by a scaler of the caller's", "by the caller"])
+@obeying()
+def test_a_step_of_the_base_over_a_plan_is_refused(entry: Entry) -> None:
+    """It would forget the number of the step and what the method remembers. The plan can be applied afterwards."""
+    run, twin = Run(entry), Run(entry)
+    for each in (run, twin):
+        run_passes(each, 0)
+    before = run.everything()
+    with pytest.raises(RuntimeError, match=r"base optimizer was stepped(.|\n)*opt\.step\(\)"):
+        run.base.step()
+    same(run.everything(), before)
+    for each in (run, twin):
+        each.opt.step()
+        each.step(1)
+    same(run.everything(), twin.everything())
+    run.base.step()  # no plan waits: a plain step
+
+
+@pytest.mark.parametrize("skipped", ["by a scaler", "by the caller"])
 def test_passes_after_a_gradient_that_is_not_finite_and_was_skipped(skipped: str) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     scaler.scale(torch.zeros(()))
     run, twin = Run(SAM, scaler=scaler if skipped == "by a scaler" else None), Run(SAM)
     for pass_ in run.opt.passes():
         pass_.backward(run.loss(pass_, 0) * torch.inf)
-    if skipped != "by the caller":
+    if skipped == "by a scaler":
         scaler.step(run.opt)
         scaler.update()
         assert scaler.get_scale() == 2.0

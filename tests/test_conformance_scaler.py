@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -81,6 +83,62 @@ def test_gradients_are_unscaled_in_every_kind_of_loop(entry: Entry, loop: str) -
         nn.utils.clip_grad_norm_(twin.model.parameters(), CLIP)
         twin.opt.step()
     same(run.everything(), twin.everything())
+
+
+@obeying()
+def test_a_loss_that_is_scaled_twice_or_not_at_all_is_refused(entry: Entry) -> None:
+    """Every gradient is divided by the scale once."""
+    run, twin = Run(entry, scaler=scaler()), Run(entry, scaler=scaler())
+    for each in (run, twin):
+        stepped(each, 0, "scaler.step")
+    before = run.everything()
+    with pytest.raises(RuntimeError, match=r"write pass_\.backward\(loss\)"):
+        stepped(run, 1, "scaler.step", lambda _, loss: run.opt.scaler.scale(loss))
+
+    def unscaled(pass_: Any) -> Tensor:
+        loss = run.loss(pass_, 1).mean()
+        if pass_.probe.grad:
+            loss.backward()
+        return loss
+
+    with pytest.raises(RuntimeError, match=r"without the scaler of SharpnessAware"):
+        run.opt.step(unscaled, held_out=unscaled, **run.extras(1))
+    same(run.everything(), before)
+    for each in (run, twin):
+        stepped(each, 2, "scaler.step")
+    same(run.everything(), twin.everything())
+
+
+@pytest.mark.parametrize(
+    "copied_", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"]
+)
+def test_a_copy_of_optimizer_and_scaler_skips_overflows_too(copied_: Any) -> None:
+    run = Run(ENTRIES[1], "adamw", dtype=torch.float32, scaler=scaler())
+    stepped(run, 0, "scaler.step")
+    twin = Run(ENTRIES[1])
+    twin.model, twin.opt = copied_((run.model, run.opt))
+    for each in (run, twin):
+        before = copied(each.everything())
+        each.dtype = torch.float32
+        stepped(each, 1, "scaler.step", lambda number, loss: loss * (torch.inf if number == 1 else 1))
+        same(each.everything(), before)
+        assert each.opt.scaler.get_scale() == 2.0**7
+        stepped(each, 2, "scaler.step")
+    same(run.everything(), twin.everything())
+
+
+@pytest.mark.parametrize("given", [None, torch.amp.GradScaler("cpu", enabled=False)], ids=["none", "disabled"])
+def test_a_scaler_that_the_optimizer_does_not_have_is_refused(given: Any) -> None:
+    """A method may compare losses or gradients with something that does not scale; a disabled one does nothing."""
+    run = Run(ENTRIES[1], scaler=given)
+    theirs = scaler()
+    for pass_ in run.opt.passes():
+        pass_.backward(theirs.scale(run.loss(pass_, 0)))
+    before = run.everything()
+    with pytest.raises(RuntimeError, match=r"SharpnessAware\(\.\.\., scaler=scaler\)"):
+        theirs.step(run.opt)
+    same(run.everything(), before)
+    torch.amp.GradScaler("cpu", enabled=False).step(run.opt)
 
 
 @pytest.mark.sampled(16)

@@ -49,6 +49,7 @@ NOT_RUN = {
     "README.md": 1,
     "CONTRIBUTING.md": 2,
     "integrations.md": 8,
+    "compare.md": 2,
     "speed.md": 1,
 }  # number of marked blocks per page
 NARROW = 2  # width of the ResNets that replace those of the pages
@@ -83,7 +84,7 @@ def cut(given: Mapping[str, Any]) -> dict[str, Any]:
     """Reduce a study to MLPs, two values of one setting of its grid, one value of the others, and no plots."""
     grid, two = {}, 2
     for name, values in given.get("grid", {}).items():
-        grid[name] = values[:two]
+        grid[name] = values[:two] if isinstance(values, list) else two  # a number of fresh seeds
         two = 1
     measures = given.get("measures", ["loss"])
     few = dict(list(measures.items())[:1]) if isinstance(measures, Mapping) else measures[:1]

@@ -72,7 +72,7 @@ def test_the_report_is_of_the_last_step_and_holds_every_pass() -> None:
     assert [float(d) for d in opt.last.displacements] == sorted(float(d) for d in opt.last.displacements)
 
 
-@pytest.mark.parametrize("method", [steppe.SAM(0.3, steps=3), steppe.trace_sam(rho=0.3, n=3)], ids=["steps", "draws"])
+@pytest.mark.parametrize("method", [steppe.SAM(0.3, steps=3), steppe.TraceSAM(rho=0.3, n=3)], ids=["steps", "draws"])
 @pytest.mark.parametrize("alike", [False, True], ids=["alone", "stacked"])
 def test_every_displacement_starts_at_the_weights(method: Any, alike: bool) -> None:
     """Passes that follow one another away from w do not add up, for lone tensors and for those stored together."""

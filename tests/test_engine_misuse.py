@@ -264,8 +264,8 @@ def test_halves_of_a_step_are_answered_with_passes(half: str) -> None:
         (lambda p, sgd: steppe.SAM(p, sgd, lr=0.1), r"SAM was given parameters and an optimizer class"),
         (lambda p, sgd: steppe.SAM(p, sgd, rho=0.05, adaptive=True), r"SAM was given parameters"),
         (lambda p, sgd: steppe.SAM(p, base_optimizer=sgd, rho=0.05), r"SAM was given parameters"),
-        (lambda p, sgd: steppe.SAM(list(p), rho=0.05), r"SAM was given parameters: wrap a torch optimizer"),
-        (lambda p, sgd: steppe.SAM([{"params": p}]), r"SAM was given parameters: wrap a torch optimizer"),
+        (lambda p, sgd: steppe.SAM(list(p), rho=0.05), r"SAM was given parameters: write"),
+        (lambda p, sgd: steppe.SAM([{"params": p}]), r"SAM was given parameters: write"),
         (lambda p, sgd: steppe.SAM(sgd), r"SAM was given an optimizer class"),
         (lambda p, sgd: steppe.sam(p, sgd, lr=0.1), r"sam was given parameters and an optimizer class"),
         (lambda p, sgd: steppe.sam(p, sgd, rho=0.05), r"sam was given parameters and an optimizer class"),
@@ -273,14 +273,25 @@ def test_halves_of_a_step_are_answered_with_passes(half: str) -> None:
     ],
 )
 def test_the_signature_of_other_libraries_is_told_what_to_write(act: Any, said: str) -> None:
-    written = said + r".*\n    opt = steppe\.sam\(torch\.optim\.SGD\(model\.parameters\(\), lr=0\.1\), rho=0\.05\)$"
-    with pytest.raises(TypeError, match=written):
+    with pytest.raises(TypeError, match=said) as caught:
         act(MODEL.parameters(), torch.optim.SGD)
+    _, code, other = str(caught.value).splitlines()
+    assert other == "or wrap an optimizer that has them, opt = steppe.sam(base, rho=0.05)"
+    names: dict[str, Any] = {"steppe": steppe, "torch": torch, "model": MODEL, "base": base()}
+    exec(code.strip(), names)  # what the error says to write
+    assert names["opt"].method == steppe.method("sam")
+    exec(other.partition(", ")[2], names)
+    assert names["opt"].method == steppe.method("sam")
 
 
 def test_methods_in_the_place_of_optimizers_are_told_what_to_write() -> None:
-    with pytest.raises(TypeError, match=r"SharpnessAware\(torch\.optim\.AdamW\(model\..*, steppe\.GSAM\(\.\.\.\)\)"):
+    written = (
+        r"opt = steppe\.optimizer\(model\.parameters\(\), torch\.optim\.AdamW, method=steppe\.{}\(\.\.\.\), lr=0\.1\)"
+    )
+    with pytest.raises(TypeError, match=written.format("GSAM")):
         steppe.GSAM(MODEL.parameters(), torch.optim.AdamW, lr=0.1)
+    with pytest.raises(TypeError, match=written.format("FrobSAM")):
+        steppe.FrobSAM(MODEL.parameters(), torch.optim.AdamW, lr=0.1)  # type: ignore[arg-type, call-arg]
     with pytest.raises(
         TypeError, match=r"SAM was given an optimizer: wrap it,\n    opt = steppe\.sam\(base, rho=0\.05\)"
     ):
@@ -290,7 +301,7 @@ def test_methods_in_the_place_of_optimizers_are_told_what_to_write() -> None:
 def test_the_classes_that_check_their_arguments_show_their_signatures() -> None:
     assert list(inspect.signature(steppe.SharpnessAware).parameters)[:2] == ["base", "method"]
     assert list(inspect.signature(steppe.SAM).parameters) == ["rho", "steps", "decay_in_ascent"]
-    assert list(inspect.signature(steppe.sam).parameters) == ["base", "rho", "options"]
+    assert list(inspect.signature(steppe.sam).parameters)[:3] == ["base", "rho", "p"]
 
 
 def compiled_loop(model: nn.Module, opt: Any) -> Any:

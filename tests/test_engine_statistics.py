@@ -62,6 +62,20 @@ class Unversioned(nn.Module):
         return x - self.codes.clone()
 
 
+class MadeLate(nn.Module):
+    """Makes its buffer in its first pass."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.register_buffer("mean", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            mean = x.detach().mean(0)
+            self.mean = mean if self.mean is None else 0.9 * self.mean + 0.1 * mean
+        return x - self.mean
+
+
 class Momentum(nn.Module):
     """A momentum encoder as in MoCo or BYOL: a copy of the weights that `forward` moves towards them."""
 
@@ -135,6 +149,7 @@ LAYERS: dict[str, Callable[[int], nn.Module]] = {
     "buffers reassigned": ReassigningNorm,
     "buffers of any name": Centred,
     "writes without a version": Unversioned,
+    "made in a pass": MadeLate,
     "momentum encoder": Momentum,
     "momentum encoder, replaced": lambda width: Momentum(width, "replaced"),
     "momentum encoder, with gradients": lambda width: Momentum(width, "with gradients"),
@@ -173,11 +188,17 @@ def buffers(model: nn.Module) -> dict[str, Tensor]:
 def test_buffers_move_as_in_one_plain_pass(layer: Callable[[int], nn.Module], method: Any) -> None:
     model, opt = setting(layer, method)
     for i in range(4):
-        plain, _ = setting(layer)
-        plain.load_state_dict(model.state_dict())
+        plain = copy.deepcopy(model)
         loss_on(plain, i)
         opt.step(lambda pass_: pass_.backward(loss_on(model, i)))
         same(buffers(model), buffers(plain))
+
+
+def test_buffers_that_get_their_shapes_in_the_first_pass() -> None:
+    (model, opt), (plain, _) = (setting(lambda width: nn.LazyBatchNorm1d(affine=False)) for _ in range(2))
+    loss_on(plain, 0)
+    opt.step(lambda pass_: pass_.backward(loss_on(model, 0)))
+    same(buffers(model), buffers(plain))
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d, Centred, LAYERS["spectral norm"]])

@@ -141,6 +141,23 @@ def test_copies_of_the_model_have_loops_of_their_own() -> None:
     passes.close()
 
 
+@pytest.mark.parametrize("copied_", [copy.deepcopy, pickle.dumps], ids=["deepcopy", "pickle"])
+@obeying(only=lambda e: e.passes(1) > 1)
+def test_copies_in_an_unfinished_loop_are_refused_while_weights_are_displaced(entry: Entry, copied_: Any) -> None:
+    """A copy of the optimizer closes the loop first, as its `state_dict` does."""
+    run = Run(entry)
+    run.step(0)
+    before = run.weights()
+    copied_(run.model)
+    passes = left(run, 1)
+    with pytest.raises(RuntimeError, match=r"copied or pickled in a loop over passes\(\)(.|\n)*close_unfinished"):
+        copied_(run.model)
+    copied_(run.opt)
+    assert next(passes, None) is None
+    same(run.weights(), before)
+    copied_(run.model)
+
+
 def test_nothing_stays_on_a_model_whose_optimizer_is_gone() -> None:
     model = network()
     for _ in range(3):
@@ -151,6 +168,12 @@ def test_nothing_stays_on_a_model_whose_optimizer_is_gone() -> None:
         del opt
         gc.collect()
         assert not any(m._state_dict_pre_hooks for m in model.modules())
+    base = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        opt = steppe.sam(base, model=model)
+        assert len(base._optimizer_step_pre_hooks) == 1
+        del opt
+        gc.collect()
 
 
 def test_a_loop_of_another_model_goes_on() -> None:

@@ -14,7 +14,8 @@ import pytest
 from tiers import slow_unless
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
-NEEDS = {"optuna_rho": "optuna", "ray_rho": "ray"}  # package of an example, beside torch
+NEEDS = {"compare_lightning": "lightning", "compare_transformers": "transformers", "compare_optuna_points": "optuna"}
+NEEDS |= {"optuna_rho": "optuna", "ray_rho": "ray"}  # package of an example, beside torch
 SLOW = {"ray_rho", "torchrun_two_workers"}  # other tests show these in less
 LIMIT = 120  # seconds: an example takes less than 30 on an idle CPU, and this one may be busy
 
@@ -82,6 +83,10 @@ def test_it_claims_something_and_asserts_it(path: Path) -> None:
 def test_all_of_them_were_found() -> None:
     assert {
         "agnostic_held_out",
+        "compare_lightning",
+        "compare_optuna_points",
+        "compare_plain_loop",
+        "compare_transformers",
         "lookahead_and_loss_scaler",
         "optuna_rho",
         "own_the_loop",

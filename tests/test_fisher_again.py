@@ -55,7 +55,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     count(fisher, "row_by_row")
     count(ghost, "_layers")
-    count(session, "random_states")
+    count(session, "preserved_rng")
     return calls
 
 
@@ -92,9 +92,9 @@ def by_rows(asked: Objective) -> torch.Tensor:
 def test_a_replay_costs_one_look_at_the_model(recorded, counted):
     with assert_untouched(recorded.model):
         found = [fisher_traces(recorded) for _ in range(3)]
-    assert counted == {"random_states": 3}  # no layers, no row by itself, the generators' states once a call
+    assert counted == {"preserved_rng": 3}  # no layers, no row by itself, the generators' states once a call
     assert FisherTrace().estimate(recorded).note == "by ghost"
-    assert counted["random_states"] == 4
+    assert counted["preserved_rng"] == 4
     for traces in found:
         torch.testing.assert_close(traces, by_rows(recorded))
 
@@ -193,7 +193,7 @@ def test_a_change_of_the_model_is_seen(change, recorded):
 def test_what_happens_in_place_is_replayed(change, recorded, counted):
     change(recorded.model)
     fisher_traces(recorded)
-    assert counted == {"random_states": 1}
+    assert counted == {"preserved_rng": 1}
 
 
 def test_weights_that_stay_are_looked_at_as_they_lie(monkeypatch):

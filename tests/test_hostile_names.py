@@ -18,7 +18,7 @@ from steppe.cli.entry import main
 from steppe.cli.measure import COLUMNS, Measurements, write_results
 from steppe.cli.output import Output, print_output, table
 from steppe.data.check import Found as FoundData
-from steppe.measures import Estimate, Results
+from steppe.measures import Cost, Estimate, Results
 from steppe.studies.export import export_table
 from steppe.studies.run import show_progress
 from steppe.studies.table import Measured, Run, Table
@@ -175,9 +175,8 @@ def test_cells_of_a_study_begin_no_formula(tmp_path: Path, shape: str) -> None:
 
 
 def test_cells_of_measurements_begin_no_formula(tmp_path: Path) -> None:
-    numbers = {"value": -1.5, "stderr": 0.1, "n": 8, "kind": "unbiased", "note": "-x", "complete": True}
     found = Measurements()
-    found.rows.append({"run": "=1+1", "measure": "@m", **numbers, "cost": {"seconds": 1.0}})
+    found.estimates.append(("=1+1", "@m", Estimate(-1.5, 0.1, 8, "unbiased", Cost(seconds=1.0), "-x")))
     write_results(tmp_path / "a.csv", found)
     (row,) = csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text()))
     assert (row["run"], row["measure"], row["note"], row["value"]) == ("'=1+1", "'@m", "'-x", "-1.5")

@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 import steppe
 from steppe import Ball, Objective, measure
 from steppe.measures import AutoPGD, AverageCase, OnData, OnNormalisedLogits, PerBatch, ProjectedAscent, WorstCase
-from steppe.measures.registry import MAGNITUDE, canonical_names, measure_by_name, resolve_measures
+from steppe.measures.registration import MAGNITUDE
+from steppe.measures.registry import canonical_names, measure_by_name, resolve_measures
 from steppe.studies.plan import Study
 from steppe.studies.report.definitions import definition, label
 
@@ -53,7 +54,7 @@ def test_equal_requests_have_one_name(written: str, canonical: str) -> None:
         ),
         ("worst_l2@0.5[climb=pgd,steps=3]", PerBatch(WorstCase(Ball(0.5), 3, climb=ProjectedAscent()))),
         ("avg_l2@0.5[n=7,m=8]", OnData(PerBatch(AverageCase(0.5, n=7)), m=8)),
-        ("lambda_max[rows=augmented,count=9]", OnData(steppe.MEASURES["lambda_max"], rows="augmented", count=9)),
+        ("lambda_max[rows=augmented,count=9]", OnData(steppe.MEASURES["lambda_max"](), rows="augmented", count=9)),
     ],
 )
 def test_a_name_is_short_for_a_value(written: str, made: Any) -> None:

@@ -249,13 +249,15 @@ def test_costs_add_up(a: Cost, b: Cost, c: Cost) -> None:
     [
         (Cost(), "nothing"),
         (Cost(seconds=3.0), "nothing"),
-        (Cost(1), "1 loss"),
-        (Cost(2), "2 losses"),
-        (Cost(0.25), "0.25 losses"),
-        (Cost(1, 1, 1), "1 loss + 1 gradient + 1 product"),
-        (Cost(0, 20, 30.5), "20 gradients + 30.5 products"),
-        (Cost(gradients=1 / 3), "0.3333 gradients"),
-        (Cost(gradients=sum([0.1] * 10)), "1 gradient"),
+        (Cost(1), "1 pass"),
+        (Cost(2), "2 passes"),
+        (Cost(0.25), "0.25 passes"),
+        (Cost(1, 1, 1), "4 passes"),
+        (Cost(0, 20, 30.5), "81 passes"),
+        (Cost(gradients=1 / 3), "0.333 passes"),
+        (Cost(losses=0.05333), "0.0533 passes"),
+        (Cost(gradients=sum([0.1] * 10)), "1 pass"),
+        (Cost(losses=12345), "12345 passes"),
     ],
 )
 def test_costs_read_well(cost: Cost, text: str) -> None:

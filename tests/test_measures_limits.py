@@ -31,7 +31,7 @@ from steppe.measures import (
     WorstCase,
     box,
 )
-from steppe.measures.registry import MAGNITUDE
+from steppe.measures.registration import MAGNITUDE
 
 F64 = torch.float64
 

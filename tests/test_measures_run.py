@@ -247,7 +247,7 @@ def test_results_come_in_the_order_asked_for() -> None:
     model, data = classifier(2)
     found = measure(model, cross_entropy, data, names)
     assert list(found) == names
-    assert re.findall(r"(?m)^  (\w+) ", str(found))[1:] == names
+    assert re.findall(r"(?m)^(\w+)  ", str(found))[1:] == names
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -485,7 +485,7 @@ def test_progress_shows_the_running_estimate_and_its_error(monkeypatch: pytest.M
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\s", "", terminal.getvalue())
     for estimate in list(ZerothOrder(TRACE, n=50).running(Objective(*classifier_parts()))):
         assert with_error(estimate.value, estimate.stderr).replace(" ", "") in shown
-    assert "losses" in shown
+    assert "passes" in shown
     assert found["long"].complete
 
 
@@ -561,15 +561,15 @@ def test_the_table_has_a_row_for_every_name() -> None:
     found = measured({"loss": Loss(), "long": ZerothOrder(TRACE, n=20), "bad": Broken(ValueError("no such cut"))})
     head, _, loss, long, bad, *rest = [line for line in str(found).splitlines() if line.strip()]
     assert head.split() == COLUMNS
-    assert [c.header for c in found.table().columns] == COLUMNS
+    assert list(found.table().heads) == COLUMNS
     assert loss.split()[:4] == ["loss", f"{found['loss'].value:.5g}", "1", "exact"]
     e = found["long"]
     assert long.split()[:5] == ["long", f"{e.value:.5g}", f"{e.stderr:.2g}", "20", "unbiased"]
-    assert "20 losses + 1 gradient" in long
+    assert "21 passes" in long  # 20 losses and a gradient
     assert re.search(r"\d\.\d\d s\s*$", long)
     assert bad.split() == ["bad", "none", "no", "such", "cut"]
     total = " ".join(" ".join(rest).split())
-    assert total.startswith("In all 21 losses + 1 gradient, ")
+    assert total.startswith("In all 22 passes over the rows, ")
     assert "counted once" in total
 
 
@@ -584,9 +584,9 @@ def test_no_name_is_cut_off() -> None:
 def test_an_error_that_is_unknown_or_nothing_is_left_blank() -> None:
     found = Results({"a": Estimate(1.0, nan, 1, "unbiased"), "b": Estimate(2.0, 0.0, 1, "exact", note="of x")})
     lines = str(found).splitlines()
-    row = next(line for line in lines if line.startswith("  a ")).split()
+    row = next(line for line in lines if line.startswith("a ")).split()
     assert row == ["a", "1", "1", "unbiased", "nothing", "0.00", "s"]
-    assert next(line for line in lines if line.startswith("  b ")).split()[:6] == ["b", "2", "1", "exact,", "of", "x"]
+    assert next(line for line in lines if line.startswith("b ")).split()[:6] == ["b", "2", "1", "exact,", "of", "x"]
 
 
 def test_json_is_strict_and_holds_everything() -> None:

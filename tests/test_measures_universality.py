@@ -52,11 +52,9 @@ from steppe.measures import (
     WorstCase,
     ZerothOrder,
     box,
-    exponential_integrals,
-    hessian_from_point_masses,
-    spectrum_from_exponentials,
 )
-from steppe.measures.registry import MAGNITUDE
+from steppe.measures.registration import MAGNITUDE
+from steppe_papers.figures import exponential_integrals, hessian_from_point_masses, spectrum_from_exponentials
 
 F64 = torch.float64
 

@@ -340,3 +340,33 @@ def test_an_infinite_loss_with_finite_derivatives_is_no_objective(name: str, m: 
     x[-1, 0], y[-1] = 100.0, 0
     with pytest.raises(NotFinite):
         CURVED[name].estimate(Objective(Masked(), cross_entropy, (x, y), m=m))
+
+
+def added_in_place(out: Tensor, y: Tensor) -> Tensor:
+    loss = cross_entropy(out, y)
+    loss += 0.3 * out.square().mean()
+    return loss
+
+
+def divided_in_place(out: Tensor, y: Tensor) -> Tensor:
+    loss = cross_entropy(out, y, reduction="sum")
+    loss /= len(y)
+    return loss
+
+
+def kept_targets(out: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(out, y, reduction="none")[y != IGNORED]
+
+
+@pytest.mark.parametrize("loss", [added_in_place, kept_targets])
+def test_what_is_not_the_mean_of_torch_any_more_is_checked_on_every_batch(loss: Any) -> None:
+    """Both are means over rows on the batch that is checked first: the last rows have all their targets."""
+    x, y = table(ignored=True)
+    with pytest.raises(ValueError, match=r"not the mean.*weight="):
+        Objective(MODEL, loss, cut((x.flip(0), y.flip(0)), [5, 8])).loss()
+
+
+@pytest.mark.parametrize("sizes", [[1] * ROWS, [3, 17]])
+def test_a_sum_of_torch_that_becomes_a_mean_in_place_is_a_mean(sizes: list[int]) -> None:
+    whole = Objective(MODEL, cross_entropy, table()).loss()
+    assert Objective(MODEL, divided_in_place, cut(table(), sizes)).loss() == pytest.approx(whole, rel=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from math import inf, nan
 from typing import Any, get_type_hints
 
@@ -14,12 +15,13 @@ from torch import nn
 
 import steppe
 from steppe.core.ball import Ascent
-from steppe.core.fields import alternatives
+from steppe.core.fields import alternatives, kinds_of
 from steppe.core.triple import TRIPLES, Triple
 
 OPTIONS = [(name, option) for name, made in steppe.METHODS.items() for option in inspect.signature(made).parameters]
 
-# what is allowed, in words of this file alone: least, whether it is itself allowed, most, whether it is itself allowed
+# what is allowed, in words of this file alone: least, whether it is itself allowed, most, whether it is itself allowed;
+# an option that is not here is tried at the ends of the range of its annotation
 BOUNDS = {
     "rho": (0, True, inf, False), "held_out_rho": (0, True, inf, False), "p": (1, True, inf, True),
     "steps": (1, True, inf, False), "eta": (0, True, inf, False), "n": (1, True, inf, False),
@@ -27,19 +29,37 @@ BOUNDS = {
     "epsilon": (0, True, inf, False), "share": (0, False, 1, False), "sparsity": (0, True, 1, True),
     "drop": (0, True, 1, True), "samples": (1, True, inf, False), "every": (1, True, inf, False),
     "k": (1, True, inf, False), "alpha": (0, True, inf, False), "sigma": (0, True, inf, False),
-    "smoothing": (0, True, inf, False), "beta": (0, False, 1, True), "gamma": (0, False, 1, True),
+    "smoothing": (0, True, inf, False), "beta": (0, False, 1, True), "gamma of esam": (0, False, 1, True),
     "parts": (1, True, inf, False), "side": (0, False, inf, False),
 }  # fmt: skip
 JUNK = [object(), [0.5], {"class_path": "os.system"}, "evil.C", (1,), b"1", {1}, 1j]
 
 
+def annotation(name: str, option: str) -> Any:
+    return get_type_hints(steppe.METHODS[name].make, include_extras=True)[option]
+
+
 def kinds(name: str, option: str) -> tuple[Any, ...]:
-    return alternatives(get_type_hints(steppe.METHODS[name].make)[option])
+    return alternatives(annotation(name, option))
 
 
-def allowed(option: str, value: float) -> bool:
-    least, with_least, most, with_most = BOUNDS[option]
+NUMBERS = [(name, option) for name, option in OPTIONS if {int, float} & set(kinds(name, option))]
+
+
+def allowed(name: str, option: str, value: float) -> bool:
+    known = BOUNDS.get(f"{option} of {name}") or BOUNDS.get(option)
+    if known is None:
+        return any(kind.fits(value) for kind in kinds_of(annotation(name, option)))
+    least, with_least, most, with_most = known
     return (value > least or (with_least and value == least)) and (value < most or (with_most and value == most))
+
+
+def ends(name: str, option: str) -> list[float]:
+    known = BOUNDS.get(f"{option} of {name}") or BOUNDS.get(option)
+    if known is not None:
+        return [x for x in known[::2] if abs(x) < inf]
+    stated = " ".join(b.words for kind in kinds_of(annotation(name, option)) for b in kind.bounds)
+    return [float(x) for x in re.findall(r"[\d.]+", stated)]
 
 
 def build(name: str, **options: Any) -> steppe.SharpnessAware:
@@ -53,8 +73,9 @@ def refused(name: str, option: str, value: Any) -> None:
 
 
 def test_every_number_has_a_range() -> None:
-    numbers = {option for name, option in OPTIONS if {int, float} & set(kinds(name, option))}
-    assert numbers == set(BOUNDS)
+    assert {word.split()[0] for word in BOUNDS} <= {option for _, option in NUMBERS}
+    for name, option in NUMBERS:
+        assert option in BOUNDS or f"{option} of {name}" in BOUNDS or ends(name, option), f"{name} {option}"
 
 
 @pytest.mark.parametrize(("name", "option"), OPTIONS)
@@ -71,16 +92,15 @@ def test_values_of_another_type_are_refused(name: str, option: str) -> None:
 
 
 @pytest.mark.sampled(20)
-@pytest.mark.parametrize(("name", "option"), [(n, o) for n, o in OPTIONS if o in BOUNDS])
+@pytest.mark.parametrize(("name", "option"), NUMBERS)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_numbers_are_taken_where_they_are_in_range(name: str, option: str, data: st.DataObject) -> None:
     whole = int in kinds(name, option)
-    ends = [x for x in BOUNDS[option][::2] if abs(x) < inf]
-    near = [x + d for x in ends for d in (-1, 0, 1)] if whole else [x + d for x in ends for d in (-1e-9, 0.0, 1e-9)]
+    near = [x + d for x in ends(name, option) for d in ((-1, 0, 1) if whole else (-1e-9, 0.0, 1e-9))]
     drawn = st.integers(-5, 10**6) if whole else st.floats(allow_nan=False)
     value = data.draw(st.sampled_from(near) | drawn if near else drawn)
-    if not allowed(option, value):
+    if not allowed(name, option, value):
         refused(name, option, value)
     elif option == "n" and value < 2 and name == "frob-sam":
         with pytest.raises(ValueError, match=r"at least two draws, not n = 1"):
@@ -89,7 +109,7 @@ def test_numbers_are_taken_where_they_are_in_range(name: str, option: str, data:
         assert isinstance(build(name, **{option: value}), steppe.SharpnessAware)
 
 
-@pytest.mark.parametrize(("name", "option"), [(n, o) for n, o in OPTIONS if o not in BOUNDS])
+@pytest.mark.parametrize(("name", "option"), [pair for pair in OPTIONS if pair not in NUMBERS])
 def test_switches_and_triples_are_taken(name: str, option: str) -> None:
     if kinds(name, option) == (bool,):
         for value in (True, False):

@@ -14,12 +14,12 @@ from steppe import (
     PointMass,
     SharpnessAware,
     Space,
+    TraceSAM,
     Triple,
     UniversalSAM,
     gaussian,
     rademacher,
     sphere,
-    trace_sam,
 )
 from steppe.core.triple import uphill
 
@@ -151,6 +151,6 @@ def test_a_run_draws_anew_at_every_step_and_sample():
 
 def test_trace_sam_draws_on_the_sphere_over_all_parameters_jointly():
     model = PROBLEM.fresh_model()
-    opt = SharpnessAware(BASES["sgd"][0](model.parameters()), trace_sam(rho=0.3, n=4), model=model)
+    opt = SharpnessAware(BASES["sgd"][0](model.parameters()), TraceSAM(rho=0.3, n=4), model=model)
     for places in Run(PROBLEM, model, opt).visited:
         assert [d.norm().item() for d in places[1:]] == pytest.approx([0.3] * 4, rel=1e-12)

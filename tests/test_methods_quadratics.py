@@ -13,12 +13,12 @@ from steppe import (
     AgnosticSAM,
     Ball,
     Elementwise,
+    FrobSAM,
     LookSAM,
     MomentumSAM,
     PerPart,
     Plain,
     SharpnessAware,
-    frob_sam,
 )
 from steppe.core.ball import GradientStep
 
@@ -119,7 +119,7 @@ def test_frob_sam_on_average_adds_four_times_the_hessian_times_the_gradient():
     """4 / rho^2 cov(rho g'v + rho^2 v'Av / 2, rho A v) = 4 A g for Gaussian v, with the unbiased covariance of two."""
     problem = bowl_problem(A, W)
     model = problem.fresh_model()
-    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.0), frob_sam(rho=0.5, n=2, strength=1.0), model=model)
+    opt = SharpnessAware(torch.optim.SGD(model.parameters(), lr=0.0), FrobSAM(rho=0.5, n=2, strength=1.0), model=model)
     (x, y), added = problem.batches[0], []
     for _ in range(600):
         opt.step(lambda pass_: pass_.backward(problem.losses(model(x), y)))

@@ -12,17 +12,17 @@ from steppe import (
     DETERMINANT_RELEASED,
     FROBENIUS,
     TRACE,
+    DetSAM,
+    FrobSAM,
     Hypercube,
     SharpnessAware,
+    TraceSAM,
     Triple,
     UniversalSAM,
     build,
-    det_sam,
-    frob_sam,
     gaussian,
     rademacher,
     sphere,
-    trace_sam,
 )
 from steppe.core.triple import uphill
 
@@ -48,7 +48,7 @@ def run(method, base="sgd", seed=3):
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("n", [1, 3])
 def test_trace_sam(n, base):
-    followed, directions = run(trace_sam(rho=0.1, n=n, strength=2.0), base)
+    followed, directions = run(TraceSAM(rho=0.1, n=n, strength=2.0), base)
     assert_follows(followed, PROBLEM, naive.objective(identity, identity, directions, 0.1, 2.0), base)
     for places in followed.visited:
         assert [d.norm().item() for d in places] == pytest.approx([0.0] + [0.1] * n, rel=1e-12), (
@@ -59,32 +59,32 @@ def test_trace_sam(n, base):
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("n", [2, 5])
 def test_frob_sam_is_algorithm_3(n, base):
-    followed, directions = run(frob_sam(rho=0.05, n=n, strength=0.01), base)
+    followed, directions = run(FrobSAM(rho=0.05, n=n, strength=0.01), base)
     assert_follows(followed, PROBLEM, naive.algorithm_3(directions, 0.05, 0.01), base)
     assert [len(places) for places in followed.visited] == [1 + n] * 5, "both integrals share their draws"
 
 
-@pytest.mark.parametrize("build_method", [frob_sam, lambda n: UniversalSAM(FROBENIUS, n=n)])
+@pytest.mark.parametrize("build_method", [FrobSAM, lambda n: UniversalSAM(FROBENIUS, n=n)])
 def test_frob_sam_of_one_draw_is_refused(build_method):
     with pytest.raises(ValueError, match="at least two draws"):
         build_method(n=1)
 
 
 def test_det_sam_of_one_draw():
-    followed, directions = run(det_sam(rho=1.0, n=1, strength=0.5))
+    followed, directions = run(DetSAM(rho=1.0, n=1, strength=0.5))
     assert_follows(followed, PROBLEM, naive.det_sam_of_one_sample(directions, 1.0, 0.5))
 
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("base", BASES)
 def test_det_sam(n, base):
-    followed, directions = run(det_sam(rho=0.5, n=n, strength=0.5), base)
+    followed, directions = run(DetSAM(rho=0.5, n=n, strength=0.5), base)
     rule = naive.objective(lambda t: t**-2, lambda t: torch.exp(-t), directions, 0.5, 0.5)
     assert_follows(followed, PROBLEM, rule, base)
 
 
 def test_det_sam_as_released():
-    followed, directions = run(det_sam(rho=0.5, n=3, strength=0.5, triple=DETERMINANT_RELEASED))
+    followed, directions = run(DetSAM(rho=0.5, n=3, strength=0.5, triple=DETERMINANT_RELEASED))
     rule = naive.objective(lambda t: t**-2, lambda t: torch.exp(-t / 2), directions, 0.5, 0.5)
     assert_follows(followed, PROBLEM, rule)
 
@@ -156,7 +156,7 @@ def test_a_law_of_ones_own():
 
 def test_the_strength_multiplies_what_is_added():
     """Gradients are affine in the strength, and 0 is the base optimizer."""
-    steps = {s: run(trace_sam(rho=0.1, strength=s))[0].weights[0] for s in (0.0, 1.0, 3.0)}
+    steps = {s: run(TraceSAM(rho=0.1, strength=s))[0].weights[0] for s in (0.0, 1.0, 3.0)}
     torch.testing.assert_close(steps[3.0] - steps[0.0], 3 * (steps[1.0] - steps[0.0]), rtol=1e-9, atol=1e-13)
     assert (steps[1.0] - steps[0.0]).abs().max() > 1e-5
 
@@ -172,17 +172,17 @@ def test_radii_by_group_are_refused():
     a, *b = model.parameters()
     base = torch.optim.SGD([{"params": [a], "rho": 0.1}, {"params": b, "rho": 0.2}], lr=0.1)
     with pytest.raises(ValueError, match="one radius for all weights"):
-        Run(PROBLEM, model, SharpnessAware(base, trace_sam(), model=model))
+        Run(PROBLEM, model, SharpnessAware(base, TraceSAM(), model=model))
 
 
 @pytest.mark.parametrize(
     ("name", "options", "method"),
     [
-        ("trace-sam", {"rho": 0.1, "n": 2}, trace_sam(0.1, 2)),
-        ("frob-sam", {"rho": 0.05, "n": 3, "strength": 0.001}, frob_sam(0.05, 3, 0.001)),
-        ("det-sam", {"rho": 0.5, "strength": 0.1}, det_sam(0.5, 1, 0.1)),
-        ("universal-sam", {"triple": TRACE, "rho": 0.1}, trace_sam(0.1)),
-        ("universal-sam", {"triple": "frobenius", "rho": 0.05, "n": 2, "strength": 0.1}, frob_sam(0.05, 2, 0.1)),
+        ("trace-sam", {"rho": 0.1, "n": 2}, TraceSAM(0.1, 2)),
+        ("frob-sam", {"rho": 0.05, "n": 3, "strength": 0.001}, FrobSAM(0.05, 3, 0.001)),
+        ("det-sam", {"rho": 0.5, "strength": 0.1}, DetSAM(0.5, 1, 0.1)),
+        ("universal-sam", {"triple": TRACE, "rho": 0.1}, TraceSAM(0.1)),
+        ("universal-sam", {"triple": "frobenius", "rho": 0.05, "n": 2, "strength": 0.1}, FrobSAM(0.05, 2, 0.1)),
     ],
 )
 def test_names_build_the_methods_tested_here(name, options, method):

@@ -226,7 +226,7 @@ def test_a_page_of_200_runs_is_small(tmp_path: Path) -> None:
 
 
 def test_every_named_measure_is_told_in_words() -> None:
-    from steppe.measures.registry import MEASURES as known
+    from steppe.measures.registration import MEASURES as known
 
     assert [name for name in known if not definition(name)] == []
     assert definition("adaptive_worst_linf_normalised@0.002") == (

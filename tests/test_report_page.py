@@ -23,7 +23,7 @@ from steppe.training.config import Config
 
 FOREST_HEADS = ["τ", "95 % interval", "corrected p", "runs / configurations", "detectable τ"]
 SIGNS = {"predicts": "✓", "better": "✓", "predicts the opposite": "✕", "worse": "✕"}
-SIGNS |= {"no sign of it": "=", "no difference seen": "=", "cannot tell": "?"}
+SIGNS |= {"weaker than 0.5": "=", "no relevant difference": "=", "cannot tell": "?"}
 
 
 def reported(folder: Path, n: int, **how) -> Path:
@@ -733,7 +733,7 @@ def test_a_verdict_for_every_kind(decided) -> None:
     """A relation, its opposite, and a warning: words, signs and cards as in the object."""
     page = decided
     verdicts = {row[0].split()[0]: row[1] for row in rows_of(page, "#forest tr[data-measure]")}
-    assert verdicts == {"trace": "✓ predicts", "lambda_max": "✕ predicts the opposite", "loss": "= no sign of it"}
+    assert verdicts == {"trace": "✓ predicts", "lambda_max": "✕ predicts the opposite", "loss": "= weaker than 0.5"}
     assert page.locator("#forest svg.good").count() == page.locator("#forest svg.bad").count() == 1
     assert rows_of(page, "#contest tr[data-contender]")[0][1].replace("\ufe0e", "") == "✓ better ⚠"
     assert "sam" in page.locator("#contest .warnings").inner_text()

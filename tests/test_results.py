@@ -170,3 +170,41 @@ def test_slices_paths_and_densities_draw_themselves() -> None:
     *_, curve = figure(density).data
     widths = np.diff(curve.x)
     assert float(np.sum((curve.y[1:] + curve.y[:-1]) / 2 * widths)) == pytest.approx(1, abs=1e-3)
+
+
+def shown_values() -> dict[str, object]:
+    """Values that a user looks at in a REPL."""
+    of = objective()
+    line = slice_1d(of, random_direction(of), points=3)
+    other = {name: -weight for name, weight in of.model.state_dict().items()}
+    return {
+        "Objective": of,
+        "Slice": line,
+        "Path": path(of, other, points=3),
+        "Density": spectral_density(Curvature(of), runs=2),
+        "Results": FOUND,
+        "Estimate": FOUND["a<b>"],
+        "Dataset": steppe.data.load("digits").train,
+    }
+
+
+def test_a_repl_shows_one_line() -> None:
+    for name, value in shown_values().items():
+        text = repr(value)
+        assert text.startswith(f"{name}(")
+        assert "\n" not in text
+        assert len(text) < 120, text
+    assert repr(objective()) == "Objective(Linear, mse_loss, 8 rows in 1 batches)"
+    assert repr(FOUND) == "Results(a<b>: 1.5, unknown: 2, broken: failed)"
+    assert repr(FOUND["a<b>"]) == "Estimate(1.50 ± 0.25 (unbiased, n=4): of <i>x</i>)"
+
+
+def test_a_notebook_shows_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    plotly = pytest.importorskip("plotly.io")
+    monkeypatch.setattr(plotly.renderers, "default", "plotly_mimetype")
+    shown = {name: value for name, value in shown_values().items() if name in ("Slice", "Path", "Density")}
+    for name, value in shown.items():
+        assert "application/vnd.plotly.v1+json" in value._repr_mimebundle_(), name  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    for name, value in shown.items():
+        assert value._repr_mimebundle_() == {"text/plain": repr(value)}, name  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PACKAGES = ["", "comparison", "data", "ensembles", "extend", "measures", "nn", "studies", "training"]
+PACKAGES = ["", "comparison", "data", "ensembles", "extend", "measures", "nn", "studies", "testing", "training"]
 
 
 def public_names(package: str) -> list[tuple[str, str]]:

@@ -13,18 +13,13 @@ from scipy import stats
 
 from steppe.studies import Measured, Run, Table
 from steppe.studies.correlate import findings, holm, tau_a, tau_b
+from steppe.studies.statistics.design import Design, design_of
 from steppe.studies.statistics.findings import able_to_reject
+from steppe.studies.statistics.jackknife import Jackknife, row_variances
 from steppe.studies.statistics.kendall import pairs, signs
-from steppe.studies.statistics.permutation import (
-    Clusters,
-    Permutations,
-    PermutationTest,
-    configurations,
-    jackknife_error,
-    share_scores,
-    tau_scores,
-)
-from steppe.studies.statistics.predictions import LEVEL, flattest, interval, relations
+from steppe.studies.statistics.permutation import MISSING, Permutations, PermutationTest, share_scores, tau_scores
+from steppe.studies.statistics.predictions import LEVEL
+from steppe.studies.statistics.relations import attainable, flattest, relations, score_end, shrunk
 
 
 def lists(least=2, most=40, levels=12):
@@ -51,12 +46,20 @@ def pool(x, y, configuration, groups=None):
     return Table(runs)
 
 
+def nested(codes, **factors):
+    """The design of runs of these configurations, with seeds of their own."""
+    codes = np.asarray(codes)
+    places = np.array([(codes[:i] == c).sum() for i, c in enumerate(codes)], dtype=int)
+    return Design(codes, places, {name: np.asarray(levels) for name, levels in factors.items()}, False)
+
+
 def strong_test(x, y, codes, group=None, normal=False, seed=0):
-    clusters = Clusters(np.asarray(codes), np.zeros(len(x), dtype=int) if group is None else np.asarray(group))
-    same = clusters.group[:, None] == clusters.group
-    score = np.array([signs_of(x, y, clusters.group).sum() / 2])
-    scores = tau_scores((signs(x) * same).astype(np.float32)[None], y)
-    return PermutationTest(score, scores, Permutations(clusters.blocks(), len(x), seed), normal)
+    group = np.zeros(len(x), dtype=int) if group is None else np.asarray(group)
+    same = (group[:, None] == group) & ~np.eye(len(x), dtype=bool)
+    score = np.array([signs_of(x, y, group).sum() / 2])
+    moved = Permutations(nested(codes), group, seed)
+    scores = tau_scores((signs(x) * same).astype(np.float32)[None], y, same.astype(np.int8), moved.holes)
+    return PermutationTest(score, scores, moved, normal)
 
 
 # --- the coefficient
@@ -98,17 +101,46 @@ def test_ties_count_zero_and_the_denominator_does_not_shrink():
         tau_a([1, 2], [1, 2, 3])
 
 
-# --- configurations and their permutations
+# --- designs and their permutations
+
+
+def made(**columns):
+    """Runs with these settings."""
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return Table([Run(str(i), "", row, {}, "done") for i, row in enumerate(rows)])
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_configuration():
     configs = [{"lr": lr, "seed": seed} for lr in (1, 2) for seed in (0, 1)]
     runs = [Run(str(i), "", c, {}, "done") for i, c in enumerate(configs)]
-    assert configurations(Table(runs)).tolist() == [0, 0, 1, 1]
+    assert design_of(Table(runs)).configuration.tolist() == [0, 0, 1, 1]
     other = Run("4", "", {"lr": 2, "seed": 2}, {"family": "b"}, "done")  # another group is another configuration
-    assert configurations(Table([*runs, other])).tolist() == [0, 0, 1, 1, 2]
+    assert design_of(Table([*runs, other])).configuration.tolist() == [0, 0, 1, 1, 2]
     # checkpoints without a configuration are told apart by nothing, and are no repetitions of each other
-    assert configurations(Table([Run(str(i), "", {"seed": 0}, {}, "done") for i in range(3)])).tolist() == [0, 1, 2]
+    alone = design_of(Table([Run(str(i), "", {"seed": 0}, {}, "done") for i in range(3)]))
+    assert alone.configuration.tolist() == [0, 1, 2]
+
+
+def test_the_design_is_read_from_the_settings():
+    m, lr, seed = (v.ravel() for v in np.meshgrid(["none", "sam", "asam"], [0.1, 0.2, 0.3, 0.4], [0, 1], indexing="ij"))
+    grid = design_of(made(method=m.tolist(), lr=lr.tolist(), seed=seed.tolist()))
+    assert {name: int(codes.max()) + 1 for name, codes in grid.factors.items()} == {"method": 3, "lr": 4}
+    assert grid.crossed
+    assert grid.weakest == (3, "method")
+    fresh = (seed + 10 * (10 * lr).astype(int)).tolist()  # the same for all methods at a rate
+    assert not design_of(made(method=m.tolist(), lr=lr.tolist(), seed=fresh)).crossed
+    # what follows from the method is no factor of its own
+    epochs = [40 if one == "none" else 20 for one in m]
+    assert list(design_of(made(method=m.tolist(), lr=lr.tolist(), epochs=epochs, seed=fresh)).factors) == [
+        "method",
+        "lr",
+    ]
+    draws = np.random.default_rng(0)
+    drawn = design_of(made(method=m.tolist(), lr=draws.random(24).tolist(), seed=list(range(24))))
+    assert (list(drawn.factors), drawn.crossed, len(set(drawn.configuration.tolist()))) == (["method"], False, 24)
+    radii = [None if one == "none" else float(draws.random()) for one in m]  # drawn options are not in the name
+    rho = design_of(made(method=m.tolist(), rho=radii, lr=lr.tolist(), seed=fresh))
+    assert int(rho.factors["method"].max()) == 2
 
 
 def every_exchange(codes, group):
@@ -127,39 +159,91 @@ def every_exchange(codes, group):
     ("codes", "group", "count"),
     [
         ([0, 0, 1, 1, 2, 2], [0] * 6, 6),
-        ([0, 1, 1, 2, 2, 3, 4], [0] * 7, 6 * 2),  # only configurations of equal size change places
         ([0, 0, 1, 1, 2, 2, 3, 3], [0] * 4 + [1] * 4, 4),
-        ([0, 1, 0, 1, 2], [0] * 5, 2),
+        ([0, 1, 0, 1, 2, 2], [0] * 6, 6),
     ],
 )
 def test_permutations_move_configurations_as_blocks(codes, group, count):
-    clusters = Clusters(np.array(codes), np.array(group))
-    made = Permutations(clusters.blocks(), len(codes), 0)
-    assert made.count == count
+    moved = Permutations(nested(codes), np.array(group), 0)
+    assert moved.count == count
     expected = every_exchange(codes, group)
-    assert sorted(map(tuple, made.all().tolist())) == expected
-    drawn, counts = np.unique(made.batch(0), axis=0, return_counts=True)
+    assert sorted(map(tuple, moved.all().tolist())) == expected
+    drawn, counts = np.unique(moved.batch(0), axis=0, return_counts=True)
     assert drawn.tolist() == [list(e) for e in expected]  # random ones are of the same kind, and all alike
     assert stats.chisquare(counts).pvalue > 1e-4
 
 
+def test_levels_of_factors_move_as_a_whole():
+    """Three methods at two rates with two shared seeds: 3! 2! 2! permutations, found by trying all of 12 cells."""
+    m, r, s = (v.ravel() for v in np.meshgrid(range(3), range(2), range(2), indexing="ij"))
+    design = Design(2 * m + r, s, {"method": m, "lr": r}, True)
+    moved = Permutations(design, np.zeros(12, dtype=int), 0)
+    cell = {(a, b, c): i for i, (a, b, c) in enumerate(zip(m.tolist(), r.tolist(), s.tolist(), strict=True))}
+    expected = sorted(
+        tuple(cell[p[a], q[b], t[c]] for a, b, c in zip(m, r, s, strict=True))
+        for p in permutations(range(3)) for q in permutations(range(2)) for t in permutations(range(2))
+    )  # fmt: skip
+    assert moved.count == len(expected) == 24
+    assert sorted(map(tuple, moved.all().tolist())) == expected
+    assert set(map(tuple, moved.batch(3).tolist())) == set(expected)
+    within = Permutations(design, r, 0)  # groups fix the rates, and so do seeds that methods share
+    assert sorted({tuple(m[order]) for order in within.all()}) == sorted(
+        {tuple(np.array(p)[m]) for p in permutations(range(3))}
+    )
+    assert (r[within.all()] == r).all()
+
+
+def test_runs_without_a_partner_leave_their_pairs_out():
+    m, r = (v.ravel() for v in np.meshgrid(range(4), range(5), indexing="ij"))
+    kept = np.arange(20) != 7
+    design = Design(np.arange(19), np.zeros(19, dtype=int), {"method": m[kept], "lr": r[kept]}, False)
+    moved = Permutations(design, np.zeros(19, dtype=int), 0)
+    rows = moved.batch(0)[:200]
+    assert moved.holes
+    assert ((rows == MISSING).sum(1) <= 1).all()
+    x, y = np.random.default_rng(0).normal(size=(2, 19))
+    same = 1 - np.eye(19, dtype=np.int8)
+    found = tau_scores(signs(x).astype(np.float32)[None], y, same, True)(rows)[0]
+    for score, order in zip(found, rows, strict=True):
+        there = order >= 0
+        expected = signs_of(x[there], y[order[there]]).sum() / (there.sum() * (there.sum() - 1))
+        assert score / comb(19, 2) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_relation_between_four_methods_has_the_p_of_their_orders():
+    """Methods in a perfect order, and nothing within them: 2 of 24 orders are as good, or nearly."""
+    draws = np.random.default_rng(0)
+    m, lr = (v.ravel() for v in np.meshgrid(range(4), range(10), indexing="ij"))
+    x, y = m + 0.1 * draws.normal(size=(2, 40))
+    runs = [
+        Run(str(i), "", {"method": f"m{a}", "lr": int(b), "seed": 0}, {}, "done", {"e": q}, {"m": Measured(p)})
+        for i, (a, b, p, q) in enumerate(zip(m, lr, x, y, strict=True))
+    ]
+    found = findings(Table(runs), draws=2000).of("m", "e")
+    assert found.tau > 0.7
+    assert 0.02 < found.p < 1 / 12 + 0.02
+    assert found.verdict == "cannot tell"
+    assert (found.levels, found.sample) == (4, "method")
+    assert found.low <= 0 or found.p <= 0.05
+    (within,) = [w for w in found.confounding.within if w.setting == "method"]
+    assert within.low < 0 < within.high
+    assert "4 methods" in found.sentence
+
+
 def test_seeds_of_a_configuration_that_is_alone_are_exchangeable():
-    alone = Clusters(np.zeros(4, dtype=int), np.zeros(4, dtype=int))
-    assert Permutations(alone.blocks(), 4, 0).count == 24
-    each = Clusters(np.array([0, 0, 0, 1, 1]), np.array([0, 0, 0, 1, 1]))
-    assert Permutations(each.blocks(), 5, 0).count == 6 * 2
+    assert Permutations(nested([0] * 4), np.zeros(4, dtype=int), 0).count == 24
+    assert Permutations(nested([0, 0, 0, 1, 1]), np.array([0, 0, 0, 1, 1]), 0).count == 6 * 2
 
 
 @settings(max_examples=25, deadline=None)
-@given(lists(least=4, most=7, levels=3), st.lists(st.integers(0, 3), min_size=7, max_size=7))
-def test_p_of_a_tiny_pool_counts_every_exchange(data, codes):
+@given(lists(least=4, most=7, levels=3))
+def test_p_of_a_tiny_pool_counts_every_exchange(data):
     x, y, groups = data
-    codes, group = np.array(codes[: len(x)]), groups.astype(int) % 2
+    codes, group = np.arange(len(x)), groups.astype(int) % 2
     for label in (np.zeros(len(x), dtype=int), group):
-        clusters = Clusters(codes, label)
         test = strong_test(x, y, codes, label)
         test.draw(1)
-        null = [signs_of(x, y[list(o)], label).sum() for o in every_exchange(clusters.code.tolist(), label.tolist())]
+        null = [signs_of(x, y[list(o)], label).sum() for o in every_exchange(codes.tolist(), label.tolist())]
         observed = abs(signs_of(x, y, label).sum())
         low, p, high = test.p()
         assert p[0] == low[0] == high[0] == pytest.approx(np.mean(np.abs(null) >= observed))
@@ -210,8 +294,7 @@ def test_the_weak_score_is_that_of_mann_and_whitney():
 
 
 def test_random_permutations_are_a_function_of_seed_and_number():
-    blocks = Clusters(np.arange(12), np.zeros(12, dtype=int)).blocks()
-    one, again, other = (Permutations(blocks, 12, seed) for seed in (5, 5, 6))
+    one, again, other = (Permutations(nested(np.arange(12)), np.zeros(12, dtype=int), seed) for seed in (5, 5, 6))
     assert (one.batch(9) == again.batch(9)).all()
     assert (one.batch(0) == again.batch(0)).all()
     assert (one.batch(0) != one.batch(1)).any()
@@ -267,18 +350,77 @@ def test_the_jackknife_leaves_out_configurations():
     error = np.sqrt(8 / 9 * ((without - without.mean()) ** 2).sum())
     half = stats.t.ppf(0.975, 8) * error
     assert (found.low, found.high) == pytest.approx((found.tau - half, found.tau + half))
-    assert jackknife_error(without) == pytest.approx(error)
     assert (found.n, found.configurations, found.pairs) == (17, 9, comb(17, 2))
+
+
+def test_the_jackknife_leaves_out_the_levels_of_every_factor():
+    """Sums of squares of the factors, taken from those of configurations, leave the residual."""
+    draws = np.random.default_rng(3)
+    m, r = (v.ravel() for v in np.meshgrid(range(4), range(6), indexing="ij"))
+    x, y = draws.normal(size=(2, 24))
+    design = Design(np.arange(24), np.zeros(24, dtype=int), {"method": m, "lr": r}, False)
+    left_out = Jackknife(design, np.zeros(24, dtype=int))
+    agree, every = (signs(x) * signs(y)).astype(float), 1.0 - np.eye(24)
+    tau, without = left_out.without(agree, every)
+    assert tau == pytest.approx(tau_a(x, y))
+    spread = left_out.spread(without)
+    parts = {}
+    for name, codes in (("", np.arange(24)), ("method", m), ("lr", r)):
+        values = np.array([tau_a(x[codes != c], y[codes != c]) for c in range(codes.max() + 1)])
+        k = len(values)
+        parts[name] = (k - 1, (k - 1) / k * ((values - values.mean()) ** 2).sum())
+    assert {p.name: (p.freedom, p.variance) for p in spread.shared} == {
+        name: (parts[name][0], pytest.approx(parts[name][1])) for name in ("method", "lr")
+    }
+    squares = 23 * parts[""][1] - sum(f * v for f, v in (parts["method"], parts["lr"]))
+    assert spread.residual.variance == pytest.approx(max(squares / 15, 0))
 
 
 def test_a_perfect_order_has_an_interval_and_few_configurations_have_none():
     perfect = findings(pool(np.arange(20.0), np.arange(20.0), range(20)))
     one = perfect.of("m", "e")
     assert one.tau == one.high == 1
-    assert one.low == pytest.approx(1 - stats.t.ppf(0.975, 19) / 40)
+    by_jackknife, by_chance = 1 - stats.t.ppf(0.975, 19) / 40, score_end(1.0, -1, np.sqrt(2 * 45 / (9 * 20 * 19)))
+    assert one.low == pytest.approx((by_jackknife + by_chance) / 2, abs=0.01)
     assert one.verdict == "predicts"
-    assert all(map(isnan, interval(0.5, np.array([0.4, 0.5, 0.6, 0.5]))))
-    assert all(map(isnan, interval(0.5, np.array([0.4, 0.5, nan, 0.5, 0.5, 0.5]))))
+    few = findings(pool(np.arange(4.0), np.arange(4.0), range(4))).of("m", "e")
+    assert isnan(few.low)
+    assert isnan(few.high)
+
+
+def test_the_spread_of_tau_shrinks_as_for_normal_variables():
+    """At the end of an interval, the observed tau is 1.96 of the spread away; the spread is checked by simulation."""
+    end = score_end(0.4, 1, 0.15)
+    assert end - 0.4 == pytest.approx(1.96 * 0.15 * shrunk(end), abs=1e-3)
+    draws = np.random.default_rng(0)
+    r, n = np.sin(np.pi * 0.5 / 2), 40
+    taus = []
+    for _ in range(1500):
+        x, e = draws.normal(size=(2, n))
+        taus.append(stats.kendalltau(x, r * x + np.sqrt(1 - r**2) * e).statistic)
+    assert np.std(taus) == pytest.approx(np.sqrt(2 * (2 * n + 5) / (9 * n * (n - 1))) * shrunk(0.5), rel=0.08)
+
+
+@pytest.mark.parametrize(("x", "y", "most"), [([1, 2, 3, 4], [0, 0, 0, 1], 0.5), ([1, 1, 2, 2], [0, 0, 1, 1], 4 / 6)])
+def test_ties_limit_what_tau_can_be(x, y, most):
+    x, y = np.array(x, dtype=float), np.array(y, dtype=float)
+    assert attainable(x, y, np.zeros(4, dtype=int)) == pytest.approx(most)
+    assert max(tau_a(x, y[list(o)]) for o in permutations(range(4))) == pytest.approx(most)
+
+
+def test_test_rows_that_differ_between_runs_together_widen_tau():
+    """Two families of runs are wrong on other rows: which of them errs more depends on the rows that were drawn."""
+    draws = np.random.default_rng(0)
+    family = np.repeat([0, 1], 10)
+    same = 1 - np.eye(20, dtype=np.int8)
+    x = signs(family + 0.01 * draws.normal(size=20)).astype(np.float32)[None]
+    hard = draws.random((2, 400)) < 0.2
+    together = hard[family] ^ (draws.random((20, 400)) < 0.01)
+    apart = draws.random((20, 400)) < 0.2
+    wide, narrow = (float(row_variances(x, same, wrong.mean(1), wrong)[0]) for wrong in (together, apart))
+    assert wide > 0.01
+    assert narrow < 0.2 * wide
+    assert row_variances(x, same, apart.mean(1), None).tolist() == [0]
 
 
 def test_intervals_within_groups_are_of_pairs_within_groups():

@@ -27,7 +27,7 @@ from steppe.studies.grid import split
 from steppe.studies.plan import Study
 from steppe.studies.run import look, run
 from steppe.studies.selection import choices, planned_cells
-from steppe.studies.statistics.permutation import configurations
+from steppe.studies.statistics.design import design_of
 from steppe.studies.store import Store
 from steppe.studies.summary import summaries
 from steppe.studies.work import work
@@ -175,7 +175,7 @@ def test_ensembles_with_other_seeds_are_one_configuration(tmp_path: Path) -> Non
     assert entry.difference == pytest.approx(fmean(differences))
     assert not [note for note in summary.notes if "also differ" in note]
     swept = table.where(lambda r: r.config["validation"] > 0)
-    assert sorted(configurations(swept).tolist()) == [0, 0, 1, 1]
+    assert sorted(design_of(swept).configuration.tolist()) == [0, 0, 1, 1]
 
 
 def test_members_are_measured_along_their_runs(tmp_path: Path) -> None:

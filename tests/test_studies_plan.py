@@ -36,15 +36,24 @@ def test_no_torch_is_needed_to_read_a_study() -> None:
 def test_the_embedded_study_is_what_it_says() -> None:
     from steppe.studies.plan import digits
 
-    found = cells(digits())
-    assert len({c.name for c in found}) == len(found) == 80
+    study, found = digits(), cells(digits())
+    assert len({c.name for c in found}) == len(found) == 90
     assert {c.config["data"] for c in found} == {"digits"}
     assert {c.config["label_noise"] for c in found} == {0.4}
-    radii = {(c.config["method"], c.config["rho"]) for c in found}
-    assert {"none", "sam"} == {method for method, _ in radii}
-    assert len([rho for method, rho in radii if method == "sam"]) >= 3  # a trade-off over radii
-    assert not digits().admission  # SAM does not fit the wrong labels, and has to count
-    assert all(digits().show.words())
+    budget = {name: [] for name in ("plain", "SAM", "SAM for twice the passes")}
+    for c in found:
+        budget[c.contender].append(c.config["epochs"] * (1 + (c.config["method"] == "sam")))
+    # tuned alike: as many trials each, lengths included; SAM's steps are two passes
+    assert {name: (len(of), max(of)) for name, of in budget.items()} == {
+        "plain": (30, 40),
+        "SAM": (30, 40),
+        "SAM for twice the passes": (30, 80),
+    }
+    assert len({c.config["seed"] for c in found}) == len({c.config["lr"] for c in found}) == 90
+    assert not study.admission  # SAM does not fit the wrong labels, and has to count
+    assert study.select is not None
+    assert study.select.predict == "sweep"
+    assert all(study.show.words())
 
 
 def test_a_grid_is_every_combination() -> None:
@@ -175,7 +184,7 @@ def test_keys_follow_from_what_numbers_follow_from() -> None:
         ({"grid": {"lr": 0.1}}, "write `lr: [0.1]`, or move it to `base` if all runs share it"),
         ({"grid": {"lr": [[0.1, 0.2]]}}, "list the values without inner brackets, `lr: [0.1, 0.2]`"),
         ({"grid": {"augment": ["crop"]}}, "each value is a list itself, as in `augment: [[crop]]`"),
-        ({"grid": {"lr": {"uniform": [0, 1]}}}, "ranges belong under `random`, as in {n: 20, space: {lr: {uniform: "),
+        ({"grid": {"lr": {"uniform": [0, 1]}}}, "a law belongs under `random`, as in {points: 20, lr: {uniform: "),
         ({"grid": {"learnin_rate": 0.1}}, "there is no setting 'learnin_rate'"),
         ({"grid": ["lr"]}, "grid takes settings with lists of values, as in {lr: [0.1, 0.2]}"),
         ({"random": {"n": 3, "space": {"lr": [1, 2]}}}, "{choice: [1, 2]} draws from a list"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from own_measures import registered
 from safetensors.torch import save_file
 from scipy.stats import kendalltau
 from studies_cells import BASE, Counting, contents, tiny
@@ -23,10 +24,12 @@ from steppe._util.digests import packed_bits
 from steppe._util.formats import json_safe
 from steppe.studies.cell import cells
 from steppe.studies.engines import Serial
+from steppe.studies.export import export_table
 from steppe.studies.plan import Rule, Study
+from steppe.studies.pool import Pool
 from steppe.studies.records import import_records, read_records, write_records
 from steppe.studies.report.contents import content
-from steppe.studies.result import admitted, of_plan, study_result
+from steppe.studies.result import study_result
 from steppe.studies.run import look, renote, run
 from steppe.studies.store import Store
 from steppe.training import open_run
@@ -93,7 +96,7 @@ def test_new_cells_are_computed_alone_and_old_ones_are_left_out(tmp_path: Path) 
     assert (found.planned, found.done) == (2, 2)
     planned, table = look(grown)
     assert len(table.runs) == 3
-    assert [r.config["seed"] for r in of_plan(grown, planned, table).runs] == [1, 2]
+    assert [r.config["seed"] for r in Pool.of(grown, planned, table).planned.runs] == [1, 2]
     moved, engine = tiny(tmp_path / "grows", base={**BASE, "data_root": "elsewhere"}, grid={"seed": [1]}), Counting()
     assert run(moved, engine).done == 1
     assert engine.tasks == []
@@ -144,9 +147,7 @@ def test_a_measure_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pyt
             raise ArithmeticError("no number")
             yield
 
-    from steppe.measures.registry import MEASURES
-
-    monkeypatch.setitem(MEASURES, "broken", Broken())  # type: ignore[misc]
+    registered(monkeypatch, "broken", Broken())
     study, engine = tiny(tmp_path / "partly", grid={}, measures=["broken", "loss"]), Counting()
     assert run(study, engine).done == 1
     [found] = look(study)[1].runs
@@ -176,7 +177,7 @@ def test_runs_count_by_the_rule_and_tau_is_scipys(tmp_path: Path) -> None:
             store.record(cell.key, targets=targets, measures={"trace": {"value": sharp[i], "stderr": 0.0}})
     found = study_result(study, *look(study))
     assert (found.planned, found.done, found.admitted) == (12, 12, 10)
-    assert len(admitted(study, look(study)[1])) == 10
+    assert len(Pool.of(study, *look(study)).counted) == 10
     one = found.findings.of("trace", "test_error")
     expected = kendalltau(sharp[2:], wrong[2:])
     assert one.tau == pytest.approx(expected.statistic)
@@ -247,6 +248,9 @@ def test_a_pool_of_runs_knows_its_errors(tmp_path: Path, done: Study) -> None:
     for other in look(done)[1].runs:
         found = mine[other.config["method"] + str(other.config["seed"])]
         assert found.targets == pytest.approx(other.targets)
+        assert found.rows is not None
+        assert other.rows is not None
+        assert found.rows.tolist() == other.rows.tolist()
         assert found.measures["worst_l2@0.1"].value == pytest.approx(other.measures["worst_l2@0.1"].value)
 
 
@@ -262,6 +266,7 @@ def test_rows_are_small_digested_and_in_records(done: Study, tmp_path: Path) -> 
         packed = packed_bits(ours.rows)
         assert len(packed) < len(ours.rows) / 4 + 50
         assert packed in text
+        assert packed in export_table(look(done)[1], tmp_path / "runs.csv").read_text()
         assert "test_correct" not in theirs.numbers
     other = packed_bits(~ours.rows).split(":")[1]
     (tmp_path / "records.csv").write_text(text.replace(packed.split(":")[1], other))

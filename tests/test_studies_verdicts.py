@@ -3,7 +3,6 @@
 import csv
 import json
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from math import isfinite, isnan, nan
 from pathlib import Path
@@ -19,8 +18,15 @@ from steppe._util.formats import json_safe
 from steppe.studies import Measured, Run, Table, export_findings
 from steppe.studies.correlate import Comparison, Finding, findings
 from steppe.studies.statistics import sentences
-from steppe.studies.statistics.comparisons import concluded, contenders, contest, paired_error
-from steppe.studies.statistics.predictions import RELEVANT, decided
+from steppe.studies.statistics.comparisons import contest
+from steppe.studies.statistics.design import contenders
+from steppe.studies.statistics.differences import detectable, levels_needed, paired_spread, row_part
+from steppe.studies.statistics.findings import decided
+from steppe.studies.statistics.predictions import RELEVANT
+from steppe.studies.statistics.spread import Part, Spread
+
+CROSSED = ["methods 85 %, 4 x 10 x 2", "methods 85 %, 8 x 5 x 2", "both axes, 4 x 10 x 2", "both axes, 3 x 4 x 2"]
+SHARED = ["seeds as large as runs, 10 x 2 shared", "seeds as large as runs, 10 x 5 shared"]
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +50,23 @@ def one(low, high, *, tau=None, pairs=100):
         (-0.6, -0.1, {"rejected": True}, "predicts the opposite", "below zero"),
         (-0.1, 0.6, {"rejected": True}, "cannot tell", "includes zero"),  # p alone is not enough
         (0.1, 0.6, {}, "cannot tell", "not significant after correction for 54"),  # nor the interval
-        (0.1, 0.6, {"rejected": True, "open_": True}, "cannot tell", "too close"),
-        (-0.2, 0.4, {}, "no sign of it", "includes zero, and the interval excludes 0.5 in either"),
-        (0.1, 0.4, {}, "no sign of it", "not significant after correction for 54 tests, and the interval excludes 0.5"),
-        (-0.2, 0.5, {}, "cannot tell", "includes zero and 0.5"),
-        (-0.6, 0.2, {}, "cannot tell", "includes zero and -0.5"),
-        (-0.2, 0.4, {"testable": False}, "cannot tell", "even a perfect order"),
+        (0.1, 0.6, {"settled": False}, "cannot tell", "too close"),
+        (-0.2, 0.4, {"weaker": True}, "weaker than 0.5", "stronger relations are excluded after correction for 54"),
+        (0.1, 0.4, {"weaker": True}, "cannot tell", "excludes zero"),  # never beside an interval without zero
+        (-0.2, 0.4, {}, "cannot tell", "stronger relations are not excluded"),
+        (-0.2, 0.4, {"able": False}, "cannot tell", "even a perfect order"),
         (nan, nan, {}, "cannot tell", "no interval"),
     ],
 )
 def test_a_verdict_needs_p_and_interval(low, high, how, verdict, why):
-    made = decided(one(low, high), **{"rejected": False, "open_": False, "testable": True, "tests": 54, **how})
+    usual = {"rejected": False, "weaker": False, "settled": True, "able": True, "tests": 54}
+    made = decided(one(low, high), **{**usual, **how})
     assert made.verdict == verdict
     assert why in made.why
 
 
 def test_without_pairs_there_is_no_verdict():
-    made = decided(one(0.1, 0.6, pairs=0), rejected=True, open_=False, testable=True, tests=1)
+    made = decided(one(0.1, 0.6, pairs=0), rejected=True, weaker=False, settled=True, able=True, tests=1)
     assert made.verdict == "cannot tell"
 
 
@@ -110,10 +116,10 @@ def test_verdicts_never_contradict_what_is_shown(n, seeds, strength, seed, group
             assert f.p_corrected <= 0.05
             assert not says_zero
             assert (f.verdict == "predicts") == (f.tau > 0)
-        if f.verdict == "no sign of it":
-            assert f.p_corrected > 0.05
-            assert max(-f.low, f.high) < RELEVANT
-            assert ("the interval includes zero" in f.sentence) == says_zero
+        if f.verdict == "weaker than 0.5":
+            assert f.p_corrected > 0.05 >= f.p_weaker_corrected
+            assert abs(f.tau) < f.bound <= RELEVANT
+            assert says_zero
         if isfinite(f.low):
             assert -1 <= f.low <= f.tau <= f.high <= 1
             assert sentences.tau_words(f.low) in f.sentence
@@ -122,10 +128,13 @@ def test_verdicts_never_contradict_what_is_shown(n, seeds, strength, seed, group
         if c.verdict in ("better", "worse"):
             assert c.p_corrected <= 0.05
             assert c.high < 0 if c.verdict == "better" else c.low > 0
-        if c.verdict == "no difference seen":
-            assert c.p_corrected > 0.05
-            assert max(-c.low, c.high) <= 0.1 * abs(c.reference_mean)
-            assert ("the interval includes zero" in c.sentence) == (c.low <= 0 <= c.high)
+        if c.verdict == "no relevant difference":
+            assert c.p_corrected > 0.05 >= c.p_within_corrected
+            assert abs(c.difference) < c.bound == pytest.approx(0.1 * abs(c.reference_mean))
+            assert c.low <= 0 <= c.high
+            assert f"No difference larger than {sentences.bound_words(c)}" in c.sentence
+        if isfinite(c.improvement_low):
+            assert 0 <= c.improvement_low <= c.improvement <= c.improvement_high <= 1
         assert c.wins + c.losses + c.ties == c.pairs
     names = {
         v: [f.measure for f in found.findings if f.verdict == v and f.hypothesis == "strong"] for v in ("predicts",)
@@ -134,50 +143,53 @@ def test_verdicts_never_contradict_what_is_shown(n, seeds, strength, seed, group
     json.dumps(json_safe(found.to_dict()), allow_nan=False)
 
 
-# --- simulations (benchmarks/verdicts.py has the full ones)
+# --- simulations (benchmarks/verdicts.py has the full ones, with their bars)
+
+
+def worst(test, studies, share):
+    """As many of so many studies as a share of them exceeds with a chance of one in two thousand."""
+    return sum(map(test, range(studies))), stats.binom.ppf(0.9995, studies, share)
+
+
+@pytest.mark.parametrize("name", slow_unless(lambda name: "85 %, 8" in name, CROSSED))
+def test_levels_that_runs_share_make_no_relation(simulated, name):
+    """Methods explain most of a measure and of a target, independently: 20 to 42 % false verdicts if runs were taken
+    as independent."""
+    world = replace(simulated.RELATIONS[name], measures=1, targets=1)
+    wrong, most = worst(lambda seed: simulated.related(world, seed)[0], 60, 0.05)
+    assert wrong <= most
+
+
+@pytest.mark.parametrize("name", slow_unless(lambda name: "10 x 2 shared" in name, SHARED))
+def test_seeds_that_rates_share_make_no_difference(simulated, name):
+    """Fifty-nine in a hundred differed with errors over rates alone."""
+    wrong, most = worst(lambda seed: simulated.compared(simulated.DIFFERENCES[name], seed)[0], 60, 0.05)
+    assert wrong <= most
 
 
 @pytest.mark.slow
-def test_studies_without_any_relation_show_no_verdict(simulated):
-    """At most 5 % may. Of 40 studies, 5 or more do with a chance of 5 % at that rate, and of 0.1 % at 2 %."""
-    shows = [simulated.false_verdicts(simulated.Shape(), seed) for seed in range(40)]
-    assert sum(map(any, shows)) <= 4
+@pytest.mark.parametrize("name", ["independent, 18 of 2 seeds", "both axes, 10 x 10 x 1"])
+def test_intervals_of_tau_cover(simulated, name):
+    """93 to 97 % is the aim; the bounds are those of 150 pools with a chance of 99.9 %."""
+    world = replace(simulated.RELATIONS[name], measures=1, targets=1, r=simulated.BOUND)
+    truth = world.truth(500)
+    hits = sum(simulated.related_at(world, truth, seed)[1] for seed in range(150))
+    assert stats.binom.ppf(0.0005, 150, 0.93) <= hits
 
 
 @pytest.mark.slow
 def test_what_is_stated_as_detectable_is_detected(simulated):
     """80 % is the aim; of 30 studies 18 to 30 detect it with a chance of 99.5 %."""
-    shape = simulated.Shape(measures=2, targets=1)
-    tau = simulated.stated_tau(shape, 4)
+    world = replace(simulated.POWERS["18 configurations of 2 seeds"], measures=2, targets=1)
+    tau = simulated.stated_tau(world, 4)
     assert 0.35 < tau < 0.7
-    detected = sum(simulated.detects(replace(shape, tau=tau), seed) for seed in range(30))
+    detected = sum(simulated.related(replace(world, r=np.sin(np.pi * tau / 2)), seed)[3] for seed in range(30))
     assert 18 <= detected <= 30
-    assert sum(simulated.detects(replace(shape, tau=tau / 2), seed) for seed in range(10)) <= 5
-
-
-@pytest.mark.parametrize("k", slow_unless(lambda k: k < 60, [8, 18, 60]))
-@pytest.mark.parametrize("tau", [0.0, 0.5])
-def test_intervals_cover(simulated, k, tau):
-    """93 to 97 % is the aim; the bounds are those of 300 pools with a chance of 99.9 %."""
-    shape = simulated.Shape(k // 2, 2, tau=tau, measures=1, targets=1, grouped=False)
-    hits = sum(map(partial(simulated.covers, shape), range(300)))
-    assert stats.binom.ppf(0.0005, 300, 0.93) <= hits <= stats.binom.ppf(0.9995, 300, 0.97)
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("rates", "seeds", "varies"), [(1, 5, 0.0), (2, 5, 0.0), (3, 3, 1.0), (6, 2, 0.0), (8, 1, 1.0), (12, 2, 1.0)]
-)
-def test_intervals_of_differences_cover(simulated, rates, seeds, varies):
-    """93 to 97 % is the aim, whether configurations agree or not; bounds as above."""
-    shape = simulated.Shape(2, rates, seeds, 1, 1, shared=0.0, effect=-1.0, varies=varies)
-    hits = sum(map(partial(simulated.covers_difference, shape), range(300)))
-    assert stats.binom.ppf(0.0005, 300, 0.93) <= hits <= stats.binom.ppf(0.9995, 300, 0.97)
 
 
 @pytest.mark.slow
 def test_verdicts_do_not_depend_on_the_seed_of_the_permutations(simulated):
-    table = simulated.Shape(tau=0.8, measures=3, targets=2).table(np.random.default_rng(1))
+    table = simulated.World(9, 2, 2, r=0.95, config=0.6).table(np.random.default_rng(1))
     found = [findings(table, seed=s, draws=2000) for s in range(5)]
     assert found[0].of("m0", "t0_error").verdict == "predicts"
     assert all([f.verdict for f in f.findings] == [f.verdict for f in found[0].findings] for f in found)
@@ -206,7 +218,7 @@ def test_a_contender_is_a_method_with_the_options_that_differ():
     assert list(dict.fromkeys(contenders(duel(0)))) == ["none", "sam rho=0.1", "sam rho=0.2", "asam"]
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(-0.02, "better"), (0.02, "worse"), (0.0, "no difference seen")])
+@pytest.mark.parametrize(("gain", "verdict"), [(-0.02, "better"), (0.02, "worse"), (0.0, "no relevant difference")])
 def test_methods_are_compared_in_pairs(gain, verdict):
     table = duel(gain)
     found = findings(table, targets=["test_error"])
@@ -222,33 +234,97 @@ def test_methods_are_compared_in_pairs(gain, verdict):
     assert c.warning == ""
     assert (f"sam rho=0.2 ({100 * d.mean():+.2f} points) is {verdict}" in found.method_sentence) == (gain != 0)
     assert "the plain optimizer" in c.sentence
-    assert found.tests == 3
+    assert found.tests == 6
 
 
 def test_the_error_of_a_difference_is_that_of_configurations():
     draws = np.random.default_rng(1)
-    codes = np.repeat(np.arange(5), 4)
+    codes, own = np.repeat(np.arange(5), 4), np.arange(20)
     d = draws.normal(size=5)[codes] + draws.normal(size=20)
-    error, freedom = paired_error(d, codes, 0.0)
-    assert (error, freedom) == (pytest.approx(stats.sem(d.reshape(5, 4).mean(1))), 4)
-    error, freedom = paired_error(d[:5], np.arange(5), 0.0)
-    assert (error, freedom) == (pytest.approx(stats.sem(d[:5])), 4)
-    error, freedom = paired_error(d[:4], np.zeros(4, dtype=int), 0.0)  # one configuration: its seeds
-    assert (error, freedom) == (pytest.approx(stats.sem(d[:4])), 3)
-    assert paired_error(d[:2], np.arange(2), 0.0)[1] == 0
-    same, freedom = paired_error(np.full(4, 0.02), np.zeros(4, dtype=int), 0.01)
-    assert (same, freedom) == (pytest.approx(0.01 / np.sqrt(24)), 3)  # equal differences by chance are no certainty
+    spread = paired_spread(d, codes, own, {})
+    assert (spread.variance**0.5, spread.dominant.freedom) == (pytest.approx(stats.sem(d.reshape(5, 4).mean(1))), 4)
+    one = paired_spread(d[:4], np.zeros(4, dtype=int), own[:4], {})  # one configuration: its seeds
+    assert (one.variance**0.5, one.dominant.freedom) == (pytest.approx(stats.sem(d[:4])), 3)
+    for level in (0.05, 0.001):
+        assert one.half(level) == pytest.approx(stats.sem(d[:4]) * stats.t.ppf(1 - level / 2, 3))
+    assert one.p(d[:4].mean()) == pytest.approx(stats.ttest_1samp(d[:4], 0).pvalue)
+    assert paired_spread(d[:2], codes[:2], own[:2], {}) is None
+    same = paired_spread(np.full(4, 0.02), np.zeros(4, dtype=int), own[:4], {}, 0.01)
+    assert same.variance**0.5 == pytest.approx(0.01 / np.sqrt(24))  # equal differences by chance are no certainty
 
 
-@pytest.mark.parametrize("seeds", [1, 5])
-def test_few_configurations_are_not_certain_of_what_they_share_by_chance(simulated, seeds):
-    """Configurations that differ, without any method being better on average: seeds do not make up for configurations.
+def test_crossed_seeds_have_a_part_of_their_own():
+    """The mean squares of an analysis of variance, each with its quantile of Student's t."""
+    draws = np.random.default_rng(2)
+    k, m = 6, 3
+    d = draws.normal(size=(k, 1)) + 2 * draws.normal(size=(1, m)) + draws.normal(size=(k, m))
+    spread = paired_spread(d.ravel(), np.repeat(np.arange(k), m), np.tile(np.arange(m), k), {})
+    of_rate, of_seed = stats.sem(d.mean(1)) ** 2, stats.sem(d.mean(0)) ** 2
+    left = d - d.mean(1, keepdims=True) - d.mean(0) + d.mean()
+    rest = (left**2).sum() / ((k - 1) * (m - 1)) / (k * m)
+    assert [p.variance for p in spread.shared] == pytest.approx([of_rate, of_seed])
+    assert spread.residual.variance == pytest.approx(rest)
+    assert spread.variance == pytest.approx(of_rate + of_seed - rest)
+    t = [stats.t.ppf(0.975, f) ** 2 for f in (k - 1, m - 1)]
+    expected = t[0] * (of_rate - rest) + t[1] * (of_seed - rest) + max(t) * rest
+    assert spread.half(0.05) == pytest.approx(np.sqrt(expected))
+    assert spread.half(spread.p(1.5)) == pytest.approx(1.5)
+    assert (spread.dominant.name, spread.dominant.levels) == ("seed", 3)
+    nested = paired_spread(d.ravel(), np.repeat(np.arange(k), m), np.arange(k * m), {})
+    assert nested.variance == pytest.approx(of_rate)
 
-    At a level of 1 %, 8 or more of 300 reject with a chance of 1 %.
-    """
-    shape = simulated.Shape(2, 3, seeds, 1, 1, shared=0.5)
-    tables = (shape.table(np.random.default_rng([seed, 14])) for seed in range(300))
-    assert sum(contest(table, ["t0_error"]).comparisons[0].p < 0.01 for table in tables) < 8
+
+def test_rows_that_all_runs_get_wrong_together_widen_intervals():
+    draws = np.random.default_rng(0)
+    base = draws.random(400) < 0.3
+    ours, theirs = (np.tile(base ^ (draws.random(400) < 0.2), (6, 1)) for _ in range(2))
+    part = row_part(ours, theirs, paired=True)
+    g = ours.mean(0) - theirs.mean(0)
+    assert part.variance == pytest.approx(g.var(ddof=1) / 400)  # runs agree: nothing is counted twice
+    single = [row_part(*(draws.random((2, 6, 400)) < 0.3), paired=True).variance for _ in range(20)]
+    assert np.mean(single) < 0.2 * 2 * 0.3 * 0.7 / 6 / 400  # runs differ at random: the variance over runs has it all
+    table = duel(-0.02)
+    bits = [replace(run, rows=draws.random(500) > run.targets["test_error"]) for run in table.runs]
+    known = Table([replace(run, targets={"test_error": 1 - float(run.rows.mean())}) for run in bits])
+    found = findings(known, targets=["test_error"])
+    assert all(c.rows >= 0 for c in found.comparisons)
+    assert "Intervals of test_error hold the choice of test rows" in found.row_sentence
+    assert all(isnan(c.rows) for c in findings(table, targets=["test_error"]).comparisons)
+
+
+def test_where_nothing_can_be_paired_runs_are_compared_unpaired():
+    table = duel(-0.02, rates=1, seeds=5)
+    longer = [
+        replace(run, config={**run.config, "epochs": 20 if run.config["method"] == "none" else 10})
+        for run in table.runs
+    ]
+    found = findings(Table(longer), targets=["test_error"])
+    c = next(c for c in found.comparisons if c.contender == "sam rho=0.2")
+    assert "epochs differ" in c.unpaired
+    assert "unpaired" in c.sentence
+    assert c.verdict == "better"
+    y = table.target("test_error").values.reshape(4, 5)
+    assert c.difference == pytest.approx(y[2].mean() - y[0].mean())
+    (alone,) = contest(Table(longer[:10]), ["test_error"]).comparisons
+    alike = stats.bartlett(*y[:2]).pvalue > 0.5
+    assert alone.p == pytest.approx(stats.ttest_ind(y[1], y[0], equal_var=alike).pvalue)
+
+
+def test_any_setting_can_be_compared():
+    draws = np.random.default_rng(0)
+    runs = [
+        Run(f"{d}{m}{lr}{s}", "", {"method": m, "weight_decay": d, "lr": lr, "seed": 10 * lr + s}, {}, "done",
+            {"test_error": 0.2 + 10 * d + 0.05 * lr + 0.002 * draws.normal()})
+        for d in (0.0, 0.001, 0.01) for m in ("none", "sam") for lr in range(4) for s in range(2)
+    ]  # fmt: skip
+    found = findings(Table(runs), targets=["test_error"], compare="weight_decay", reference=0.001)
+    assert (found.compare, found.reference) == ("weight_decay", "weight_decay=0.001")
+    made = {c.contender: (c.verdict, c.pairs, c.configurations) for c in found.comparisons}
+    assert made == {"weight_decay=0.0": ("better", 16, 8), "weight_decay=0.01": ("worse", 16, 8)}
+    assert "weight_decay=0.01 (+" in found.method_sentence
+    assert findings(Table(runs), targets=["test_error"], compare="weight_decay").reference == "weight_decay=0.0"
+    with pytest.raises(ValueError, match=r"no run has weight_decay=0.5; there are weight_decay=0.0"):
+        findings(Table(runs), compare="weight_decay", reference=0.5)
 
 
 def test_only_runs_with_the_same_settings_are_pairs():
@@ -258,8 +334,7 @@ def test_only_runs_with_the_same_settings_are_pairs():
     assert (c.pairs, c.configurations) == (10, 4)
     apart = table.where(lambda run: (run.config["method"] == "none") == (run.config["lr"] > 1))
     c = contest(apart, ["test_error"]).comparisons[0]
-    assert c.pairs == 0
-    assert "no run of none has the same seed and settings" in concluded(c, rejected=False, tests=1, level=0.05).why
+    assert c.unpaired == "no other settings and seed in common: lr differ"
 
 
 def test_without_a_plain_optimizer_sam_is_the_reference_or_the_most_frequent_method():
@@ -293,17 +368,19 @@ def test_a_comparison_of_training_length_is_warned_of():
 
 def test_the_smallest_detectable_difference_has_its_power():
     """The chance that a true difference of that size is significant, from SciPy's noncentral t."""
-    c = next(c for c in findings(duel(-0.02), targets=["test_error"]).comparisons if c.contender == "asam")
-    critical = stats.t.ppf(1 - 0.05 / 3 / 2, c.freedom)
-    power = stats.nct.sf(critical, c.freedom, c.smallest_detectable_difference / c.error)
-    assert power == pytest.approx(0.8, abs=1e-6)
+    error, spread = 0.02, Spread.of([], Part("", 4, 3, 0.02**2))
+    power = stats.nct.sf(stats.t.ppf(1 - 0.05 / 6 / 2, 3), 3, detectable(spread, 0.05 / 6) / error)
+    assert power == pytest.approx(0.8, abs=1e-4)
+    more = levels_needed(spread, 0.05, 0.01)
+    sizes = [detectable(Spread.of([], Part("", k, k - 1, 4 * 0.02**2 / k)), 0.05) for k in (more - 1, more)]
+    assert sizes[1] <= 0.01 < sizes[0]
 
 
 # --- output
 
 
 def test_findings_are_exported_row_by_row(tmp_path, simulated):
-    found = findings(simulated.Shape().table(np.random.default_rng(0)), draws=2000)
+    found = findings(simulated.World().table(np.random.default_rng(0)), draws=2000)
     with export_findings(found, tmp_path / "findings.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(found.findings) + len(found.comparisons)
@@ -358,6 +435,6 @@ def test_tuned_methods_are_compared_each_at_its_own_setting():
         for s in range(5)
     ]
     (apart,), (tuned,) = (contest(Table(runs), ["test_error"], t).comparisons for t in ((), ("lr",)))
-    assert apart.pairs == 0
+    assert "lr differ" in apart.unpaired
     assert (tuned.pairs, tuned.configurations, tuned.losses) == (5, 1, 5)
     assert tuned.difference == pytest.approx(0.1)

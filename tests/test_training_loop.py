@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_measures import registered
 from torch import Tensor, nn
 from torch.nn import functional as f
 from training_runs import assert_same_end, config, timeless
@@ -392,7 +393,7 @@ def test_a_measure_that_fails_is_in_the_record_and_the_run_goes_on(
         def running(self, objective: Any, seed: int) -> Any:
             raise ArithmeticError("there is no such number")
 
-    monkeypatch.setitem(steppe.MEASURES, "hopeless", Hopeless())
+    registered(monkeypatch, "hopeless", Hopeless())
     run = train(config(tmp_path, measures=["hopeless", "loss"], measure_rows=32))
     assert run.result["measures"]["hopeless"] == {"failed": "there is no such number"}
     assert run.result["measures"]["loss"]["value"] > 0
@@ -405,7 +406,7 @@ def test_half_a_measurement_is_in_no_record(tmp_path: Path, monkeypatch: pytest.
         def running(self, objective: Any, seed: int) -> Any:
             raise KeyboardInterrupt
 
-    monkeypatch.setitem(steppe.MEASURES, "slow", Interrupted())
+    registered(monkeypatch, "slow", Interrupted())
     with pytest.raises(KeyboardInterrupt):
         train(config(tmp_path, measures=["slow"], measure_every=1))
     assert open_run(tmp_path).records == []

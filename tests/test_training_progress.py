@@ -28,8 +28,8 @@ def test_a_log_has_a_line_an_epoch(tmp_path: Path, capsys: pytest.CaptureFixture
     lines = err.splitlines()
     assert [line.split(":")[0] for line in lines] == ["epoch 1 of 3", "epoch 2 of 3", "epoch 3 of 3"]
     last = run.result
-    assert f"loss {last['train_loss']:.4f}, accuracy {last['train_accuracy']:.2%}" in lines[-1]
-    assert f"test {last['test_accuracy']:.2%}" in lines[-1]
+    assert f"train loss {last['train_loss']:.4f}, train accuracy {last['train_accuracy']:.2%}" in lines[-1]
+    assert f"test accuracy {last['test_accuracy']:.2%}" in lines[-1]
 
 
 @pytest.mark.parametrize("asked", [None, False])
@@ -52,7 +52,7 @@ def test_a_terminal_has_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     run, epoch = bars.tasks
     assert (run.completed, run.total, epoch.completed, epoch.total) == (26, 100, 6, 20)
     assert epoch.description == "epoch 2/5"
-    assert re.fullmatch(r"loss 0\.5000, accuracy 75\.00%, [\d,]+ images/s", epoch.fields["now"])
+    assert re.fullmatch(r"train loss 0\.5000, train accuracy 75\.00%, [\d,]+ images/s", epoch.fields["now"])
     monkeypatch.setattr(progress, "PAUSE", inf)
     unreadable: Any = None  # within the pause sums are not read: reading them synchronises with the device
     watcher.stepped(Position(1, 7), unreadable)
@@ -78,4 +78,4 @@ def test_bars_come_and_go_on_a_terminal(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_only_recorded_values_are_shown() -> None:
-    assert summary({"train_loss": 0.25, "test_accuracy": None, "other": 1}) == "loss 0.2500"
+    assert summary({"train_loss": 0.25, "test_accuracy": None, "other": 1}) == "train loss 0.2500"

@@ -88,12 +88,12 @@ def test_step_of_sam_by_a_closure() -> None:
         return loss
 
     opt.step(closure)
-    check_walk(lambda: opt.step(closure), files=13, changes=66)
+    check_walk(lambda: opt.step(closure), files=9, changes=40)  # with Accelerate imported one file and two more
 
 
 def test_measuring_a_loss() -> None:
     model, x, y = problem()
-    check_walk(lambda: steppe.measure(model, cross_entropy, (x, y), "loss", progress=False), files=21, changes=125)
+    check_walk(lambda: steppe.measure(model, cross_entropy, (x, y), "loss", progress=False), files=21, changes=100)
 
 
 def arguments(settings: dict[str, object]) -> list[str]:

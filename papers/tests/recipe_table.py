@@ -1,31 +1,53 @@
-"""The table of all recipes in papers/README.md. `python papers/tests/recipe_table.py` writes it."""
+"""The list of tables, figures and theorems in papers/README.md. `python papers/tests/recipe_table.py` writes it.
+
+papers/contents.csv says which command shows what; the state of a command is that of its committed records.
+"""
 
 from __future__ import annotations
 
-import io
-import json
+import csv
 import sys
-from contextlib import redirect_stdout
+from itertools import groupby
 from pathlib import Path
 
-from steppe.cli import main
-from steppe_papers.recipes.recipe import names, recipe
+from steppe_papers.tables.states import State, states
 
-PAGE = Path(__file__).parents[1] / "README.md"
+PAPERS = Path(__file__).parents[1]
+PAGE, CONTENTS = PAPERS / "README.md", PAPERS / "contents.csv"
 BEGIN, END = "<!-- recipes: python papers/tests/recipe_table.py -->\n", "<!-- end of recipes -->\n"
+NO_PAPER = "none"
+
+
+def contents() -> list[dict[str, str]]:
+    """One row per item of a paper and command."""
+    with CONTENTS.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def state_of(row: dict[str, str], ran: dict[str, State]) -> str:
+    """How far the command of a row has been run, in words."""
+    if not row["command"]:
+        return row["note"]
+    state = ran[row["command"]]
+    done = f"run ({', '.join(filter(None, (state.state, state.cells and f'{state.cells} runs', state.date)))})"
+    if not state.date and row["note"].startswith("needs "):
+        return f"not possible here: {row['note']}"
+    return "; ".join(filter(None, [done if state.date else "recipe only", row["note"]]))
 
 
 def recipe_table() -> str:
-    """One line per row of `steppe reproduce --list`; recipes also have their question."""
-    with redirect_stdout(io.StringIO()) as printed:
-        assert main(["reproduce", "--list", "--json"]) == 0
-    recipes = names()
-    lines = ["| command | shows |", "|---|---|"]
-    for row in json.loads(printed.getvalue()):
-        question = recipe(row["name"]).content.get("question", "") if row["name"] in recipes else ""
-        shows = f"{row['title']}. {question}" if question else row["title"]
-        lines.append(f"| `steppe reproduce {row['name']}` | {shows.replace('|', chr(92) + '|')} |")
-    return "\n".join(lines) + "\n"
+    """One table per paper, with a line per table, figure and theorem."""
+    ran = {state.name: state for state in states([PAPERS / "results"])}
+    lines = []
+    for paper, rows in groupby(contents(), key=lambda row: row["paper"]):
+        lines += [f"### {paper if paper != NO_PAPER else 'Of no paper'}", ""]
+        lines += ["| what | shows | `steppe reproduce` | state |", "|---|---|---|---|"]
+        for row in rows:
+            name = f"`{row['command']}`" if row["command"] else ""
+            cells = (row["item"], row["shows"].replace("|", "\\|"), name, state_of(row, ran))
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def written_table() -> str:

@@ -22,7 +22,7 @@ from data_files import (
     write_tiny_imagenet,
 )
 from pool_files import write_pool
-from recipe_table import recipe_table, written_table
+from recipe_table import contents, recipe_table, written_table
 from studies_cells import BASE
 from tiers import slow_unless
 
@@ -37,6 +37,7 @@ from steppe.studies.summary import labels_of, short_names
 from steppe.training.problem import options_of
 from steppe.training.schedule import Timeline
 from steppe_papers.recipes.recipe import BUDGETS, Recipe, names, recipe
+from steppe_papers.tables.states import states
 
 WRITERS = {  # data sets by name, with a few rows each
     "cifar10": lambda root: write_cifar_binary(root / "cifar-10-batches-bin", "cifar10", rows=16),
@@ -135,8 +136,36 @@ def test_every_recipe_has_its_files_and_the_paper_s_numbers_have_a_place(
     assert all(printed.place for printed in one.printed.values())
 
 
-def test_docs_list_every_recipe() -> None:
+def test_the_readme_lists_every_item_with_its_state() -> None:
     assert written_table() == recipe_table(), "run `python papers/tests/recipe_table.py`"
+
+
+def test_the_list_has_every_recipe_and_no_unknown_command() -> None:
+    known = {state.name for state in states([])}
+    assert {row["command"] for row in contents()} - {""} == known
+    assert all(row["note"] for row in contents() if not row["command"]), "say why there is nothing to run"
+
+
+ITEMS = {  # counted in the papers; those of A modern look between 15 and 20 are in a part that our copies lack
+    "SharpBalance": {"Figure": range(1, 14), "Table": range(1, 7), "Theorem": range(1, 4), "Proposition": [1]},
+    "Universal-SAM": {"Figure": [1, 2], "Table": [1, 2], "Theorem": [2, 3, 4, 6, 7, 9, 10, 11], "Example": [1, 2, 3]},
+    "Agnostic-SAM": {"Figure": [1, 2, 3], "Table": range(1, 7), "Theorem": [1, 2]},
+    "SA-SAM": {"Figure": range(1, 6)},
+    "A modern look": {"Figure": [*range(1, 15), 20], "Table": range(1, 5), "Proposition": [1, 2]},
+}
+
+
+@pytest.mark.parametrize("paper", ITEMS)
+def test_the_list_has_every_item_of_a_paper(paper: str) -> None:
+    listed = " ".join(row["item"] for row in contents() if row["paper"] == paper)
+    listed = re.sub(r"(\d+) to (\d+)", lambda m: " ".join(map(str, range(int(m[1]), int(m[2]) + 1))), listed)
+    for kind, numbers in ITEMS[paper].items():
+        found = {
+            int(n)
+            for of_one in re.findall(rf"{kind}s?((?: (?:and )?\d+)+)", listed)
+            for n in re.findall(r"\d+", of_one)
+        }
+        assert found == set(numbers), kind
 
 
 def without_ours(line: str) -> str:
@@ -147,12 +176,11 @@ def without_ours(line: str) -> str:
 
 
 @SMALL
-def test_readme_shows_what_is_printed(
+def test_the_page_on_papers_shows_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    section = readme.split("\n## Reproduce a paper\n")[1].split("\n## ")[0]
-    shown = [line for line in re.findall(r"```text\n(.*?)```", section, re.DOTALL)[0].splitlines() if "─" not in line]
+    page = (Path(__file__).parents[2] / "docs/papers.md").read_text(encoding="utf-8")
+    shown = [line for line in re.findall(r"```text\n(.*?)```", page, re.DOTALL)[0].splitlines() if "─" not in line]
     monkeypatch.chdir(tmp_path)
     write_data(tmp_path / "data", {"cifar10"}, monkeypatch)
     printed = told(capsys, "agnostic/table4", "--engine", "serial").splitlines()
@@ -177,6 +205,21 @@ def test_recipes_that_share_runs_have_their_keys_and_measures(name: str, others:
     for other in rest:
         assert set(one.measures) <= set(other.measures)
         assert set(one.targets) <= set(other.targets)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "shared"),
+    [
+        ("sharpbalance/fig1c", "sharpbalance/fig3", 24),  # all ensembles with SAM
+        ("agnostic/fig1", "agnostic/table1", 18),  # SAM and Agnostic-SAM, three networks on CIFAR-100
+        ("modern-look/ablations", "modern-look/table3", 204),
+        ("modern-look/ablations-vit", "modern-look/table4", 204),
+    ],
+)
+def test_recipes_that_share_some_runs_have_their_keys(name: str, other: str, shared: int) -> None:
+    """As their notes say: `--records` takes these runs over."""
+    one, two = ({c.key for c in previewed_cells(recipe(n).study("paper"))} for n in (name, other))
+    assert len(one & two) == shared
 
 
 OWN: dict[str, Any] = {
@@ -319,7 +362,7 @@ def test_the_list_reads_records(
 ) -> None:
     monkeypatch.setattr("steppe_papers.recipes.recipe.ROOT", Path.cwd())
     state = {row["name"]: row for row in answered(capsys, "--list")}["paper/mine"]
-    assert (state["state"], state["date"]) == ("never run", "")
+    assert (state["state"], state["date"]) == ("no records", "")
     assert "theory/table-1" in told(capsys, "--list")
     told(capsys, "paper/mine", "--engine", "serial")
     assert {r["name"]: r["state"] for r in answered(capsys, "--list")}["paper/mine"] == "smoke"
@@ -356,7 +399,7 @@ def test_theory_and_unknown_names(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     listed = {row["name"]: row for row in answered(capsys, "--list")}
-    assert listed["theory/wishart-moments"]["state"] == "never run"
+    assert listed["theory/wishart-moments"]["state"] == "no records"
     told(capsys, "theory/wishart-moments")
     assert list(Path("studies/theory/wishart-moments").glob("*.html"))
     listed = {row["name"]: row for row in answered(capsys, "--list")}

@@ -49,19 +49,53 @@ def own_names(module: str) -> set[str]:
     return found
 
 
+def offered(module: str) -> set[str]:
+    """The public names of a module; none if the module is private."""
+    if not is_public_module(module):
+        return set()
+    names = {a.name for line in lines_of(module) for a in line.names} or own_names(module)
+    return {name for name in names if not name.startswith("_")}
+
+
+def dotted(node: ast.AST) -> list[str]:
+    """The parts of `a.b.c`; none for anything else."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    parts = dotted(node.value) if isinstance(node, ast.Attribute) else []
+    return [*parts, node.attr] if parts and isinstance(node, ast.Attribute) else []
+
+
 def private(source: str) -> list[str]:
-    """The names of steppe that a source takes and that are not public."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
+    """The names of steppe that a source takes and that are not public, however it takes them."""
+    tree, found, bound = ast.parse(source), [], {}
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [a.name for a in node.names if a.name.split(".")[0] == "steppe" and not is_public_module(a.name)]
+            for a in (a for a in node.names if a.name.split(".")[0] == "steppe"):
+                found += [] if is_public_module(a.name) else [a.name]
+                bound[a.asname or "steppe"] = a.name if a.asname else "steppe"
         elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] == "steppe":
             module = str(node.module)
-            offered = {a.name for line in lines_of(module) for a in line.names} or own_names(module)
-            usable = {n for n in offered if not n.startswith("_")} if is_public_module(module) else set()
-            found += [f"{module}.{a.name}" for a in node.names if a.name not in usable]
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
-            found += [f".{node.attr}"] if not (isinstance(node.value, ast.Name) and node.value.id == "self") else []
+            found += [f"{module}.{a.name}" for a in node.names if a.name not in offered(module)]
+            bound |= {a.asname or a.name: f"{module}.{a.name}" for a in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            root, *path = dotted(node) or [""]
+            if root in bound and is_public_module(bound[root]):
+                # every prefix is a node of its own: this one answers for its last name
+                module = ".".join([bound[root], *path[:-1]])
+                found += (
+                    [f"{module}.{path[-1]}"] if is_public_module(module) and path[-1] not in offered(module) else []
+                )
+            elif node.attr.startswith("_") and not node.attr.startswith("__") and dotted(node.value) != ["self"]:
+                found.append(f".{node.attr}")
+        elif isinstance(node, ast.Call) and (dotted(node.func) or [""])[-1] in (
+            "getattr",
+            "import_module",
+            "__import__",
+        ):
+            texts = [str(a.value) for a in node.args if isinstance(a, ast.Constant)]
+            found += [t for t in texts if t.startswith("steppe.") and not is_public_module(t)]
+            found += [t for t in texts if t.startswith("_") and not t.startswith("__")]
     return found
 
 
@@ -80,7 +114,15 @@ def test_only_public_names_are_used(file: Path) -> None:
         "from steppe.studies.records import _write",
         "from steppe.extend import SKY",
         "import steppe.core.vector",
+        "import steppe.core.vector as v",
         "study._check()",
+        "self.study._check()",
+        "import steppe\nsteppe.core.vector",
+        "import steppe\nsteppe.studies.schema.text_of(1)",
+        "import steppe.studies as s\ns.schema",
+        "from steppe import studies\nstudies.records.RECORDED",
+        "from importlib import import_module\nimport_module('steppe._util.files')",
+        "getattr(study, '_check')",
     ],
 )
 def test_a_private_name_is_found(line: str) -> None:
@@ -89,7 +131,9 @@ def test_a_private_name_is_found(line: str) -> None:
 
 def test_a_public_name_is_not() -> None:
     lines = "from steppe import SAM\nfrom steppe.studies import Study, run\nfrom steppe.studies.run import run\n"
-    assert private(f"{lines}import steppe\nimport steppe.studies\nself._x\n") == []
+    lines += "import steppe\nimport steppe.studies\nself._x\nsteppe.SAM(0.1)\nsteppe.studies.records.read_records([])\n"
+    lines += "from steppe import measures\nmeasures.Trace().estimate(o).value\ngetattr(x, '__doc__')\n"
+    assert private(lines) == []
 
 
 @pytest.mark.parametrize(("name", "x"), EXAMPLES, ids=[name for name, _ in EXAMPLES])

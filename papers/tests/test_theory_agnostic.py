@@ -112,6 +112,29 @@ def test_the_bound_holds_where_it_says_something() -> None:
     assert broken <= delta * 400
 
 
+@pytest.mark.parametrize(("norm", "noise"), [(0.0, 0.0), (0.7, 0.0), (0.7, 0.5)])
+def test_the_true_loss_is_its_mean(norm: float, noise: float) -> None:
+    g = torch.Generator().manual_seed(0)
+    x, w = torch.randn(2, 200_000, 2, generator=g)
+    losses = pac_bayes.bounded_loss(x, noise * w + torch.tensor([norm, 0.0]))
+    assert abs(float(losses.mean()) - pac_bayes.true_loss(norm, 2, noise)) < 4 * float(losses.std()) / 200_000**0.5
+
+
+@pytest.mark.parametrize(("failures", "n", "limit"), [(0, 100, 1 - 0.05**0.01), (1, 20, 0.2161), (20, 400, 0.0719)])
+def test_the_limit_of_a_rate_is_clopper_and_pearson_s(failures: int, n: int, limit: float) -> None:
+    assert pac_bayes.highest_rate(failures, n) == pytest.approx(limit, abs=2e-4)
+
+
+def test_theorem_1_as_a_study() -> None:
+    result = pac_bayes.generalisation_bound(Settings(quick=True))
+    for r in result.data["simulated"]:
+        assert r["failures"] == 0
+        assert r["covered"] == r["samples"] == 100
+        assert 0 < r["needed"] < r["largest"] < r["gap"] < 0.5  # the bound says something, and could be tighter
+    assert len(result.figure["data"]) == 6
+    assert "26.4" in result.words[0]
+
+
 @pytest.mark.parametrize("wrong", [{"rho": 0.0}, {"rows": 1}, {"delta": 0.0}, {"weights": 0}, {"norm": -1.0}])
 def test_settings_without_a_bound_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="the bound needs"):

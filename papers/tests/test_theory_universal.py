@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from steppe import DETERMINANT, FROBENIUS, TRACE, Hypercube, SharpnessAware, UniversalSAM, exponential
-from steppe.measures import ZerothOrder, exponential_integrals
-from steppe_papers.figures import universal
+from steppe.measures import ZerothOrder
+from steppe_papers.figures import exponential_integrals, universal
 from steppe_papers.figures import zero_loss_manifold as manifold
 from steppe_papers.figures.registry import Settings
 

@@ -17,14 +17,16 @@ SOURCE = Path(steppe.__file__).parents[1]
 
 @pytest.fixture
 def alone(tmp_path: Path) -> dict[str, str]:
-    """An environment in which no package is found that adds to steppe."""
+    """An environment in which no package adds to steppe, and in which steppe-papers cannot be imported."""
     (tmp_path / "sitecustomize.py").write_text(
         "import importlib.metadata as m\n"
+        "import sys\n"
         "all_of = m.entry_points\n"
         "class Fewer:\n"
         "    def select(self, **k):\n"
         "        return [] if str(k.get('group')).startswith('steppe.') else all_of(**k)\n"
         "m.entry_points = lambda **k: Fewer().select(**k) if k else Fewer()\n"
+        "sys.modules['steppe_papers'] = None\n"  # an import raises ModuleNotFoundError
     )
     environment = {k: v for k, v in os.environ.items() if k not in ("STEPPE_PLUGINS", "PYTHONSAFEPATH")}
     return environment | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(SOURCE)])}
@@ -44,6 +46,17 @@ def test_the_help_and_one_error_say_what_to_install(alone: dict[str, str]) -> No
         said = steppe_says(alone, name, code=1)
         assert said == f"steppe: `steppe {name}` is a command of steppe-papers: pip install steppe-papers\n"
     assert "Did you mean 'reproduce'" in steppe_says(alone, "reproduc", code=2)
+
+
+def test_it_is_hidden_there(alone: dict[str, str]) -> None:
+    line = [sys.executable, "-c", "import steppe_papers"]
+    assert "ModuleNotFoundError" in subprocess.run(line, env=alone, capture_output=True, text=True, check=False).stderr
+
+
+@pytest.mark.parametrize(("words", "shown"), [("theory", "wishart-moments"), ("reproduce --list", "agnostic/table4")])
+def test_with_it_they_work(words: str, shown: str) -> None:
+    """Through the entry points of the installed package."""
+    assert shown in steppe_says(dict(os.environ), *words.split())
 
 
 def test_no_other_command_needs_it(alone: dict[str, str]) -> None:

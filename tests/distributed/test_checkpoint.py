@@ -26,7 +26,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "sa-sam": steppe.SASAM,
     "ssam-d": lambda: steppe.DynamicSparseSAM(every=2, steps=6),
     "ssam-f": lambda: steppe.FisherSparseSAM(samples=2, every=5),
-    "frob-sam": lambda: steppe.frob_sam(rho=0.05),
+    "frob-sam": lambda: steppe.FrobSAM(rho=0.05),
     "msam": steppe.MomentumSAM,
 }
 

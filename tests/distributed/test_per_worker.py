@@ -21,7 +21,7 @@ INNER: dict[str, Callable[[], Method]] = {
     "sam": lambda: SAM(0.1),
     "sam-linf": lambda: steppe.method("sam", rho=0.02, p=float("inf")),
     "gsam": lambda: steppe.GSAM(0.1),
-    "frob-sam": lambda: steppe.frob_sam(rho=0.05),
+    "frob-sam": lambda: steppe.FrobSAM(rho=0.05),
 }
 
 

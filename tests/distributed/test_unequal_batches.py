@@ -42,7 +42,7 @@ COMPOSED = [
     Entry("per-part-of-per-worker", lambda: PerPart(PerWorker(SAM(0.5)))),
     Entry("per-part-of-every-other-per-worker", lambda: PerPart(Every(2, SAM(0.5), PerWorker(SAM(0.5))))),
     Entry("per-part-of-esam", lambda: PerPart(steppe.ESAM(0.5)), unreduced=True),
-    Entry("per-part-of-frob-sam", lambda: PerPart(steppe.frob_sam(0.1))),
+    Entry("per-part-of-frob-sam", lambda: PerPart(steppe.FrobSAM(0.1))),
     Entry("per-worker-of-per-part", lambda: PerWorker(PerPart(SAM(0.5)))),
     Entry("sharpbalance-of-per-worker", lambda: SharpBalance(PerWorker(SAM(0.5))), masked=True),
     Entry("every-third-unmasked", lambda: Every(3, SAM(0.5), SharpBalance(SAM(0.5))), masked=True),

@@ -7,6 +7,7 @@ type checkers and editors too.
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -25,10 +26,9 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
             hint = "" if name.startswith("_") else nearest(name, homes)
             raise AttributeError(f"module {package!r} has no attribute {name!r}.{hint}")
         home = homes[name]
-        with explained():
-            if home is None:  # `from . import name`: a module of the package
-                return import_module(f"{package}.{name}")
-            return getattr(import_module(home, package), name)
+        with explained():  # `from . import name`: a module of the package
+            found = import_module(f"{package}.{name}") if home is None else getattr(import_module(home, package), name)
+        return vars(sys.modules[package]).setdefault(name, found)  # the next look-up finds it there
 
     return get, lambda: sorted(homes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-MOST = 24  # names that an error lists: two or three lines
+MOST = 130  # characters of the names that an error lists: about two lines of a terminal
 LISTS = {
     "data set": "steppe data list",
     "logger": "steppe loggers",
@@ -25,8 +25,8 @@ def unknown(what: str, name: str, valid: Iterable[str]) -> str:
 
 
 def _listed(what: str, names: list[str]) -> str:
-    if len(names) <= MOST:
-        return f"There are: {', '.join(names) or 'none'}."
+    if len(listed := ", ".join(names)) <= MOST:
+        return f"There are: {listed or 'none'}."
     if what in LISTS:
         return f"There are {len(names)}: `{LISTS[what]}` lists them."
     return f"There are {len(names)}."
@@ -37,4 +37,5 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     names = list(valid)
     lower = get_close_matches(name.lower(), dict.fromkeys(map(str.lower, names)), n=3, cutoff=0.4)
     near = [other for one in lower for other in names if other.lower() == one][:3]
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    *others, last = map(repr, near or [""])
+    return f" Did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if near else ""

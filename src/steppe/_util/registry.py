@@ -138,7 +138,7 @@ def plugins(group: str) -> list[str]:
 
 
 @cache
-def _installed(path: tuple[str, ...]) -> Any:  # its type differs between releases of Python
+def _installed(path: tuple[str, ...]) -> Any:  # EntryPoints, before Python 3.12 in a class of its own
     """All entry points of the packages on the import path; each look-up reads a file of every package."""
     return entry_points()
 

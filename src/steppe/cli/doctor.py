@@ -44,12 +44,12 @@ def doctor(options: Root) -> Output:
 
 def _shown(data: dict[str, Any]) -> list[Any]:
     cells = ((name, version or "missing", _purpose(name, version)) for name, version in data["versions"].items())
-    versions = table(("package", "version", "what it is for"), cells)
-    devices = table(("device", "what it is"), (device.values() for device in data["devices"]))
+    versions = table(("package", "version", "what it is for"), cells, fold=("what it is for",))
+    devices = table(("device", "what it is"), (device.values() for device in data["devices"]), fold=("what it is",))
     sets: Any = f"No data sets under {data['data_root']}: `steppe data list` lists those that can be downloaded."
     if data["data"]:
-        sets = table(("data set", "found in"), (row.values() for row in data["data"]))
-    return [data["system"], "", versions, "", devices, "", f"Data sets under {data['data_root']}", sets]
+        sets = table(("data set", "found in"), (row.values() for row in data["data"]), fold=("found in",))
+    return [data["system"], "", versions, "", devices, "", sets]
 
 
 def _purpose(name: str, version: str | None) -> str:

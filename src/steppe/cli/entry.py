@@ -12,11 +12,13 @@ from .._util.environment import SAFE_PATH, environment
 from .._util.extras import explained
 from .._util.names import unknown
 from .._util.terminal import complain, say
+from .help import page
 from .options import REGISTRY, Command, Common, Parsed, parse
 from .output import FAILED, MISUSED, UsageError, debugging, print_output, report_error, usage_errors
 
 COMMANDS: Sequence[str] = (  # of steppe itself, in the order of the help page
-    "train", "measure", "landscape", "ensemble", "study init", "study run", "study status", "study report",
+    "train", "compare", "compare status", "compare report", "compare resume", "measure", "landscape", "ensemble",
+    "study init", "study run", "study status", "study report",
     "study add-measure", "report serve", "data get", "data check", "data list", "methods", "measures", "models",
     "loggers", "doctor",
 )  # fmt: skip
@@ -30,7 +32,20 @@ GROUPS: Mapping[str, str] = {
     "study": "Studies: does sharpness predict generalisation in a pool of runs?",
     "data": "Data sets: download, check and list them.",
 }
-OF_STUDIES = ("landscape", "reproduce", "theory", "study", "report")  # need the extra `study`, others `train`
+OF_STUDIES = (
+    "compare",
+    "landscape",
+    "reproduce",
+    "theory",
+    "study",
+    "report",
+)  # need the extra `study`, others `train`
+SECTIONS: Mapping[str, Sequence[str]] = {  # of the help page, by the first words of commands
+    "train and measure": ("train", "measure", "landscape", "ensemble"),
+    "compare and study": ("compare", "study", "report"),
+    "papers": ("reproduce", "theory"),
+    "look up": ("data", "methods", "measures", "models", "loggers", "doctor"),
+}
 ABOUT = "steppe trains models towards flat minima and measures how flat they are."
 
 
@@ -108,7 +123,7 @@ def _select(argv: Sequence[str]) -> Command | str:
         if first not in COMMANDS and first not in ELSEWHERE and first not in REGISTRY:
             known = [*COMMANDS, *ELSEWHERE, *REGISTRY]
             raise UsageError(unknown("command", first, dict.fromkeys(n.split()[0] for n in known)))
-        return load_command(first)
+        return load_command(name if (name := " ".join(argv[:2])) in COMMANDS else first)
     second = argv[1] if len(argv) > 1 else "--help"
     inside = {n.removeprefix(f"{first} "): n for n in COMMANDS if n.startswith(f"{first} ")}
     if second in ("-h", "--help"):
@@ -120,8 +135,11 @@ def _select(argv: Sequence[str]) -> Command | str:
 
 def _page(name: str, about: str, commands: Mapping[str, str]) -> str:
     """Return the help page of steppe, or of a group of commands."""
-    rows = [f"  {word:<18} {_summary(full)}" for word, full in commands.items()]
-    return "\n".join([f"usage: {name} COMMAND [options]", "", about, "", *rows, "", f"{name} COMMAND --help\n"])
+    sections = {heading: [w for w in commands if w.split()[0] in firsts] for heading, firsts in SECTIONS.items()}
+    placed = {word for words in sections.values() for word in words}
+    sections["commands" if not placed else "of other packages"] = [word for word in commands if word not in placed]
+    summaries = {word: _summary(full) for word, full in commands.items()}
+    return page(name, about, {heading: {w: summaries[w] for w in words} for heading, words in sections.items()})
 
 
 def _summary(name: str) -> str:

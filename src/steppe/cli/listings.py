@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from .._util.docstrings import definition, parameter_docs
 from .._util.measure_names import MeasureName
 from .._util.names import unknown
 from .options import command
@@ -55,21 +54,24 @@ def methods(options: OfMethods) -> Output:
     steppe methods --json
 
     """
+    import steppe
+
     from ..methods.registry import METHODS
 
     if options.method is None:
         rows = [describe_method(name) for name in METHODS]
-        heads = ("method", "passes", "parameters", "what it does", "paper")
-        cells = (
-            (r["name"], r["passes"], " ".join(f"{p['name']}={p['default']}" for p in r["parameters"]), r["does"],
-             r["paper"])
-            for r in rows
-        )  # fmt: skip
-        shown = table(heads, cells, fold=("parameters", "what it does"))
-        return Output(rows, [shown, "Passes per step, at default options."])
+        heads = ("method", "what it does", "passes", "paper", "parameters")
+        cells = ((*(r[key] for key in ("name", "does", "passes", "paper")), _defaults(r["parameters"])) for r in rows)
+        shown = table(heads, cells, fold=("what it does", "passes", "parameters"), drop=("parameters", "paper"))
+        return Output(
+            rows, [shown, "\nPasses are per step, at default options. `steppe methods NAME` shows one method."]
+        )
     with usage_errors():
         row = describe_method(options.method)
     lines = [f"{row['name']}: {row['does']}", f"paper: {row['paper'] or 'none'}", f"passes per step: {row['passes']}"]
+    function = row["name"].replace("-", "_")
+    wrap = f"{function}(base" if hasattr(steppe, function) else f"build({row['name']!r}, base"
+    lines += [f"in Python: opt = steppe.{wrap}, model=model)"]
     columns = ("parameter", "default", "source and meaning")
     parameters = table(columns, (p.values() for p in row["parameters"]), fold=columns[2:])
     return Output(row, ["\n".join([*lines, f"{row['class']}: {row['definition']}", ""]), parameters])
@@ -80,18 +82,20 @@ def describe_method(name: str) -> dict[str, Any]:
     from ..methods.registry import METHODS, method
 
     instance, factory = method(name), METHODS[name]
-    defaults = {p.name: p.default for p in inspect.signature(factory).parameters.values()}
-    usual = {p.name: p.default for p in inspect.signature(type(instance)).parameters.values()}
-    sources = _parameter_docs(factory.make)
-    for parameter, source in _parameter_docs(type(instance)).items():
-        if parameter in defaults and defaults[parameter] == usual[parameter]:  # else it is about another default
-            sources.setdefault(parameter, source)
-    parameters = [{"name": p, "default": _typed(d), "source": sources.get(p, "")} for p, d in defaults.items()]
+    sources = factory.parameter_docs()
+    parameters = [
+        {"name": p.name, "default": _typed(p.default), "source": sources[p.name]}
+        for p in factory.__signature__.parameters.values()
+    ]
     return {
         "name": name, "does": factory.does, "paper": factory.paper, "passes": factory.usual_passes(),
         "parameters": parameters,
-        "class": type(instance).__name__, "definition": _definition(type(instance), factory.make),
+        "class": type(instance).__name__, "definition": definition(type(instance), factory.make),
     }  # fmt: skip
+
+
+def _defaults(parameters: list[dict[str, Any]]) -> str:
+    return " ".join(f"{p['name']}={p['default']}" for p in parameters)
 
 
 def _typed(default: Any) -> Any:
@@ -101,60 +105,11 @@ def _typed(default: Any) -> Any:
     return next((name for name, triple in TRIPLES.items() if triple is default), default)
 
 
-def _definition(*documented: object) -> str:
-    """Return the docstrings of classes and functions without their sections, each text once."""
-    texts = dict.fromkeys((inspect.getdoc(one) or "").partition("\n\nParameters\n")[0] for one in documented)
-    return " ".join(" ".join(texts).split())
-
-
-def _parameter_docs(documented: object) -> dict[str, str]:
-    """Return the parameters in the numpy-style docstring of a function or class, with their descriptions."""
-    section = (inspect.getdoc(documented) or "").partition("\nParameters\n----------\n")[2]
-    entries = re.findall(r"^(\w+(?:, \w+)*)\n((?:    .+\n?)+)", section, flags=re.MULTILINE)
-    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
-
-
 # -- measures ---------------------------------------------------------------------------------------------------------
 
-FORET, TAHMASEBI = "Foret et al. 2021", "Tahmasebi et al. 2024"
-ANDRIUSHCHENKO, PETZKA = "Andriushchenko et al. 2023", "Petzka et al. 2021"
-PRODUCTS, ASCENT = "up to 200 products", "up to 42 gradients"  # at default options
-MEASURES: Mapping[str, tuple[str, str, str]] = {  # kind of estimate, cost in passes over the rows, paper
-    "loss": ("exact", "1 loss", ""),
-    "grad_norm": ("exact", "1 gradient", ""),
-    "lambda_max": ("lower bound", PRODUCTS, ""),
-    "lambda_min": ("upper bound", PRODUCTS, ""),
-    "trace": ("plug-in", PRODUCTS, ""),
-    "frobenius_squared": ("plug-in", PRODUCTS, ""),
-    "log_determinant": ("plug-in", "up to 1000 products", ""),
-    "adaptive_lambda_max": ("lower bound", PRODUCTS, ANDRIUSHCHENKO),
-    "adaptive_trace": ("plug-in", PRODUCTS, ANDRIUSHCHENKO),
-    "adaptive_frobenius_squared": ("plug-in", PRODUCTS, ""),
-    "gauss_newton_lambda_max": ("lower bound", PRODUCTS, ""),
-    "gauss_newton_trace": ("plug-in", PRODUCTS, ""),
-    "gauss_newton_frobenius_squared": ("plug-in", PRODUCTS, ""),
-    "fisher_trace": ("unbiased", "1 gradient", ""),
-    "input_trace": ("unbiased", "1 gradient and 10 products", ""),
-    "input_curvature": ("unbiased", "1 gradient and 10 products", "Garg and Roy 2023"),
-    "fisher_input_correlation": ("plug-in", "2 gradients and 10 products", "Lu et al. 2024"),
-    "relative_flatness": ("plug-in", "up to 100 products", PETZKA),
-    "sam_sharpness": ("exact", "1 gradient and 1 loss", FORET),
-    "adaptive_slope_limit": ("exact", "1 gradient", ANDRIUSHCHENKO),
-    "adaptive_curvature_limit": ("lower bound", PRODUCTS, ANDRIUSHCHENKO),
-    "adaptive_average_limit": ("plug-in", PRODUCTS, ANDRIUSHCHENKO),
-    "zeroth_trace": ("unbiased", "100 losses", TAHMASEBI),
-    "zeroth_frobenius_squared": ("plug-in", "100 losses", TAHMASEBI),
-    "zeroth_determinant": ("plug-in", "100 losses", TAHMASEBI),
-    **{
-        f"{scale}{case}_{norm}{logits}": (kind, cost, ANDRIUSHCHENKO)
-        for scale, logits in (("", ""), ("adaptive_", ""), ("adaptive_", "_normalised"))
-        for case, kind, cost in (("avg", "unbiased", "101 losses"), ("worst", "lower bound", ASCENT))
-        for norm in ("l2", "linf")
-    },
-}
 ABOUT_COSTS = (
     "Costs are passes over the measured rows at default options; a product with the Hessian costs about two gradients. "
-    "worst_linf@0.002[m=64,steps=50,rows=test] sets the radius of the last twelve, and options: docs/measures.md."
+    "worst_linf@0.002[m=64,steps=50,rows=test] sets a radius and options: docs/measures.md."
 )
 
 
@@ -169,15 +124,17 @@ def measures(options: OfMeasures) -> Output:
     steppe measures --json
 
     """
-    from ..measures import registry
+    from ..measures.registration import MEASURES
+    from ..measures.registry import measure_by_name
 
     if options.measure is None:
-        rows = [describe_measure(name, measure) for name, measure in registry.MEASURES.items()]
-        heads = ("measure", "kind", "cost", "options", "what it is", "paper")
-        cells = ((r["name"], r["kind"], r["cost"], _numbers(r["options"]), r["is"], r["paper"]) for r in rows)
-        return Output(rows, [table(heads, cells, fold=("options", "what it is")), ABOUT_COSTS])
+        rows = [describe_measure(name, one()) for name, one in MEASURES.items()]
+        heads = ("measure", "what it is", "kind", "cost", "paper", "options")
+        cells = ((r["name"], r["is"], r["kind"], r["cost"], r["paper"], _numbers(r["options"])) for r in rows)
+        shown = table(heads, cells, fold=("what it is", "cost", "options"), drop=("options", "paper", "cost"))
+        return Output(rows, [shown, f"\n{ABOUT_COSTS}"])
     with usage_errors():
-        row = describe_measure(options.measure, registry.measure_by_name(options.measure))
+        row = describe_measure(options.measure, measure_by_name(options.measure))
     lines = [f"{row['name']}: {row['is']}", f"paper: {row['paper'] or 'none'}", f"kind of estimate: {row['kind']}"]
     lines += [f"cost: {row['cost']} over the measured rows", f"{row['class']}: {row['definition']}", ""]
     shown = table(("option", "default", "meaning"), (o.values() for o in row["options"]), fold=("meaning",))
@@ -186,16 +143,18 @@ def measures(options: OfMeasures) -> Output:
 
 def describe_measure(name: str, measure: Measure) -> dict[str, Any]:
     """Return the description of a measure; options and definition are read from its code."""
-    from ..studies.report.definitions import definition
+    from ..measures.registration import MEASURES
+    from ..studies.report import definitions
 
-    kind, cost, paper = MEASURES[MeasureName.of(name).base]
+    one = MEASURES[MeasureName.of(name).base]
     layers = [measure]  # the measure, the one that it averages or transforms, and so on
     while hasattr(layers[-1], "measure"):
         layers.append(layers[-1].measure)
     return {
-        "name": name, "is": definition(name), "kind": kind, "cost": cost, "options": list(_options(layers[-1])),
-        "paper": paper, "class": " of ".join(type(one).__name__ for one in layers),
-        "definition": _definition(*map(type, reversed(layers))),
+        "name": name, "is": definitions.definition(name), "kind": one.kind, "cost": one.cost,
+        "options": list(_options(layers[-1])), "paper": one.paper,
+        "class": " of ".join(type(one).__name__ for one in layers),
+        "definition": definition(*map(type, reversed(layers))),
     }  # fmt: skip
 
 
@@ -207,7 +166,7 @@ def _options(measure: Any) -> Iterator[dict[str, Any]]:
     """Yield the fields of a measure with their values; those of its ball one by one."""
     from ..core.ball import Ball
 
-    meanings = _parameter_docs(type(measure))
+    meanings = parameter_docs(type(measure))
     for f in fields(measure):
         value = getattr(measure, f.name)
         if isinstance(value, Ball):
@@ -252,7 +211,8 @@ def models(options: OfModels) -> Output:
         for r in rows
     )
     heads = ("model", "parameters", "what it is", "options", "paper")
-    shown = table(heads, cells, right=("parameters",), fold=("what it is", "options", "paper"))
+    sentences = ("what it is", "options", "paper")
+    shown = table(heads, cells, right=("parameters",), fold=sentences, drop=("paper", "options"))
     return Output(rows if options.model is None else rows[0], [shown, ABOUT_PARAMETERS])
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._util.formats import csv_text
+from .._util.measure_names import DEFAULT
 from .options import command
 from .output import (
     FAILED,
@@ -26,9 +26,9 @@ from .output import (
 from .subjects import Found, On, find
 
 if TYPE_CHECKING:
+    from ..core.estimate import Estimate
     from ..measures.run import Results
 
-DEFAULT_MEASURES = "loss,grad_norm,lambda_max,trace,frobenius_squared,adaptive_worst_linf"
 COLUMNS = (
     "run", "measure", "value", "stderr", "n", "kind", "note", "complete", "losses", "gradients", "products", "seconds",
 )  # fmt: skip
@@ -40,7 +40,7 @@ class What:
 
     what: list[str] = field(default_factory=list, metadata={"metavar": "RUN|CHECKPOINT", "nargs": "*"})
     """folders of runs, or files of weights: .safetensors, or .pt and .pth with nothing but weights"""
-    measures: list[str] = field(default_factory=lambda: DEFAULT_MEASURES.split(","))
+    measures: list[str] = field(default_factory=lambda: list(DEFAULT))
     """measures by name, with a radius and options as in worst_linf@0.002[m=64,rows=test]; `steppe measures` lists
     them"""
     out: str | None = field(default=None, metadata={"metavar": "FILE"})
@@ -53,7 +53,7 @@ class What:
 class Measurements:
     """Numbers so far, and failures."""
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    estimates: list[tuple[str, str, Estimate]] = field(default_factory=list)  # by run and measure
     failures: list[dict[str, str]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)  # folders without a run in them
     stopped: bool = False
@@ -62,7 +62,7 @@ class Measurements:
         from ..measures.run import STOPPED as INTERRUPTED
 
         for name, e in results.estimates.items():
-            self.rows.append({"run": run, "measure": name, **asdict(e), "interval": e.interval()})
+            self.estimates.append((run, name, e))
             self.stopped |= not e.complete
         for name, why in results.failures.items():
             self.failures.append({"run": run, "measure": name, "why": why})
@@ -74,7 +74,11 @@ class Measurements:
 
     def data(self) -> dict[str, Any]:
         """Return the numbers and failures as JSON values."""
-        return {"results": self.rows, "failures": self.failures}
+        return {"results": self.rows(), "failures": self.failures}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the numbers with their runs and measures."""
+        return [{"run": r, "measure": m, **asdict(e), "interval": e.interval()} for r, m, e in self.estimates]
 
     def error_lines(self) -> list[str]:
         """Return one line per skipped folder and per failure, with the name of the run once."""
@@ -122,7 +126,7 @@ def measure(what: What, on: On) -> Output:
     if what.out is not None:
         write_results(Path(what.out), measured)
     code = STOPPED if measured.stopped else FAILED if measured.failures else 0
-    shown = [_table(measured.rows)] if measured.rows else []
+    shown = [_table(measured.estimates)] if measured.estimates else []
     return Output(measured.data(), shown, measured.error_lines(), code)
 
 
@@ -146,24 +150,22 @@ def _found(what: What, on: On) -> tuple[dict[str, Found], Measurements]:
     return found, measured
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> Any:
-    from ..measures.estimate import Cost
+def _table(estimates: Sequence[tuple[str, str, Estimate]]) -> Any:
+    from ..measures.run import HEADS, NARROW, NUMBERS, SENTENCES, cells_of
 
-    cells, before = [], ""
-    for row in rows:
-        error = f"{row['stderr']:.2g}" if isfinite(row["stderr"]) and row["stderr"] else ""
-        kind = ", ".join(filter(None, [row["kind"], row["note"], "" if row["complete"] else "stopped early"]))
-        run, cost = "" if row["run"] == before else row["run"], Cost(**row["cost"])
-        value = f"{row['value']:.5g}"
-        cells.append((run, row["measure"], value, error, row["n"], kind, cost, f"{cost.seconds:.2f} s"))
-        before = row["run"]
-    heads = ("run", "measure", "value", "error", "n", "kind", "cost", "time")
-    return table(heads, cells, right=("value", "error", "n", "time"), fold=("run", "kind", "cost"))
+    cells: list[tuple[object, ...]] = []
+    before = None
+    for run, name, e in estimates:
+        if run != before:
+            cells.append((run,))  # a heading of the measures below it
+        cells.append(cells_of(f"  {name}", e))
+        before = run
+    return table(HEADS, cells, right=NUMBERS, fold=SENTENCES, drop=NARROW)
 
 
 def write_results(path: Path, measured: Measurements) -> None:
     """Write the numbers to a .json or .csv file."""
-    rows = (row | row["cost"] for row in measured.rows)
+    rows = (row | row["cost"] for row in measured.rows())
     write_text(path, to_json(measured.data()) if path.suffix == ".json" else csv_text(COLUMNS, rows))
 
 

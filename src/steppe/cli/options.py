@@ -1,7 +1,8 @@
 """Commands and their options: dataclass fields as jsonargparse arguments, set by flags or by one YAML file.
 
 A field's docstring is its help text. Its metadata goes to `add_argument`: `metavar`, and `nargs` for an argument
-without a flag.
+without a flag; with `options`, that argument is a file of options. A dataclass with a `heading` is a group of the help
+page, and its `headings` name groups of some of its fields.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
@@ -22,6 +22,7 @@ from .._util.measure_names import split_at_commas
 from .._util.names import unknown
 from .._util.registry import Registry
 from ..core.fields import alternatives, choices, words
+from .help import HelpFormatter, epilog, wrapped_to_screen
 from .output import Output, UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ Run = TypeVar("Run", bound=Callable[..., Output])
 
 FLAG, DEFAULT = "flag", "default"  # sources of a value; any other source is the name of a file
 METAVARS: Mapping[Any, str] = {int: "N", float: "NUMBER", str: "TEXT", dict: "MAPPING", list: "A,B"}
-NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust")  # options about how a command runs, not about what
+NOT_IN_FILES = ("config", "json", "debug", "dry_run", "trust", "yes")  # about how a command runs, not about what
 # The values of a mapping, type by type. With Any in their place, jsonargparse reads {"class_path": "os.C"} as a class
 # and imports it.
 MAPPING = dict[str, dict | list | bool | int | float | str | None]  # type: ignore[type-arg]
@@ -69,6 +70,14 @@ class Option:
     def help(self) -> str:
         """The docstring of the field; reading it needs a package of an extra."""
         return _help_texts(self.settings)[self.name]
+
+    @property
+    def heading(self) -> str:
+        """The heading of the option's group on the help page; empty for the common one."""
+        for heading, names in getattr(self.settings, "headings", {}).items():
+            if self.name in names:
+                return str(heading)
+        return str(getattr(self.settings, "heading", ""))
 
     @property
     def flag(self) -> str | None:
@@ -192,6 +201,8 @@ def parse(command: Command, argv: Sequence[str]) -> Parsed | str:
     options = command.options()
     arguments = list(_arguments(options, argv))
     file = next((word.partition("=")[2] for name, word in reversed(arguments) if name == "config"), None)
+    if any(o.metadata.get("options") for o in options.values()):
+        file = next((word for name, word in arguments if not name), None)
     in_file = _read_options(file, options) if file is not None else {}
     names = {name for name, _ in arguments} | in_file.keys()
     if "help" in names:
@@ -262,9 +273,22 @@ def _flag(flags: Mapping[str, Option], word: str, rest: list[str]) -> tuple[str,
         if not rest or rest[0].startswith("--"):
             raise UsageError(f"{head} takes {words(option.type)}, and no value follows it")
         value = rest.pop(0)
+    if option.is_a(dict) and not dot and "=" in value and not value.lstrip().startswith("{"):
+        value = json.dumps(_pairs(value))
     if option.is_a(list) and not value.startswith("["):
         value = json.dumps(split_at_commas(value)) if str in get_args(option.type) else f"[{value}]"
     return option.name, f"{head}{dot}{key}={value}"
+
+
+def _pairs(text: str) -> dict[str, Any]:
+    """A mapping that is written A=X,B=Y; each value is read as in a YAML file."""
+    from jsonargparse import get_loader
+
+    pairs = [part.partition("=") for part in text.split(",")]
+    values = {name.strip(): get_loader("yaml")(value) for name, equals, value in pairs if equals}
+    if len(values) < len(pairs):
+        raise UsageError(f"a mapping is written A=X,B=Y or as JSON, with each name once, and not {text!r}")
+    return values
 
 
 def _parser(
@@ -277,21 +301,25 @@ def _parser(
     ]
     parser = ArgumentParser(
         usage=" ".join(["steppe", command.name, *positional, "[options]"]),
-        description=command.summary,
-        epilog="examples:\n" + "\n".join(f"  {line}" for line in command.examples),
-        formatter_class=RawDescriptionHelpFormatter,
+        description=wrapped_to_screen(command.summary),
+        epilog=epilog(command.examples),
+        formatter_class=HelpFormatter,
         exit_on_error=False,
         allow_abbrev=False,
     )
+    found = dict.fromkeys(o.heading for o in options.values() if o.heading)
+    headings = {heading: parser.add_argument_group(heading) for heading in found}
     for o in options.values():
+        place: Any = headings.get(o.heading, parser)
         text = (o.help + _default(o, file, in_file)).replace("%", "%%")
         if not o.flag:
-            parser.add_argument(o.name, type=str, default=o.default, help=text, **o.metadata)
+            given = {name: value for name, value in o.metadata.items() if name != "options"}
+            place.add_argument(o.name, type=str, default=o.default, help=text, **given)
         elif o.is_a(bool):
-            parser.add_argument(o.flag, action=ActionYesNo(no_prefix="no-"), default=o.default, help=text)
+            place.add_argument(o.flag, action=ActionYesNo(no_prefix="no-"), default=o.default, help=text)
         else:
             kind = MAPPING if o.is_a(dict) else o.type
-            parser.add_argument(o.flag, type=kind, default=o.default, help=text, metavar=o.metavar)
+            place.add_argument(o.flag, type=kind, default=o.default, help=text, metavar=o.metavar)
     return parser
 
 

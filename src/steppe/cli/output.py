@@ -6,14 +6,19 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .._util.formats import json_safe
-from .._util.terminal import cell, complain, console, say
+from .._util.terminal import ANY_WIDTH, columns_of, complain, console, say, table, wrapped
+
+__all__ = [
+    "DEBUG", "FAILED", "MISUSED", "STOPPED", "TRY_AGAIN", "Output", "UsageError", "debugging", "message",
+    "print_output", "print_traceback", "report_error", "stop_code", "table", "to_json", "usage_errors", "write_text",
+]  # fmt: skip
 
 # exit codes: the command failed; wrong usage; stopped, rerun it to resume (EX_TEMPFAIL of sysexits.h); Ctrl-C
 FAILED, MISUSED, TRY_AGAIN, STOPPED = 1, 2, 75, 130
@@ -50,35 +55,15 @@ def print_output(output: Output, as_json: bool) -> None:
     if as_json:
         say(to_json(output.data))
     elif output.shown:
-        screen = console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+        screen = console(width=columns_of(PIPE_WIDTH))
         for item in output.shown:
             if hasattr(item, "__rich_console__"):
-                screen.print(item)
+                screen.print(item, crop=False)
             else:
-                say(item)
+                say(wrapped(str(item), columns_of(ANY_WIDTH)))
     sys.stdout.flush()
     for line in output.errors:
         complain(line)
-
-
-def table(
-    heads: Sequence[str],
-    rows: Iterable[Iterable[object]],
-    right: Sequence[str] = (),
-    fold: Sequence[str] = (),
-    gap: int = 2,
-) -> Any:
-    """Return a table of rich: columns in `right` are aligned right, cells in `fold` wrap, `gap` is between columns."""
-    from rich import box
-    from rich.table import Table
-
-    built = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, gap - 1))
-    for head in heads:
-        justify = "right" if head in right else "left"
-        built.add_column(cell(head), justify=justify, no_wrap=head not in fold, overflow="fold")  # type: ignore[arg-type]
-    for row in rows:
-        built.add_row(*map(cell, row))
-    return built
 
 
 def to_json(data: Any) -> str:

@@ -210,7 +210,7 @@ def report(which: Which, page: Page) -> Output:
 
     """
     from ..studies.export import export_findings, export_table
-    from ..studies.result import of_plan
+    from ..studies.pool import Pool
     from ..studies.run import renote, result_of
     from ..studies.store import Store
 
@@ -220,7 +220,7 @@ def report(which: Which, page: Page) -> Output:
     with Store.reading(study.store) as store:
         result = result_of(study, cells, store)
     if page.export is not None:
-        place = export_table(of_plan(study, cells, results), page.export)
+        place = export_table(Pool.of(study, cells, results).planned, page.export)
         export_findings(result.findings, place.with_name(f"{place.stem}_findings{place.suffix}"))
     return output_of(study, replace(result, report=_page(study, page.page, result.findings)))
 
@@ -251,7 +251,14 @@ def _run(study: Study, engine: Engine, also: Sequence[str]) -> Output:
             with invalid_values():
                 planned = previewed_cells(study)
             check_names(study, planned, also)
-        result = run_study(study, progress=engine.progress, again=engine.again, also=also, trust=engine.trust)
+        result = run_study(
+            study,
+            progress=engine.progress,
+            again=engine.again,
+            also=also,
+            trust=engine.trust,
+            announce=lambda text: complain(f"{text}."),
+        )
     if not result.stopped and result.done:
         result = replace(result, report=_page(study, None, result.findings))
     return output_of(study, result)
@@ -265,10 +272,11 @@ def _page(study: Study, out: str | None, findings: Findings) -> Path:
 
 def _dry(study: Study, engine: Engine) -> Output:
     from ..studies.check import InvalidStudy, check_names, check_study
+    from ..studies.design import design_words
     from ..studies.pictures import open_pictures
-    from ..studies.result import admitted, of_plan
+    from ..studies.pool import Pool
     from ..studies.run import measures_of, open_tasks
-    from ..studies.selection import planned_cells, previewed_cells
+    from ..studies.selection import planned_cells, previewed_cells, tuned_settings
     from ..studies.store import Store
     from ..studies.table import Table
 
@@ -285,11 +293,13 @@ def _dry(study: Study, engine: Engine) -> Output:
         remote = study.engine.name == "ray"
         if remote:
             check_names(study, planned)
-        check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
-    pictures = open_pictures(study, planned, admitted(study, of_plan(study, planned, results)), notes, engine.again)
-    rows = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
+        rows = check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
+    design = [f"{text.rstrip('.')}." for text in design_words(planned, results, rows, tuned_settings(study))]
+    pictures = open_pictures(study, planned, Pool.of(study, planned, results), notes, engine.again)
+    listed = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)
     shown = [table(("cell", "run", "measures"), cells, fold=("run", "measures"))] if tasks else []
     drawn = f" and {len(pictures)} pictures made" if pictures and not tasks else ""  # open tasks decide which runs
     words = f"{len(tasks)} of {len(planned)} cells would be computed{drawn} in {study.folder}; nothing was"
-    return Output({"folder": study.folder, "cells": rows, "planned": len(planned)}, [*shown, words])
+    data = {"folder": study.folder, "cells": listed, "planned": len(planned), "design": design}
+    return Output(data, [*shown, *design, words])

@@ -42,7 +42,7 @@ class Engine:
     engine: str | None = field(default=None, metadata={"metavar": "ENGINE"})
     """local (processes of this machine), serial, or ray"""
     address: str | None = field(default=None, metadata={"metavar": "ADDRESS"})
-    """of a Ray cluster"""
+    """address of a Ray cluster"""
     workers: int | None = None
     """cells at a time; defaults to the number of cores, or of GPUs"""
     retries: int | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .._util.checkpoints import load_into, read_checkpoint
 from ..data.registry import CHOICES, declared
@@ -26,16 +27,21 @@ if TYPE_CHECKING:
 class On:
     """The rows of the loss, and the model of a checkpoint."""
 
+    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "models and data of checkpoints, which do not record them": (
+            "model", "model_options", "data", "data_root", "normalise", "trust",
+        ),
+    }  # fmt: skip
     split: Literal["train", "test"] = "train"
-    """the rows of the loss, without augmentation"""
+    """rows on which to compute the loss, without augmentation"""
     rows: int = 1024
-    """how many of them: a fixed random subset"""
+    """number of rows, a fixed random subset of them"""
     batch: int = 256  # A modern look, section 4: m = 256
     """rows per batch; the m of m-sharpness. `rows`, `count`, `m` and `precision` of a measure override these flags"""
     seed: int = 0
     """seed of random directions and draws"""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    """of the passes; tf32 and bf16 round"""
+    """precision of the passes; tf32 and bf16 round more"""
     device: str | None = field(default=None, metadata={"metavar": "DEVICE"})
     """defaults to a GPU if there is one"""
     weights: Literal["last", "ema", "swa"] = "last"

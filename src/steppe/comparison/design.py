@@ -6,10 +6,13 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from math import inf
 from statistics import fmean
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..core.laws import Choice, Law, LogUniform, as_plain, law_of, point
+from .._util.names import unknown
+from ..core.laws import Law, LogUniform, as_plain, law_of, point
 from ..methods.registry import METHODS, make
 from .sequential import LOOKS, Rules
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..optim.engine import SharpnessAware
 
-Axis = Literal["passes", "epochs"]
+Axis = Literal["passes", "epochs", "seconds"]
 Kind = Literal["trial", "again", "fresh"]
 TUNING = 8
 EPOCHS = "epochs"  # the shared setting that the cost of a method divides
@@ -43,12 +46,16 @@ class Trial:
         The shared settings of the space, such as lr; `trial["lr"]` is one of them.
     options
         The method's own settings, such as rho.
-    passes
-        Forward and backward passes per step, which `epochs` accounts for.
+    cost
+        What an epoch costs, in those of one pass per step; `epochs` accounts for it.
     kind
         "trial"; "again" and "fresh" are further seeds of a selected configuration.
+    limit
+        The error on validation rows at the rung above which a trial stops, with halving.
     counted
         Steps and forward passes so far, of the optimizer that the trial built.
+    curve
+        What `report` noted.
 
     Examples
     --------
@@ -57,7 +64,7 @@ class Trial:
     ...     model = nn.Linear(2, 2)
     ...     opt = trial.optimizer(model, momentum=0.9)
     ...     ...  # trial.epochs epochs of opt.step(closure)
-    >>> trial = steppe.comparison.Trial("sam", 0, 1, {"lr": 0.1, "epochs": 30}, {"rho": 0.05}, passes=2)
+    >>> trial = steppe.comparison.Trial("sam", 0, 1, {"lr": 0.1, "epochs": 30}, {"rho": 0.05}, cost=2)
     >>> trial["lr"], trial.epochs
     (0.1, 15)
 
@@ -68,9 +75,12 @@ class Trial:
     seed: int
     settings: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
-    passes: float = 1.0
+    cost: float = 1.0
     kind: Kind = "trial"
+    limit: float = inf
     counted: dict[str, int] = field(default_factory=lambda: {"steps": 0, "forwards": 0}, compare=False, repr=False)
+    curve: list[dict[str, float]] = field(default_factory=list, compare=False, repr=False)
+    began: float = field(init=False, default_factory=perf_counter, compare=False, repr=False)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.settings:
@@ -80,7 +90,12 @@ class Trial:
     @property
     def epochs(self) -> int:
         """The epochs that the method has at the cost of `trial["epochs"]` epochs of one pass: a whole number."""
-        return max(1, round(float(self["epochs"]) / self.passes))
+        return max(1, round(float(self["epochs"]) / self.cost))
+
+    def report(self, validation_error: float) -> None:
+        """Note the error on validation rows so far, a share from 0 to 1, for the learning curve of the page."""
+        forwards, seconds = float(self.counted["forwards"]), perf_counter() - self.began
+        self.curve.append({"forwards": forwards, "seconds": seconds, "validation_error": float(validation_error)})
 
     def optimizer(self, model: nn.Module, base: type[Optimizer] | None = None, **options: Any) -> SharpnessAware:
         """Build the trial's method around a base optimizer, with the trial's lr, weight_decay and momentum.
@@ -137,7 +152,14 @@ class Design:
     seed
         The seed of points and trials.
     axis
-        Equal passes, or equal epochs.
+        Equal passes, equal epochs, or equal seconds on this machine.
+    costs
+        With equal seconds, the seconds of each method's epoch in those of the reference.
+    halving
+        Stop trials at a rung, method by method.
+    points
+        Settings of the trials from elsewhere, such as an optimizer of hyperparameters, in place of random ones; then
+        the comparison is descriptive.
     task
         What is trained, in plain values: data, model and fixed settings, or the name of a `train` function.
     number
@@ -155,15 +177,24 @@ class Design:
     once: bool = False
     seed: int = 0
     axis: Axis = "passes"
+    costs: Mapping[str, float] = field(default_factory=dict)
+    halving: bool = False
+    points: Sequence[Mapping[str, Any]] = ()
     task: Mapping[str, Any] = field(default_factory=dict)
     number: int = 1
 
     def __post_init__(self) -> None:
+        known = {*self.space, *(name for m, laws in self.own.items() for k in laws for name in (k, f"{m}.{k}"))}
+        for name in dict.fromkeys(name for values in self.points for name in values):
+            if name not in known:
+                raise ValueError(f"points have {unknown('setting of the space', name, known)}")
         if len(self.methods) < 2:
             raise ValueError(f"a comparison has two methods or more, the reference first, not {list(self.methods)}")
         if len(set(self.methods)) < len(self.methods):
             raise ValueError(f"methods are {', '.join(self.methods)}: name each once")
         self.with_most(self.most or LOOKS[0] * self.tuning)  # checks the rules
+        if not 0 <= self.seed < 1 << 32:
+            raise ValueError(f"seed is {self.seed}, and has to be a whole number from 0 to {(1 << 32) - 1}")
         for name in self.methods:
             make(name, {k: law.at(0.5) for k, law in self.own.get(name, {}).items()})
 
@@ -174,6 +205,11 @@ class Design:
     @cached_property
     def methods(self) -> tuple[str, ...]:
         return tuple(name for family in self.families for name in family)
+
+    @property
+    def first(self) -> int:
+        """The trials of a method of which none stops early: those of the first look."""
+        return LOOKS[0] * self.tuning
 
     @property
     def reference(self) -> str:
@@ -194,11 +230,15 @@ class Design:
         seed, z = self._point(index)
         if kind != "trial":
             seed = point(self._key, (1 << 32) + 16 * index + repeat + 8 * (kind == "fresh"), 0)[0]
-        settings = {name: law.at(u) for (name, law), u in zip(self.space.items(), z, strict=False)}
-        rest = z[len(self.space) :]
-        options = {name: law.at(u) for (name, law), u in zip(self.own.get(method, {}).items(), rest, strict=False)}
-        passes = self.passes(method, options) if self.axis == "passes" else 1.0
-        return Trial(method, index, seed, settings, options, passes, kind)
+        given = self.points[index] if self.points else {}
+        settings = {name: given.get(name, law.at(u)) for (name, law), u in zip(self.space.items(), z, strict=False)}
+        rest = zip(self.own.get(method, {}).items(), z[len(self.space) :], strict=False)
+        options = {name: given.get(f"{method}.{name}", given.get(name, law.at(u))) for (name, law), u in rest}
+        return Trial(method, index, seed, settings, options, self.cost(method, options), kind)
+
+    def cost(self, method: str, options: Mapping[str, Any] | None = None) -> float:
+        """What an epoch of a method costs on the axis of the comparison, by which its epochs are divided."""
+        return self.passes(method, options) if self.axis == "passes" else self.costs.get(method, 1.0)
 
     @property
     def _key(self) -> int:
@@ -214,7 +254,8 @@ class Design:
         values.pop("methods", None)  # cached
         values["space"] = {k: as_plain(law) for k, law in self.space.items()}
         values["own"] = {m: {k: as_plain(law) for k, law in laws.items()} for m, laws in self.own.items()}
-        return values | {"task": dict(self.task)}
+        values["points"] = [dict(point) for point in self.points]
+        return values | {"task": dict(self.task), "costs": dict(self.costs)}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Design:
@@ -226,7 +267,7 @@ class Design:
     def added(self, other: Design) -> tuple[str, ...]:
         """Return the methods that another design adds, if it differs by nothing else."""
         new = tuple(m for m in other.methods if m not in self.methods)
-        same = replace(other, families=self.families, most=self.most, number=self.number)
+        same = replace(other, families=self.families, most=self.most, number=self.number, costs=self.costs)
         same = replace(same, own={m: laws for m, laws in other.own.items() if m not in new})
         kept = tuple(m for m in other.methods if m in self.methods) == self.methods
         return new if kept and same.plain() == self.plain() else ()
@@ -268,10 +309,6 @@ def divided(
         if isinstance(radius, float) and radius > 0 and "rho" not in own[name]:
             own[name] = {"rho": LogUniform(radius / 10**DECADES, radius * 10**DECADES), **own[name]}
     return shared, {name: laws for name, laws in own.items() if laws}
-
-
-def is_fixed(law: Law) -> bool:
-    return isinstance(law, Choice) and len(law.values) == 1
 
 
 @cache

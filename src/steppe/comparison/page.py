@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from .._util.files import atomic_write
 from .._util.pages import IN_TURN, figure_page
+from .sentences import table_of
 
 if TYPE_CHECKING:
     from .result import Result
 
 CAPTION = (
-    "Left: differences of test error from the reference, with repeated confidence intervals; the band is what is not "
-    "worth a change. Middle: the error of the run that validation selects among so many trials, with 95 % intervals. "
-    "Right: the run with the lowest validation error of each method."
+    "Left: differences of test error from the reference, better on the left of 0, with repeated confidence intervals; "
+    "the band is what is not worth a change, and where it holds the thick part there is no difference. Middle: the "
+    "error of the run that validation selects among so many trials, with 95 % intervals. Right: the run with the "
+    "lowest validation error of each method."
 )
 TEMPLATE = """{% extends "figure.html" %}
-{% block style %}
+{% block head %}{% if reload %}<meta http-equiv="refresh" content="{{ reload }}">
+{% endif %}{% endblock %}{% block style %}
 .answer { font-size: 1.15rem; margin: 0 0 .6rem; } .soft { color: var(--soft); }
 table { border-collapse: collapse; margin: 1rem 0; font-size: .95rem; }
 td, th { padding: .25rem .7rem; text-align: right; }
@@ -37,21 +40,10 @@ pre { background: var(--card); border-radius: 12px; padding: 1rem; overflow-x: a
 {% endfor %}{% endblock %}"""
 
 
-def write(result: Result, path: Path) -> Path:
-    """Write the page of a result atomically."""
+def write(result: Result, path: Path, reload: int = 0) -> Path:
+    """Write the page of a result atomically; a browser reloads it after so many seconds, if any."""
     n = len(result.contrasts)
-    heads = (
-        "method", "one trial %", f"best of {result.tuning} %", "best of half %", "trials", "failed", "passes per step",
-        "seconds per trial", "best settings",
-    )  # fmt: skip
-    cells = [
-        (
-            r.method, f"{r.untuned:.2f}", f"{r.tuned:.2f}", f"{r.half:.2f}", r.trials, r.failed,
-            f"{r.counted or r.passes:.2f}", f"{r.seconds:.1f}",
-            ", ".join(f"{k}={v:.3g}" if isinstance(v, float) else f"{k}={v}" for k, v in r.best.items()),
-        )
-        for r in result.rows
-    ]  # fmt: skip
+    heads, cells = table_of(result)
     text = figure_page(
         figure_of(result),
         f"{' or '.join(result.methods[1:])}, or {result.methods[0]}?",
@@ -63,6 +55,7 @@ def write(result: Result, path: Path) -> Path:
         cells=cells,
         yaml=result.yaml,
         python=result.python,
+        reload=reload,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
@@ -83,12 +76,17 @@ def figure_of(result: Result) -> dict[str, Any]:
                         "color": colours[a.method]},
             "hovertemplate": escape(a.sentence) + "<extra></extra>", "xaxis": "x", "yaxis": "y",
         })  # fmt: skip
+        data.append({
+            "type": "scatter", "mode": "lines", "x": [a.inner_low, a.inner_high], "y": [a.method, a.method],
+            "showlegend": False, "line": {"width": 6, "color": colours[a.method]}, "hoverinfo": "skip", "opacity": 0.6,
+            "xaxis": "x", "yaxis": "y",
+        })  # fmt: skip
     for row in result.rows:
         data += _curve(row.curve, colours[row.method], row.method)
         shown = [p for p in row.learning if "validation_error" in p]
         data.append({
             "type": "scatter", "mode": "lines", "x": [p["passes"] for p in shown],
-            "y": [p["validation_error"] for p in shown], "name": row.method, "showlegend": False, "xaxis": "x3",
+            "y": [100 * p["validation_error"] for p in shown], "name": row.method, "showlegend": False, "xaxis": "x3",
             "yaxis": "y3", "legendgroup": row.method, "line": {"color": colours[row.method]},
         })  # fmt: skip
     shapes = []
@@ -98,7 +96,7 @@ def figure_of(result: Result) -> dict[str, Any]:
                        "fillcolor": "rgba(128,128,128,0.18)", "line": {"width": 0}})  # fmt: skip
     axes: dict[str, Any] = {}
     titles = (
-        ("points of test error: left of 0 is better", ""),
+        ("points of test error", ""),
         ("trials of tuning", "test error of the selected run, %"),
         ("passes over the training rows", "validation error, %"),
     )
@@ -106,8 +104,15 @@ def figure_of(result: Result) -> dict[str, Any]:
         left = k * 0.36
         axes[f"xaxis{n}"] = {"domain": [left, left + 0.28], "anchor": f"y{n}", "title": {"text": x}}
         axes[f"yaxis{n}"] = {"anchor": f"x{n}", "title": {"text": y}}
-    axes["xaxis"]["zeroline"] = True
-    return {"data": data, "layout": {**axes, "shapes": shapes, "legend": {"orientation": "h"}}}
+    axes["xaxis"]["zeroline"], axes["yaxis"]["autorange"] = True, "reversed"
+    return {
+        "data": data,
+        "layout": {
+            **axes,
+            "shapes": shapes,
+            "legend": {"orientation": "h", "y": 1, "yref": "container", "yanchor": "top"},
+        },
+    }
 
 
 def _curve(points: Sequence[tuple[int, float, float, float]], colour: str, name: str) -> list[dict[str, Any]]:

@@ -7,14 +7,22 @@ better than the reference, the reference is recommended unless the lead exceeds 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
+from .design import EPOCHS, Design
 from .store import Comparison
+
+if TYPE_CHECKING:
+    from .result import Recommended
 
 BEST = 3
 REPEATS: Mapping[str, int] = {"again": 2, "fresh": 3}
+OF_BASE = ("lr", "momentum", "weight_decay")  # settings that the base optimizer takes
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ def finalists(current: Comparison) -> list[tuple[str, int]]:
         (current.done["trial", m, i, 0].validation_error, k, m, i)
         for k, m in enumerate(current.design.methods)
         for i in range(len(current.outcomes(m)))
-        if not current.done["trial", m, i, 0].failed
+        if not (current.done["trial", m, i, 0].failed or current.done["trial", m, i, 0].stopped)
     )
     best = ranked[:BEST]
     if all(m != current.design.reference for *_, m, _ in best):
@@ -62,3 +70,31 @@ def choice(current: Comparison) -> Chosen:
             return Chosen(reference, min(plain)[1], min(plain)[0], why)
         return Chosen(method, index, score, "its lead on validation is worth a change, though it is not shown on test")
     return Chosen(method, index, score, "the lowest mean validation error over three seeds")
+
+
+def snippets(design: Design, r: Recommended) -> tuple[str, str]:
+    """Return the recommended configuration as YAML for `steppe train`, and as lines of Python."""
+    from ..studies.grid import resolved
+
+    options = {k: v for k, v in r.options.items() if k != "rho"}
+    trained = "data" in design.task  # by `steppe train`, and else by a function of the user's
+    values: dict[str, Any] = {**(design.task if trained else {}), "method": r.method, **r.settings, EPOCHS: r.epochs}
+    values |= {"rho": r.options["rho"]} if "rho" in r.options else {}
+    values |= {f"method_options.{k}": v for k, v in options.items()}
+    values = resolved(values) if trained else values
+    values = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in values.items()}
+    known = values.keys() if trained else {"method", *OF_BASE, EPOCHS, "rho"}
+    yaml = "".join(f"{'' if k in known else '# '}{k}: {json.dumps(v)}\n" for k, v in values.items())
+    if trained:
+        words = wrap(", ".join(f"{k}={v!r}" for k, v in values.items()), 84, break_on_hyphens=False)
+        lines = ["import steppe", "config = steppe.training.Config(", *(f"    {line}" for line in words), ")"]
+        return yaml, "\n".join([*lines, "run = steppe.training.train(config)", ""])
+    base = "".join(f", {k}={values[k]!r}" for k in OF_BASE if k in values)
+    more = "".join(f", {k}={values.get(k, v)!r}" for k, v in r.options.items())
+    return yaml, (
+        f"base = torch.optim.SGD(model.parameters(){base})\n"
+        f'opt = steppe.build("{r.method}", base, model=model{more})\n'
+        f"for epoch in range({r.epochs}):\n"
+        "    for x, y in loader:\n"
+        "        opt.step(lambda pass_, x=x, y=y: pass_.backward(loss_fn(model(x), y)))\n"
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from html import escape
-from math import inf, isfinite, sqrt
+from math import inf, sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -17,25 +17,28 @@ from .._util.formats import json_safe
 from ..core.laws import Choice, LogUniform, Uniform
 from .border import at_border
 from .design import EPOCHS, Design
-from .recommend import REPEATS, choice, finalists
-from .sequential import Contrast
-from .statistics import LARGE, curve, detectable, estimate, quantile, row_floor, trials_for
-from .store import Comparison
+from .recommend import REPEATS, choice, finalists, snippets
+from .sentences import caveats_of, recommendation, sentence_of
+from .sequential import ORDINARY, Contrast
+from .statistics import LARGE, Estimated, Outcomes, curve, detectable, estimate, quantile, trials_for, weights
+from .store import Comparison, Done
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-PLAIN = "the plain optimizer"
-OFF = 0.05  # relative deviation of counted from planned passes that is worth a warning
+BUDGET = "budget"
+PLANNED = (24, 48, 96)  # trials of which the detectable difference is stated
 
 
 @dataclass(frozen=True)
 class Answer:
     """One contender against the reference. Differences are in points (per cent of test rows); below 0 is better.
 
-    `low` to `high` is the repeated confidence interval at `level`, valid at this look although there were others.
+    `low` to `high` is the repeated confidence interval at `level`, valid at this look although there were others;
+    `inner_low` to `inner_high` is the narrower one of two one-sided tests, which "no difference" has within `worth`.
     `detectable` is the difference that this many trials show with a power of 80 %; `needed` trials would show `worth`,
-    in `needed_seconds` on the same machine.
+    in `needed_seconds` on the same machine. `forecast` has, for numbers of trials, the difference that they would show
+    and the seconds that they would take.
     """
 
     method: str
@@ -53,12 +56,37 @@ class Answer:
     needed_seconds: float
     row_limit: float
     edges: Sequence[str]
-    sentence: str
+    inner_low: float
+    inner_high: float
+    forecast: Sequence[tuple[int, float, float]] = ()
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How often the selected run reaches the target, and when; infinite where fewer than half of the tunings do.
+
+    Seconds are infinite too where runs shared the machine.
+    """
+
+    share: float
+    share_low: float
+    share_high: float
+    passes: float
+    passes_low: float
+    passes_high: float
+    seconds: float
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method: errors in per cent of the run that validation selects among 1, T and N / 2 trials, and its cost."""
+    """One method: errors in per cent of the run that validation selects among 1, T and N / 2 trials, and its cost.
+
+    `passes` per step were planned and `counted` ones ran; `stopped` trials ended at the rung of halving; `share` is the
+    cost of its runs in that of the reference's.
+    `edges` are own settings at the edge of their space. `measures` are means over selected runs, with the ends of their
+    95 % intervals.
+    """
 
     method: str
     trials: int
@@ -72,6 +100,11 @@ class Row:
     curve: Sequence[tuple[int, float, float, float]]  # trials of tuning, error, ends of its 95 % interval
     learning: Sequence[Mapping[str, float]]
     best: Mapping[str, Any]
+    share: float = 1.0
+    stopped: int = 0
+    edges: Sequence[str] = ()
+    reached: Reached | None = None
+    measures: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -130,6 +163,14 @@ class Result:
     """a configuration, which is a decision and not a claim; None before the verdicts"""
     caveats: Sequence[str]
     """what the answers hold for, and what disturbs them"""
+    alone: bool = True
+    """whether runs had the machine to themselves, so that their seconds can be compared"""
+    points: bool = False
+    """whether the settings of trials are from elsewhere, and not random: such a comparison is descriptive"""
+    stopped: str = ""
+    """why it stopped before it was decided: budget, or a signal"""
+    target: float = inf
+    """validation error in per cent whose first passes `Row.reached` has: the reference's at its first look"""
     yaml: str = ""
     """the recommended configuration for `steppe train`"""
     python: str = ""
@@ -142,13 +183,12 @@ class Result:
     @cached_property
     def sentences(self) -> list[str]:
         """The answers, the recommendation, and what they hold for."""
-        found = [a.sentence for a in self.contrasts] or ["No look yet: resume it."]
+        found = [a.sentence for a in self.contrasts] or ["No verdict yet: the first look is still ahead."]
         if self.state == "stopped":
-            found.append("The budget ended before this was decided; resume continues.")
-        if (r := self.recommended) is not None:
-            settings = ", ".join(f"{k}={_short(v)}" for k, v in {**r.settings, **r.options, EPOCHS: r.epochs}.items())
-            error = f": {r.error:.1f} % test error over {r.seeds} fresh seeds" if isfinite(r.error) else ""
-            found.append(f"Recommended: {r.method} with {settings}{error} ({r.why}).")
+            why = "The budget ended" if self.stopped == BUDGET else f"{self.stopped} came"
+            found.append(f"{why} before this was decided; resume continues.")
+        if self.recommended is not None:
+            found.append(recommendation(self.recommended))
         return [*found, *self.caveats]
 
     def __str__(self) -> str:
@@ -182,43 +222,41 @@ class Result:
 
 
 def result_of(
-    current: Comparison, folder: Path | None = None, spent: bool = False, history: Sequence[str] = ()
+    current: Comparison, folder: Path | None = None, stopped: str = "", history: Sequence[str] = ()
 ) -> Result:
     """Return the result of a comparison as far as it is: a function of its record."""
     design, seconds = current.design, sum(done.seconds for done in current.done.values())
-    answers = [_answer(current, c) for c in current.contrasts.values()]
-    rows = [_row(current, m) for m in design.methods if len(current.outcomes(m)) > design.tuning]
-    decided = bool(current.most) and not current.undecided
-    recommended = _recommended(current) if decided and finalists(current) else None
-    yaml, python = ("", "") if recommended is None else _snippets(design, recommended)
     first = next((done for done in current.done.values() if not done.failed), None)
-    return Result(
+    target = _target(current)
+    decided = bool(current.most) and not current.undecided
+    stopped = "" if decided else stopped
+    recommended = _recommended(current) if decided and finalists(current) else None
+    yaml, python = ("", "") if recommended is None else snippets(design, recommended)
+    found = Result(
         design.methods,
-        "decided" if decided else "stopped" if spent else "open",
+        "decided" if decided else "stopped" if stopped else "open",
         design.tuning,
         current.most,
         design.axis,
-        {name: _law(law) for name, law in _laws(design).items()},
+        {name: law_words(law) for name, law in laws_of(design).items()},
         current.rows,
         int(first.validation.partition(":")[0]) if first is not None else 0,
         seconds,
-        answers,
-        rows,
+        [_answer(current, c) for c in current.contrasts.values()],
+        [_row(current, m, target) for m in design.methods if len(current.outcomes(m)) > design.tuning],
         recommended,
-        [*_caveats(current, rows), *history],
+        [],
+        current.alone,
+        bool(design.points),
+        stopped,
+        100 * target,
         yaml,
         python,
         "" if folder is None else str(folder),
         design.task,
     )
-
-
-def words_of(time: float) -> str:
-    """Return a time in words, such as 5.1 h."""
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if time >= 1.5 * size:
-            return f"{time / size:.1f} {unit}"
-    return f"{time:.0f} s"
+    answers = [replace(a, sentence=sentence_of(a, found)) for a in found.contrasts]
+    return replace(found, contrasts=answers, caveats=[*caveats_of(found), *history])
 
 
 def _answer(current: Comparison, c: Contrast) -> Answer:
@@ -226,78 +264,92 @@ def _answer(current: Comparison, c: Contrast) -> Answer:
     level = design.alpha / max(len(design.families[0]) - 1, 1)
     needed = trials_for(d, c.worth, level) if d.points > 0 else float(d.trials)
     pair = (c.method, design.reference)
-    times = [done.seconds for (kind, m, *_), done in current.done.items() if kind == "trial" and m in pair]
+    time = 2 * fmean(done.seconds for (kind, m, *_), done in current.done.items() if kind == "trial" and m in pair)
+    time /= current.start.get("at_once") or 1
     limit = (quantile(LARGE, level / 2) + quantile(LARGE, 0.2)) * sqrt(d.rows)
-    answer = Answer(
+    return Answer(
         c.method, c.verdict, c.why, 100 * d.value, 100 * c.low, 100 * c.high, 100 * c.worth, c.level, d.p, d.trials,
-        100 * detectable(d, d.trials, level), needed, 2 * needed * fmean(times), 100 * limit, list(c.edges), "",
+        100 * detectable(d, d.trials, level), needed, needed * time, 100 * limit, list(c.edges), 100 * c.inner_low,
+        100 * c.inner_high, [(n, 100 * detectable(d, n, level), n * time) for n in PLANNED if n > d.trials],
     )  # fmt: skip
-    return replace(answer, sentence=_sentence(current, answer))
 
 
-def _sentence(current: Comparison, a: Answer) -> str:
-    """The sentence of an answer; its numbers are the answer's."""
-    design = current.design
-    reference = PLAIN if design.reference == "none" else design.reference
-    equal = "at equal passes"
-    if design.axis == "epochs":
-        equal = f"at equal epochs (at {design.passes(a.method) / design.passes(design.reference):.3g} times the cost)"
-    count = len(design.methods) - 1
-    effort = f"each with {design.tuning} trials of tuning; {a.trials} trials, {count} contender{'s' * (count > 1)}"
-    worth, shows, difference = (_points(a, x) for x in (a.worth, a.detectable, abs(a.difference)))
-    ends = f"{_points(a, a.low, '+')} to {_points(a, a.high, '+')}"
-    known = f"{a.method} against {reference}: {_points(a, a.difference, '+')} points ({ends}) {equal}"
-    edges = f"the selected trials lie at the edge of {', '.join(a.edges)}"
-    at_edge = edges if a.edges else ""
-    low, high = (_points(a, x) for x in sorted((abs(a.low), abs(a.high))))
-    longer = f"; deciding {worth} takes about {a.needed:.0f} ({words_of(a.needed_seconds)})"
-    failed = " and ".join(m for m in (design.reference, a.method) if current.outcomes(m).all_failed)
-    found = {
-        "better": f"{a.method} is better than {reference} {equal}, by {difference} points ({low} to {high}), {effort}.",
-        "worse": f"{a.method} is worse than {reference} {equal}, by {difference} points ({low} to {high}), {effort}.",
-        "no difference": f"{a.method} and {reference} differ by less than {worth} points ({ends}) {equal}, {effort}.",
-        "cannot tell": f"Cannot tell whether {a.method} is better than {reference} (search space): {edges}. Widen it.",
-        "failed": f"Cannot tell: {failed} failed in all {a.trials} trials. Give a space with lower learning rates.",
-        "open": f"Not decided yet: {known}, after {a.trials} of {current.most} trials{'; ' * bool(a.edges)}{at_edge}.",
-        "described": f"Described only: {known}. {a.method} came when the level was used: a new comparison decides it.",
-        "rows": f"Undecided, and more training cannot decide it: {known}. These {current.rows} test rows show "
-        f"{_points(a, a.row_limit)} at best, and {worth} would be worth a change.",
-        "undecided": f"Undecided: {known}, {effort}. This many trials show {shows}"
-        f"{longer if a.trials < a.needed < inf else ''}.",
-    }
-    if a.verdict == "undecided":
-        return found["rows" if a.why == "rows" else "undecided" if a.level else "described"]
-    return found["failed" if a.why == "failed" else a.verdict]
-
-
-def _points(a: Answer, x: float, sign: str = "") -> str:
-    """Write a difference with as many decimals as `worth` needs, and with a minus sign."""
-    return f"{x + 0.0:{sign}.{1 if a.worth >= 0.1 else 2}f}".replace("-", "\u2212") if isfinite(x) else "any"
-
-
-def _row(current: Comparison, method: str) -> Row:
+def _row(current: Comparison, method: str, target: float) -> Row:
     design, outcomes = current.design, current.outcomes(method)
-    trials = [current.done["trial", method, i, 0] for i in range(len(outcomes))]
-    points = [
-        (e.tuning, 100 * e.value, 100 * (e.value - e.half_width(0.05)), 100 * (e.value + e.half_width(0.05)))
-        for e in curve(outcomes)
-    ]
+    done = [current.done["trial", method, i, 0] for i in range(len(outcomes))]
+    trials = [design.trial(method, i) for i in range(len(done))]
+    points = [_percent(e) for e in curve(outcomes)]
     chosen = int(np.argmin(outcomes.validation))
-    trial = design.trial(method, chosen)
+    laws, shared = design.own.get(method, {}), len(design.space)
+    quantiles = np.array([design.quantiles(i)[shared : shared + len(laws)] for i in range(len(done))])
     return Row(
         method,
         len(outcomes),
-        sum(bool(done.failed) for done in trials),
+        sum(bool(one.failed) for one in done),
         design.passes(method),
-        fmean([done.passes for done in trials if done.passes] or [0.0]),
-        fmean(done.seconds for done in trials),
+        fmean([one.passes for one in done if one.passes] or [0.0]),
+        fmean(one.seconds for one in done),
         points[0][1],
         100 * estimate(outcomes, None, design.tuning).value,
         points[-1][1],
         points,
-        trials[chosen].curve,
-        {**trial.settings, **trial.options},
+        done[chosen].curve,
+        {**trials[chosen].settings, **trials[chosen].options},
+        sum(t.epochs * t.cost for t in trials) / sum(t[EPOCHS] for t in trials),
+        sum(one.stopped for one in done),
+        [] if design.points else at_border(outcomes.validation, quantiles, laws, design.tuning),
+        _reached(outcomes, done, design.tuning, target, current.alone),
+        {
+            name: _measured(outcomes, done, design.tuning, name)
+            for name in dict.fromkeys(n for d in done for n in d.measures)
+        },
     )
+
+
+def _percent(e: Estimated) -> tuple[int, float, float, float]:
+    """A point of the tuning curve: trials, error in per cent, and the ends of its 95 % interval."""
+    half = e.half_width(ORDINARY)
+    low, high = max(e.value - half, 0.0), min(e.value + half, 1.0)
+    return e.tuning, 100 * e.value, 100 * low, 100 * high
+
+
+def _target(current: Comparison) -> float:
+    """The validation error of the reference's selected run, fixed at its first look; infinite before."""
+    if not current.history:
+        return inf
+    first = current.design.with_most(current.most).looks[0]
+    ranks = current.outcomes(current.design.reference).first(first).validation
+    errors = [current.done["trial", current.design.reference, i, 0].validation_error for i in range(first)]
+    return float(weights(ranks, current.design.tuning) @ errors)
+
+
+def _reached(outcomes: Outcomes, done: Sequence[Done], tuning: int, target: float, alone: bool) -> Reached | None:
+    """When the selected run first has the target's error: its median inverts the distribution and its interval."""
+    if not any(one.curve for one in done) or target == inf:
+        return None
+    first = [next((p for p in one.curve if p.get("validation_error", inf) <= target), None) for one in done]
+    passes, seconds = (np.array([inf if p is None else p[name] for p in first]) for name in ("passes", "seconds"))
+
+    def by(time: float) -> tuple[float, float, float]:
+        e = estimate(Outcomes(outcomes.validation, (passes <= time).astype(np.float64)), None, tuning)
+        half = e.half_width(ORDINARY)
+        return e.value, max(e.value - half, 0.0), min(e.value + half, 1.0)
+
+    times = sorted(set(passes[np.isfinite(passes)]))
+    shares = [by(t) for t in times]
+    middle, late, early = (next((t for t, s in zip(times, shares, strict=True) if s[k] >= 0.5), inf) for k in range(3))
+    then = float(seconds[passes == middle][0]) if middle < inf and alone else inf
+    return Reached(*by(LARGE), middle, early, late, then)
+
+
+def _measured(outcomes: Outcomes, done: Sequence[Done], tuning: int, name: str) -> tuple[float, float, float]:
+    """The mean of a measure over selected runs, with its interval; of the trials that have a value."""
+    has = np.array([name in one.measures for one in done])
+    values = np.array([one.measures[name] for one in done if name in one.measures])
+    if has.sum() <= tuning:
+        return inf, -inf, inf
+    e = estimate(Outcomes(outcomes.validation[has], values), None, tuning)
+    return e.value, e.value - e.half_width(ORDINARY), e.value + e.half_width(ORDINARY)
 
 
 def _recommended(current: Comparison) -> Recommended:
@@ -320,74 +372,14 @@ def _recommended(current: Comparison) -> Recommended:
     )
 
 
-def _caveats(current: Comparison, rows: Sequence[Row]) -> list[str]:
-    design = current.design
-    space = "; ".join(f"{name} {_law(law)}" for name, law in _laws(design).items())
-    found = [f"Space: {space}. Differences are in points of test error; intervals hold for all looks and contenders."]
-    for row in rows:
-        if row.failed:
-            found.append(f"{row.method}: {row.failed} of {row.trials} trials failed, and count as wrong on every row.")
-        reference = rows[0].counted
-        if row.counted and reference and abs(row.counted / reference / row.passes * rows[0].passes - 1) > OFF:
-            found.append(
-                f"{row.method} took {row.counted / reference:.2f} times the passes of {rows[0].method} per step, and "
-                f"{row.passes:.2f} were planned: the cost is not equal."
-            )
-        trials = [design.trial(row.method, i) for i in range(row.trials)]
-        cost = sum(t.epochs * t.passes for t in trials) / sum(t[EPOCHS] for t in trials)
-        if design.axis == "passes" and abs(cost - 1) > OFF:
-            found.append(f"{row.method} has {cost:.2f} times the passes: choose epochs that {row.passes:g} divides.")
-        laws, shared = design.own.get(row.method, {}), len(design.space)
-        quantiles = np.array([design.quantiles(i)[shared : shared + len(laws)] for i in range(row.trials)])
-        edges = at_border(current.outcomes(row.method).validation, quantiles, laws, design.tuning)
-        found += [f"{row.method} is selected at the edge of its own space: {', '.join(edges)}."] if edges else []
-    return found
-
-
-def before(error: float, rows: int, worth: float | None) -> tuple[float, float, str]:
-    """Return what test rows can show at best, in points for methods that differ little and much, and a sentence."""
-    low, high = (100 * row_floor(error, rows, share) for share in (0.1, 0.5))
-    text = f"These {rows} test rows can show {low:.1f} to {high:.1f} points at best, at an error of {100 * error:.0f} %"
-    if worth is not None and low > worth:
-        text += f': "no difference" within {worth:g} points is out of reach; give more test rows, or a larger --worth'
-    return low, high, text + "."
-
-
-def _snippets(design: Design, r: Recommended) -> tuple[str, str]:
-    """The recommended configuration as YAML for `steppe train`, and in Python."""
-    import json
-
-    fixed = {k: v for k, v in design.task.items() if k != "train"}
-    options = {k: v for k, v in r.options.items() if k != "rho"}
-    values: dict[str, Any] = {**fixed, "method": r.method, **r.settings, EPOCHS: r.epochs}
-    values |= {"rho": r.options["rho"]} if "rho" in r.options else {}
-    values |= {"method_options": options} if options else {}
-    yaml = "".join(f"{k}: {json.dumps(_number(v))}\n" for k, v in values.items())
-    base = {k: v for k, v in r.settings.items() if k in ("lr", "momentum", "weight_decay")}
-    words = ", ".join(f"{k}={_short(v)}" for k, v in base.items())
-    more = "".join(f", {k}={_short(v)}" for k, v in r.options.items())
-    python = (
-        f"import steppe\nbase = torch.optim.SGD(model.parameters(), {words})\n"
-        f'opt = steppe.build("{r.method}", base, model=model{more})\n'
-        f"for epoch in range({r.epochs}):\n    ...  # opt.step(closure) for every batch\n"
-    )
-    return yaml, python
-
-
-def _laws(design: Design) -> dict[str, Any]:
+def laws_of(design: Design) -> dict[str, Any]:
+    """Return the laws of all settings by name."""
     return {**design.space, **{f"{m}.{k}": law for m, laws in design.own.items() for k, law in laws.items()}}
 
 
-def _law(law: Any) -> str:
+def law_words(law: Any) -> str:
+    """Return a law in words, such as 0.001 to 1 (log)."""
     if isinstance(law, Choice):
-        return " or ".join(map(_short, law.values))
+        return " or ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in law.values)
     assert isinstance(law, LogUniform | Uniform)
     return f"{law.low:g} to {law.high:g}" + (" (log)" if isinstance(law, LogUniform) else "")
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _number(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 
 from .._util.files import FolderLocked, lock_folder
-from .._util.terminal import bar, complain, line, style
+from .._util.terminal import complain
 from .design import EPOCHS, TUNING, Axis, Design, Kind, Trial, divided
+from .progress import Shown, time_of
 from .recommend import REPEATS, choice, finalists
-from .result import Result, result_of, words_of
+from .result import BUDGET, Result, result_of
+from .sentences import words_of
 from .sequential import LOOKS
-from .store import NAME, Comparison, Done, Record
+from .store import NAME, Comparison, Done, Record, missing
 
 PILOTS = 2  # trials of each method, from which the budget finds N_max
 DEFAULT = 6  # N_max in units of T without a budget
-LINES = 20  # trials between two lines of progress
+SPARE = 1.2  # times what the first trials say: they are few, and their epochs are drawn
 AFTER = 12  # runs after the verdicts, at most: further seeds of the best, and fresh ones of the chosen
 
 Work = tuple[Trial, int]
@@ -44,6 +46,7 @@ def compare(
     once: bool = False,
     axis: Axis = "passes",
     seed: int = 0,
+    points: Sequence[Mapping[str, Any]] = (),
     out: Path | str | None = None,
     progress: bool | None = None,
 ) -> Result:
@@ -73,9 +76,13 @@ def compare(
     once
         One look at the end instead of several on the way.
     axis
-        Equal passes, or equal epochs: with those, most methods cost more.
+        Equal passes, or equal epochs: with those, most methods cost more. Equal seconds are for `steppe compare`, which
+        measures them.
     seed
         The seed of the comparison; points and seeds of trials follow from it.
+    points
+        Settings of the trials, such as those that Optuna tried, for all methods alike. Points that were chosen by
+        earlier results are not independent, so there is no verdict: the comparison is descriptive.
     out
         A folder for the record: a comparison that was killed resumes there. By default it stays in memory.
     progress
@@ -96,11 +103,13 @@ def compare(
     shared, own = divided(methods, space or {}, fix)
     if EPOCHS not in shared:
         raise ValueError('the space has no epochs: add {"epochs": 30}, or a Choice; methods of more passes have fewer')
+    if axis == "seconds":
+        raise ValueError("equal seconds are measured by the command `steppe compare`; give axis passes or epochs")
     if not callable(train):
         raise TypeError(f"train is {train!r}: give a function that takes a trial and returns which rows are correct")
     design = Design(
-        (tuple(methods),), shared, own, tuning, trials or 0, None if worth is None else worth / 100, 0.05, once, seed,
-        axis, {"train": _name(train)},
+        (tuple(methods),), shared, own, tuning, len(points) or trials or 0, None if worth is None else worth / 100,
+        0.0 if points else 0.05, once or bool(points), seed, axis, points=points, task={"train": _name(train)},
     )  # fmt: skip
     return run(design, in_process(train), out, seconds(budget), progress)
 
@@ -112,10 +121,16 @@ def run(
     budget: float | None = None,
     progress: bool | None = None,
     workers: int = 1,
-    say: Callable[[str], object] = complain,
+    stopped: Callable[[], str] = str,
+    watch: Callable[[Comparison], object] = lambda current: None,
+    start: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Run a comparison of this design in a folder, from where it stands, and return its result."""
-    started, folder = monotonic(), None if out is None else Path(out)
+    """Run a comparison of this design in a folder, from where it stands, and return its result.
+
+    `stopped` returns the name of a signal that asks to stop, or an empty text; `watch` is called after every trial;
+    `start` is noted in the record.
+    """
+    started, folder, why = monotonic(), None if out is None else Path(out), ""
     with ExitStack() as stack:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -124,13 +139,13 @@ def run(
             except FolderLocked as owner:
                 raise RuntimeError(f"{folder} is being compared in by {owner}: wait, or choose another out") from None
         record = Record(None if folder is None else folder / NAME)
-        if why := record.begin(design):
-            say(f"steppe compare: {why}")
-        shown = stack.enter_context(_Shown(progress))
-        spent = False
-        while not spent:
+        if changed := record.begin(design):
+            complain(f"steppe compare: {changed}")
+        record.start(start or {})
+        shown = stack.enter_context(Shown(progress, workers))
+        while not why:
             current = _current(record)
-            if not current.most and (budget is None or not _missing(current, design.methods, PILOTS)):
+            if not current.most and (budget is None or not missing(current, current.design.methods, PILOTS)):
                 record.plan(_most(current, budget, workers))
                 continue
             if not (todo := next_trials(current)):
@@ -139,27 +154,31 @@ def run(
             try:
                 for (trial, repeat), done in outcomes:
                     record.add(trial, repeat, done)
-                    shown.update(_current(record), workers)
+                    shown.update(_current(record), PILOTS)
+                    watch(_current(record))
                     # before N_max is planned, the budget is not spent: it is shown to be too small
                     spent = bool(current.most) and budget is not None and monotonic() - started > budget
-                    if spent:
+                    if why := stopped() or (BUDGET if spent else ""):
                         break
             finally:
                 outcomes.close()
-        return result_of(_current(record), folder, spent, _history(record))
+            why = why or stopped()
+        return result_of(_current(record), folder, why, _history(record))
 
 
 def next_trials(current: Comparison) -> list[Work]:
     """Return the trials that are missing for the next step: pilots, the next look, and then the recommendation."""
     design = current.design
     if not current.most:
-        return _missing(current, design.methods, PILOTS)
+        return missing(current, design.methods, PILOTS)
     if undecided := current.undecided:
         looked = {m: current.contrasts[m].difference.trials if m in current.contrasts else 0 for m in undecided}
         looks = design.with_most(current.most).looks
         ahead = {m: next(look for look in looks if look > n) for m, n in looked.items()}
         n = min(ahead.values())
-        return _missing(current, [design.reference, *(m for m in undecided if ahead[m] == n)], n)
+        methods = [design.reference, *(m for m in undecided if ahead[m] == n)]
+        # the first trials of a method determine where halving stops the later ones
+        return (missing(current, methods, design.first) if design.halving else []) or missing(current, methods, n)
     best = finalists(current)
     return (
         _repeats(current, "again", best)
@@ -192,8 +211,14 @@ def in_process(train: Callable[[Trial], Any]) -> Execute:
                 continue
             validation, test = checked(returned)
             steps, forwards = trial.counted["steps"], trial.counted["forwards"]
-            passes = forwards / steps if steps else 0.0
-            yield (trial, repeat), Done.of(validation, test, seconds=perf_counter() - start, passes=passes)
+            # forward passes of a step count as many passes over the rows as they are of an epoch
+            epoch = steps / trial.epochs or 1.0
+            curve = [
+                {"passes": p["forwards"] / epoch, "seconds": p["seconds"], "validation_error": p["validation_error"]}
+                for p in trial.curve
+            ]
+            took, passes = perf_counter() - start, forwards / steps if steps else 0.0
+            yield (trial, repeat), Done.of(validation, test, seconds=took, passes=passes, curve=curve)
 
     return execute
 
@@ -246,29 +271,6 @@ def _current(record: Record) -> Comparison:
     return record.current
 
 
-def _missing(current: Comparison, methods: Sequence[str], n: int) -> list[Work]:
-    return [
-        (current.design.trial(m, i), 0) for i in range(n) for m in methods if ("trial", m, i, 0) not in current.done
-    ]
-
-
-def _piloted(current: Comparison) -> bool:
-    return not _missing(current, current.design.methods, PILOTS)
-
-
-def time_of(current: Comparison, works: Sequence[Work], workers: int = 1) -> float:
-    """Return the seconds that these trials take on this machine, by the time per pass of earlier ones."""
-    design = current.design
-    trials = [(design.trial(m, i), done.seconds) for (kind, m, i, _), done in current.done.items() if kind == "trial"]
-    rate = sum(time for _, time in trials) / max(sum(_size(design, t) for t, _ in trials), 1e-9)
-    return rate * sum(_size(design, t) for t, _ in works) / workers
-
-
-def _size(design: Design, trial: Trial) -> float:
-    """The passes of a trial over its rows."""
-    return float(trial.settings.get(EPOCHS, 1)) * (1.0 if design.axis == "passes" else design.passes(trial.method))
-
-
 def _most(current: Comparison, budget: float | None, workers: int) -> int:
     """N_max: the largest planned number of trials that the budget allows."""
     design = current.design
@@ -277,7 +279,7 @@ def _most(current: Comparison, budget: float | None, workers: int) -> int:
 
     def needed(n: int) -> float:
         works = [(design.trial(m, i), 0) for m in design.methods for i in range(n)]
-        return time_of(current, works, workers) * (1 + AFTER / len(works))
+        return SPARE * time_of(current, works, workers) * (1 + AFTER / len(works))
 
     plans = [f * design.tuning for f in LOOKS]
     fitting = [n for n in plans if needed(n) <= budget]
@@ -302,42 +304,3 @@ def _name(train: Callable[..., Any]) -> str:
     except (OSError, TypeError):
         text = "without source"
     return f"{getattr(train, '__qualname__', type(train).__qualname__)} ({text})"
-
-
-class _Shown:
-    """A bar, or a line per look, about how far a comparison is and how long it may take."""
-
-    def __init__(self, progress: bool | None):
-        self._style = style(progress)
-        self._bar = bar() if self._style == "bars" else None
-        self._task: Any = None
-        self._looks, self._said = 0, ""
-
-    def __enter__(self) -> _Shown:
-        if self._bar is not None:
-            self._bar.start()
-            self._task = self._bar.add_task("comparing", total=None, now="")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def update(self, current: Comparison, workers: int) -> None:
-        if self._style == "nothing":
-            return
-        design, most = current.design, current.most
-        done = sum(kind == "trial" for kind, *_ in current.done)
-        if not most:
-            now, total = "timing the first trials", PILOTS * len(design.methods)
-        else:
-            total = most * len(design.methods)
-            open_ = [design.reference, *current.undecided] if current.undecided else []
-            left = time_of(current, _missing(current, open_, most), workers)
-            state = "; ".join(f"{m}: {c.verdict}" for m, c in current.contrasts.items()) or "before the first look"
-            now = f"{done} trials, {state}, at most {words_of(left)} left"
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total, now=line(now))
-        elif now != self._said and (len(current.history) > self._looks or done % LINES == 0):
-            self._looks, self._said = len(current.history), now
-            complain(f"steppe compare: {now}")

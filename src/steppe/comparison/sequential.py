@@ -81,6 +81,7 @@ class Contrast:
     """A contender against the reference at its last look.
 
     `low` to `high` is the repeated confidence interval at `level`; negative values are in favour of the contender.
+    `inner_low` to `inner_high` is the narrower one, of the level `inner`, that "no difference" has within `worth`.
     `edges` are the shared settings at whose edge the tuning mass lies; `why` explains an undecided contrast: `futile`,
     `rows` where more training cannot decide it, or `failed` where all trials of a method did. With level 0, which is
     left for a contender that came when all was used, the interval is the ordinary one and there is no verdict.
@@ -93,6 +94,15 @@ class Contrast:
     worth: float
     edges: Sequence[str] = ()
     why: str = ""
+    inner: float = 2 * ORDINARY
+
+    @property
+    def inner_low(self) -> float:
+        return self.difference.value - self.difference.half_width(self.inner or 2 * ORDINARY)
+
+    @property
+    def inner_high(self) -> float:
+        return self.difference.value + self.difference.half_width(self.inner or 2 * ORDINARY)
 
     @property
     def low(self) -> float:
@@ -148,7 +158,8 @@ def decide(
             if not (at_edge[m] or failed[m]) and difference.p <= level:
                 verdict = "better" if difference.value < 0 else "worse"
                 rejected += 1
-            found[m] = Contrast(m, difference, level, verdict, worth, at_edge[m])
+            inner = levels(2 * rules.alpha, looks, k)
+            found[m] = Contrast(m, difference, level, verdict, worth, at_edge[m], inner=inner)
         alpha = rules.alpha / max(len(contenders) - rejected, 1)
         for m in still:
             if failed[m]:
@@ -164,8 +175,7 @@ def _others(contrast: Contrast, rules: Rules, k: int, alpha: float, futility: bo
     d, last = contrast.difference, rules.looks[k] == rules.most
     if contrast.edges:
         return replace(contrast, verdict="cannot tell") if last else contrast
-    reach = d.half_width(levels(2 * rules.alpha, rules.looks, k))
-    if rules.alpha and max(abs(d.value - reach), abs(d.value + reach)) < contrast.worth:
+    if rules.alpha and max(abs(contrast.inner_low), abs(contrast.inner_high)) < contrast.worth:
         return replace(contrast, verdict="no difference")
     rows_alone = d.at(1_000_000)
     hopeless = rows_alone.half_width(2 * rules.alpha) >= contrast.worth and rows_alone.half_width(alpha) > abs(d.value)

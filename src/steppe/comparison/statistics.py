@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import betaln, stdtr, stdtrit
 
+from .halving import Halved
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -38,6 +40,8 @@ class Outcomes:
         Per trial and test row, whether it is wrong; without it, the variance of rows is taken as zero.
     failed
         Whether each trial failed, if any did.
+    halved
+        With halving, the errors from which `validation` follows.
 
     """
 
@@ -45,6 +49,7 @@ class Outcomes:
     test: Array
     rows: NDArray[np.bool_] | None = None
     failed: NDArray[np.bool_] | None = None
+    halved: Halved | None = None
 
     @classmethod
     def of(cls, validation: Array, rows: NDArray[np.bool_]) -> Outcomes:
@@ -54,7 +59,21 @@ class Outcomes:
     def first(self, n: int) -> Outcomes:
         """Return those of the first n trials."""
         rows, failed = (None if x is None else x[:n] for x in (self.rows, self.failed))
-        return Outcomes(self.validation[:n], self.test[:n], rows, failed)
+        halved = None if self.halved is None else self.halved.cut(n)
+        validation = self.validation[:n] if halved is None else halved.ranked()
+        return Outcomes(validation, self.test[:n], rows, failed, halved)
+
+    def weights_without(self, tuning: int) -> Array:
+        """Return a matrix whose row j has the weights without trial j."""
+        found = weights_without(self.validation, tuning)
+        if self.halved is None:
+            return found
+        ranks = [self.halved.ranked(j) for j in range(min(self.halved.first, len(self)))]
+        for other in {r.tobytes(): r for r in ranks}.values():  # one less of the first gives few other thresholds
+            if not np.array_equal(other, self.validation):
+                rows = [j for j, r in enumerate(ranks) if np.array_equal(r, other)]
+                found[rows] = weights_without(other, tuning)[rows]
+        return found
 
     @property
     def all_failed(self) -> bool:
@@ -163,7 +182,7 @@ def estimate(method: Outcomes, reference: Outcomes | None, tuning: int, row_vari
             continue
         w = weights(outcomes.validation, tuning)
         value += sign * float(w @ outcomes.test)
-        without += sign * (weights_without(outcomes.validation, tuning) @ outcomes.test)
+        without += sign * (outcomes.weights_without(tuning) @ outcomes.test)
         if outcomes.rows is not None:
             part = sign * (w @ outcomes.rows)
             wrong = part if wrong is None else wrong + part
@@ -177,27 +196,6 @@ def curve(method: Outcomes, upto: int | None = None) -> Iterator[Estimated]:
     """Yield the estimates for T = 1, 2 ..., by default up to half the trials: the tuning curve."""
     for tuning in range(1, (upto or len(method) // 2) + 1):
         yield estimate(method, None, tuning)
-
-
-def row_floor(error: float, rows: int, share: float = 0.3) -> float:
-    """Return the smallest difference that test rows show, whatever is spent on training.
-
-    Parameters
-    ----------
-    error
-        The expected error.
-    rows
-        The number of test rows.
-    share
-        The part of a row's variance that is the method's, which runs do not average: 0.1 to 0.5 before the first look.
-
-    Examples
-    --------
-    >>> round(100 * steppe.comparison.row_floor(0.1, 1000, 0.1), 1)  # points
-    1.5
-
-    """
-    return 3.6 * sqrt(2 * error * (1 - error) * share / rows)
 
 
 def detectable(difference: Estimated, trials: float, level: float, power: float = 0.8) -> float:

@@ -1,16 +1,17 @@
 """The record of a comparison: one file of lines, to which trials are appended; all decisions are functions of it.
 
-A line is a design, N_max as found from the budget, or a trial with one bit per validation and test row. A line that a
-kill left incomplete is dropped. After the first look the methods may only grow; any other change begins a new
-comparison in the same file, with points of its own.
+A line is a design, how it was started, N_max as found from the budget, or a trial with one bit per validation and test
+row. A line that a kill left incomplete is dropped. After the first look the methods may only grow; any other change
+begins a new comparison in the same file, with points of its own.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from .._util.digests import packed_bits, unpacked_bits
 from .._util.formats import json_safe
 from .border import at_border
 from .design import Design, Trial
+from .halving import Halved, limit
 from .sequential import Contrast, decide
 from .statistics import Outcomes
 
@@ -34,7 +36,11 @@ Key = tuple[str, str, int, int]  # kind, method, trial, repeat
 
 @dataclass(frozen=True)
 class Done:
-    """The outcome of a trial: which rows are classified correctly, or why it failed; what it cost; its curve."""
+    """The outcome of a trial: which rows are classified correctly, or why it failed; what it cost; its curve.
+
+    `curve` has the validation error after some passes and seconds; `rung` is the one at the rung of halving, where the
+    trial may have `stopped`; `measures` are of its last weights.
+    """
 
     validation: str = ""
     test: str = ""
@@ -42,6 +48,9 @@ class Done:
     seconds: float = 0.0
     passes: float = 0.0
     curve: Sequence[Mapping[str, float]] = ()
+    rung: float | None = None
+    stopped: bool = False
+    measures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, validation: ArrayLike, test: ArrayLike, **more: Any) -> Done:
@@ -67,6 +76,7 @@ class Comparison:
     most: int = 0
     done: Mapping[Key, Done] = field(default_factory=dict)
     why: str = ""  # it replaces an earlier one
+    start: Mapping[str, Any] = field(default_factory=dict)  # how it was last started: budget, workers and so on
 
     @cached_property
     def _outcomes(self) -> dict[str, Outcomes]:
@@ -85,7 +95,19 @@ class Comparison:
             if not one.failed:
                 wrong[k] = ~one.rows
         validation = np.array([one.validation_error for one in found])
-        return Outcomes(validation, wrong.mean(1), wrong, np.array([bool(one.failed) for one in found], dtype=bool))
+        failed, halved = np.array([bool(one.failed) for one in found], dtype=bool), None
+        if self.design.halving and found:
+            rung = np.array([1.0 if one.rung is None else one.rung for one in found])
+            halved = Halved(validation, rung, self.design.first)
+            validation = halved.ranked()
+        return Outcomes(validation, wrong.mean(1), wrong, failed, halved)
+
+    def limit(self, method: str) -> float:
+        """The error at the rung above which the later trials of a method stop; infinite before its first look."""
+        halved = self.outcomes(method).halved
+        if halved is None or len(halved.rung) < halved.first:
+            return inf
+        return limit(halved.rung[: halved.first])
 
     @cached_property
     def rows(self) -> int:
@@ -94,6 +116,8 @@ class Comparison:
 
     def edges(self, method: str, n: int) -> list[str]:
         """Return the shared settings whose edge has much of the tuning weight of a method's first n trials."""
+        if self.design.points:
+            return []
         quantiles = np.array([self.design.quantiles(i) for i in range(n)])
         return at_border(self.outcomes(method).validation[:n], quantiles, self.design.space, self.design.tuning)
 
@@ -114,6 +138,11 @@ class Comparison:
         return [{m: c for one in found if one for m, c in one[min(k, len(one) - 1)].items()} for k in range(looks)]
 
     @property
+    def alone(self) -> bool:
+        """Whether one run was computed at a time."""
+        return bool(self.start.get("at_once", self.start.get("workers", 1)) == 1)
+
+    @property
     def contrasts(self) -> Mapping[str, Contrast]:
         """The last contrast of each contender that has had a look."""
         return self.history[-1] if self.history else {}
@@ -122,6 +151,16 @@ class Comparison:
     def undecided(self) -> list[str]:
         """The contenders that need further trials."""
         return [m for m in self.design.methods[1:] if m not in self.contrasts or self.contrasts[m].verdict == "open"]
+
+
+def missing(current: Comparison, methods: Sequence[str], n: int) -> list[tuple[Trial, int]]:
+    """Return the trials that these methods lack among their first n."""
+    return [
+        (replace(current.design.trial(m, i), limit=current.limit(m) if i >= current.design.first else inf), 0)
+        for i in range(n)
+        for m in methods
+        if ("trial", m, i, 0) not in current.done
+    ]
 
 
 class Record:
@@ -154,8 +193,9 @@ class Record:
             return ""
         was = current.design
         families = was.families if was.methods == design.methods else design.families
+        costs = {**design.costs, **was.costs} if design.axis == was.axis else design.costs  # as first measured
         most = was.most if design.most in (0, current.most) else design.most  # the budget's, if none is asked for
-        design = replace(design, number=was.number, families=families, most=most)
+        design = replace(design, number=was.number, families=families, most=most, costs=costs)
         if design.plain() == was.plain():
             return ""
         if not current.history:
@@ -170,6 +210,11 @@ class Record:
         self._append({"design": replace(design, number=was.number + 1).plain(), "why": why})
         return why
 
+    def start(self, values: Mapping[str, Any]) -> None:
+        """Note how the comparison is started, for those who resume it."""
+        if self.current is not None and self.current.start != values:
+            self._append({"start": dict(values)})
+
     def plan(self, most: int) -> None:
         """Fix N_max, which the budget determined."""
         self._append({"most": most})
@@ -182,7 +227,7 @@ class Record:
                 f"trial {trial.index} of {trial.method} has {len(done.rows)} test rows, and earlier ones have "
                 f"{current.rows}: all trials need the same rows"
             )
-        values = {k: v for k, v in vars(done).items() if k not in ("rows", "validation_error") and v not in ("", ())}
+        values = {f.name: v for f in fields(Done) if (v := getattr(done, f.name)) or (f.name == "rung" and v == 0)}
         place = {"trial": trial.index, "method": trial.method, "kind": trial.kind, "repeat": repeat}
         self._append({**place, "settings": {**trial.settings, **trial.options}, "seed": trial.seed, **values})
 
@@ -214,20 +259,22 @@ class Record:
                     k: d for k, d in before.done.items() if k[1] in design.methods and _same(before.design, design, k)
                 }
                 most = design.most or (before.most if before.design.most == design.most else 0)
-                self.comparisons[-1] = Comparison(design, most, kept, line.get("why", ""))
+                self.comparisons[-1] = Comparison(design, most, kept, line.get("why", ""), before.start)
             else:
                 self.comparisons.append(Comparison(design, design.most, {}, line.get("why", "")))
             return
         current = self.comparisons[-1]
         if "most" in line:
-            self.comparisons[-1] = Comparison(current.design, line["most"], current.done, current.why)
+            self.comparisons[-1] = replace(current, most=line["most"])
+            return
+        if "start" in line:
+            self.comparisons[-1] = replace(current, start=line["start"])
             return
         key: Key = (line["kind"], line["method"], line["trial"], line["repeat"])
-        more = {k: line[k] for k in ("validation", "test", "failed", "seconds", "passes", "curve") if k in line}
-        done = Done(**more)
+        done = Done(**{f.name: line[f.name] for f in fields(Done) if f.name in line})
         if not done.failed:
             done.rows, done.validation_error  # noqa: B018  checks the digests
-        self.comparisons[-1] = Comparison(current.design, current.most, {**current.done, key: done}, current.why)
+        self.comparisons[-1] = replace(current, done={**current.done, key: done})
 
 
 def _same(one: Design, other: Design, key: Key) -> bool:

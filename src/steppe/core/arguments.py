@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
+from functools import wraps
 from numbers import Real
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+Make = TypeVar("Make", bound=Callable[..., Any])
 
 
 def described(x: Any) -> str:
@@ -55,12 +58,28 @@ def check_not_an_optimizer_call(name: str, args: Sequence[Any], options: Mapping
         _wrap_first(name, "parameters", "torch.optim.SGD")
 
 
+def without_parameters(f: Make) -> Make:
+    """A function that makes a method, with the error of `check_not_an_optimizer_call`, not one of Python."""
+
+    @wraps(f)
+    def checked(*args: Any, **options: Any) -> Any:
+        check_not_an_optimizer_call(f.__name__, args, options)
+        return f(*args, **options)
+
+    return checked  # type: ignore[return-value]
+
+
 def _wrap_first(name: str, given: str, kind: str) -> NoReturn:
-    base = f"{kind}(model.parameters(), lr=0.1)" if kind else "base"
+    """Raises with the code that works: one call if parameters were given, a wrapper for an optimizer."""
     plain = name in ("sam", "SAM", "SharpnessAware")
-    wrapped = f"sam({base}, rho=0.05)" if plain else f"SharpnessAware({base}, steppe.{name}(...))"
-    what = "wrap a torch optimizer that is made of them" if kind else "wrap it"
-    raise TypeError(f"{name} was given {given}: {what},\n    opt = steppe.{wrapped}")
+    method = '"sam", lr=0.1, rho=0.05' if plain else f"steppe.{name}(...), lr=0.1"
+    wrapped = "sam(base, rho=0.05)" if plain else f"SharpnessAware(base, steppe.{name}(...))"
+    if not kind:
+        raise TypeError(f"{name} was given {given}: wrap it,\n    opt = steppe.{wrapped}")
+    raise TypeError(
+        f"{name} was given {given}: write\n    opt = steppe.optimizer(model.parameters(), {kind}, method={method})\n"
+        f"or wrap an optimizer that has them, opt = steppe.{wrapped}"
+    )
 
 
 def check_instance(what: str, x: Any) -> None:

@@ -173,14 +173,9 @@ def check_ball(ball: Any, what: str = "the ball") -> Any:
 def stretch_(v: Vector, factors: Sequence[Any]) -> Vector:
     """Multiplies a vector by every factor, in place."""
     for f in factors:
-        if not _is_one(f):
+        if not (isinstance(f, (int, float)) and f == 1):  # a tensor is not read, which would synchronize
             v.mul_(f)
     return v
-
-
-def _is_one(factor: Any) -> bool:
-    """Whether a factor is the Python number 1; does not read tensors, which would synchronize."""
-    return isinstance(factor, (int, float)) and factor == 1
 
 
 def _scaled(rho: Any, times: float) -> Any:

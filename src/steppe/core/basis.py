@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .vector import Space, Vector
+from .vector import Space, Vector, copy_
 
 GROWTH = 8  # rows per block of memory: few products, and little unused memory
 
@@ -33,38 +33,55 @@ class Basis:
 
     def coefficients(self, v: Vector, start: int = 0) -> Tensor:
         """The inner products of `v` with the vectors from one on, on the host."""
-        totals = torch.zeros(self._size - start, dtype=torch.float64, device="cpu")
-        for blocks, entries in zip(self._blocks, self._entries(v), strict=True):
-            if len(totals):
-                rows = _rows(blocks, start, self._size)
-                totals += torch.cat([some @ entries for some in rows]).double().cpu()
-        return totals
+        return self._inner(self._entries(v), start)
 
     def combined(self, coefficients: Tensor) -> Vector:
         """The sum of the vectors times coefficients, which may be fewer than the vectors."""
-        n, like = len(coefficients), self.space.weights().chunks
-        if not n:
+        if not len(coefficients):
             return self.space.zeros()
-        chunks = list(like)
-        for members, blocks in zip(self._members, self._blocks, strict=True):
-            there = coefficients.to(blocks[0])
-            total = blocks[0].new_zeros(blocks[0].shape[1])
-            for start, rows in zip(range(0, n, GROWTH), _rows(blocks, 0, n), strict=True):
-                total.addmv_(rows.mT, there[start : start + GROWTH])
-            parts = total.split_with_sizes([like[k].numel() for k in members])
-            for k, part in zip(members, parts, strict=True):
-                chunks[k] = part.view(like[k].shape).to(like[k].dtype)
-        return Vector(self.space, chunks)
+        return Vector(self.space, [x.to(w.dtype) for x, w in self._chunks(self._sums(coefficients))])
 
     def remove_(self, v: Vector) -> Tensor:
         """Makes `v` orthogonal to the vectors, twice because of rounding, and returns what it removes."""
-        removed = self.coefficients(v)
-        if len(removed):
-            v.add_(self.combined(removed), -1.0)
-            rest = self.coefficients(v)
-            v.add_(self.combined(rest), -1.0)
-            removed = removed + rest
+        removed = torch.zeros(self._size, dtype=torch.float64, device="cpu")
+        if self._size:
+            entries = self._entries(v)
+            for _ in range(2):
+                inside = self._inner(entries)
+                for one, total in zip(entries, self._sums(inside), strict=True):
+                    one.sub_(total)
+                removed += inside
+            copy_(v._writable(), [x for x, _ in self._chunks(entries)])
         return removed
+
+    def _inner(self, entries: list[Tensor], start: int = 0) -> Tensor:
+        """The inner products with the vectors from one on, of entries per device."""
+        totals = torch.zeros(self._size - start, dtype=torch.float64, device="cpu")
+        for blocks, there in zip(self._blocks, entries, strict=True):
+            if len(totals):
+                products = [rows @ there for rows in _rows(blocks, start, self._size)]
+                totals += (torch.cat(products) if len(products) > 1 else products[0]).double().cpu()
+        return totals
+
+    def _sums(self, coefficients: Tensor) -> list[Tensor]:
+        """The entries per device of the vectors' sum with these coefficients."""
+        sums = []
+        for blocks in self._blocks:
+            there = coefficients.to(blocks[0])
+            total = blocks[0].new_zeros(blocks[0].shape[1])
+            for start, rows in zip(range(0, len(there), GROWTH), _rows(blocks, 0, len(there)), strict=True):
+                total.addmv_(rows.mT, there[start : start + GROWTH])
+            sums.append(total)
+        return sums
+
+    def _chunks(self, entries: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """The chunks of a vector with these entries per device, each beside that of the weights."""
+        like = self.space.weights().chunks
+        chunks = list(like)
+        for members, there in zip(self._members, entries, strict=True):
+            for k, part in zip(members, there.split_with_sizes([like[k].numel() for k in members]), strict=True):
+                chunks[k] = part.view(like[k].shape)
+        return list(zip(chunks, like, strict=True))
 
     def _entries(self, v: Vector) -> list[Tensor]:
         """All entries of a vector, concatenated per device."""

@@ -146,6 +146,38 @@ def law_of(value: Any) -> Law:
     return Choice(value)
 
 
+def law_in(text: Any) -> Any:
+    """Return the law that a text of a command line describes; other texts and values as they are.
+
+    Examples
+    --------
+    >>> from steppe.core.laws import law_in
+    >>> law_in("1e-3..1"), law_in("0..0.9"), law_in("10/30"), law_in("cosine")
+    (LogUniform(low=0.001, high=1.0), Uniform(low=0.0, high=0.9), Choice(values=(10, 30)), 'cosine')
+
+    """
+    if not isinstance(text, str):
+        return text
+    low, dots, high = text.partition("..")
+    try:
+        if dots:
+            return Uniform(float(low), float(high)) if float(low) <= 0 else LogUniform(float(low), float(high))
+    except ValueError as error:
+        if "law goes" in str(error):
+            raise
+        raise ValueError(f"{text!r} is no law of a setting: write LOW..HIGH, as in 0.001..1, or A/B/C") from error
+    return Choice(*map(_value, text.split("/"))) if "/" in text else text
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def as_plain(law: Law) -> Any:
     """Return a law as plain values, as `law_of` reads them."""
     if isinstance(law, Choice):

@@ -28,12 +28,8 @@ def roles_of(model: nn.Module | None, groups: Sequence[Mapping[str, Any]]) -> Ma
             roles[id(p)] = Role("weight" in leaf, "norm" in owner or owner.startswith("bn"))
     for module in model.modules() if model is not None else ():
         for leaf, p in module.named_parameters(recurse=False):
-            roles[id(p)] = Role("weight" in leaf, _normalizes(module))
+            roles[id(p)] = Role("weight" in leaf, "Norm" in type(module).__name__ or "running_mean" in module._buffers)
     return roles
-
-
-def _normalizes(module: nn.Module) -> bool:
-    return "Norm" in type(module).__name__ or "running_mean" in module._buffers
 
 
 def is_compiled(module: nn.Module) -> bool:

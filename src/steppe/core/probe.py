@@ -53,12 +53,24 @@ class Probe:
     grad: bool = True
 
 
+class _NoGradient:
+    """In the place of the gradient of a probe with grad=False: whatever reads it raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("the probe has grad=False, so its reading has losses and no gradient")
+
+
+NO_GRADIENT: Any = _NoGradient()
+
+
 @dataclass
 class Reading:
     """The result of a probe. A plan may change its gradient in place.
 
     Attributes
     ----------
+    grad
+        The gradient, unless the probe has grad=False.
     losses
         One loss per row, or None if the training loop passed a reduced loss.
     batch
@@ -78,19 +90,12 @@ class Reading:
 
     """
 
-    _grad: Vector | None
+    grad: Vector
     _loss: Tensor | None
     _mean: Callable[[Tensor], Tensor]  # over workers
     losses: Tensor | None = None
     batch: int | None = None
     _averaged: Tensor | None = field(default=None, repr=False)
-
-    @property
-    def grad(self) -> Vector:
-        """The gradient; raises for a probe with grad=False."""
-        if self._grad is None:
-            raise RuntimeError("the probe has grad=False, so its reading has losses and no gradient")
-        return self._grad
 
     @property
     def loss(self) -> Tensor:
@@ -153,6 +158,10 @@ class Context(Protocol):
 
     def remember(self, slot: str, vector: Vector) -> None:
         """Keeps a vector for later steps, once this step is applied."""
+        ...
+
+    def move(self, vector: Vector) -> None:
+        """Adds a vector to the weights once this step is applied, after the base optimizer and not through it."""
         ...
 
     def average_(self, vector: Vector) -> Vector:

@@ -158,11 +158,12 @@ class Vector:
 
     """
 
-    __slots__ = ("_chunks", "_length", "_tensors", "space")
+    __slots__ = ("_chunks", "_length", "_tensors", "intact", "space")
 
     def __init__(self, space: Space, chunks: list[Tensor] | None = None, tensors: list[Tensor] | None = None):
         self.space, self._chunks, self._tensors = space, chunks, tensors
         self._length: Tensor | None = None  # the Euclidean norm, computed once
+        self.intact = tensors is not None  # whether `tensors` are still the tensors that the vector was made of
 
     @property
     def chunks(self) -> list[Tensor]:
@@ -178,18 +179,14 @@ class Vector:
         """The entries as one tensor per parameter, sharing this vector's memory."""
         return self._tensors if self._tensors is not None else self.space.unpack(self.chunks)
 
-    @property
-    def intact(self) -> bool:
-        """Whether `tensors` are still the tensors that the vector was made of."""
-        return self._tensors is not None
-
     def _writable(self) -> list[Tensor]:
-        chunks, self._tensors, self._length = self.chunks, None, None
+        chunks, self._tensors, self._length, self.intact = self.chunks, None, None, False
         return chunks
 
     def release(self) -> None:
         """Frees the memory; reading the vector afterwards raises."""
         self._chunks = self._tensors = self._length = None
+        self.intact = False
 
     def clone(self) -> Vector:
         """A copy with memory of its own."""

@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ..core.probe import pattern_of
-from ..optim.base import FUSED, STEP, put_steps_on_device
+from ..optim.base import FUSED, STEP, StepsTheBase, put_steps_on_device
 from ..optim.engine import SharpnessAware
+from ..optim.finite import enabled
 
 Groups = list[dict[str, Any]]
 
@@ -28,9 +29,10 @@ def prepare(opt: SharpnessAware) -> str | None:
         )
     method = type(opt.method).__name__
     obstacles = {
-        "several processes share the step, and their communication is not captured": _is_distributed(),
-        "a GradScaler decides on the host after every step; bfloat16 needs none": _has_scaler(opt),
-        "the optimizer has step hooks, which a replay would not call": _has_step_hooks(opt, opt.base),
+        "several processes share the step, and their communication is not captured": torch.distributed.is_available()
+        and torch.distributed.is_initialized(),
+        "a GradScaler decides on the host after every step; bfloat16 needs none": enabled(opt.scaler) is not None,
+        "the optimizer has step hooks, which a replay would not call": has_step_hooks(opt, opt.base),
         f"{method} decides something on the host, or has no pattern(step) that says which steps are alike": all(
             pattern_of(opt.method, step) is None for step in (1, 2)
         ),
@@ -39,20 +41,16 @@ def prepare(opt: SharpnessAware) -> str | None:
     return reason or make_capturable(opt.base, guarded=opt.on_nonfinite is not None)
 
 
-def _has_step_hooks(*optimizers: Optimizer) -> bool:
-    return bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks) or any(
-        getattr(o, name, None)
+def has_step_hooks(*optimizers: Optimizer) -> bool:
+    """Whether a step of these optimizers runs hooks that a replay would leave out."""
+    own = [
+        hook
         for o in optimizers
         for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    )
-
-
-def _is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-def _has_scaler(opt: SharpnessAware) -> bool:
-    return opt.scaler is not None and bool(opt.scaler.is_enabled())
+        for hook in getattr(o, name, {}).values()
+    ]
+    known = all(isinstance(hook, StepsTheBase) for hook in own)  # which a replay need not ask
+    return bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks) or not known
 
 
 def make_capturable(base: Optimizer, *, guarded: bool) -> str | None:

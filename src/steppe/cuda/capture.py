@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..core.probe import pattern_of
-from ..optim.base import STEP
+from ..optim.base import STEP, interrupts_deferred, mark_left
 from ..optim.engine import SharpnessAware
 from ..optim.finite import DeviceGuard
 from ..optim.forward_state import SameNoise
-from ..optim.interrupts import interrupts_deferred
-from ..optim.misuse import mark_left_gradients
-from ..optim.step import Pass, Report
+from ..optim.report import Report
+from ..optim.step import Pass
 from ..optim.weights import ParamLayout
 from .capturable import DeviceOptions, fixed_options, prepare
 from .graphs import CudaRecorder, Graph, GraphCache, Recorder, layout_key
@@ -304,7 +303,7 @@ class CapturedStep:
             self._grads_of = graph
             for p, grad in outputs.grads:
                 p.grad = grad
-            mark_left_gradients([p for p, _ in outputs.grads])
+            mark_left([p for p, _ in outputs.grads])
         opt.report, opt.passes_run = outputs.report, outputs.passes
         self._options.leave_on_device(self._guard.sets)
         return loss

@@ -108,7 +108,8 @@ def _read_published(name: str, root: Path, folder: Path) -> Found:
             parts = _parts(DATASETS[name](root))
     except (ValueError, OSError) as error:
         return Found(name, str(folder), problem=str(error))
-    expected, notes = DATASETS[name].rows, tuple[str, ...]()
+    expected = DATASETS[name].rows
+    notes: tuple[str, ...] = ()
     if expected is not None and tuple(part.rows for part in parts) != expected:
         notes = (f"the published set has {expected[0]:,} rows to train on and {expected[1]:,} to test on",)
     return Found(name, str(folder), parts, notes)

@@ -59,6 +59,11 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.inputs.shape[1:])) or "one number"
+        targets = f"{len(self.classes)} classes" if self.classes else "numbers to predict"
+        return f"Dataset({self.name!r}: {len(self):,} rows of {shape}, {targets})"
+
     def rows(self, which: Tensor | slice) -> Self:
         """Return some of the rows, in the given order."""
         return replace(self, inputs=self.inputs[which], targets=self.targets[which])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from .._util.names import unknown
 from ..core.fields import Count, Gt, Le, NonNegative, check_fields
@@ -30,6 +30,9 @@ class Ensemble:
 
     """
 
+    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {  # of the help page
+        "strategies of ensembles": ("member_radii", "exchange_at", "exchange_every", "share", "named", "rest"),
+    }
     members: Count = 3  # SharpBalance paper, section 4.4
     """number of runs"""
     seeds: list[int] = field(default_factory=list)
@@ -52,7 +55,7 @@ class Ensemble:
     how: How = "sequence"
     """members one after the other, or in several processes"""
     processes: Count | None = None
-    """how many, with --how processes; defaults to one per member, at most one per core"""
+    """number of processes, with --how processes; defaults to one per member, at most one per core"""
 
     def __post_init__(self) -> None:
         check_fields(self, "")

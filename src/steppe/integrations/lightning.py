@@ -256,8 +256,10 @@ def _fabric_backward(strategy: Any, loss: Tensor) -> None:
         fabric_wrappers._in_fabric_backward = False
 
 
-def step(optimizer: Any) -> None:
-    """Applies the gradient of `passes(opt)` in manual optimization; clip it before by `self.clip_gradients`.
+def step(optimizer: Any) -> Any:
+    """Applies the gradient of `passes(opt)` in manual optimization, and returns the loss of the first pass.
+
+    Clip the gradient before by `self.clip_gradients`.
 
     Parameters
     ----------
@@ -272,13 +274,13 @@ def step(optimizer: Any) -> None:
         )
     precision = module.trainer.precision_plugin
     if getattr(precision, "scaler", None) is not None:
-        optimizer.step()  # steps the scaler, without a closure
-        return
+        return optimizer.step()  # steps the scaler, without a closure
     # LightningOptimizer.step passes a closure that does nothing, and the gradient is there already
     optimizer._on_before_step()
     precision._after_closure(module, engine)
-    engine.step()
+    loss = engine.step()
     optimizer._on_after_step()
+    return loss
 
 
 class SharpnessMonitor(Callback):  # type: ignore[misc]

@@ -48,7 +48,7 @@ class SharpnessAwareTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         self.method, self.options = method, options or {}
         if options and method is None:
-            raise ValueError(f"options={options} are those of the SharpnessAware of method=, which is not given")
+            raise ValueError(f"options={options} are arguments of the SharpnessAware of method=, which is missing")
         self._batches: list[Any] = []  # the micro-batches of the step
         self._seen = 0  # how many of them `Trainer` has passed to `training_step`
         super().__init__(*args, **kwargs)

@@ -3,6 +3,7 @@ from .combinators import NormalisedLogits as NormalisedLogits
 from .combinators import OnData as OnData
 from .combinators import OnNormalisedLogits as OnNormalisedLogits
 from .combinators import PerBatch as PerBatch
+from .curvature.forms import empirical_fisher as empirical_fisher
 from .curvature.forms import gauss_newton as gauss_newton
 from .curvature.forms import hessian as hessian
 from .curvature.lanczos import Density as Density
@@ -39,15 +40,16 @@ from .landscape import Slice as Slice
 from .landscape import slice_1d as slice_1d
 from .landscape import slice_2d as slice_2d
 from .landscape import slice_along as slice_along
+from .modern_look import DEFINITIONS as DEFINITIONS
+from .modern_look import RADII as RADII
 from .objective import Objective as Objective
 from .paths import Path as Path
 from .paths import distance as distance
 from .paths import path as path
 from .plotting import figure as figure
 from .plotting import write_html as write_html
-from .registry import DEFINITIONS as DEFINITIONS
-from .registry import MEASURES as MEASURES
-from .registry import RADII as RADII
+from .registration import MEASURES as MEASURES
+from .registration import register as register
 from .registry import measure_by_name as measure_by_name
 from .run import Results as Results
 from .run import measure as measure
@@ -61,9 +63,6 @@ from .sharpness import SlopeLimit as SlopeLimit
 from .sharpness import box as box
 from .universal import SecondOrder as SecondOrder
 from .universal import ZerothOrder as ZerothOrder
-from .universal import exponential_integrals as exponential_integrals
-from .universal import hessian_from_point_masses as hessian_from_point_masses
-from .universal import spectrum_from_exponentials as spectrum_from_exponentials
 from .worst_case import AscentResult as AscentResult
 from .worst_case import AutoPGD as AutoPGD
 from .worst_case import PowerAscent as PowerAscent

@@ -167,7 +167,9 @@ def usable_weight(number: Tensor | float, what: str) -> float:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch on another device."""
+    """The batch on a device."""
+    if type(batch) is tuple and not [x for x in batch if not isinstance(x, Tensor) or x.device != device]:
+        return batch  # the usual case, fast
     return _mapped(lambda x: x.to(device, non_blocking=True) if isinstance(x, Tensor) else x, batch)
 
 

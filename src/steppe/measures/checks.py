@@ -76,7 +76,7 @@ def check_objective(objective: Objective) -> None:
     which = next((i for i in counted if sizes[i] > 1), counted[0])  # one row says less
     few = min(FEW, sizes[which]) if objective.statistics == "running" else sizes[which]
     for n in dict.fromkeys((few, sizes[which])):
-        one, two = (_evaluate_rows(objective, which, n, seed) for seed in (0, 1))
+        one, two = (_evaluate_rows(objective, which, n, seed=seed) for seed in (0, 1))
         if isfinite(one.loss):  # not e.g. where the targets of a few rows are all ignored
             break
     check_finite(one.loss)
@@ -90,20 +90,18 @@ def check_objective(objective: Objective) -> None:
     if len(objective.batches) == 1 and objective.group is None:  # one batch: its loss is not averaged
         return
     if one.rows < sizes[which]:  # a few rows may not show that a loss ignores some
-        one = _evaluate_rows(objective, which, sizes[which], 0)
+        one = _evaluate_rows(objective, which, sizes[which])
         check_finite(one.loss)
-    if one.rows > 1 and not one.reduced:
-        return
     tolerance = max(precision, ROUNDED[objective.precision])
     _check_halves(objective, one, tolerance)
     if objective.weight is None and objective.reductions is None:
         for i in counted:
             if i != which:
-                other, weights = _evaluate_rows(objective, i, sizes[i], 0), objective.weight_tensors()
+                other, weights = _evaluate_rows(objective, i, sizes[i]), objective.weight_tensors()
                 first = one
                 if abs(other.loss - one.loss) <= tolerance * abs(one.loss):  # e.g. where the last layer is zero
                     weights = _nearby(objective)
-                    first, other = (_evaluate_rows(objective, j, sizes[j], 0, weights) for j in (which, i))
+                    first, other = (_evaluate_rows(objective, j, sizes[j], weights) for j in (which, i))
                 _check_together(objective, first, other, i, weights, tolerance)
 
 
@@ -184,21 +182,18 @@ def _weight(objective: Objective, part: _Sample) -> float:
 
 
 def _evaluate_rows(
-    objective: Objective, which: int, n: int, seed: int, weights: Sequence[Tensor] | None = None
+    objective: Objective, which: int, n: int, weights: Sequence[Tensor] | None = None, seed: int = 0
 ) -> _Sample:
     """Evaluate the first n rows of a batch, read again from the data: a lazy sequence may augment."""
     batch = to_device(objective.batches[which], objective.device)
     if n < rows_of(batch):
         batch = take_rows(batch, slice(0, n))
-
-    def task(model: nn.Module) -> _Sample:
-        seed_torch(seed)
-        np.random.seed(seed)
-        random.seed(seed)
-        return _sample(objective, model, batch)
-
+    seed_torch(seed)
+    np.random.seed(seed)
+    random.seed(seed)
     with torch.no_grad():
-        return objective.evaluate(objective.weight_tensors() if weights is None else weights, task)
+        at = objective.weight_tensors() if weights is None else weights
+        return objective.evaluate(at, lambda model: _sample(objective, model, batch))
 
 
 def _sample(objective: Objective, model: nn.Module, batch: Batch, outputs: tuple[Any, Any] | None = None) -> _Sample:
@@ -270,7 +265,7 @@ def raise_constant(objective: Objective) -> NoReturn:
 def check_not_sharded(model: nn.Module, params: Iterable[Tensor]) -> None:
     """Raise if a parameter is sharded over workers."""
     fsdp1 = any(type(m).__name__ == "FullyShardedDataParallel" for m in model.modules())
-    if fsdp1 or any(distributed(p) is not None for p in params):
+    if fsdp1 or [p for p in params if distributed(p) is not None]:
         raise ValueError(
             f"the model is sharded (FSDP{1 if fsdp1 else 2}) and cannot be evaluated at other weights: load its full "
             "state dict into an unsharded copy and measure that, with the batches divided over workers by group="

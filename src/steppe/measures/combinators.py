@@ -35,7 +35,7 @@ class BatchEstimates(list[tuple[int, Estimate]]):
     def mean(self) -> Estimate:
         """m-sharpness: the weighted mean over these batches, as `PerBatch.estimate` computes it."""
         if not self:
-            raise ValueError("no batches: this worker holds none, and their mean is that of nothing")
+            raise ValueError("this worker holds no batches, so there is no mean")
         kinds = [float(KINDS.index(e.kind)) for _, e in self]
         rows = [(i, [e.value, w, k]) for (i, e), w, k in zip(self, self.weights, kinds, strict=True)]
         return mean_of(rows)

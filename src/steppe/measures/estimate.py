@@ -62,19 +62,17 @@ class Measure(Protocol):
 
 
 def with_cost(estimates: Iterator[Estimate], objective: Objective) -> Iterator[Estimate]:
-    """The same estimates, each with the cost so far."""
-    before = objective.spent()
+    """The same estimates, one or more, each with the cost so far."""
+    before, estimate = objective.spent(), None
     for estimate in estimates:
         yield replace(estimate, cost=objective.spent() - before)
+    if estimate is None:
+        raise RuntimeError("the measure ended without an estimate: running() must yield at least one")
 
 
 def last(estimates: Iterator[Estimate]) -> Estimate:
     """The last of the estimates that a measure yields."""
-    final: Estimate | None = None
-    for final in estimates:  # noqa: B007
-        pass
-    if final is None:
-        raise RuntimeError("the measure ended without an estimate: running() must yield at least one")
+    *_, final = estimates
     return final
 
 

@@ -46,6 +46,9 @@ class FirstStepContext:
     def remember(self, slot: str, vector: Vector) -> None:
         pass
 
+    def move(self, vector: Vector) -> None:
+        pass
+
     def average_(self, vector: Vector) -> Vector:
         return vector
 

@@ -22,6 +22,7 @@ from .functional import function_key, twice_differentiable
 from .ghost import first_line, ghost_squares
 from .ghost_layers import squares, wide
 from .reductions import row_weights
+from .registration import register
 from .session import session
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ def fisher_traces(objective: Objective, way: Way | None = None, *, chunk: int | 
         return torch.cat([torch.zeros(0, dtype=torch.float64), *(x for _, x, _ in _by_batch(objective, way, chunk))])
 
 
+@register(
+    "fisher_trace", kind="unbiased", cost="1 gradient", label="Fisher trace",
+    does="the mean squared norm of per-row gradients",
+)  # fmt: skip
 @dataclass(frozen=True)
 class FisherTrace(Measure):
     """The mean of ||grad l_j||^2 over rows: the trace of the empirical Fisher matrix, with its error over rows.

@@ -58,20 +58,20 @@ def loss_of_batch(o: Objective, weights: Sequence[Tensor], batch: Any, graded: b
     """The loss of a batch (or one per row), and the gradient of its mean if `graded`."""
 
     def work(weights: Sequence[Tensor], batch: Any) -> list[Tensor]:
-        leaves = [w.detach().requires_grad_(graded) for w in weights]
-
-        def task(model: nn.Module) -> list[Tensor]:
-            losses = o.loss_fn(*o.forward(model, batch))
-            if not graded:
-                return [losses]
-            if not getattr(losses, "requires_grad", False):
-                raise_constant(o)
-            grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True)
-            if all(g is None for g in grads):
-                raise_constant(o)
-            return [losses.detach(), *writable(grads, leaves)]
-
         with torch.set_grad_enabled(graded):
+            if not graded:
+                return [o.evaluate(weights, lambda model: o.loss_fn(*o.forward(model, batch)))]
+            leaves = [w.detach().requires_grad_() for w in weights]
+
+            def task(model: nn.Module) -> list[Tensor]:
+                losses = o.loss_fn(*o.forward(model, batch))
+                if not getattr(losses, "requires_grad", False):
+                    raise_constant(o)
+                grads = torch.autograd.grad(losses.mean(), leaves, allow_unused=True)
+                if all(g is None for g in grads):
+                    raise_constant(o)
+                return [losses.detach(), *writable(grads, leaves)]
+
             return o.evaluate(leaves, task)
 
     return replay(o, ("pass", graded), work, weights, batch)

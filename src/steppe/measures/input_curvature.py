@@ -19,6 +19,7 @@ from .estimate import Estimate, Measure, summarise
 from .fisher import check_no_batch_statistics, fisher_traces, mean_over_rows
 from .functional import twice_differentiable
 from .reductions import row_weights
+from .registration import register
 from .session import session
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ def input_curvatures(objective: Objective, power: Power = 2, draws: int = 10, se
         return torch.cat([torch.zeros(0, dtype=torch.float64), *(x for _, x, _ in batches)])
 
 
+@register(
+    "input_curvature", kind="unbiased", cost="1 gradient and 10 products", paper="Garg and Roy 2023",
+    label="input curvature", does="the mean over rows of tr H^2, H the Hessian of a row's loss in its input",
+)  # fmt: skip
 @dataclass(frozen=True)
 class InputCurvature(Measure):
     """The mean over rows of tr H^power, H the Hessian of a row's loss with respect to its input.
@@ -95,6 +100,19 @@ class InputCurvature(Measure):
         yield from mean_over_rows(objective, _by_batch(objective, self, seed))
 
 
+@register(
+    "input_trace", kind="unbiased", cost="1 gradient and 10 products", label="trace of the input Hessian",
+    does="the mean over rows of tr H, H the Hessian of a row's loss in its input",
+)  # fmt: skip
+def input_trace() -> InputCurvature:
+    return InputCurvature(1)
+
+
+@register(
+    "fisher_input_correlation", kind="plug-in", cost="2 gradients and 10 products", paper="Lu et al. 2024",
+    label="rank correlation of Fisher trace and input curvature",
+    does="Spearman's rank correlation over rows of the squared gradient norm and the input curvature",
+)  # fmt: skip
 @dataclass(frozen=True)
 class FisherInputCorrelation(Measure):
     """Spearman's rank correlation over rows of the squared gradient norm and the input curvature.

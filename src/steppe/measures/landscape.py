@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .._util.files import atomic_write
 from .._util.formats import from_json
+from .._util.notebooks import picture
 from .._util.terminal import Tick, ticking
 from ..core.vector import Vector
 from ..data.arrays import read_npz
@@ -73,6 +74,13 @@ class Slice:
     cosine: float | None = None
     cost: Cost = field(default_factory=Cost)
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+    _repr_mimebundle_ = picture
+
+    def __repr__(self) -> str:
+        finite = self.losses[np.isfinite(self.losses)]
+        losses = f"losses {finite.min():.4g} to {finite.max():.4g}" if len(finite) else "no finite loss"
+        return f"Slice({' x '.join(map(str, self.losses.shape))} points, {losses})"
 
     @property
     def complete(self) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from .._util.names import unknown
 from ..core.draw import Draw
 from ..core.modules import roles_of
-from ..core.probe import Method, Probe, Reading, follow
+from ..core.probe import NO_GRADIENT, Method, Probe, Reading, follow
 from ..core.process_group import Workers
 from ..core.rows import Rows, select, whole
 from ..core.vector import Space, Vector, sums
@@ -121,6 +121,10 @@ class Objective:
         vars(self).update(model=unwrap(self.model), batches=batches, only=only, _checked=trusted)
         if self.group is not None:
             vars(self).update(first=self.workers.rank, stride=self.workers.count)
+
+    def __repr__(self) -> str:
+        loss = getattr(self.loss_fn, "__name__", type(self.loss_fn).__name__)
+        return f"Objective({type(self.model).__name__}, {loss}, {sum(self.sizes)} rows in {len(self.batches)} batches)"
 
     @property
     def workers(self) -> Workers:
@@ -245,7 +249,9 @@ class Objective:
     def read(self, probe: Probe) -> Reading:
         """Evaluate a `probe`: the loss, and the gradient if requested, at displaced weights."""
         loss, grad, each = self._mean(probe.at, probe.grad, probe.rows)
-        return Reading(grad, loss, lambda x: x, torch.cat(each) if each else None, sum(self.sizes))
+        return Reading(
+            NO_GRADIENT if grad is None else grad, loss, lambda x: x, torch.cat(each) if each else None, sum(self.sizes)
+        )
 
     def _mean(self, at: Vector | None, graded: bool, rows: Rows = whole) -> tuple[Tensor, Vector | None, list[Tensor]]:
         """The mean loss, its gradient if `graded`, and the losses of rows if the loss has these."""
@@ -257,7 +263,7 @@ class Objective:
             if at is not None:
                 with torch.no_grad():
                     weights = sums(weights, at.tensors)
-            total = torch.zeros((), dtype=torch.float64, device=self.device)
+            total: Tensor | None = None
             grad: Vector | None = None
             each: list[Tensor] = []
             for i, share in enumerate(self.shares):
@@ -268,13 +274,18 @@ class Objective:
                     batch, _ = select(rows, batch)
                     size = rows_of(batch)
                 losses, *grads = loss_of_batch(self, weights, batch, graded)
-                total += losses.double().mean().to(total.device) * share
+                loss = losses.double()
                 if losses.ndim:
                     each.append(losses.reshape(-1))
+                    loss = loss.mean()
+                loss = (loss if share == 1 else loss * share).to(self.device)
+                total = loss if total is None else total + loss
                 if graded:
                     part = self.space.vector(grads) if share == 1 else self.space.vector(grads) * share
                     grad = part if grad is None else grad.add_(part)
                 self.meter["gradients" if graded else "losses"] += size
+            if total is None:  # this worker holds no batch
+                total = torch.zeros((), dtype=torch.float64, device=self.device)
             if self.group is not None:
                 total = self.workers.all_reduce(total)
                 if graded:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from .._util.checkpoints import State, matched
+from .._util.notebooks import picture
 from .._util.terminal import Tick
 from ..core.vector import Space, Vector
 from .batches import Batch
@@ -119,6 +120,11 @@ class Path:
     """
 
     along: Slice
+
+    _repr_mimebundle_ = picture
+
+    def __repr__(self) -> str:
+        return repr(self.along).replace("Slice", "Path", 1)
 
     @property
     def t(self) -> Array:

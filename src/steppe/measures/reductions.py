@@ -65,21 +65,26 @@ class Watch(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[Tensor, Callable[..., Tensor], Any, Any]] = []  # results, losses, arguments
+        self.calls: list[tuple[Tensor, int, Callable[..., Tensor], Any, Any]] = []  # results, losses, arguments
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if any(func is loss for loss in LOSSES):
-            self.calls.append((result, func, args, kwargs or {}))
+            self.calls.append((result, _version(result), func, args, kwargs or {}))
         return result
 
     def reduction(self, losses: Any) -> Reduction | None:
         """The reduction of a result of these calls; None if it is none of them, or not known to be a mean or sum."""
-        for result, loss, args, kwargs in self.calls:
-            if result is losses:
+        for result, version, loss, args, kwargs in self.calls:
+            if result is losses and _version(result) == version:  # not after `loss += penalty`
                 with torch.no_grad():
                     return _reduction(loss, args, kwargs)
         return None
+
+
+def _version(x: Tensor) -> int:
+    """How often a tensor was written into."""
+    return 0 if x.is_inference() else x._version
 
 
 def _reduction(loss: Callable[..., Tensor], args: Any, kwargs: Any) -> Reduction | None:
@@ -194,7 +199,8 @@ def row_weights(objective: Objective, batch: Batch, size: int) -> tuple[Tensor, 
     """
     weights = torch.ones(size, dtype=torch.float64)
     if objective.weight is not None:
-        weights = torch.tensor([batch_weight(row(batch, i), objective.weight) for i in range(size)]).double()
+        each = [batch_weight(row(batch, i), objective.weight) for i in range(size)]
+        weights = torch.tensor(each, dtype=torch.float64)
     else:
         local = to_device(batch, objective.device)
         first, like = _of_pass(objective, row(local, 0))
@@ -204,7 +210,8 @@ def row_weights(objective: Objective, batch: Batch, size: int) -> tuple[Tensor, 
             elements = _of_batch(objective, local, like).elements
             weights *= elements.numel() / size
             if not bool((elements == 1).all()):
-                weights = torch.tensor([_of_batch(objective, row(local, i), like).weight for i in range(size)]).double()
+                each = [_of_batch(objective, row(local, i), like).weight for i in range(size)]
+                weights = torch.tensor(each, dtype=torch.float64)
     factors = torch.where(weights > 0, weights.sum() / weights, 0.0)
     return weights, factors
 

@@ -1,122 +1,21 @@
-"""Measures by name, and the twelve definitions of sharpness of A modern look with the radii of the paper."""
+"""Measures by name: `NAME[@RADIUS][KEY=VALUE,...]`, and what radii, grids and options mean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from math import inf
 from typing import Any, get_args
 
 from .._util.measure_names import MeasureName, canonical_number, split_at_commas
 from .._util.names import unknown
 from ..core.arguments import check_instance, described
-from ..core.ball import Ball
-from ..core.metric import Elementwise, Metric
-from ..core.triple import DETERMINANT, FROBENIUS, TRACE, gaussian
-from .combinators import OnData, OnNormalisedLogits, PerBatch, Rows
-from .curvature.forms import gauss_newton
-from .curvature.measures import Eigenvalue, FrobeniusSquared, LogDeterminant, RelativeFlatness, Trace
+from .combinators import OnData, PerBatch, Rows
 from .estimate import Measure
-from .fisher import FisherTrace
-from .input_curvature import FisherInputCorrelation, InputCurvature
+from .modern_look import RADII
 from .precision import Precision
-from .sharpness import AverageCase, AverageLimit, CurvatureLimit, GradientNorm, Loss, OneStep, SlopeLimit, box
-from .universal import ZerothOrder
-from .worst_case import AscentRule, AutoPGD, PowerAscent, ProjectedAscent, Start, WorstCase
-
-MAGNITUDE = Elementwise(0.0, everywhere=True)  # c = |w| for every weight, as the paper defines adaptive sharpness
-
-Definition = Callable[[float], Measure]
-CASES: Mapping[str, Callable[[float, Metric | None], Measure]] = {
-    "avg_l2": lambda rho, metric: AverageCase(rho, gaussian, metric),
-    "avg_linf": lambda rho, metric: AverageCase(rho, box, metric),
-    "worst_l2": lambda rho, metric: WorstCase(Ball(rho, metric)),
-    "worst_linf": lambda rho, metric: WorstCase(Ball(rho, metric, inf)),
-}
-
-
-def _definition(case: str, metric: Metric | None = None, normalised: bool = False) -> Definition:
-    def make(rho: float) -> Measure:
-        measure = CASES[case](rho, metric)
-        return PerBatch(OnNormalisedLogits(measure) if normalised else measure)
-
-    return make
-
-
-DEFINITIONS: Mapping[str, Definition] = {
-    **{case: _definition(case) for case in CASES},
-    **{f"adaptive_{case}": _definition(case, MAGNITUDE) for case in CASES},
-    **{f"adaptive_{case}_normalised": _definition(case, MAGNITUDE, True) for case in CASES},
-}
-"""Functions of the radius; m is the batch size of the objective (256 of 2048 points in the paper)."""
-
-
-def _doubled(first: float, n: int) -> Sequence[float]:
-    return tuple(first * 2**i for i in range(n))
-
-
-def _adaptive_linf_grids(worst: float, average: float) -> dict[str, Sequence[float]]:
-    """Tables 1 and 2: three radii, the same with and without normalised logits."""
-    firsts = {"adaptive_worst_linf": worst, "adaptive_avg_linf": average}
-    return {name + suffix: _doubled(first, 3) for suffix in ("", "_normalised") for name, first in firsts.items()}
-
-
-def _all_grids(*firsts: float) -> dict[str, Sequence[float]]:
-    """Tables 3 and 4: four radii per definition, in the order of `DEFINITIONS`."""
-    return {name: _doubled(first, 4) for name, first in zip(DEFINITIONS, firsts, strict=True)}
-
-
-RADII: Mapping[str, Mapping[str, Sequence[float]]] = {
-    "imagenet": _adaptive_linf_grids(0.001, 0.05),
-    "imagenet-21k": _adaptive_linf_grids(0.001, 0.05),
-    "clip": _adaptive_linf_grids(0.001, 0.001),
-    "bert-mnli": _adaptive_linf_grids(0.0005, 0.1),
-    # avg_l2, avg_linf, worst_l2, worst_linf: plain, adaptive, adaptive with normalised logits
-    "resnet18-cifar10": _all_grids(
-        0.05, 0.1, 0.25, 0.0005,
-        0.05, 0.1, 0.25, 0.001,
-        0.05, 0.1, 0.25, 0.001,
-    ),
-    "vit-cifar10": _all_grids(
-        0.005, 0.01, 0.025, 0.00001,
-        0.1, 0.1, 0.5, 0.0005,
-        0.1, 0.1, 0.25, 0.0005,
-    ),
-}  # fmt: skip
-"""The first radius and its doubles, as in the paper's Tables 1 to 4, by setting and definition."""
-
-DEFAULT_RADII = {name: grid[0] for name, grid in RADII["resnet18-cifar10"].items()}
-
-MEASURES: Mapping[str, Measure] = {
-    "loss": Loss(),
-    "grad_norm": GradientNorm(),
-    "lambda_max": Eigenvalue(),
-    "lambda_min": Eigenvalue(end="bottom"),
-    "trace": Trace(),
-    "frobenius_squared": FrobeniusSquared(),
-    "log_determinant": LogDeterminant(),
-    "adaptive_lambda_max": Eigenvalue(metric=MAGNITUDE),
-    "adaptive_trace": Trace(metric=MAGNITUDE),
-    "adaptive_frobenius_squared": FrobeniusSquared(metric=MAGNITUDE),
-    "gauss_newton_lambda_max": Eigenvalue(form=gauss_newton),
-    "gauss_newton_trace": Trace(form=gauss_newton),
-    "gauss_newton_frobenius_squared": FrobeniusSquared(form=gauss_newton),
-    "fisher_trace": FisherTrace(),
-    "input_trace": InputCurvature(1),
-    "input_curvature": InputCurvature(),
-    "fisher_input_correlation": FisherInputCorrelation(),
-    "relative_flatness": RelativeFlatness(),
-    "sam_sharpness": OneStep(Ball(0.05)),  # Foret et al. 2021, section 3.1
-    "adaptive_slope_limit": SlopeLimit(Ball(1.0, MAGNITUDE)),
-    "adaptive_curvature_limit": CurvatureLimit(Ball(1.0, MAGNITUDE)),
-    "adaptive_average_limit": AverageLimit(1.0, MAGNITUDE),
-    "zeroth_trace": ZerothOrder(TRACE),
-    "zeroth_frobenius_squared": ZerothOrder(FROBENIUS),
-    "zeroth_determinant": ZerothOrder(DETERMINANT, 1.0),  # universal-SAM paper, appendix O
-    **{name: make(DEFAULT_RADII[name]) for name, make in DEFINITIONS.items()},
-}
-"""Definitions of A modern look have the smallest radius of its grid for ResNets; `name@radius` takes another one."""
-
+from .registration import MEASURES
+from .worst_case import AscentRule, AutoPGD, PowerAscent, ProjectedAscent, Start
 
 DATA_OPTIONS = {f.name for f in fields(OnData)} - {"measure"}
 CLIMBS: Mapping[str, AscentRule] = {"power": PowerAscent(), "auto-pgd": AutoPGD(), "pgd": ProjectedAscent()}
@@ -196,7 +95,7 @@ def _resolved(name: MeasureName) -> Iterator[tuple[MeasureName, Measure]]:
     if name.base not in (ALL, *grid):
         raise ValueError(unknown(f"definition in the grid {name.radius}", name.base, (ALL, *grid)))
     bases = list(grid) if name.base == ALL else [name.base]
-    accepted = {base: {*DATA_OPTIONS, *_options(MEASURES[base])} for base in bases}
+    accepted = {base: {*DATA_OPTIONS, *_options(MEASURES[base]())} for base in bases}
     for key in name.options:
         if not any(key in options for options in accepted.values()):
             raise ValueError(unknown(f"option of {name.base}", key, set().union(*accepted.values())))
@@ -209,18 +108,19 @@ def _resolved(name: MeasureName) -> Iterator[tuple[MeasureName, Measure]]:
 def _single(name: MeasureName) -> tuple[MeasureName, Measure]:
     """A measure and its canonical name."""
     base, radius = name.base, name.radius
+    if base not in MEASURES:
+        raise ValueError(unknown("measure", base, MEASURES))
     if radius is None:
-        if base not in MEASURES:
-            raise ValueError(unknown("measure", base, MEASURES))
-        measure = MEASURES[base]
+        measure = MEASURES[base]()
     else:
-        if base not in DEFINITIONS:
-            raise ValueError(unknown("measure with a radius", base, DEFINITIONS))
+        if not MEASURES[base].has_radius:
+            with_one = [name for name, one in MEASURES.items() if one.has_radius]
+            raise ValueError(unknown("measure with a radius", base, with_one))
         number = canonical_number(radius)
         try:
             if number is None:
                 raise ValueError
-            measure = DEFINITIONS[base](float(number))
+            measure = MEASURES[base](float(number))
         except ValueError as error:
             at = MeasureName(base, radius)
             grids = unknown("grid", radius, RADII)
@@ -274,7 +174,8 @@ def _innermost(measure: Any) -> Any:
 def _options(measure: Measure) -> dict[str, Any]:
     """The options of a measure's class that a name can set, with their values."""
     inner = _innermost(measure)
-    values = {f.name: getattr(inner, f.name) for f in fields(inner) if f.name not in NOT_OPTIONS}
+    own = fields(inner) if is_dataclass(inner) else ()
+    values = {f.name: getattr(inner, f.name) for f in own if f.name not in NOT_OPTIONS}
     return {name: value for name, value in values.items() if name in CHOICES or type(value) in (int, float)}
 
 

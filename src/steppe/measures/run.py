@@ -8,34 +8,42 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from .._util.extras import explained
 from .._util.formats import json_safe
-from .._util.terminal import bar, cell, console, line, say, style
+from .._util.measure_names import DEFAULT
+from .._util.terminal import bar, columns_of, console, line, say, style, table, wrapped
 from .combinators import OnData
 from .curvature.measures import Eigenvalue, SpectralMeasure
 from .curvature.operator import Curvature
 from .curvature.spectrum import Spectrum
-from .estimate import Cost, Estimate, Measure, last, with_cost
+from .estimate import Cost, Estimate, Measure, with_cost
 from .objective import Objective
 from .objective import objective as make_objective
 from .registry import resolve_measures
 from .session import session
 from .sharpness import Loss
 
-if TYPE_CHECKING:
-    from rich.table import Table  # imported where it is used: rich takes a quarter of a second
-
 STOPPED = "not measured: stopped"  # the failure of measures after a Ctrl-C
 Watch = Callable[[str, Estimate | None], None]  # the name of a measure, and its estimate so far
 
 
 HEADS = ("measure", "value", "error", "n", "kind", "cost", "time")
+NUMBERS, SENTENCES = ("value", "error", "n", "time"), ("kind", "cost")  # their columns: aligned right, and folded
+NARROW = ("time", "cost", "n")  # what a narrow terminal leaves out
+WIDTH = 110  # columns of a printed table without a terminal
 COLUMNS = ["value", "stderr", "low", "high", "n", "kind", "note", "complete"]
 COLUMNS += ["losses", "gradients", "products", "seconds", "failure"]
+
+
+def cells_of(name: str, e: Estimate) -> tuple[str, ...]:
+    """The cells of an estimate below `HEADS`."""
+    kind = ", ".join(filter(None, [e.kind, e.note, "" if e.complete else "stopped early"]))
+    error = f"{e.stderr:.2g}" if isfinite(e.stderr) and e.stderr else ""
+    return name, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s"
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,10 @@ class Results(Mapping[str, Estimate]):
     failures: Mapping[str, str] = field(default_factory=dict)
     cost: Cost = field(default_factory=Cost)
 
+    def __repr__(self) -> str:
+        values = [f"{name}: {e.value:.4g}" for name, e in self.estimates.items()]
+        return f"Results({', '.join([*values, *(f'{name}: failed' for name in self.failures)])})"
+
     def __getitem__(self, name: str) -> Estimate:
         if name in self.failures:
             raise KeyError(f"{name} has no value: {self.failures[name]}")
@@ -80,31 +92,19 @@ class Results(Mapping[str, Estimate]):
     def __len__(self) -> int:
         return len(self.estimates)
 
-    def table(self) -> Table:
-        """A rich table with one row per measure: value, error, kind, cost and time."""
-        from rich import box
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD, caption=self._total(), caption_justify="left")
-        for head in HEADS:
-            words = head in ("kind", "cost")
-            justify: Any = "left" if words or head == "measure" else "right"
-            table.add_column(head, justify=justify, no_wrap=not words, overflow="fold")
-        for row in self._rows():
-            table.add_row(*map(cell, row))
-        return table
+    def table(self) -> Any:
+        """A table for rich consoles with one row per measure: value, error, kind, cost and time."""
+        return table(HEADS, self._rows(), right=NUMBERS, fold=SENTENCES, drop=NARROW)
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         """The cells of a table below `HEADS`."""
-        for name, e in self.estimates.items():
-            kind = ", ".join([e.kind, *([e.note] if e.note else []), *([] if e.complete else ["stopped early"])])
-            error = f"{e.stderr:.2g}" if isfinite(e.stderr) and e.stderr else ""
-            yield name, f"{e.value:.5g}", error, str(e.n), kind, str(e.cost), f"{e.cost.seconds:.2f} s"
+        yield from (cells_of(name, e) for name, e in self.estimates.items())
         for name, why in self.failures.items():
             yield name, "none", "", "", why, "", ""
 
     def _total(self) -> str:
-        return f"In all {self.cost}, {self.cost.seconds:.1f} s. Shared work is counted once, at the first measure."
+        seconds = f"{self.cost.seconds:.1f} s"
+        return f"In all {self.cost} over the rows, {seconds}. Shared work is counted once, at the first measure."
 
     def _repr_html_(self) -> str:
         """The table, for notebooks."""
@@ -117,10 +117,12 @@ class Results(Mapping[str, Estimate]):
         return f"<table>{caption}<thead>{cells('th', HEADS)}</thead><tbody>{body}</tbody></table>"
 
     def __str__(self) -> str:
-        page = console(width=110, no_color=True, highlight=False)
+        columns = columns_of(WIDTH)
+        page = console(width=columns, no_color=True, highlight=False)
         with page.capture() as capture:
-            page.print(self.table())
-        return capture.get()
+            page.print(self.table(), crop=False)
+        lines = [one.rstrip() for one in capture.get().splitlines()]
+        return "\n".join([*lines, "", wrapped(self._total(), columns)])
 
     def to_json(self) -> str:
         """All fields as JSON; numbers that are not finite become null."""
@@ -153,9 +155,6 @@ class Results(Mapping[str, Estimate]):
         from .charts import over_radii
 
         return over_radii(self)
-
-
-DEFAULT = ("loss", "grad_norm", "lambda_max", "trace", "frobenius_squared", "adaptive_worst_linf")
 
 
 def measure(
@@ -228,12 +227,12 @@ def measure_objective(
         Makes the objective of measures on other data (`OnData`); by default from `objective`, without other rows.
 
     """
-    if plan:
-        objective.check()
     estimates: dict[str, Estimate] = {}
     failures: dict[str, str] = {}
     cost = Cost()
-    with _watching(len(plan), progress) as watch:
+    with _watching(len(plan), progress) as watch, session(objective.model, objective.statistics):
+        if plan:
+            objective.check()
         for data, measures in _by_data(plan).items():
             if STOPPED in failures.values() or not all(e.complete for e in estimates.values()):
                 failures |= dict.fromkeys(measures, STOPPED)
@@ -273,8 +272,18 @@ def _measure_together(objective: Objective, plan: Mapping[str, Measure], seed: i
     order = sorted(plan, key=lambda name: not isinstance(plan[name], Eigenvalue))
     with session(objective.model, objective.statistics):
         for name in order:
+            watch(name, None)
             try:
-                last(_follow(name, _running(plan[name], objective, seed, spectra), estimates, watch))
+                one = plan[name]
+                running = one.running(objective, seed)
+                if isinstance(one, SpectralMeasure):
+                    key = (one.form, one.metric, one.by)
+                    if key not in spectra:
+                        spectra[key] = one.by(Curvature(objective, one.form, one.metric), seed)
+                    running = one.estimates(spectra[key])
+                for estimate in with_cost(running, objective):
+                    estimates[name] = estimate
+                    watch(name, estimate)
             except KeyboardInterrupt:
                 if objective.group is not None:  # the other workers would wait for this one
                     raise
@@ -288,24 +297,6 @@ def _measure_together(objective: Objective, plan: Mapping[str, Measure], seed: i
                 estimates.pop(name, None)
                 failures[name] = str(error)
     return Results(estimates, failures, objective.spent() - before)
-
-
-def _follow(name: str, running: Iterator[Estimate], estimates: dict[str, Estimate], watch: Watch) -> Iterator[Estimate]:
-    """The same estimates, each stored under its name and passed to `watch`."""
-    watch(name, None)
-    for estimate in running:
-        estimates[name] = estimate
-        watch(name, estimate)
-        yield estimate
-
-
-def _running(one: Measure, objective: Objective, seed: int, spectra: dict[Any, Spectrum]) -> Iterator[Estimate]:
-    if not isinstance(one, SpectralMeasure):
-        return with_cost(one.running(objective, seed), objective)
-    key = (one.form, one.metric, one.by)
-    if key not in spectra:
-        spectra[key] = one.by(Curvature(objective, one.form, one.metric), seed)
-    return with_cost(one.estimates(spectra[key]), objective)
 
 
 @contextmanager

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..optim.interrupts import interrupts_deferred
+from ..optim.base import interrupts_deferred
 from .precision import Precision, computing_in
 
 Statistics = Literal["running", "batch"]  # of normalisation layers: as in eval mode, or of the batch as in training
@@ -87,7 +87,7 @@ class Session:
             if m.training != training:
                 modes.append((m, training))
 
-        undo.callback(random_states())
+        undo.enter_context(preserved_rng())
         undo.enter_context(computing_in("float32", self._devices))  # also of arithmetic on losses and gradients
         if recurrent and any(p.is_cuda for p in self.model.parameters()):
             # cuDNN's recurrent layers have no backward pass in eval mode; torch's own context would enable TF32
@@ -116,13 +116,11 @@ class Session:
 
         The task may run a backward pass too: activation checkpointing then recomputes with the same weights.
         """
-        new = [(place, w) for name, w in weights.items() for place in self._places[name]]
-        copies: dict[int, Any] = {}  # of buffers, which a forward pass may write into; shared ones stay shared
-        for place in self._buffers:
-            b = place[0][place[1]]
-            if id(b) not in copies:
-                copies[id(b)] = b.clone()
-            new.append((place, copies[id(b)]))
+        new: list[tuple[Place, Any]] = [(place, w) for name, w in weights.items() for place in self._places[name]]
+        if self._buffers:  # a forward pass may write into them; shared ones stay shared
+            buffers = [place[0][place[1]] for place in self._buffers]
+            copies = {id(b): b.clone() for b in buffers}
+            new += [(place, copies[id(b)]) for place, b in zip(self._buffers, buffers, strict=True)]
         own = [(place, place[0][place[1]]) for place, _ in new]
         own += [(place, place[0][place[1]]) for place in self._overwritten]
         plain = precision == "float32" and not any(map(torch.is_autocast_enabled, self._devices))
@@ -134,7 +132,9 @@ class Session:
             for values, name in self._overwritten:
                 w = values[name]
                 values[name] = (w.detach() if isinstance(w, nn.Parameter) else w).clone()
-            with nullcontext() if plain else computing_in(precision, {w.device.type for w in weights.values()}):
+            if plain:
+                return task(self.model)
+            with computing_in(precision, {w.device.type for w in weights.values()}):
                 return task(self.model)
         finally:
             put(own)
@@ -148,27 +148,17 @@ def put(values: Iterable[tuple[Place, Any]]) -> None:
         home[name] = value
 
 
-def random_states() -> Callable[[], None]:
-    """A function that restores the random states of torch, NumPy and Python as they are now."""
+@contextmanager
+def preserved_rng() -> Iterator[None]:
+    """Restore the random states of torch, NumPy and Python at the end of the block."""
     python, arrays, host = random.getstate(), np.random.get_state(), torch.get_rng_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     states = [(i, torch.cuda.get_rng_state(i)) for i in devices]
-
-    def restore() -> None:
+    try:
+        yield
+    finally:
         random.setstate(python)
         np.random.set_state(arrays)
         torch.set_rng_state(host)
         for i, state in states:
             torch.cuda.set_rng_state(state, i)
-
-    return restore
-
-
-@contextmanager
-def preserved_rng() -> Iterator[None]:
-    """Restore the random states of torch, NumPy and Python at the end of the block."""
-    restore = random_states()
-    try:
-        yield
-    finally:
-        restore()

@@ -17,6 +17,58 @@ from ..core.vector import Vector
 from .curvature.measures import Eigenvalue, Trace
 from .estimate import Estimate, Measure, NotFinite, check_finite, exact, report_points, summarise
 from .objective import Objective
+from .registration import MAGNITUDE, PRODUCTS, register
+
+
+@register("loss", kind="exact", cost="1 loss", label="loss on the measured rows", does="the mean loss")
+@dataclass(frozen=True)
+class Loss(Measure):
+    """The mean loss.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> print(steppe.measures.Loss().estimate(objective))  # the mean of 1 ** 2 and 2 ** 2
+    2.5 (exact)
+
+    """
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        yield exact(objective.loss())
+
+
+@register("grad_norm", kind="exact", cost="1 gradient", label="gradient norm", does="the norm of the gradient")
+@dataclass(frozen=True)
+class GradientNorm(Measure):
+    """The l_p norm of the gradient of the mean loss.
+
+    Parameters
+    ----------
+    p
+        The norm.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> print(steppe.measures.GradientNorm(p=1).estimate(objective))  # |1| + |4|
+    5 (exact)
+
+    """
+
+    p: float = 2.0
+
+    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
+        loss, slope = objective.gradient()
+        check_finite(loss)
+        yield exact(float(slope.norm(self.p)))
 
 
 def box(draw: Draw) -> Vector:
@@ -132,6 +184,14 @@ class OneStep(Measure):
         yield exact(loss - base)
 
 
+@register(
+    "sam_sharpness", kind="exact", cost="1 gradient and 1 loss", paper="Foret et al. 2021", label="SAM sharpness",
+    does="how much one step of SAM, of radius 0.05, raises the loss",
+)  # fmt: skip
+def sam_sharpness() -> OneStep:
+    return OneStep(Ball(0.05))  # section 3.1
+
+
 @dataclass(frozen=True)
 class SlopeLimit(Measure):
     """rho ||T grad L||_q: worst-case sharpness of a small ball away from critical points.
@@ -167,6 +227,15 @@ class SlopeLimit(Measure):
         p = self.ball.p
         q = inf if p == 1 else (1.0 if p == inf else p / (p - 1))
         yield exact(float(slope.norm(q)))
+
+
+@register(
+    "adaptive_slope_limit", kind="exact", cost="1 gradient", paper="Andriushchenko et al. 2023",
+    label="adaptive first-order sharpness",
+    does="adaptive worst-case sharpness over a small radius, first order: a norm of the gradient",
+)  # fmt: skip
+def adaptive_slope_limit() -> SlopeLimit:
+    return SlopeLimit(Ball(1.0, MAGNITUDE))
 
 
 @dataclass(frozen=True)
@@ -211,6 +280,15 @@ class CurvatureLimit(Measure):
             yield replace(top, value=max(factor * top.value, 0.0), stderr=factor * top.stderr)
 
 
+@register(
+    "adaptive_curvature_limit", kind="lower bound", cost=PRODUCTS, paper="Andriushchenko et al. 2023",
+    label="adaptive second-order sharpness",
+    does="adaptive worst-case sharpness over a small squared radius at a minimum: an eigenvalue",
+)  # fmt: skip
+def adaptive_curvature_limit() -> CurvatureLimit:
+    return CurvatureLimit(Ball(1.0, MAGNITUDE))
+
+
 @dataclass(frozen=True)
 class AverageLimit(Measure):
     """rho^2 / 2 tr(T H T): average-case sharpness of a small radius with Gaussian noise.
@@ -251,50 +329,10 @@ class AverageLimit(Measure):
             yield replace(trace, value=factor * trace.value, stderr=factor * trace.stderr)
 
 
-@dataclass(frozen=True)
-class GradientNorm(Measure):
-    """The l_p norm of the gradient of the mean loss.
-
-    Parameters
-    ----------
-    p
-        The norm.
-
-    Examples
-    --------
-    >>> model = nn.Linear(2, 1, bias=False)
-    >>> _ = nn.init.ones_(model.weight)
-    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
-    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
-
-    >>> print(steppe.measures.GradientNorm(p=1).estimate(objective))  # |1| + |4|
-    5 (exact)
-
-    """
-
-    p: float = 2.0
-
-    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        loss, slope = objective.gradient()
-        check_finite(loss)
-        yield exact(float(slope.norm(self.p)))
-
-
-@dataclass(frozen=True)
-class Loss(Measure):
-    """The mean loss.
-
-    Examples
-    --------
-    >>> model = nn.Linear(2, 1, bias=False)
-    >>> _ = nn.init.ones_(model.weight)
-    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
-    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
-
-    >>> print(steppe.measures.Loss().estimate(objective))  # the mean of 1 ** 2 and 2 ** 2
-    2.5 (exact)
-
-    """
-
-    def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
-        yield exact(objective.loss())
+@register(
+    "adaptive_average_limit", kind="plug-in", cost=PRODUCTS, paper="Andriushchenko et al. 2023",
+    label="adaptive average-case limit",
+    does="adaptive average-case sharpness over a small squared radius: a trace",
+)  # fmt: skip
+def adaptive_average_limit() -> AverageLimit:
+    return AverageLimit(1.0, MAGNITUDE)

@@ -42,25 +42,29 @@ def check_no_slots(method: Method, context: Context) -> None:
 
 def on_own(method: Method, context: Context, rows: Rows = whole) -> Plan:
     """Runs `method` on these rows of this worker alone: other workers may have no such rows."""
-    return within_rows(method.plan(cast(Context, _Alone(context))), rows, sync=False)
+    return within_rows(method.plan(cast(Context, _OfPart(context, apart=True))), rows, sync=False)
 
 
-class _Alone:
-    """A context that leaves out the other workers."""
+class _OfPart:
+    """The context of a method whose gradient is averaged with others: of parts of a batch, or `apart` of workers."""
 
-    alone = True
-
-    def __init__(self, context: Context):
-        self._site = context
+    def __init__(self, context: Context, apart: bool = False):
+        self._site, self._apart, self.alone = context, apart, apart or context.alone
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._site, name)
 
     def average_(self, vector: Vector) -> Vector:
-        return vector
+        return vector if self._apart else self._site.average_(vector)
 
     def mean(self, numbers: Tensor) -> Tensor:
-        return numbers
+        return numbers if self._apart else self._site.mean(numbers)
+
+    def move(self, vector: Vector) -> None:
+        raise ValueError(
+            "the method moves the weights besides its gradient, as WSAM(decouple=True) does, and gradients of parts of "
+            "a batch are averaged here: use WSAM(decouple=False), or the method directly"
+        )
 
 
 class Wrapper(Method, Protocol):
@@ -112,7 +116,8 @@ class PerPart(Wrapper):
         total, batch = None, [0]
         for i in range(self.parts):
             part = Part(i, self.parts)
-            grad = yield from within_rows(self.method.plan(context), part, show=lambda r: batch.append(r.batch or 0))
+            plan = self.method.plan(cast(Context, _OfPart(context)))
+            grad = yield from within_rows(plan, part, show=lambda r: batch.append(r.batch or 0))
             grad.mul_(_mean_rows(part.size(max(batch)), context))
             total = grad if total is None else total.add_(grad)
         assert total is not None

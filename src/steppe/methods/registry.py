@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from .._util.docstrings import parameter_docs
 from .._util.names import unknown
 from .._util.registry import Registry, modules_of
-from ..core.arguments import described
+from ..core.arguments import described, without_parameters
 from ..core.fields import checked
 from ..core.probe import Method
 
@@ -67,6 +68,15 @@ class Registered:
         """The year of the paper, which orders listings; 0 without one."""
         found = re.search(r"\d{4}", self.paper)
         return int(found[0]) if found else 0
+
+    def parameter_docs(self) -> dict[str, str]:
+        """What the docstrings say of each option, and of its default; those of the class where defaults are its own."""
+        options = self.__signature__.parameters
+        cls = self.make if isinstance(self.make, type) else type(self.make())
+        own = inspect.signature(cls).parameters
+        shared = [name for name in options if name in own and own[name].default == options[name].default]
+        of_class = {name: text for name, text in parameter_docs(cls).items() if name in shared}
+        return dict.fromkeys(options, "") | of_class | parameter_docs(self.make)
 
     def passes_at(self, step: int, **options: Any) -> int:
         """The declared number of passes of a step with these options."""
@@ -127,6 +137,8 @@ def register(name: str, *, does: str, passes: str, paper: str = "", **facts: Any
     """
 
     def add(make: Make) -> Make:
+        if not isinstance(make, type):  # a class checks its arguments itself
+            make = without_parameters(make)
         METHODS.add(name, Registered(name, make, does, passes, paper, **facts), make.__module__)
         return make
 
@@ -154,6 +166,15 @@ def method(name: str, **options: Any) -> Method:
 
 def make(name: str, options: Mapping[str, Any], also: Iterable[str] = ()) -> Method:
     """The method of that name with these options; an error about a wrong option also lists the names in `also`."""
+    accepted = accepted_options(name)
+    for option in options:
+        if option not in accepted:
+            raise ValueError(unknown(f"option of {name}", option, [*accepted, *also]))
+    return METHODS[name](**options)
+
+
+def accepted_options(name: str) -> list[str]:
+    """The options of the method of that name; raises for what names none."""
     if not isinstance(name, str):
         raise TypeError(
             f"a method is named by a string such as 'sam', not by {described(name)}: write steppe.build('sam', base), "
@@ -161,8 +182,4 @@ def make(name: str, options: Mapping[str, Any], also: Iterable[str] = ()) -> Met
         )
     if name not in METHODS:
         raise ValueError(unknown("method", name, METHODS))
-    accepted = inspect.signature(METHODS[name]).parameters
-    for option in options:
-        if option not in accepted:
-            raise ValueError(unknown(f"option of {name}", option, [*accepted, *also]))
-    return METHODS[name](**options)
+    return list(METHODS[name].__signature__.parameters)

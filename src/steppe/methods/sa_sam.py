@@ -41,7 +41,10 @@ class Adaptive(Method, Protocol):
         moved = back.norm()
         there = yield Probe(at=back)
         change = (here.grad - there.grad).norm()
-        theta = torch.as_tensor(context.option("theta"), dtype=lr.dtype, device=lr.device)
+        theta = context.option("theta")
+        if isinstance(theta, list):  # a group that was added since starts at infinity
+            theta = min(theta)
+        theta = torch.as_tensor(theta, dtype=lr.dtype, device=lr.device)
         ratio = moved / (self.damping * change)
         # Weights that did not move, or by so little that squares vanish, carry no information on the smoothness: a
         # ratio of 0 is rounding, and as a step size it would stop the run.
@@ -58,7 +61,8 @@ def step_size(context: Context) -> Tensor:
     lr = context.option("lr")
     if isinstance(lr, list):
         raise ValueError(
-            f"a smoothness-adaptive step has one size for all weights: the groups have lr {sorted(set(lr))}"
+            f"a smoothness-adaptive step has one size for all weights, and the groups have lr {sorted(set(lr))}: add a "
+            "group with that of the first one, lr=opt.param_groups[0]['lr']"
         )
     return torch.as_tensor(lr, dtype=context.space.precision, device=context.space.device)
 

@@ -9,7 +9,6 @@ from ..core.ball import Ascent, Ball, GradientStep, Norm, Radius, ball
 from ..core.fields import Count, NonNegative
 from ..core.metric import Elementwise, Filterwise, Metric, NormLayersOnly
 from ..core.probe import Context, Method, Plan, Probe
-from ..core.vector import Vector
 from .registry import register
 
 
@@ -72,20 +71,15 @@ class SAM(Method):
         return True
 
     def plan(self, context: Context) -> Plan:
-        here = yield Probe()
-        ascent = ball(self.rho).within(context, 1 / self.steps)
-        top = ascent.steepest_(self._ascent_gradient(here.grad, None, context), context)
-        for _ in range(self.steps - 1):
-            there = yield Probe(at=top.clone())
-            top.add_(ascent.steepest_(self._ascent_gradient(there.grad, top, context), context))
+        ascent, top = ball(self.rho).within(context, 1 / self.steps), None
+        for _ in range(self.steps):
+            grad = (yield Probe(at=None if top is None else top.clone())).grad
+            if self.decay_in_ascent:
+                here = context.weights if top is None else context.weights + top
+                grad.add_(here * context.option("weight_decay"))
+            up = ascent.steepest_(grad, context)
+            top = up if top is None else top.add_(up)
         return (yield Probe(at=top)).grad
-
-    def _ascent_gradient(self, grad: Vector, away: Vector | None, context: Context) -> Vector:
-        """The gradient of the loss that the ascent increases, at the weights plus `away`."""
-        if self.decay_in_ascent:
-            decay = context.option("weight_decay")
-            grad.add_((context.weights if away is None else context.weights + away) * decay)
-        return grad
 
 
 def _ascent(rho: float, metric: Metric | None, p: float, normalized: bool) -> Ascent:
@@ -129,7 +123,7 @@ def _sam(
     passes="1 + steps",
     paper="Kwon et al. 2021",
 )
-def _asam(
+def ASAM(
     rho: NonNegative = 0.5,
     eta: NonNegative = 0.01,
     p: Norm = 2.0,
@@ -138,8 +132,8 @@ def _asam(
     decay_in_ascent: bool = False,
     everywhere: bool = False,
     filterwise: bool = False,
-) -> Method:
-    """SAM in a ball that scales with each weight or filter.
+) -> SAM:
+    """ASAM: SAM in a ball that scales with each weight, or with each filter (Kwon et al. 2021).
 
     Parameters
     ----------
@@ -160,6 +154,11 @@ def _asam(
     filterwise
         Whether to scale with the norm of each filter (Kwon et al. 2021, eq. 5).
 
+    Examples
+    --------
+    >>> steppe.ASAM(rho=1.0) == steppe.SAM(steppe.Ball(1.0, steppe.Elementwise(eta=0.01)))
+    True
+
     """
     metric = Filterwise(eta, everywhere) if filterwise else Elementwise(eta, everywhere)
     return SAM(_ascent(rho, metric, p, normalized), steps, decay_in_ascent)
@@ -171,8 +170,8 @@ def _asam(
     passes="1 + steps",
     paper="Mueller et al. 2023",
 )
-def _sam_on(rho: NonNegative = 0.5, p: Norm = 2.0, steps: Count = 1) -> Method:
-    """SAM that moves normalization layers alone.
+def SAMON(rho: NonNegative = 0.5, p: Norm = 2.0, steps: Count = 1) -> SAM:
+    """SAM-ON: SAM that moves normalization layers only (Mueller et al. 2023).
 
     Parameters
     ----------
@@ -182,6 +181,11 @@ def _sam_on(rho: NonNegative = 0.5, p: Norm = 2.0, steps: Count = 1) -> Method:
         The norm of the ball, 1 to inf.
     steps
         The number of ascent steps, each of rho / steps (Andriushchenko & Flammarion 2022, appendix).
+
+    Examples
+    --------
+    >>> steppe.SAMON() == steppe.SAM(steppe.Ball(0.5, steppe.NormLayersOnly()))
+    True
 
     """
     return SAM(Ball(rho, NormLayersOnly(), p), steps)

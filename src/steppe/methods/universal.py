@@ -37,7 +37,7 @@ class UniversalSAM(Method):
 
     Examples
     --------
-    >>> steppe.UniversalSAM("trace") == steppe.trace_sam()
+    >>> steppe.UniversalSAM("trace") == steppe.TraceSAM()
     True
 
     """
@@ -93,7 +93,7 @@ class UniversalSAM(Method):
     passes="1 + n",
     paper="Tahmasebi et al. 2024",
 )
-def trace_sam(rho: NonNegative = 0.01, n: Count = 1, strength: float = 1.0, triple: TripleLike = TRACE) -> UniversalSAM:
+def TraceSAM(rho: NonNegative = 0.01, n: Count = 1, strength: float = 1.0, triple: TripleLike = TRACE) -> UniversalSAM:
     """Trace-SAM, which penalizes the trace of the Hessian (universal-SAM paper, Algorithm 2).
 
     Parameters
@@ -111,7 +111,7 @@ def trace_sam(rho: NonNegative = 0.01, n: Count = 1, strength: float = 1.0, trip
 
     Examples
     --------
-    >>> steppe.trace_sam(n=2) == steppe.method("trace-sam", n=2)
+    >>> steppe.TraceSAM(n=2) == steppe.method("trace-sam", n=2)
     True
 
     """
@@ -124,7 +124,7 @@ def trace_sam(rho: NonNegative = 0.01, n: Count = 1, strength: float = 1.0, trip
     passes="1 + n",
     paper="Tahmasebi et al. 2024",
 )
-def frob_sam(
+def FrobSAM(
     rho: NonNegative = 0.005, n: Count = 2, strength: float = 0.00125, triple: TripleLike = FROBENIUS
 ) -> UniversalSAM:
     """Frob-SAM, which penalizes ||H||_F^2 (universal-SAM paper, Algorithm 3).
@@ -144,7 +144,7 @@ def frob_sam(
 
     Examples
     --------
-    >>> steppe.frob_sam().triple == steppe.FROBENIUS
+    >>> steppe.FrobSAM().triple == steppe.FROBENIUS
     True
 
     """
@@ -157,7 +157,7 @@ def frob_sam(
     passes="1 + n",
     paper="Tahmasebi et al. 2024",
 )
-def det_sam(
+def DetSAM(
     rho: NonNegative = 1.0,
     n: Count = 1,
     strength: float = 0.01,
@@ -183,7 +183,7 @@ def det_sam(
 
     Examples
     --------
-    >>> steppe.det_sam(side=0.1).triple.laws
+    >>> steppe.DetSAM(side=0.1).triple.laws
     (Hypercube(half=0.05),)
 
     """

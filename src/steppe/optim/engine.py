@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import sys
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from functools import partial
-from operator import is_
+from operator import attrgetter, is_
 from types import FunctionType
 from typing import Any, Literal, NoReturn, Self, TypeVar
 
@@ -20,41 +19,38 @@ from torch.optim import Optimizer
 from ..core.arguments import InitSignature, check_no_parameters
 from ..core.fields import checked
 from ..core.probe import Method, check_method
-from .base import STEP, OptimizerContext, forget_defaults
-from .finite import (
-    DeviceGuard,
-    HostCheck,
-    Planned,
-    enabled,
-    read_overflow_from_optimizers,
-    report_overflow,
-)
+from .base import LEFT, STEP, OptimizerContext, forget_defaults, interrupts_deferred
+from .finite import DeviceGuard, enabled, read_overflow_from_optimizers
 from .forward_state import ForwardState, Noise, SameNoise
-from .interrupts import interrupts_deferred
 from .misuse import (
+    ACCUMULATED,
+    COMPILED,
+    INFERENCE_MODE,
     NO_FIRST_STEP,
+    NO_HELD_OUT,
+    NOT_SCALED,
     PASSES_PENDING,
+    TAKES_NO_PASS,
+    UNKNOWN_SCALER,
     check_base,
     check_closure,
-    check_no_inference_mode,
     check_no_skipped_step,
     check_not_a_name,
-    check_not_compiled,
-    check_nothing_accumulated,
     check_options,
-    mark_left_gradients,
     unplanned,
     wrapped_error,
 )
-from .step import Pass, Report, run_step
-from .unfinished import close_before_state_dict
+from .report import Report
+from .step import Pass, Step, run_step
+from .unfinished import guard_pending
 from .weights import ParamLayout, check_not_complex
 
 KEPT = ("base", "method", "model", "scaler", "seed", "on_nonfinite", "same_noise", "record")
 
-_ENGINES: weakref.WeakSet[SharpnessAware] = weakref.WeakSet()
-
 R = TypeVar("R")
+
+_grad, _version = attrgetter("grad"), attrgetter("_version")
+_frame_callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)  # not in old torch
 
 
 def _of_base(name: str) -> Any:
@@ -97,11 +93,12 @@ class SharpnessAware(Optimizer):
     ...     pass_.backward(w.square().sum() / 2)
     >>> w.grad  # at w + 0.5 w / |w|
     tensor([3.3000, 4.4000])
-    >>> opt.step()
+    >>> opt.step()  # torch's step, on that gradient; returns the loss of the first pass
+    tensor(12.5000)
 
     """
 
-    planned: Planned | None
+    planned: Step | None  # whose gradient waits in `p.grad`
 
     __signature__ = InitSignature()
 
@@ -147,6 +144,7 @@ class SharpnessAware(Optimizer):
         getattr(self.base, "eval", lambda: None)()
 
     def __getstate__(self) -> dict[str, Any]:
+        self.close_unfinished()
         return {name: self.__dict__[name] for name in KEPT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -162,10 +160,9 @@ class SharpnessAware(Optimizer):
         self._layout: ParamLayout | None = None
         self.forward_state = ForwardState(self.model)
         self.planned = None
-        _ENGINES.add(self)
         self._running: weakref.ref[Generator[Pass]] | None = None
         self._ended = False  # whether something has closed the last loop over `passes()`
-        self._remove_hooks = close_before_state_dict(self, self.model, getattr(self, "_remove_hooks", None))
+        self._remove_hooks = guard_pending(self, self.model, getattr(self, "_remove_hooks", None))
         self.report: Report | None = None  # what `last` returns
         self.passes_run = 0  # by the last step
         self.checked = 0  # the last walk of the model after which graphs were searched for batch normalisation
@@ -217,7 +214,7 @@ class SharpnessAware(Optimizer):
         held_out: Callable[..., Any] | None = None,
         mask: Tensor | None = None,
     ) -> Any:
-        """Runs all passes with the closure, applies the result and returns the first loss.
+        """Runs all passes, applies the result and returns the loss of the first pass (with micro-batches, their sum).
 
         Parameters
         ----------
@@ -229,22 +226,35 @@ class SharpnessAware(Optimizer):
             A bool tensor over the rows of the batch, for methods that treat some rows in another way.
 
         """
-        check_not_compiled()
+        if torch.compiler.is_compiling() or callable(_frame_callback()):
+            raise RuntimeError(COMPILED)
         self.close_unfinished()
         if closure is None:
-            return self._apply()
+            return self._apply_unplanned() if self.planned is None else self.planned.apply()
         waiting = self.planned is not None and self.planned.wanted
         if waiting or isinstance(closure, partial) or "accelerate.optimizer" in sys.modules:
             check_closure(self, closure, waiting)
-        check_nothing_accumulated(self.param_groups)  # a closure clears gradients
+        self._check_nothing_accumulated()
         try:
             losses = self.run_passes(lambda pass_: run_closure(pass_, closure, held_out), mask=mask)
-            self._apply()
+            if self.planned is not None:
+                self.planned.apply()
+            else:  # the closure has closed its own loop
+                self._apply_unplanned()
         except BaseException:
             if self.planned is not None:  # it will not be applied
                 self.zero_grad()
             raise
         return losses[0] if losses else None
+
+    def _check_nothing_accumulated(self) -> None:
+        """Raises if `p.grad` holds gradients that no finished step left there: a closure clears them."""
+        params = [p for g in self.base.param_groups for p in g["params"] if p.requires_grad]
+        grads: list[Tensor] = [g for g in map(_grad, params) if g is not None]
+        if [getattr(g, LEFT, None) for g in grads] == list(map(_version, grads)):
+            return
+        if any(bool(torch.count_nonzero(g.coalesce().values() if g.is_sparse else g)) for g in grads):
+            raise RuntimeError(ACCUMULATED)
 
     def run_passes(self, run: Callable[[Pass], R], *, mask: Tensor | None = None) -> list[R]:
         """Calls `run` on every pass, with `mask` as in `passes`; an exception restores everything."""
@@ -270,7 +280,8 @@ class SharpnessAware(Optimizer):
         """
         if "base" not in vars(self):
             raise wrapped_error(self)
-        check_not_compiled()
+        if torch.compiler.is_compiling() or callable(_frame_callback()):
+            raise RuntimeError(COMPILED)
         self.close_unfinished()
         if not accumulate:
             self.check_no_pending_plan()
@@ -291,6 +302,18 @@ class SharpnessAware(Optimizer):
             self._ended |= inspect.getgeneratorstate(unfinished) == inspect.GEN_SUSPENDED
             unfinished.close()
             noise.restart()  # closing set the generators back to that step
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """False; a GradScaler asks for it before it steps, and no other scaler may have scaled the losses."""
+        if enabled(self.scaler) is None and self.planned is not None:
+            raise RuntimeError(UNKNOWN_SCALER)
+        return False
+
+    @property
+    def displaced(self) -> bool:
+        """Whether the weights are away from where they were at the start of the step."""
+        return self._layout is not None and self._layout.keeper.displaced
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the base optimizer and the method; closes an unfinished loop over `passes()` first."""
@@ -323,56 +346,35 @@ class SharpnessAware(Optimizer):
             self._layout = ParamLayout.of(self.model, groups)
         return self._layout
 
-    def _apply(self) -> None:
-        """Steps the base optimizer on the planned gradient; a step that is skipped or raises changes nothing."""
-        check_no_inference_mode()
-        planned = self.planned
-        if planned is None:
-            return self._apply_unplanned()
-        apply = self.device_guard or HostCheck("skip" if planned.overflow else self.on_nonfinite)
-        params = planned.context.space.params
-        before = [p._version for p in params]
-        with interrupts_deferred():
-            try:
-                if enabled(self.scaler) is not None:
-                    self.found_inf_()  # a scaler that called unscale_ already holds this tensor
-                    report_overflow(self.scaler, self)
-                apply(self.base, planned)
-            except BaseException:
-                if [p._version for p in params] == before:  # the base did not step
-                    planned.before.restore()
-                raise
-            finally:
-                self.planned = None
-                mark_left_gradients(params)
-                torch.clear_autocast_cache()  # an outer autocast keeps the cast weights from before the step
-
-    def _apply_unplanned(self) -> None:
+    def _apply_unplanned(self) -> Tensor | None:
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError(INFERENCE_MODE)
         if any(float(g.get("lr", 1)) for g in self.param_groups):
             raise unplanned(type(self.method).__name__, self._ended)
         # torch.distributed.checkpoint steps at lr = 0 to create state before it loads
         self.base.step()
         OptimizerContext(self.base, self.param_layout(), self.seed, None).create_slots(self.method.slots)
+        return None
 
 
 def run_closure(pass_: Pass, closure: Callable[..., Any], held_out: Callable[..., Any] | None = None) -> Any:
     """Runs a closure in a pass: a plain torch one, or one that takes the pass as its argument."""
     if pass_.held_out:
         if held_out is None:
-            raise RuntimeError("the method uses held-out data too: opt.step(closure, held_out=closure_for_it)")
+            raise RuntimeError(NO_HELD_OUT)
         closure = held_out
     takes_pass = _takes_the_pass(closure)
     if not takes_pass and (pass_.partial or not pass_.probe.grad):
-        raise TypeError(
-            "the method uses parts of the batch, so its closure takes the pass as argument:\n"
-            "    def closure(pass_):\n        a, b = pass_.rows(x, y)\n"
-            "        loss = loss_fn(model(a), b)\n        pass_.backward(loss)\n        return loss"
-        )
+        raise TypeError(TAKES_NO_PASS)
+    if pass_.scaler is not None:
+        pass_.scaler.has_scaled = False
     with torch.enable_grad() if pass_.probe.grad else nullcontext():
         loss = closure(pass_) if takes_pass else closure()
     if not pass_.ran and loss is not None:
         losses = loss if isinstance(loss, Tensor) else torch.as_tensor(loss, device="cpu")
         pass_.add_loss(losses.mean() if losses.ndim else losses)
+    if pass_.scaler is not None and pass_.probe.grad and not pass_.scaler.has_scaled:
+        raise RuntimeError(NOT_SCALED)
     pass_.ran = True
     # detached: its graph would live through the next pass
     return loss.detach() if isinstance(loss, Tensor) else loss
@@ -389,10 +391,3 @@ def _takes_the_pass(f: Callable[..., Any]) -> bool:
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return bool(positional) and (positional[0].default is inspect.Parameter.empty or positional[0].name == "pass_")
-
-
-@atexit.register
-def _close_all() -> None:
-    """Closes unfinished loops before the interpreter shuts torch down, which would abort the process."""
-    for opt in list(_ENGINES):
-        opt.close_unfinished()

@@ -1,8 +1,7 @@
 """What happens to a step whose losses or gradients are not finite: it raises or is skipped, and leaves no trace.
 
-`FiniteCheck` collects losses and norms of gradients while a plan runs. `HostCheck` reads their sum once per eager step,
-which synchronizes with the device. `DeviceGuard` skips the step on the device, inside a captured step, and the host
-raises later.
+A `Step` collects losses and norms of gradients while a plan runs, and reads their sum once, which synchronizes with the
+device. `DeviceGuard` skips the step on the device, inside a captured step, and the host raises later.
 
 With a `torch.amp.GradScaler`, `passes()` unscales every pass and leaves `p.grad` unscaled. The scaler must not divide
 it again, and its `update()` needs the overflows of all passes: `read_overflow_from_optimizers` makes a scaler read them
@@ -11,114 +10,24 @@ from the optimizer instead of `p.grad`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from types import MethodType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
-from ..core.vector import Space, Vector, by_device_and_dtype
-from .base import STEP, OptimizerContext, step_unless
-from .forward_state import Snapshot
-from .workers import Replicas
+from ..core.vector import by_device_and_dtype
+from .base import STEP, step_unless
 
-
-@dataclass
-class Planned:
-    """A gradient in `p.grad` that is not applied yet.
-
-    Parameters
-    ----------
-    context
-        The step's view of the base optimizer.
-    before
-        The forward state from before the step.
-    gradients
-        Kept alive: torch reads `p.grad` faster while another reference exists.
-    total
-        0 if every loss and gradient of the step is finite, else NaN; None without a check.
-    overflow
-        Whether the GradScaler skips this step.
-    versions
-        Versions of its tensors after the passes.
-
-    """
-
-    context: OptimizerContext
-    before: Snapshot
-    gradients: object
-    total: Tensor | None
-    overflow: bool = False
-    versions: list[int] = field(default_factory=list)
-
-    def after(self, earlier: Planned) -> Planned:
-        """The same gradient, accumulated on an earlier one."""
-        total = None if self.total is None or earlier.total is None else self.total + earlier.total
-        return Planned(self.context, earlier.before, self.gradients, total, self.overflow or earlier.overflow)
-
-    @property
-    def current(self) -> bool:
-        """Whether nobody has written to the forward state since the passes."""
-        return self.before.tensors.versions() == self.versions
-
-    @property
-    def wanted(self) -> bool:
-        """Whether the gradient is still there and could be applied; a scaler skips others. Synchronizes."""
-        return any(p.grad is not None for p in self.context.space.params) and self.finite
-
-    @property
-    def finite(self) -> bool:
-        """Whether the step may be applied; synchronizes with the device."""
-        return not self.overflow and (self.total is None or not self.total)  # NaN is true
-
-    def apply(self, base: Optimizer) -> None:
-        """Steps the base optimizer and stores the plan's vectors and options."""
-        with self.context.settings_applied():
-            base.step()
-        self.context.commit()
-
+if TYPE_CHECKING:
+    from .step import Step
 
 SLOTS = 1024
 _PAGES: list[Tensor] = []
 _FREE: list[Tensor] = []
-
-
-class FiniteCheck:
-    """Collects the losses and gradients of a step, all of which must be finite."""
-
-    def __init__(self, space: Space):
-        self._space = space
-        self._numbers: list[Tensor] = []
-        self._flag: Tensor | None = None  # 1.0 if a gradient was not finite
-
-    def add(self, loss: Tensor | None, grad: Vector | None) -> None:
-        """Adds a loss and a gradient."""
-        first = not self._numbers
-        if loss is not None:
-            self._numbers.append(loss)
-        if grad is None:
-            return
-        # most methods need the norm of the first gradient anyway, and a norm of many tensors takes five times as long
-        if first or self._space.device.type != "cuda":
-            self._numbers.append(grad.norm())
-        else:
-            self._flag = nonfinite_flag(grad.chunks, self._flag)
-
-    def total(self, settings: Iterable[Any], replicas: Replicas) -> Tensor:
-        """0 if all numbers are finite on every worker, else NaN or more than 0.
-
-        Of the settings only NaN counts: SA-SAM's theta starts at infinity.
-        """
-        device, precision = self._space.device, self._space.precision
-        numbers = self._numbers + [torch.where(v.isinf(), 0, v) for v in settings if isinstance(v, Tensor)]
-        together = torch.stack([x.to(device, precision) for x in numbers])
-        # times 0 first: a sum of large finite numbers may overflow
-        total = together.mul_(0).sum() if self._flag is None else nonfinite_flag([together], self._flag)
-        return replicas.agreed(total)
 
 
 def nonfinite_flag(tensors: Sequence[Tensor], flag: Tensor | None = None) -> Tensor:
@@ -132,21 +41,6 @@ def nonfinite_flag(tensors: Sequence[Tensor], flag: Tensor | None = None) -> Ten
         torch._amp_foreach_non_finite_check_and_unscale_(group, own, torch.ones_like(own))
         flag = own.to(flag.device)
     return flag
-
-
-@dataclass(frozen=True)
-class HostCheck:
-    """Applies a finite step; raises for any other, or skips it."""
-
-    on_nonfinite: str | None
-
-    def __call__(self, base: Optimizer, planned: Planned) -> None:
-        if planned.finite:
-            planned.apply(base)
-            return
-        planned.before.restore()
-        if self.on_nonfinite != "skip":
-            raise nonfinite(planned.context.step)
 
 
 class DeviceGuard:
@@ -172,19 +66,20 @@ class DeviceGuard:
         self._seen = _host_number() if device.type == "cuda" else torch.zeros((), device="cpu")
 
     @torch.no_grad()
-    def __call__(self, base: Optimizer, planned: Planned) -> None:
-        context, total = planned.context, planned.total
+    def __call__(self, base: Optimizer, step: Step) -> None:
+        context, total = step.context, step.total
         self.sets |= context.settings.keys()
         self._watched = total is not None
         if total is None:
-            planned.apply(base)
+            context.apply()
             return
         skip = total != 0
         self.flag.copy_(skip | (self.flag != 0) if self._stop else skip)
         context.revert_where(self.flag)
         with context.settings_applied():
             step_unless(base, self.flag)
-        planned.before.restore_where(self.flag)
+        context.apply_moves()
+        step.before.restore_where(self.flag)
         self._skipped.add_(self.flag)
         self._seen.copy_(self._skipped, non_blocking=True)
         context.commit()
@@ -251,8 +146,8 @@ def enabled(scaler: Any) -> Any:
 def read_overflow_from_optimizers(scaler: Any, device: torch.device) -> None:
     """Makes `unscale_`, `step` and `update` of a scaler read the overflow of optimizers that unscale gradients."""
     scaler.scale(torch.ones((), device=device))  # creates its scale tensor, which `scaler.step(opt, closure)` needs
-    if not isinstance(vars(scaler).get("_unscale_grads_"), MethodType):
-        scaler._unscale_grads_ = MethodType(_unscale_grads_, scaler)
+    for method in (_unscale_grads_, scale):  # a pickle finds methods by their names, which are those of the class
+        setattr(scaler, method.__name__, MethodType(method, scaler))
 
 
 def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
@@ -260,6 +155,18 @@ def _unscale_grads_(self: Any, optimizer: Any, *args: Any) -> dict[Any, Tensor]:
         overflow: Tensor = optimizer.found_inf_()
         return {overflow.device: overflow}
     return type(self)._unscale_grads_(self, optimizer, *args)  # type: ignore[no-any-return]
+
+
+def scale(self: Any, outputs: Any) -> Any:
+    """`GradScaler.scale`, which notes that it was called."""
+    self.has_scaled = True
+    return type(self).scale(self, outputs)
+
+
+def is_scaled(loss: Tensor, scaler: Any) -> bool:
+    """Whether a loss is the result of `scaler.scale`, a product with its scale."""
+    factor = getattr(loss.grad_fn, "_saved_other", None)
+    return isinstance(factor, Tensor) and factor.data_ptr() == scaler._scale.data_ptr()
 
 
 def report_overflow(scaler: Any, optimizer: Unscaled) -> None:

@@ -43,20 +43,22 @@ class Tensors:
     ----------
     places
         Where the tensors are.
-    tensors
-        The tensors.
+    there
+        What is at each place: its tensor, or None where a pass may put one.
     moving
         The places whose tensors passes have changed; this object adds to them.
 
     """
 
-    def __init__(self, places: list[Place], tensors: list[Tensor], moving: set[tuple[int, str]]):
-        self.places, self.tensors, self._moving = places, tensors, moving
+    def __init__(self, places: list[Place], there: list[Any], moving: set[tuple[int, str]]):
+        found = [(place, t) for place, t in zip(places, there, strict=True) if isinstance(t, Tensor)]
+        self.places, self.tensors, self._moving = [place for place, _ in found], [t for _, t in found], moving
+        self._empty = [place for place, t in zip(places, there, strict=True) if t is None]
         self._known = len(moving)
-        self._addresses = list(map(Tensor.data_ptr, tensors))
-        self._memory = [t.data for t in tensors]
+        self._addresses = list(map(Tensor.data_ptr, self.tensors))
+        self._memory = [t.data for t in self.tensors]
         groups: dict[Any, list[tuple[Tensor, tuple[int, str]]]] = {}
-        for (table, name), words in zip(places, map(_words, tensors), strict=True):
+        for (table, name), words in zip(self.places, map(_words, self.tensors), strict=True):
             key = id(table), name
             # comparing synchronizes with a GPU; on a CPU what never moves is never written, and may be read-only
             always = words.device != CPU or key in moving
@@ -75,7 +77,7 @@ class Tensors:
             and list(map(Tensor.data_ptr, tensors)) == self._addresses
         ):
             return self
-        return Tensors([p for p, t in zip(places, there, strict=True) if isinstance(t, Tensor)], tensors, self._moving)
+        return Tensors(places, there, self._moving)
 
     def values(self) -> list[Tensor]:
         """The words of each group."""
@@ -83,6 +85,8 @@ class Tensors:
 
     def set(self, values: list[Tensor], everywhere: bool) -> None:
         """Puts the tensors back to their places, and writes saved values: everywhere, or where they differ."""
+        for table, name in self._empty:
+            table[name] = None
         if not all(map(is_, [table.get(name) for table, name in self.places], self.tensors)):
             for (table, name), tensor in zip(self.places, self.tensors, strict=True):
                 table[name] = tensor
@@ -220,7 +224,8 @@ class ForwardState:
                                 if _mark(p) != mark)  # fmt: skip
             self._places += [p for p in self._large if (id(p[0]), p[1]) in self._moving]
             self._large = [p for p in self._large if (id(p[0]), p[1]) not in self._moving]
-            self._tensors = self._tensors.current(self._places)
+            assert self._space is not None
+            self.held(self._space)  # the first pass may have registered buffers
             self._first = self._save()
         else:
             self._first.restore()
@@ -229,10 +234,10 @@ class ForwardState:
 
     def end(self) -> None:
         """After the last pass: state as after the first one."""
-        if self._first is not None:
-            self._first.restore()
         if self._noise is not None:
             self._noise.resume()
+        if self._first is not None:
+            self._first.restore()
         self._first = None
 
     def undo(self, before: Snapshot) -> None:
@@ -283,6 +288,7 @@ class ForwardState:
         if not space.sharded:
             tables += [*(m._parameters for m in plain), *(_Scripted(m._parameters) for m in scripted)]
         there = [(table, name, t) for table in tables for name, t in table.items() if t is not None]
+        empty = [(table, name) for table in self._buffers for name, t in table.items() if t is None]
         if any(is_lazy(t) for *_, t in there):
             self._parts = []  # walked again, until they have shapes
         weights, addresses = set(map(id, space.params)), {p.data_ptr() for p in space.locals() if p.numel()}
@@ -290,7 +296,7 @@ class ForwardState:
             (a, n, t) for a, n, t in there if id(t) not in weights and _is_plain(t) and t.data_ptr() not in addresses
         ]
         room = SHARE * sum(p.nbytes for p in space.params) + SPARE
-        self._places, self._large = [(vars(m), name) for m in self._metrics for name in m._defaults], []
+        self._places, self._large = [*empty, *((vars(m), name) for m in self._metrics for name in m._defaults)], []
         for table, name, t in sorted(there, key=lambda x: x[2].nbytes):
             room -= t.nbytes
             (self._places if room >= 0 or (id(table), name) in self._moving else self._large).append((table, name))

@@ -6,11 +6,9 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
@@ -35,7 +33,32 @@ PASSES_PENDING = (
     "opt.step(), add micro-batches to it by opt.passes(accumulate=True), or drop it by opt.zero_grad()"
 )
 
-_frame_callback = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)  # not in old torch
+SCALED_TWICE = (
+    "pass_.backward was given a loss that scaler.scale has scaled, and scales it itself: write pass_.backward(loss)"
+)
+
+TAKES_NO_PASS = (
+    "the method uses parts of the batch, so its closure takes the pass as argument:\n"
+    "    def closure(pass_):\n        a, b = pass_.rows(x, y)\n"
+    "        loss = loss_fn(model(a), b)\n        pass_.backward(loss)\n        return loss"
+)
+
+NO_HELD_OUT = "the method uses held-out data too: opt.step(closure, held_out=closure_for_it)"
+
+NOT_SCALED = (
+    "the closure ran its backward pass without the scaler of SharpnessAware(..., scaler=scaler), whose scale every "
+    "gradient is divided by: write scaler.scale(loss).backward(), or pass_.backward(loss) in a closure(pass_)"
+)
+
+UNKNOWN_SCALER = (
+    "a GradScaler was asked to step a SharpnessAware that has none, so the passes saw scaled losses and gradients: "
+    "make it by SharpnessAware(..., scaler=scaler), and write pass_.backward(loss)"
+)
+
+COPIED_DISPLACED = (
+    "the model was copied or pickled in a loop over passes(), while its weights are displaced: do that after the loop, "
+    "or after opt.close_unfinished(), which restores the weights of a loop that was left"
+)
 
 
 def unplanned(method: str, ended: bool) -> RuntimeError:
@@ -51,22 +74,12 @@ def unplanned(method: str, ended: bool) -> RuntimeError:
     )
 
 
-def check_not_compiled() -> None:
-    """Raises inside a function that torch.compile compiles."""
-    if torch.compiler.is_compiling() or callable(_frame_callback()):
-        raise RuntimeError(
-            "torch.compile was applied to a whole sharpness-aware step, whose passes it cannot follow: compile the "
-            "model, torch.compile(model), or steps on a GPU by steppe.capture(opt, loss_fn, model, batch, compile=True)"
-        )
+COMPILED = (
+    "torch.compile was applied to a whole sharpness-aware step, whose passes it cannot follow: compile the model, "
+    "torch.compile(model), or steps on a GPU by steppe.capture(opt, loss_fn, model, batch, compile=True)"
+)
 
-
-def check_no_inference_mode() -> None:
-    """Raises under `torch.inference_mode`, whose tensors cannot be written to outside of it."""
-    if torch.is_inference_mode_enabled():
-        raise RuntimeError(
-            "a step was run under torch.inference_mode(), which keeps no gradients: use that for evaluation alone"
-        )
-
+INFERENCE_MODE = "a step was run under torch.inference_mode(), which keeps no gradients: use that for evaluation alone"
 
 NO_ACCUMULATION = (
     "Accelerator(gradient_accumulation_steps={0}) skips step() and zero_grad() for all but one of {0} micro-batches, "
@@ -175,31 +188,13 @@ def check_accelerate(engine: Any) -> None:
         )
 
 
-_grad = attrgetter("grad")
-_version = attrgetter("_version")
-MARK = "_left_at_version"  # on a gradient: its version when a step ended
-
-
-def mark_left_gradients(params: Sequence[Tensor]) -> None:
-    """Marks the gradients in `p.grad` as those of a finished step: a closure may overwrite them."""
-    for grad in [g for g in map(_grad, params) if g is not None]:
-        setattr(grad, MARK, grad._version)
-
-
-def check_nothing_accumulated(groups: Sequence[Mapping[str, Any]]) -> None:
-    """Raises if `p.grad` holds gradients that no finished step left there."""
-    params = [p for g in groups for p in g["params"] if p.requires_grad]
-    grads: list[Tensor] = [g for g in map(_grad, params) if g is not None]
-    if [getattr(g, MARK, None) for g in grads] == list(map(_version, grads)):
-        return
-    if any(bool(torch.count_nonzero(g.coalesce().values() if g.is_sparse else g)) for g in grads):
-        raise RuntimeError(
-            "p.grad holds gradients that the last step did not leave there, and step(closure) would lose them: a "
-            "sharpness-aware step runs every micro-batch in every pass. To accumulate, write\n"
-            "    for pass_ in opt.passes():\n        for x, y in micro_batches:\n"
-            "            pass_.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
-            "or call opt.zero_grad() first, if they are not wanted."
-        )
+ACCUMULATED = (
+    "p.grad holds gradients that the last step did not leave there, and step(closure) would lose them: a "
+    "sharpness-aware step runs every micro-batch in every pass. To accumulate, write\n"
+    "    for pass_ in opt.passes():\n        for x, y in micro_batches:\n"
+    "            pass_.backward(loss_fn(model(x), y) / len(micro_batches))\n    opt.step()\n"
+    "or call opt.zero_grad() first, if they are not wanted."
+)
 
 
 def check_no_skipped_step() -> None:

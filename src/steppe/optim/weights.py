@@ -42,7 +42,7 @@ class WeightKeeper:
         self._locate(parameters)
         self._copies: list[Tensor] | None = None  # of the chunks that move whole, in their order
         self._origin: list[Tensor] | None = None  # all chunks of the weights, while they are kept
-        self._displaced = False
+        self.displaced = False
         self.coarse = any(p.element_size() < 4 for p in parameters)  # displacements may be less than rounding
 
     def _locate(self, parameters: list[Tensor]) -> None:
@@ -77,10 +77,10 @@ class WeightKeeper:
             origin = self._chunks(self._copies)
             copy_(self._copies, self._whole_places)
             self._origin, self._weights = origin, None
-        elif self._displaced:
+        elif self.displaced:
             copy_(self._whole_places, [self._origin[k] for k in self._whole])
         moves = displacement.chunks
-        self._displaced = True
+        self.displaced = True
         add_(self._whole_places, [moves[k] for k in self._whole] if self._scattered else moves)
         if self._scattered:
             for buffer, k in zip(self._buffers, self._scattered, strict=True):
@@ -96,17 +96,21 @@ class WeightKeeper:
 
     def restore(self) -> None:
         """Sets every parameter back bitwise, those without a gradient too."""
-        if not self._displaced or self._origin is None:
+        if not self.displaced or self._origin is None:
             return
         origin = self._origin
         if self._scattered:
             copy_(self._buffers, [origin[k] for k in self._scattered])
         copy_(self._scattered_places + self._whole_places, self._buffer_rows + [origin[k] for k in self._whole])
-        self._displaced = False
+        self.displaced = False
 
-    def end(self) -> None:
+    @torch.no_grad()
+    def end(self, replicas: Replicas) -> None:
         """Ends a step: restores the parameters."""
+        if replicas.sharded:
+            replicas.reshard()
         self.restore()
+        torch.clear_autocast_cache()  # or the next forward pass under an outer autocast sees displaced weights
         self._origin = self._weights = None
         # a GPU keeps the memory for the next step: allocating many tensors takes longer than copying them, and the peak
         # is in a later pass, which needs the copy anyway
@@ -271,7 +275,8 @@ def contiguous_(model: nn.Module) -> nn.Module:
     """
     roles, kinds = roles_of(model, []), dict[object, list[nn.Parameter]]()
     for p in model.parameters():
-        if p.numel() <= STACK_BELOW and p.is_contiguous() and distributed(p) is None and not _shared(p):
+        shared: Any = p.is_shared()  # type: ignore[no-untyped-call]  # with processes that would keep the old memory
+        if p.numel() <= STACK_BELOW and p.is_contiguous() and distributed(p) is None and not shared:
             kinds.setdefault((p.shape, p.dtype, p.device, roles[id(p)]), []).append(p)
     for params in kinds.values():
         if len(params) > 1:
@@ -291,8 +296,3 @@ def stack_of(tensors: Sequence[Tensor]) -> Tensor | None:
     if not (inside and evenly and step % first.element_size() == 0 and all(t.is_contiguous() for t in tensors)):
         return None
     return first.as_strided((len(tensors), *first.shape), (step // first.element_size(), *first.stride()))
-
-
-def _shared(p: Tensor) -> bool:
-    """Whether other processes share this memory: they would keep the old one."""
-    return bool(p.is_shared())  # type: ignore[no-untyped-call]

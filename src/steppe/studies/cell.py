@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from glob import glob
 from hashlib import blake2b
 from pathlib import Path
@@ -15,13 +16,29 @@ from typing import Any, Literal
 from .._util.checkpoints import SUFFIXES
 from .._util.names import unknown
 from ..data.registry import CHOICES
-from .grid import RESERVED, STRATEGY, complete, config_of, defaults, differing, plain, resolved, settings, value_at
+from ..ensembles.strategies import Ensemble
+from ..training.config import Config
+from .grid import (
+    RESERVED,
+    STRATEGY,
+    complete,
+    config_of,
+    defaults,
+    differing,
+    plain,
+    resolved,
+    split,
+    value_at,
+)
 from .plan import TARGETS, Study
+from .points import Point, points
+from .statistics.design import OWN
 
 NOT_IN_KEYS = ("out", "data_root", "loggers", "checkpoint_every")  # settings that change no number
 NOT_STORED = (*NOT_IN_KEYS, *RESERVED)
 CHECKPOINT = "checkpoint"  # the column of a pool's CSV file with the file's name or path
 ENDS = 1 << 20  # bytes at both ends of a file that enter its key: other weights differ everywhere
+Stage = Literal["", "sweep", "final"]  # of a study with `select`
 CORRUPTED_ROWS = "corrupted rows of "  # and a data set: the entry of `Outcome.versions` that says where they come from
 
 
@@ -35,7 +52,10 @@ class Cell:
 
     `key` is a hash of everything that its numbers follow from. For a pool, `checkpoint` is a file of weights or a run's
     folder, `known` are targets from the user's table, and `tolerance` bounds their difference from computed ones.
-    `labels` are names in tables of the values of some axes; `stage` is that of a study with `select`.
+    `labels` are names in tables of the values of some axes; `stage` is that of a study with `select`. `contender` is
+    what methods are compared by: a method's name, or its label, with the options in which those of one name differ.
+    `predicts` says whether the run is measured, and enters correlations. `made` are the parts of its configuration, if
+    they are known: `parts` makes them otherwise.
     """
 
     key: str
@@ -47,7 +67,15 @@ class Cell:
     normalise: str | None = None
     tolerance: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
-    stage: Literal["", "sweep", "final"] = ""
+    stage: Stage = ""
+    contender: str = ""
+    predicts: bool = True
+    made: tuple[Config, Ensemble | None] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def parts(self) -> tuple[Config, Ensemble | None]:
+        """The configuration of the run or of the members, and the settings of the ensemble if it is one."""
+        return self.made or split(self.config)
 
     def value(self, path: str) -> Any:
         """The label of an axis of the grid, or a setting; None if there is none."""
@@ -70,7 +98,8 @@ class Task:
     """A worker's task: a cell, its run's folder, and the missing measures, targets and pictures.
 
     `pictures` are names of notes; `members` are the tasks of an ensemble among them. `ood` are test sets by name. A run
-    measures `along` every `measure_every` epochs.
+    measures `along` every `measure_every` epochs. With `rung`, an epoch and a share, it stops after that epoch if more
+    than this share of the validation rows is wrong.
     """
 
     cell: Cell
@@ -82,6 +111,7 @@ class Task:
     ood: Mapping[str, str] = field(default_factory=dict)
     along: Sequence[str] = ()
     measure_every: int | None = None
+    rung: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,32 +151,71 @@ def cells(study: Study) -> list[Cell]:
     """
     if study.pool is not None:
         return _pool(study)
-    draws: Iterable[dict[str, Any]] = study.random if study.random is not None else [{}]
-    points = ((settings(point | draw, "grid"), labels) for draw in draws for point, labels in study.grid.labelled())
-    return cells_of(study, points, "sweep" if study.select is not None else "")
+    if not study.planned:  # made once: several parts of a command ask for them
+        runs = list(points(study.grid, study.random, study.base, contender_settings(study)))
+        stage: Stage = "sweep" if study.select is not None else ""
+        study.planned.extend(cells_of(study, runs, _contenders(study, runs), stage))
+    return list(study.planned)
 
 
-def cells_of(
-    study: Study, points: Iterable[tuple[Mapping[str, Any], Mapping[str, str]]], stage: Literal["", "sweep", "final"]
-) -> list[Cell]:
-    """The cells with these settings and labels."""
-    configs: dict[str, tuple[dict[str, Any], Mapping[str, str]]] = {}
-    for values, labels in points:
-        config = complete(resolved({**study.base, **values}), f"the run with {values}")
-        configs.setdefault(key_of(config), (config, labels))
-    names = _names(varied_settings(study), [config for config, _ in configs.values()])
-    before = "final " if stage == "final" else ""
+def _contenders(study: Study, runs: Sequence[Point]) -> list[str]:
+    """The name of each run's contender: settings that are drawn for each run are in none."""
+    axes = [name for name, axis in study.grid.axes.items() if any({"method", STRATEGY} & v.keys() for v in axis)]
+    called: list[str] = []
+    values: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        labels = [run.labels[axis] for axis in axes if axis in run.labels]
+        own = {**study.base, **run.own}
+        called.append(
+            " ".join(labels) or str(own.get(STRATEGY) or own.get("method") or defaults(ensemble=False)["method"])
+        )
+        for name, value in run.own.items():
+            values.setdefault((called[-1], name), set()).add(repr(value))
+    names = [name for name in study.grid.settings if name not in ("method", STRATEGY)]
     return [
-        Cell(key, before + name, config, groups_of(study, config), labels=labels, stage=stage)
-        for (key, (config, labels)), name in zip(configs.items(), names, strict=True)
+        " ".join([one, *(_word(n, run.own[n]) for n in names if n in run.own and len(values[one, n]) > 1)])
+        for one, run in zip(called, runs, strict=True)
+    ]
+
+
+def contender_settings(study: Study) -> set[str]:
+    """What makes a contender of a comparison: a method, its options, and what its entries of an axis set beside it."""
+    axes = {
+        n: axis for n, axis in study.grid.axes.items() if any({"method", STRATEGY} & value.keys() for value in axis)
+    }
+    beside = {name for axis in axes.values() for value in axis for name in value}
+    return {*OWN, *axes, *beside, *(name for name in study.grid.settings if name.partition(".")[0] in OWN)}
+
+
+def cells_of(study: Study, runs: Iterable[Point], contenders: Iterable[str], stage: Stage) -> list[Cell]:
+    """The cells with these settings, labels and contenders."""
+    found: dict[str, tuple[dict[str, Any], tuple[Config, Ensemble | None], Mapping[str, str], str]] = {}
+    for run, contender in zip(runs, contenders, strict=True):
+        config, made = complete(resolved({**study.base, **run.settings}), f"the run with {run.settings}")
+        found.setdefault(key_of(config), (config, made, run.labels, contender))
+    names = _names(varied_settings(study), [config for config, *_ in found.values()])
+    before = "final " if stage == "final" else ""
+    predicts = study.select is None or study.select.predict in ("all", stage)
+    return [
+        Cell(
+            key,
+            before + name,
+            config,
+            groups_of(study, config),
+            labels=labels,
+            stage=stage,
+            contender=contender,
+            predicts=predicts,
+            made=made,
+        )
+        for (key, (config, made, labels, contender)), name in zip(found.items(), names, strict=True)
     ]
 
 
 def varied_settings(study: Study) -> list[str]:
     """The settings that a study's file gives several values, those of one axis side by side."""
-    grids = [study.grid, *([study.select.runs] if study.select is not None else [])]
-    names = [name for grid in grids for axis in grid.axes.values() for value in axis for name in value]
-    return list(dict.fromkeys([*names, *(study.random.space if study.random is not None else ())]))
+    names = [*study.grid.settings, *(study.select.runs.settings if study.select is not None else ())]
+    return list(dict.fromkeys([*names, *(study.random.space if study.random is not None else ()), "seed"]))
 
 
 def _names(settings: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -158,9 +227,12 @@ def _names(settings: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> lis
         ]
 
     varied = differing(settings, configs)
-    # options are long, and often there is one set of them per method
-    short = named([n for n in varied if n.partition(".")[0] != "method_options"])
-    return short if len(set(short)) == len(short) else named(varied)
+    # options are long, and often there is one set of them per method; seeds are long where every point has its own
+    for long in ({"method_options", "seed"}, {"method_options"}, {"seed"}):
+        short = named([n for n in varied if n.partition(".")[0] not in long])
+        if len(set(short)) == len(short):
+            return short
+    return named(varied)
 
 
 def _word(name: str, value: Any) -> str:

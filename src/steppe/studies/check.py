@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from .._util import user_code
 from ..training.config import Config
 from .cell import Cell
-from .grid import STRATEGY, split
+from .grid import STRATEGY
 from .plan import TARGETS, Study, split_measures
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def check_study(
     *,
     trust: bool = False,
     remote: bool = False,
-) -> None:
-    """Raise unless every cell can be computed, as far as is visible without training.
+) -> dict[str, int]:
+    """Raise unless every cell can be computed, as far as is visible without training; return numbers of test rows.
 
     Names are checked in all cells of the plan, data and models in those that are missing; `also` are more measures.
     With `remote`, nodes read their own data: only trust is checked, without importing torch. Raises `InvalidStudy` for
@@ -53,9 +53,10 @@ def check_study(
     """
     with invalid_values():
         check_trust(study, planned, trust)
-    if not remote:
-        check_names(study, planned, also)
-        _check_data_and_models(study, missing)
+    if remote:
+        return {}
+    check_names(study, planned, also)
+    return _check_data_and_models(study, missing)
 
 
 def check_trust(study: Study, planned: Sequence[Cell], trust: bool) -> None:
@@ -80,12 +81,12 @@ def check_names(study: Study, planned: Sequence[Cell], also: Sequence[str] = ())
         of_models, scores = split_measures([*study.measures, *also])
         if scores and all(STRATEGY not in cell.config for cell in planned):
             raise ValueError(f"measures: {scores[0]} is a score of ensembles: give a {STRATEGY} in base or grid")
-        _check_rows(resolve_measures(of_models), [split(cell.config)[0] for cell in planned])
+        _check_rows(resolve_measures(of_models), [cell.parts[0] for cell in planned])
         checked = set()
         for cell in planned:
             if _is_trained(cell):
                 continue
-            config, ensemble = split(cell.config)
+            config, ensemble = cell.parts
             for c in [config] if ensemble is None else members_of(config, ensemble):
                 names = repr((c.method, c.rho, c.method_options, c.optimizer, c.momentum, c.model, c.model_options))
                 names += repr((c.data, c.augment, c.corruptions, c.labels, c.label_noise, c.device))
@@ -128,8 +129,8 @@ def _check_rho(study: Study, config: Config) -> None:
     )
 
 
-def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> None:
-    """Read each data set once and build each model once."""
+def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> dict[str, int]:
+    """Read each data set once and build each model once; return the numbers of test rows."""
     from ..data import shifted
     from ..data.registry import declared, load
 
@@ -137,7 +138,7 @@ def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> None:
     if study.normalise is not None and declared(study.normalise) is None:
         roots |= {(study.normalise, root) for _, root in roots}
     splits = {place: load(*place) for place in sorted(roots)}
-    configs = [split(cell.config)[0] for cell in missing if not _is_trained(cell)]
+    configs = [cell.parts[0] for cell in missing if not _is_trained(cell)]
     models = {repr((c.data, c.data_root, c.model, c.model_options)): c for c in configs}
     with invalid_values():
         for config in models.values():
@@ -146,6 +147,7 @@ def _check_data_and_models(study: Study, missing: Sequence[Cell]) -> None:
             _check_model(config, rows)
             for name in study.ood.values():
                 shifted.read(name, rows.train)
+    return {data: len(splits[data, root].test) for data, root in sorted(roots) if splits[data, root].test.classes}
 
 
 def _check_targets(study: Study, data: str, splits: Splits) -> None:

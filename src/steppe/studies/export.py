@@ -10,6 +10,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any, Literal
 
+from .._util.digests import packed_bits
 from .._util.extras import explained
 from .._util.files import atomic_write
 from .._util.formats import csv_text
@@ -108,7 +109,7 @@ def _write(rows: list[Row], path: str | os.PathLike[str]) -> Path:
 
 
 def runs(table: Table) -> list[Row]:
-    """One row per run: `config.lr`, `group.augment`, `target.test_error`, `measure.trace` and its `.stderr`."""
+    """One row per run: `config.lr`, `group.augment`, `target.test_error`, `measure.trace` and its `.stderr`, `rows`."""
     rows = []
     for run in table.runs:
         row: Row = {"key": run.key, "name": run.name, "state": run.state, "error": run.error}
@@ -118,7 +119,8 @@ def runs(table: Table) -> list[Row]:
             row |= {f"target.{name}": value, f"target.{name}.stderr": run.target_errors.get(name)}
         for name, e in run.measures.items():
             row |= {f"measure.{name}": e.value, f"measure.{name}.stderr": e.stderr}
-        rows.append(row | {f"meta.{name}": value for name, value in run.meta.items()})
+        row |= {f"meta.{name}": value for name, value in run.meta.items()}
+        rows.append(row | ({"rows": packed_bits(run.rows)} if run.rows is not None else {}))
     return rows
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from functools import cache
-from itertools import product
-from math import exp, log, sqrt
-from random import Random
+from math import sqrt
 from typing import Any, get_args, get_origin, get_type_hints
 
 from .._util.names import unknown
@@ -25,15 +23,7 @@ RESERVED = {  # settings of a run or an ensemble that a study sets itself
     "processes": "write `engine: {workers: 4}` beside `base`",
 }
 SQRT_LR = "sqrt(lr)"  # a value of rho: the radius of SA-SAM's section 4, from the learning rate of each run
-LABEL = "label"  # in an entry of an axis: its name in tables, not a setting
 STRATEGY = "strategy"  # the setting that makes a cell an ensemble
-RANGES: Mapping[str, Callable[[Random, Sequence[Any]], Any]] = {
-    "uniform": lambda random, ends: random.uniform(*ends),
-    "log_uniform": lambda random, ends: exp(random.uniform(log(ends[0]), log(ends[1]))),
-    "integers": lambda random, ends: random.randint(*ends),
-    "choice": lambda random, values: random.choice(values),
-}
-"""How values of a setting are drawn, by the name of a range."""
 
 
 def mapping(value: Any, place: str, what: str, keys: Collection[str] | None = None) -> dict[str, Any]:
@@ -58,7 +48,7 @@ OF_ENSEMBLES = frozenset(f.name for f in fields(Ensemble))  # settings that runs
 def setting(name: str, value: Any, place: str) -> Any:
     """A checked value of a setting; whole numbers become floats where the setting is one, so that both have one key."""
     owner, _, option = name.partition(".")
-    if option and owner in types() and _takes(owner, dict):
+    if option and owner in types() and takes(owner, dict):
         return value  # one option of a method or a model, which checks it
     if name == "rho" and value == SQRT_LR:
         return value
@@ -74,25 +64,25 @@ def setting(name: str, value: Any, place: str) -> Any:
     return _as_float(value, kind)
 
 
-def _takes(name: str, kind: type) -> bool:
+def takes(name: str, kind: type) -> bool:
     return kind in [get_origin(t) or t for t in alternatives(types()[name])]
 
 
 def _list_hint(name: str, value: Any, place: str) -> str:
     """How to write a list in the place of a value, or a value in the place of a list."""
-    in_base, text = place.startswith("base"), _yaml(value)
-    if _takes(name, list) and not isinstance(value, list | Mapping):
+    in_base, text = place.startswith("base"), in_yaml(value)
+    if takes(name, list) and not isinstance(value, list | Mapping):
         return (
             f": write `{name}: [{text}]`" if in_base else f": each value is a list itself, as in `{name}: [[{text}]]`"
         )
-    if not isinstance(value, list) or _takes(name, list):
+    if not isinstance(value, list) or takes(name, list):
         return ""
     if in_base:
         return f": to vary it over runs, write `{name}: {text}` under `grid`"
     return f": list the values without inner brackets, `{name}: {text}`"
 
 
-def _yaml(value: Any) -> str:
+def in_yaml(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str).replace('"', "")
 
 
@@ -153,13 +143,14 @@ def plain(config: Config) -> dict[str, Any]:
     return values
 
 
-def complete(values: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """All settings of a run, or of an ensemble if a strategy is among them; errors name the place.
+def complete(values: Mapping[str, Any], place: str) -> tuple[dict[str, Any], tuple[Config, Ensemble | None]]:
+    """All settings of a run, or of an ensemble if a strategy is among them, and the same as values of their classes.
 
     Settings that the strategy does not read are left out: ensembles of `deep` with two radii are one cell.
     """
     if STRATEGY not in values:
-        return plain(config_of(values, place))
+        config = config_of(values, place)
+        return plain(config), (config, None)
     own = {name: value for name, value in values.items() if name in OF_ENSEMBLES}
     try:
         ensemble = Ensemble(**own)
@@ -168,7 +159,8 @@ def complete(values: Mapping[str, Any], place: str) -> dict[str, Any]:
         raise ValueError(f"{place}: {error}") from error
     shared = {k: v for k, v in values.items() if k not in own and k.partition(".")[0] not in without}
     config = config_of(shared | ({"method": "none"} if "method" in without else {}), place)
-    return plain(config) | {k: v for k, v in asdict(ensemble).items() if k not in without and k not in RESERVED}
+    kept = {k: v for k, v in asdict(ensemble).items() if k not in without and k not in RESERVED}
+    return plain(config) | kept, (config, Ensemble(**kept))
 
 
 def split(values: Mapping[str, Any]) -> tuple[Config, Ensemble | None]:
@@ -188,114 +180,3 @@ def _as_float(value: Any, kind: Any) -> Any:
     if isinstance(value, list):
         return [_as_float(v, next(get_args(t)[0] for t in alternatives(kind) if get_origin(t) is list)) for v in value]
     return float(value) if type(value) is int and float in alternatives(kind) else value
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Lists of values per setting, all combined; a value may be a mapping of several settings.
-
-    `labels` are the names of values in tables, for axes that have any.
-    """
-
-    axes: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, values: Any, place: str) -> Grid:
-        """Parse `{method: [none, {method: sam, rho: [0.1, 0.2]}], lr: [0.1, 0.2]}`."""
-        lists = mapping(values, place, "settings with lists of values, as in {lr: [0.1, 0.2]}")
-        axes = {name: _axis(name, axis, f"{place}.{name}") for name, axis in lists.items()}
-        labels = {name: [label for label, _ in axis] for name, axis in axes.items() if any(label for label, _ in axis)}
-        return cls({name: [value for _, value in axis] for name, axis in axes.items()}, labels)
-
-    def labelled(self) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-        """All points, each with its labels by axis."""
-        for choice in product(*(range(len(axis)) for axis in self.axes.values())):
-            chosen = dict(zip(self.axes, choice, strict=True))
-            point = {name: value for axis, i in chosen.items() for name, value in self.axes[axis][i].items()}
-            yield point, {a: self.labels[a][i] for a, i in chosen.items() if a in self.labels and self.labels[a][i]}
-
-
-def _axis(name: str, values: Any, place: str) -> list[tuple[str, dict[str, Any]]]:
-    """The values of an axis, each with its label or an empty text."""
-    own_name = name not in types() and "." not in name
-    if own_name and not (isinstance(values, list) and any(isinstance(v, Mapping) for v in values)):
-        setting(name, None, place)  # raises: only an axis of mappings has a name of its own
-    if not isinstance(values, list) or not values:
-        hint = ""
-        if isinstance(values, Mapping) and set(values) <= set(RANGES):
-            hint = f": ranges belong under `random`, as in {{n: 20, space: {{{name}: {_yaml(values)}}}}}"
-        elif values is not None and not isinstance(values, Mapping | list):
-            hint = f": write `{name}: [{_yaml(values)}]`, or move it to `base` if all runs share it"
-        raise ValueError(f"{place} takes a list of values, not {values!r}{hint}")
-    # a mapping is several settings, unless the values of this setting are mappings themselves
-    several = name not in types() or not _takes(name, dict)
-    axis: list[tuple[str, dict[str, Any]]] = []
-    for value in values:
-        if several and isinstance(value, Mapping):
-            axis += _entry(name, value, place)
-        else:
-            axis.append(("", {name: setting(name, value, place)}))
-    return axis
-
-
-def _entry(name: str, entry: Mapping[str, Any], place: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The combinations of an entry whose settings have one value or a list of them, with the entry's label."""
-    values = {str(k): v for k, v in entry.items() if k != LABEL}
-    label = str(entry.get(LABEL, ""))
-    if not label and name not in types():  # an axis with a name of its own needs names for its values
-        label = " ".join(f"{k}={_yaml(v)}" for k, v in values.items())
-    lists = {k: isinstance(v, list) and ("." in k or (k in types() and not _takes(k, list))) for k, v in values.items()}
-    for choice in product(*(v if lists[k] else [v] for k, v in values.items())):
-        yield label, settings(dict(zip(values, choice, strict=True)), place)
-
-
-def _range(value: Any, place: str) -> tuple[str, Sequence[Any]]:
-    """The kind of `{log_uniform: [0.01, 1]}`, and its two ends or all choices."""
-    if not isinstance(value, Mapping) or len(value) != 1:
-        hint = f": {{choice: {_yaml(value)}}} draws from a list" if isinstance(value, list) else ""
-        kinds = f"{', '.join(RANGES)}, as in {{log_uniform: [0.01, 1]}}"
-        raise ValueError(f"{place} takes one of {kinds}, not {value!r}{hint}")
-    ((kind, values),) = value.items()
-    if kind not in RANGES:
-        raise ValueError(f"{place}: {unknown('range', str(kind), RANGES)}")
-    if not isinstance(values, list) or not values:
-        raise ValueError(f"{place}: {kind} takes a list of values, not {values!r}")
-    if kind != "choice":
-        numbers = int if kind == "integers" else (int, float)
-        good = len(values) == 2 and all(isinstance(v, numbers) for v in values) and values[0] <= values[1]
-        if not good or (kind == "log_uniform" and values[0] <= 0):
-            above = " above 0" if kind == "log_uniform" else ""
-            raise ValueError(f"{place}: {kind} takes two numbers{above}, the lower first, not {values!r}")
-    return kind, values
-
-
-@dataclass(frozen=True)
-class Draws:
-    """n random cells, from the ranges of settings. Each is a function of the seed and its number."""
-
-    n: int
-    space: Mapping[str, tuple[str, Sequence[Any]]]
-    seed: int = 0
-
-    @classmethod
-    def of(cls, values: Any, place: str) -> Draws:
-        """Parse `{n: 50, seed: 0, space: {lr: {log_uniform: [0.01, 1]}}}`."""
-        values = mapping(values, place, "a mapping with n, seed and space", [f.name for f in fields(cls)])
-        n, seed, space = values.get("n"), values.get("seed", 0), values.get("space")
-        if not fits(n, int) or n < 1 or not isinstance(seed, int):
-            raise ValueError(f"{place}: n is a whole number, 1 or more, and seed is one, not {n!r} and {seed!r}")
-        if not isinstance(space, Mapping) or not space:
-            raise ValueError(f"{place}: space takes settings with ranges, as in {{lr: {{log_uniform: [0.01, 1]}}}}")
-        ranges = {str(name): _range(one, f"{place}.space.{name}") for name, one in space.items()}
-        for name, (_, ends) in ranges.items():  # all ends and choices have the setting's type
-            for value in ends:
-                setting(name, value, f"{place}.space.{name}")
-        return cls(n, ranges, seed)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for number in range(self.n):
-            yield {
-                name: RANGES[kind](Random(f"{self.seed} {number} {name}"), values)
-                for name, (kind, values) in self.space.items()
-            }

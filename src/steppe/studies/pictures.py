@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .cell import Cell, Task, short_hash
 from .grid import STRATEGY
 from .plan import Study
+from .pool import Pool
 from .protocol import WHICH
 from .table import Run, Table
 
@@ -30,13 +31,13 @@ POINTS = 21  # per axis, as in Li et al. 2018
 
 
 def open_pictures(
-    study: Study, planned: Sequence[Cell], counted: Table, notes: Mapping[str, Any], again: bool = False
+    study: Study, planned: Sequence[Cell], pool: Pool, notes: Mapping[str, Any], again: bool = False
 ) -> list[Task]:
     """Tasks for the missing pictures of the runs that count; with `again`, also for those that failed.
 
     Cells that are ensembles have no pictures: those show one model each.
     """
-    counted = Table([run for run in counted.runs if STRATEGY not in run.config])
+    counted = Table([run for run in pool.used if STRATEGY not in run.config])
     cells, runs = {cell.key: cell for cell in planned}, {run.key: run for run in counted.runs}
 
     def missing(note: str, run: Run) -> bool:

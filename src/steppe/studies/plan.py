@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from .._util.names import unknown
 from ..core.fields import fits, words
 from ..data.registry import CHOICES, declared, split_name
 from .engines.engine import EngineSettings
-from .grid import Draws, Grid, mapping, settings, types
+from .grid import mapping, settings, types
+from .points import Draws, Grid
 from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, Show, TableSpec, check_settings, names, tables, with_budget
 
 TARGETS = {
@@ -55,7 +56,7 @@ class Study:
     grid : Grid
         Settings with lists of values; every combination is a run.
     random : Draws, optional
-        Settings with ranges; n random draws are runs. With a grid, each draw runs at each point of it.
+        Settings with laws, and the number of runs at settings drawn from them at each combination of the grid.
     pool : str, optional
         Checkpoints or run folders instead, as a pattern such as path/*.safetensors.
     errors : str, optional
@@ -131,6 +132,11 @@ class Study:
     notes: str = ""
     file: str | None = None
 
+    @cached_property
+    def planned(self) -> list[Any]:
+        """The cells of the file, which `cells` of the module `cell` fills."""
+        return []
+
     @property
     def folder(self) -> Path:
         """The study's folder."""
@@ -205,7 +211,11 @@ class Study:
                     raise ValueError(f"groups: {unknown('setting', name, types())}")
         if not self.targets:
             raise ValueError("targets is empty: name what to predict, such as test_error")
-        varied = {name for axis in self.grid.axes.values() for value in axis for name in value}
+        if self.random is None and self.grid.laws:
+            raise ValueError(
+                f"grid draws {self.grid.laws[0]} from a law: say how often, with `random: {{points: 20}}` beside it"
+            )
+        varied = {*self.grid.settings, *(self.random.space if self.random is not None else ())}
         needs = {"corrupted_error": "corruptions", "validation_error": "validation", "validation_loss": "validation"}
         for target, needed in needs.items():
             wanted = target in self.targets or (self.select is not None and self.select.by == target)

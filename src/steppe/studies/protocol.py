@@ -10,7 +10,8 @@ from operator import ge, gt, le, lt
 from typing import Any, Literal, get_args
 
 from .._util.names import unknown
-from .grid import Grid, mapping, settings, types
+from .grid import mapping, settings, types
+from .points import Grid
 
 BY = ("validation_error", "validation_loss")
 Stage = Literal["final", "sweep", "all"]
@@ -95,6 +96,8 @@ class Select:
         Settings of the final runs, such as other seeds.
     base : mapping
         Settings that differ from the first stage in all final runs, such as `validation: 0`.
+    predict : {"final", "sweep", "all"}
+        The runs that are measured, and over which measures are correlated with targets; final runs are compared.
 
     """
 
@@ -102,11 +105,12 @@ class Select:
     per: Sequence[str]
     runs: Grid
     base: Mapping[str, Any] = field(default_factory=dict)
+    predict: Stage = "final"
 
     @classmethod
     def of(cls, values: Any) -> Select:
         """Parse `{by: validation_error, per: [method], runs: {seed: [100, 101]}, base: {validation: 0}}`."""
-        values = mapping(values, "select", "by, per, runs and base", [f.name for f in fields(cls)])
+        values = mapping(values, "select", "by, per, runs, base and predict", [f.name for f in fields(cls)])
         by, per = values.get("by", BY[0]), names(values.get("per"), "select.per")
         if by not in BY:
             raise ValueError(
@@ -116,7 +120,10 @@ class Select:
             raise ValueError("select.per names the settings whose values each have a winner, as in [method, data]")
         runs = Grid.of(values.get("runs", {"seed": [100, 101, 102]}), "select.runs")
         base = mapping(values.get("base", {}), "select.base", "settings of a run, as in {validation: 0}")
-        return cls(by, per, runs, settings(base, "select.base"))
+        predict = values.get("predict", "final")
+        if predict not in get_args(Stage):
+            raise ValueError(f"select.predict: {unknown('stage', str(predict), get_args(Stage))}")
+        return cls(by, per, runs, settings(base, "select.base"), predict)
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cell import Cell, groups_of
+from .cell import Cell
 from .plan import Study
-from .protocol import Rule
+from .pool import Pool
 from .statistics.findings import Findings, findings
-from .table import Run, Table
+from .table import Table
 
 if TYPE_CHECKING:
     from .summary import Summary
@@ -69,46 +69,22 @@ class StudyResult:
 
 def study_result(study: Study, cells: Sequence[Cell], table: Table, tuned: Sequence[str] = ()) -> StudyResult:
     """Summarise a study; `table` is all that its store holds, and `tuned` are settings selected for each method."""
-    planned = of_plan(study, cells, table)
-    done = [run for run in planned.runs if run.state == "done"]
-    final = {cell.key for cell in cells if cell.stage != "sweep"}  # a sweep chooses, and does not count
-    counted = admitted(study, planned).where(lambda run: run.key in final)
-    failures = {run.name: run.error for run in planned.runs if run.state == "failed"}
-    verdicts = findings_of(counted, study.measures, study.targets, tuned=tuned)
+    pool = Pool.of(study, cells, table)
+    done = [run for run in pool.planned.runs if run.state == "done"]
+    failures = {run.name: run.error for run in pool.planned.runs if run.state == "failed"}
+    verdicts = findings_of(pool, study.measures, study.targets, tuned=tuned)
     rules = " and ".join(map(str, study.admission))
-    which = f"{len(planned)} planned; finished runs{' with ' + rules if rules else ''} count"
-    words = [f"{len(counted)} runs count ({which}).", verdicts.sentence]
+    which = f"{len(pool.planned)} planned; finished runs{' with ' + rules if rules else ''} count"
+    words = [f"{len(pool.used)} runs count ({which}).", verdicts.sentence]
     words += [verdicts.method_sentence] if verdicts.comparisons else []
-    return StudyResult(study.folder, len(cells), len(done), failures, len(counted), verdicts, words)
+    words += [verdicts.row_sentence] if verdicts.row_sentence else []
+    return StudyResult(study.folder, len(cells), len(done), failures, len(pool.used), verdicts, words)
 
 
-def findings_of(counted: Table, measures: Sequence[str], targets: Sequence[str], **how: Any) -> Findings:
+def findings_of(pool: Pool, measures: Sequence[str], targets: Sequence[str], **how: Any) -> Findings:
     """The findings on the targets of a study, its measures in its order and others after them."""
-    chosen = [t for t in targets if t in counted.targets]
-    return findings(counted, in_order(measures, counted.measures), chosen, **how)
-
-
-def of_plan(study: Study, cells: Sequence[Cell], table: Table) -> Table:
-    """The runs of a store that are in the study's current plan, in its order and with its groups."""
-    runs = {run.key: run for run in table.runs}
-    stored = (c for c in cells if c.key in runs)
-    return renamed(table, ((c.key, c.name, c.groups or groups_of(study, runs[c.key].config)) for c in stored))
-
-
-def renamed(table: Table, cells: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Table:
-    """The runs of a table with these keys, in this order and with these names and groups."""
-    runs = {run.key: run for run in table.runs}
-    return Table([replace(runs[key], name=name, groups=groups) for key, name, groups in cells if key in runs])
-
-
-def admitted(study: Study, table: Table) -> Table:
-    """The runs that count: finished, and within the study's admission rules."""
-    return table.where(lambda run: counts(run, study.admission))
-
-
-def counts(run: Run, rules: Iterable[Rule]) -> bool:
-    """Whether a run is finished and within the rules."""
-    return run.state == "done" and all(rule.holds(run.numbers) for rule in rules)
+    chosen = [t for t in targets if t in pool.counted.targets]
+    return findings(pool.related, in_order(measures, pool.related.measures), chosen, compared=pool.compared, **how)
 
 
 def in_order(first: Sequence[str] | None, names: Sequence[str]) -> list[str]:

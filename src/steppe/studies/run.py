@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +16,12 @@ from .._util.terminal import bar, line, say, style
 from ..training.stopping import StopRequest, stop_signals
 from .cell import CORRUPTED_ROWS, Cell, Disagreement, Outcome, Task, as_stored
 from .check import check_study, invalid_values
+from .design import unpaired
 from .pictures import open_pictures
 from .plan import STORE, TARGETS, TEXTS, Study, measures_in
+from .pool import Pool
 from .protocol import Rule
-from .result import StudyResult, admitted, of_plan, study_result
+from .result import StudyResult, study_result
 from .selection import choices, planned_cells, previewed_cells, selection_words, tuned_settings
 from .store import Store
 from .summary import summaries
@@ -43,6 +45,7 @@ def run(
     again: bool = False,
     also: Sequence[str] = (),
     trust: bool = False,
+    announce: Callable[[str], object] = lambda text: None,
 ) -> StudyResult:
     """Compute what is missing of a study, store it, and return the results.
 
@@ -62,6 +65,8 @@ def run(
         More measures, which are kept with the study.
     trust : bool
         Import whatever code run folders of the pool name as their model, not only the `model` in the study's base.
+    announce : callable
+        Called with what the design cannot show, before the first run trains.
 
     Returns
     -------
@@ -73,6 +78,9 @@ def run(
     missing = [task.cell for task in still_open(study, planned, also, again)]
     remote = getattr(engine, "remote", study.engine.name == "ray")
     check_study(study, planned, missing, also, trust=trust, remote=remote)
+    if missing:
+        for text in unpaired(planned, tuned_settings(study)):
+            announce(text)
     with ExitStack() as stack:
         stack.enter_context(claimed(study.folder))
         store = stack.enter_context(Store.open(study.store))
@@ -90,8 +98,8 @@ def run(
                 with show_progress(len(planned), len(planned) - len(tasks), progress) as update:
                     stopped = _compute(store, tasks, engine, stop_request, update)
         table = store.table()
-        counted = admitted(study, of_plan(study, planned, table))  # all are measured: the best run is now known
-        pictures = open_pictures(study, planned, counted, store.notes(), again) if not stopped else []
+        pool = Pool.of(study, planned, table)  # all are measured: the best run is now known
+        pictures = open_pictures(study, planned, pool, store.notes(), again) if not stopped else []
         if pictures:
             with show_progress(len(pictures), 0, progress, "pictures") as update:
                 stopped = _compute(store, pictures, engine or _engine(study), stop_request, update)
@@ -126,20 +134,30 @@ def look(study: Study) -> tuple[list[Cell], Table]:
 def study_in(folder: Path) -> tuple[Study, list[Cell], Table]:
     """The study in a folder from its note, its cells, and its stored runs. It can be reported, not run."""
     with Store.reading(store_in(folder)) as store:
-        notes, table = store.notes(), store.table()
-    about = notes.get(ABOUT)
+        about, table = store.notes().get(ABOUT), store.table()
     if about is None:
         raise ValueError(f"{folder / STORE} does not describe its study: give the study's YAML file")
-    values: dict[str, Any] = {name: tuple(about[name]) for name in ("measures", "targets", "groups")}
-    values |= {name: str(about.get(name) or "") for name in TEXTS}
-    study = Study(about["name"], **values, admission=tuple(map(Rule.of, about["admission"])), out=str(folder))
-    configs = {run.key: run.config for run in table.runs}
-    planned = []
-    for key, name, of_groups in about["cells"]:
-        groups = dict(zip(study.groups, of_groups, strict=True))
-        stage: Any = "" if "final" not in about else "final" if key in about["final"] else "sweep"
-        planned.append(Cell(key, name, configs.get(key, {}), groups, stage=stage))
+    study, planned = described(about, table, folder)
     return study, planned, table
+
+
+def described(about: Mapping[str, Any], table: Table, folder: Path) -> tuple[Study, list[Cell]]:
+    """The study and the cells that a note describes."""
+    values: dict[str, Any] = {name: tuple(about.get(name) or ()) for name in ("measures", "targets", "groups")}
+    values |= {name: str(about.get(name) or "") for name in TEXTS}
+    rules = tuple(map(Rule.of, about.get("admission") or ()))
+    study = Study(about.get("name") or folder.name, **values, admission=rules, out=str(folder))
+    configs = {run.key: run.config for run in table.runs}
+    cells = []
+    for key, name, of_groups, *more in about.get("cells") or ():
+        groups = dict(zip(study.groups, of_groups, strict=True))
+        if not more:  # an earlier note lists the keys of final runs
+            stage = "" if "final" not in about else "final" if key in about["final"] else "sweep"
+            more = ["", stage, stage != "sweep"]
+        contender, stage, predicts = more
+        config = configs.get(key, {})
+        cells.append(Cell(key, name, config, groups, stage=stage, contender=contender, predicts=predicts))
+    return study, cells
 
 
 def store_in(folder: Path) -> Path:
@@ -194,7 +212,7 @@ def open_tasks(
         if run.state == "failed" and not again:
             continue
         cell.check_known(run.targets)
-        needed_measures = () if cell.stage == "sweep" else measures  # selection needs validation rows only
+        needed_measures = measures if cell.predicts else ()  # selection needs validation rows only
         missing = [m for m in needed_measures if m not in run.measures and (again or m not in run.failures)]
         unfinished = run.state != "done" or any(t not in run.targets for t in (*cell.known, *study.ood_targets))
         if missing or unfinished:
@@ -305,10 +323,12 @@ def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[st
         "groups": list(study.groups),
         "admission": [str(rule) for rule in study.admission],
         "show": study.show.words(),
-        # a list, and groups by position: a store sorts mappings by name
-        **({"final": [cell.key for cell in planned if cell.stage == "final"]} if study.select is not None else {}),
         "tuned": tuned_settings(study),
-        "cells": [[cell.key, cell.name, [cell.groups.get(name) for name in study.groups]] for cell in planned],
+        # lists, because a store sorts mappings by name; `described` reads them
+        "cells": [
+            [c.key, c.name, [c.groups.get(name) for name in study.groups], c.contender, c.stage, c.predicts]
+            for c in planned
+        ],
     }
     if about != notes.get(ABOUT):
         store.note(ABOUT, about)

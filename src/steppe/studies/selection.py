@@ -9,10 +9,11 @@ from math import isnan, nan, sqrt
 from statistics import fmean, stdev
 from typing import Any
 
-from .cell import Cell, cells, cells_of, varied_settings
+from .cell import Cell, cells, cells_of, contender_settings, varied_settings
 from .grid import differing, shown
 from .plan import Study
-from .statistics.permutation import ALL_SEEDS
+from .points import Point, fresh_seeds
+from .statistics.design import ALL_SEEDS, OWN
 from .table import Table
 
 
@@ -104,20 +105,27 @@ def final_cells(study: Study, chosen: Sequence[Choice]) -> list[Cell]:
     """The final runs of the winners."""
     if study.select is None:
         return []
-    points = [
-        ({**choice.cell.config, **study.select.base, **point}, {**choice.cell.labels, **labels})
-        for choice in chosen
-        if choice.cell is not None
-        for point, labels in study.select.runs.labelled()
-    ]
-    return cells_of(study, points, "final")
+    contender, seed = contender_settings(study), study.base.get("seed", 0)
+    runs, contenders = [], []
+    for choice in chosen:
+        if choice.cell is not None:
+            where = {name: value for name, value in choice.group.items() if name not in contender}
+            for point, labels in study.select.runs.labelled():
+                # other seeds than those of the sweep, shared by the contenders
+                for seeds in fresh_seeds(study.select.runs.fresh, f"{seed} final {json.dumps([where, point])}"):
+                    settings = {**choice.cell.config, **study.select.base, **point, **seeds}
+                    runs.append(Point(settings, {**choice.cell.labels, **labels}))
+                    contenders.append(" ".join(shown(v) for name, v in choice.group.items() if name in contender))
+    return cells_of(study, runs, contenders, "final")
 
 
 def tuned_settings(study: Study) -> list[str]:
-    """The settings whose values a study selects for each combination of `select.per`; empty without `select`."""
-    if study.select is None:
-        return []
-    return list(dict.fromkeys(n for _, members in _groups(study, cells(study)) for n in _varied(study, members)))
+    """The settings that belong to each contender of a comparison: those in its entry, and those selected for it."""
+    groups = _groups(study, cells(study)) if study.select is not None else []
+    selected = (name for _, members in groups for name in _varied(study, members))
+    own = contender_settings(study)
+    beside = (name for name in study.grid.settings if name in own and name.partition(".")[0] not in OWN)
+    return list(dict.fromkeys([*selected, *beside]))
 
 
 def selection_words(study: Study, chosen: Sequence[Choice]) -> list[str]:

@@ -16,13 +16,15 @@ from ..core.fields import fits
 from .cell import Cell
 from .grid import differing, shown
 from .plan import Study
+from .pool import Pool
 from .protocol import EPOCH, SCALES, VALUE, TableSpec
-from .result import admitted, findings_of, of_plan
+from .result import findings_of
 from .selection import tuned_settings
-from .statistics.comparisons import paired_error, smallest_step, student
+from .statistics.design import ALL_SEEDS, SEEDS
+from .statistics.differences import paired_spread, smallest_step
 from .statistics.findings import Findings
-from .statistics.permutation import ALL_SEEDS, SEEDS
 from .statistics.predictions import GroupTau
+from .statistics.spread import CONFIDENCE, Part, Spread
 from .table import Run, Table
 
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]
@@ -109,16 +111,18 @@ def _summary(
     spec: TableSpec, study: Study, planned: Sequence[Cell], table: Table, curves: Curves, findings: Findings | None
 ) -> Summary:
     entering = [cell for cell in planned if _enters(spec, cell)]
-    counted = admitted(study, of_plan(study, entering, table))
+    pool = Pool.of(study, entering, table)
     if spec.is_tau:
         targets = study.targets
         if spec.target:
             targets, findings = [spec.target], None
-            counted = Table([replace(r, targets={spec.target: number_of(r, spec.target)}) for r in counted.runs])
+            of_runs = [replace(r, targets={spec.target: number_of(r, spec.target)}) for r in pool.counted.runs]
+            pool = replace(pool, counted=Table(of_runs))
         if findings is None or spec.where or spec.runs != "final":
-            findings = findings_of(counted, study.measures, targets, tuned=tuned_settings(study))
+            pool = replace(pool, related=pool.counted, compared=pool.counted)
+            findings = findings_of(pool, study.measures, targets, tuned=tuned_settings(study))
         return _taus(spec, study.measures, targets, findings)
-    runs = {run.key: run for run in counted.runs}
+    runs = {run.key: run for run in pool.counted.runs}
     full = {name: full_name(name, study.measures) for name in (*spec.value, spec.x)}
     numbers: dict[tuple[str, str], list[tuple[Cell, float]]] = {}
     points: dict[str, list[tuple[float, float]]] = {}
@@ -175,8 +179,10 @@ def _entry(
     # as in the study's comparisons: equal differences of a few rows are no exact ones
     step = smallest_step(np.array([value for of_one in numbers.values() for _, value in of_one]))
     difference = float(np.mean(differences))
-    low, high, _ = student(difference, *paired_error(differences, np.zeros(len(differences), dtype=np.int64), step))
     pairs = len(differences)
+    spread = paired_spread(differences, np.zeros(pairs, dtype=np.int64), np.arange(pairs), {}, step)
+    half = spread.half(1 - CONFIDENCE) if spread is not None else nan
+    low, high = difference - half, difference + half
     return replace(entry, difference=difference, difference_low=low, difference_high=high, pairs=pairs)
 
 
@@ -186,8 +192,8 @@ def mean_and_interval(values: Sequence[float]) -> tuple[float, float, float, flo
     if len(values) < 2:
         return mean, nan, nan, nan
     error = float(np.std(values, ddof=1)) / sqrt(len(values))
-    low, high, _ = student(mean, error, len(values) - 1)
-    return mean, error, low, high
+    half = Spread.of([], Part("", len(values), len(values) - 1, error**2)).half(1 - CONFIDENCE)
+    return mean, error, mean - half, mean + half
 
 
 def _by_seed(runs: Sequence[tuple[Cell, float]]) -> dict[Any, float]:

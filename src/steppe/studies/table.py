@@ -80,6 +80,8 @@ class Run:
         Why the cell failed.
     rows : array of bool, optional
         Per test row, whether the run classifies it correctly; the same rows in the same order for all runs of a study.
+    contender : str
+        What the run is of in a comparison, such as "sam rho=0.1"; found from its configuration if it is empty.
 
     Examples
     --------
@@ -102,6 +104,7 @@ class Run:
     failures: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
     rows: NDArray[np.bool_] | None = field(default=None, repr=False, compare=False)
+    contender: str = ""
 
     @property
     def numbers(self) -> dict[str, float]:

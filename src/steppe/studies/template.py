@@ -36,7 +36,7 @@ def study_text(file: str, out: str, data: str, model: str, *, classes: bool = Tr
     return template.format(
         file=file,
         out=out,
-        duration="24 small runs: a minute or two on two cores." if small else "24 runs: try `epochs: 1` first.",
+        duration="30 small runs: a minute or two on two cores." if small else "30 runs: try `epochs: 1` first.",
         title=_scalar(f"SAM on {data}"),
         question=_scalar(f"Do flatter minima of {model} have a lower {target} on {data}?"),
         data=_scalar(data),
@@ -44,10 +44,10 @@ def study_text(file: str, out: str, data: str, model: str, *, classes: bool = Tr
         model=_scalar(model),
         model_comment=_comment(f"  model: {_scalar(model)}", "steppe models, or your own as package.module:factory"),
         settings=settings + (AUGMENTED if images else ""),
-        rates="[0.05, 0.15]" if small else "[0.05, 0.1]",
+        rates="[0.03, 0.3]",
         targets=targets,
         targets_comment=_comment(f"targets: {targets}", "what the measures should predict"),
-        show="[spectrum, landscape, ensembles]" if classes else "[spectrum, landscape]",
+        show="[spectrum, landscape]",
         admission="" if not classes else rule if small else f"# {rule}",
     )
 

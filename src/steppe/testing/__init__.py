@@ -1,4 +1,4 @@
-"""Laws for methods of your own, which steppe's own methods obey too."""
+"""Laws for parts that other packages register, as functions for their tests: each raises AssertionError."""
 
 from .._util.lazy import lazy_exports
 

@@ -6,10 +6,10 @@ machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from .._util.names import unknown
 from ..core.fields import Count, Fraction, Ge, Gt, Inf, Le, Lt, NonNegative, Positive, check_fields
@@ -42,6 +42,22 @@ class Config:
 
     """
 
+    headings: ClassVar[Mapping[str, tuple[str, ...]]] = {  # of the help page; the other fields are first on it
+        "data": (
+            "data_root", "fraction", "per_class", "labels", "label_noise", "validation", "held_out", "augment",
+            "data_seed",
+        ),
+        "model": ("model_options", "init", "freeze", "prune", "prune_at"),
+        "method and optimizer": (
+            "method_options", "sharp_rows", "lr_factors", "momentum", "nesterov", "weight_decay", "clip",
+            "label_smoothing", "on_nonfinite",
+        ),
+        "schedule and averages": ("steps", "schedule", "milestones", "decay", "warmup", "ema", "swa", "swa_every"),
+        "evaluation": ("evaluate_every", "corruptions", "severities", "measures", "measure_every", "measure_rows"),
+        "speed, memory and files": (
+            "precision", "threads", "capture", "compile", "channels_last", "fsdp", "checkpoint_every", "loggers",
+        ),
+    }  # fmt: skip
     data: str = "digits"
     """data set by name, `folder:PATH`, or `npz:PATH`; `flowers102@64` for pictures of 64 x 64"""
     data_root: str = "data"

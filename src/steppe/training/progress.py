@@ -68,13 +68,13 @@ def progress_shown(progress: bool | None, timeline: Timeline, start: Position, b
 
 
 WORDS = {
-    "train_loss": "loss {:.4f}",
-    "train_accuracy": "accuracy {:.2%}",
-    "validation_accuracy": "validation {:.2%}",
+    "train_loss": "train loss {:.4f}",
+    "train_accuracy": "train accuracy {:.2%}",
+    "validation_accuracy": "validation accuracy {:.2%}",
     "test_loss": "test loss {:.4f}",
-    "test_accuracy": "test {:.2%}",
-    "ema_test_accuracy": "ema {:.2%}",
-    "swa_test_accuracy": "swa {:.2%}",
+    "test_accuracy": "test accuracy {:.2%}",
+    "ema_test_accuracy": "ema test accuracy {:.2%}",
+    "swa_test_accuracy": "swa test accuracy {:.2%}",
     "images_per_second": "{:.0f} images/s",
 }
 

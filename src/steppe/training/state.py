@@ -181,11 +181,12 @@ class TrainState:
         own = self._own
         if weights.keys() != own.keys():
             unmatched = sorted(weights.keys() ^ own.keys())
-            raise ValueError(f"the checkpoint is of another model: {', '.join(unmatched[:3])} is in one of them only")
+            names = ", ".join(unmatched[:3])
+            raise ValueError(f"the checkpoint belongs to another model: {names} is in one of them only")
         for k, t in own.items():
             if weights[k].shape != t.shape:
                 raise ValueError(
-                    f"the checkpoint is of another model: {k} has the shape {tuple(weights[k].shape)} in the "
+                    f"the checkpoint belongs to another model: {k} has the shape {tuple(weights[k].shape)} in the "
                     f"checkpoint and {tuple(t.shape)} in the model"
                 )
             local(t).copy_(local(placed(weights[k], t)))

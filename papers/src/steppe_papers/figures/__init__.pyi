@@ -1,3 +1,6 @@
+from .constructions import exponential_integrals as exponential_integrals
+from .constructions import hessian_from_point_masses as hessian_from_point_masses
+from .constructions import spectrum_from_exponentials as spectrum_from_exponentials
 from .quadratic import BallMaximum as BallMaximum
 from .quadratic import ascent as ascent
 from .quadratic import ball_maximum as ball_maximum

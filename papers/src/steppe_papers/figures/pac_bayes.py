@@ -3,14 +3,24 @@
 With probability 1 - delta over N rows, for a loss between 0 and L and k weights whose true loss does not decrease on
 average under Gaussian noise: L_D(w) <= max over |w' - w| <= rho of L_S(w'), plus a gap. The theorem's statement and its
 proof disagree on the gap (the statement lacks a root and has rho where the proof has rho^2), and the proof hides
-constants in O(1). This module has all versions, with all constants.
+constants in O(1). This module has all versions, with all constants, and samples for which the bound says something.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp, floor, inf, log, log1p, pi, sqrt
+from math import comb, exp, floor, inf, log, log1p, pi, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from steppe.extend import BLUE, GREEN, GREY, ORANGE, VERMILLION
+
+from .panels import Panel, line, picture
+from .registry import Result, Settings
 
 
 @dataclass(frozen=True)
@@ -120,3 +130,122 @@ def prior_gap(s: Setting) -> float:
 def rows_needed(s: Setting, gap: float) -> int:
     """The smallest number of rows for which `explicit_gap` is at most `gap`, all else equal."""
     return bisect_left(range(10**18), True, lo=2, key=lambda rows: explicit_gap(replace(s, rows=rows)) <= gap)
+
+
+# -- the study --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of `generalisation-bound`; the first three are those of a ResNet-18 on CIFAR-10."""
+
+    norm: float = 50.0
+    network: int = 11_173_962
+    radius: float = 0.1
+    weights: int = 2  # of the simulation, where rows are standard Gaussian vectors
+    rows: tuple[int, ...] = (100, 1000, 10_000)
+    samples: int = 1000
+    delta: float = 0.05
+
+
+def bounded_loss(x: Tensor, w: Tensor) -> Tensor:
+    """1 - exp(-|x - w|^2 / 2), a loss between 0 and 1."""
+    return 1 - (-(x - w).square().sum(-1) / 2).exp()
+
+
+def true_loss(norm: float, weights: int, noise: float = 0.0) -> float:
+    """The mean of `bounded_loss` over standard Gaussian rows, and over Gaussian noise in the weights."""
+    spread = 2 + noise**2
+    return 1 - exp(-weights / 2 * log(spread) - norm**2 / (2 * spread))
+
+
+def highest_rate(failures: int, n: int) -> float:
+    """The one-sided 95 % upper limit (Clopper and Pearson) of a probability of which n trials showed some failures."""
+
+    def unlikely(p: int) -> bool:
+        q = p / 10**6
+        return sum(comb(n, k) * q**k * (1 - q) ** (n - k) for k in range(failures + 1)) <= 0.05
+
+    return bisect_left(range(10**6), True, key=unlikely) / 10**6
+
+
+def _differences(sizes: Sizes, rows: int, generator: torch.Generator) -> list[tuple[float, float]]:
+    """For every sample, the norm of the trained weights, and their true loss minus the worst held-out loss in the ball.
+
+    The worst loss is the highest at 16 points of the ball's surface, so that differences are rather too large.
+    """
+    found = []
+    for _ in range(sizes.samples):
+        trained, held_out = torch.randn(2, rows, sizes.weights, dtype=torch.float64, generator=generator)
+        w = trained.mean(0)  # of two weights or more the best place, up to the sample's asymmetry
+        ring = torch.randn(16, sizes.weights, dtype=torch.float64, generator=generator)
+        ring *= sizes.radius / ring.norm(dim=1, keepdim=True)
+        worst = float(bounded_loss(held_out[:, None], w + ring).mean(0).max())
+        norm = float(w.norm())
+        found.append((norm, true_loss(norm, sizes.weights) - worst))
+    return found
+
+
+def generalisation_bound(settings: Settings) -> Result:
+    """Theorem 1 of Agnostic-SAM: its gap as printed and proved, and how often samples exceed it."""
+    sizes = settings.of(Sizes(), rows=(100, 1000), samples=100)
+    network = Setting(sizes.norm, sizes.radius, sizes.network, 50_000, sizes.delta)
+    counts = [round(10 ** (k / 4)) for k in range(12, 45)]
+    gaps = {
+        name: [of(replace(network, rows=n)) for n in counts]
+        for name, of in (("printed", printed_gap), ("proof", proof_gap), ("explicit", explicit_gap))
+    }
+    generator = torch.Generator().manual_seed(settings.seed)
+    simulated = []
+    for done, rows in enumerate(sizes.rows, start=1):
+        found = _differences(sizes, rows, generator)
+        of_each = [Setting(norm, sizes.radius, sizes.weights, rows, sizes.delta) for norm, _ in found]
+        covered = sum(  # the bound assumes that noise does not lower the true loss
+            true_loss(s.norm, s.weights, s.noise) >= true_loss(s.norm, s.weights) for s in of_each
+        )
+        failures = sum(d > explicit_gap(s) for s, (_, d) in zip(of_each, found, strict=True))
+        differences = sorted(d for _, d in found)
+        simulated.append({
+            "rows": rows, "gap": max(map(explicit_gap, of_each)), "needed": differences[int(0.95 * len(found))],
+            "largest": differences[-1], "failures": failures, "covered": covered, "samples": len(found),
+            "rate_at_most": highest_rate(failures, len(found)),
+        })  # fmt: skip
+        settings.tick(done, len(sizes.rows))
+    words = [
+        f"A ResNet-18 on CIFAR-10 (||w|| = {sizes.norm:g}, rho = {sizes.radius:g}, {network.rows} rows): the gap is "
+        f"{printed_gap(network):.1e} as printed, {proof_gap(network):.0f} by the last line of the proof and "
+        f"{explicit_gap(network):.1f} with all constants, for a loss below 1; {rows_needed(network, 0.5):.1e} rows "
+        "bring it to 0.5.",
+        *(
+            f"{r['samples']} samples of {r['rows']} rows and {sizes.weights} weights: the gap is at most "
+            f"{r['gap']:.3f}, and 95 % of the samples need {r['needed']:.4f} at most, the worst one "
+            f"{r['largest']:.4f}. It fails {r['failures']} times, where {sizes.delta:g} of them may: the rate is at "
+            f"most {r['rate_at_most']:.4f} (95 % limit). {r['covered']} samples satisfy the theorem's condition."
+            for r in simulated
+        ),
+    ]
+    data = {"rows": counts, "gaps": gaps, "simulated": simulated, "sizes": vars(sizes), "seed": settings.seed}
+    return Result(data, _draw(data), words)
+
+
+def _draw(data: dict[str, Any]) -> dict[str, Any]:
+    of_network = [
+        line(name, data["rows"], data["gaps"][key], colour)
+        for name, key, colour in (
+            ("as printed", "printed", VERMILLION),
+            ("last line of the proof", "proof", ORANGE),
+            ("with all constants", "explicit", BLUE),
+        )
+    ]
+    simulated: Sequence[dict[str, Any]] = data["simulated"]
+    rows = [r["rows"] for r in simulated]
+    of_samples = [
+        line("with all constants", rows, [r["gap"] for r in simulated], BLUE),
+        line("needed by 95 % of samples", rows, [r["needed"] for r in simulated], GREEN),
+        line("needed by the worst", rows, [r["largest"] for r in simulated], GREY),
+    ]
+    return picture(
+        "Theorem 1 of Agnostic-SAM: the gap between the true loss and the worst empirical loss in a ball",
+        Panel("ResNet-18", "rows", "gap", of_network, "xy", across=((1.0, "the largest loss"),), powers=2),
+        Panel("two weights, simulated", "rows", "", of_samples, "xy"),
+    )

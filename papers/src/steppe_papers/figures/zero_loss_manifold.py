@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steppe import DETERMINANT, Hypercube, SharpnessAware, UniversalSAM, det_sam, frob_sam, trace_sam
+from steppe import DETERMINANT, DetSAM, FrobSAM, Hypercube, SharpnessAware, TraceSAM, UniversalSAM
 from steppe.extend import BLUE, GREEN, GREY, ORANGE, PURPLE
 
 from .panels import Panel, dots, line, picture
@@ -132,15 +132,15 @@ class Run:
 VOLUME = (2 * LARGE) ** 4 / (2 * pi) ** 2  # scales the mean over the large cube to an integral
 STRENGTH = 0.03  # on the large cube: 2 strength a b < 1/5 for all s
 METHODS: Mapping[str, Run] = {
-    "trace": Run(trace_sam(rho=0.1, n=2), 4.0 / 0.1**2, "trace"),
-    "frobenius": Run(frob_sam(rho=0.1, n=6, strength=0.05), 0.2 / (0.05 * 0.1**2), "frobenius"),
+    "trace": Run(TraceSAM(rho=0.1, n=2), 4.0 / 0.1**2, "trace"),
+    "frobenius": Run(FrobSAM(rho=0.1, n=6, strength=0.05), 0.2 / (0.05 * 0.1**2), "frobenius"),
     "determinant": Run(
-        det_sam(0.1, 32, STRENGTH / VOLUME, replace(DETERMINANT, laws=(Hypercube(LARGE),))),
+        DetSAM(0.1, 32, STRENGTH / VOLUME, replace(DETERMINANT, laws=(Hypercube(LARGE),))),
         0.5 / (STRENGTH * 0.1**2),
         "determinant",
     ),
     "determinant, small cube": Run(  # the cube, the radius and the largest strength of appendix O
-        det_sam(1.0, 2, 1.0, replace(DETERMINANT, laws=(Hypercube(SMALL),))), 2.0 / SMALL**2, "trace"
+        DetSAM(1.0, 2, 1.0, replace(DETERMINANT, laws=(Hypercube(SMALL),))), 2.0 / SMALL**2, "trace"
     ),
 }
 

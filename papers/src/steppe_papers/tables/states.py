@@ -25,7 +25,7 @@ class State:
 
     name: str
     title: str
-    state: str = "never run"
+    state: str = "no records"
     date: str = ""
     cells: str = ""
 

@@ -1,4 +1,4 @@
-"""Hessian and Gauss-Newton matrix of a loss on one batch, as linear maps by reverse mode through a kept graph.
+"""Hessian, Gauss-Newton and Fisher matrix of a loss on one batch, as linear maps by reverse mode through a kept graph.
 
 Reverse mode works for every layer that trains, recurrent ones included. Reverse over forward mode is silently wrong
 for some normalisation layers of torch 2.13.
@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ..batches import Batch, own_loss
+from ..batches import Batch, own_loss, rows_of
 from ..checks import raise_constant
+from ..fisher import check_no_batch_statistics
 from ..functional import twice_differentiable
 from ..objective import Objective
+from ..reductions import row_weights
 from .convolutions import PlainConvolutions
 
 
@@ -108,42 +110,106 @@ def gauss_newton(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -
 
     """
 
-    def task(model: nn.Module) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], Tensor]:
+    def curve(output: Tensor, target: Any) -> _OfOutputs:
+        loss = objective.loss_fn(output, target).mean()
+        slope = _grad([loss], [output], create_graph=True)[0]
+
+        def times(jvp: Tensor, stacked: bool) -> Tensor:
+            return _grad([slope], [output], [jvp], stacked=stacked)[0]
+
+        return loss.detach(), slope.detach(), times if slope.requires_grad else None
+
+    return _through_outputs(objective, leaves, batch, curve)
+
+
+def empirical_fisher(objective: Objective, leaves: Sequence[Tensor], batch: Batch) -> BatchForm:
+    """The mean of g g' over rows, with g the gradient of a row's loss: its trace is `FisherTrace`.
+
+    Rows are weighted as in the mean loss; a sum over rows gives the sum.
+
+    Parameters
+    ----------
+    objective, leaves, batch
+        The loss, the weights as tensors that require gradients, and one of the objective's batches.
+
+    Examples
+    --------
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> data = torch.diag(torch.tensor([1.0, 2.0])), torch.zeros(2, 1)
+    >>> objective = steppe.Objective(model, nn.functional.mse_loss, data)
+
+    >>> operator = steppe.measures.Curvature(objective, steppe.measures.empirical_fisher)
+    >>> steppe.measures.Dense(operator).matrix  # the gradients are (2, 0) and (0, 8)
+    tensor([[ 2.,  0.],
+            [ 0., 32.]], dtype=torch.float64)
+
+    """
+    check_no_batch_statistics(objective, list(objective.model.modules()))
+    n = rows_of(batch)
+    factors = row_weights(objective, batch, n)[1]
+
+    def curve(output: Tensor, target: Any) -> _OfOutputs:
+        if not output.ndim or len(output) != n:
+            raise ValueError(f"the Fisher form needs outputs of {n} rows in the first dimension: {tuple(output.shape)}")
+        losses = objective.loss_fn(output, target)
+        if not losses.ndim and objective.weight is not None:
+            raise ValueError("a mean loss with weight= does not determine the rows' losses: return one loss per row")
+        slope = _grad([losses.mean()], [output])[0]
+        # of slopes s_i of the batch's loss, a row's own is c_i s_i, and it weighs 1 / c_i
+        c = torch.where(factors > 0, n**2 / factors, 0.0) if losses.ndim else factors
+        c = c.to(slope).view(-1, *[1] * (slope.ndim - 1))
+
+        def times(jvp: Tensor, stacked: bool) -> Tensor:
+            along = (slope * jvp).flatten(2 if stacked else 1).sum(-1)
+            return c * slope * along.view(*along.shape, *[1] * (slope.ndim - 1))
+
+        return losses.detach().mean(), slope, times
+
+    return _through_outputs(objective, leaves, batch, curve)
+
+
+# the loss, its gradient in the outputs, and products with the form in the outputs, of which there may be none
+_OfOutputs = tuple[Tensor, Tensor, Callable[[Tensor, bool], Tensor] | None]
+
+
+def _through_outputs(
+    objective: Objective, leaves: Sequence[Tensor], batch: Batch, curve: Callable[[Tensor, Any], _OfOutputs]
+) -> BatchForm:
+    """The form J' C J, with J the Jacobian of the outputs and C a form in these."""
+
+    def task(model: nn.Module) -> tuple[_OfOutputs, Tensor, list[Tensor], Tensor]:
         output, target = objective.forward(model, batch)
         if objective.loss_fn is own_loss:
-            raise TypeError("the Gauss-Newton form needs a loss of the logits: pass loss_fn, such as cross-entropy")
+            raise TypeError("this form needs a loss of the logits: pass loss_fn, such as cross-entropy")
         if not isinstance(output, Tensor):
             raise TypeError(
-                f"the Gauss-Newton form needs the model's output as one tensor, not {type(output).__name__}: let "
-                "forward= return (output, target) with the tensor that the loss is computed from"
+                f"this form needs the model's output as one tensor, not {type(output).__name__}: let forward= return "
+                "(output, target) with the tensor that the loss is computed from"
             )
         if not getattr(output, "requires_grad", False):
             raise_constant(objective)
         cotangent = torch.zeros_like(output, requires_grad=True)  # J' u is linear in u: its derivative gives J v
         vjp = _grad([output], leaves, [cotangent], create_graph=True)
-        detached = output.detach().requires_grad_()
-        loss = objective.loss_fn(detached, target).mean()
-        slope = _grad([loss], [detached], create_graph=True)[0]
-        return loss.detach(), output, detached, slope, vjp, cotangent
+        return curve(output.detach().requires_grad_(), target), output, vjp, cotangent
 
     with torch.enable_grad(), _second_derivatives(objective):
-        loss, output, detached, slope, vjp, cotangent = objective.evaluate(leaves, task)
+        (loss, slope, times), output, vjp, cotangent = objective.evaluate(leaves, task)
     linear = [i for i, p in enumerate(vjp) if p.requires_grad]
 
     def apply(direction: Sequence[Tensor], stacked: bool = False) -> list[Tensor]:
-        if not slope.requires_grad or not linear:  # the loss is linear in the outputs
+        if times is None or not linear:  # the loss is linear in the outputs
             return [torch.zeros_like(d) for d in direction]
 
         def task(model: nn.Module) -> list[Tensor]:
             jvp = _grad([vjp[i] for i in linear], [cotangent], [direction[i] for i in linear], stacked=stacked)
-            curved_jvp = _grad([slope], [detached], jvp, stacked=stacked)
-            return _grad([output], leaves, curved_jvp, stacked=stacked)
+            return _grad([output], leaves, [times(jvp[0], stacked)], stacked=stacked)
 
         with _second_derivatives(objective):
             return objective.evaluate(leaves, task)
 
     def gradient() -> list[Tensor]:
-        return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope.detach()]))
+        return objective.evaluate(leaves, lambda model: _grad([output], leaves, [slope]))
 
     return BatchForm(apply, gradient, loss)
 

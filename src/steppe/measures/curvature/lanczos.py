@@ -12,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from ..._util.notebooks import picture
 from ...core.basis import Basis
 from ...core.draw import Draw
 from ...core.vector import Space, Vector
@@ -262,6 +263,11 @@ class Density:
 
     runs: Sequence[Ritz]
     dimension: int
+
+    _repr_mimebundle_ = picture
+
+    def __repr__(self) -> str:
+        return f"Density({len(self.runs)} runs, eigenvalues {self.smallest:.4g} to {self.largest:.4g})"
 
     @property
     def largest(self) -> float:

@@ -12,7 +12,8 @@ from ...core.draw import seed_of
 from ...core.metric import Metric
 from ..estimate import Estimate, Kind, Measure, summarise
 from ..objective import Objective
-from .forms import Form, hessian
+from ..registration import ANDRIUSHCHENKO, MAGNITUDE, PRODUCTS, register
+from .forms import Form, gauss_newton, hessian
 from .lanczos import BLOCK
 from .operator import Curvature
 from .spectrum import End, Spectrum, Sweep
@@ -47,6 +48,14 @@ class SpectralMeasure(Measure, Protocol):
         return self.estimates(self.by(Curvature(objective, self.form, self.metric), own_seed))
 
 
+@register(
+    "lambda_max", kind="lower bound", cost=PRODUCTS, label="largest Hessian eigenvalue",
+    does="the largest eigenvalue of the Hessian, by Lanczos",
+    variants={
+        "adaptive_lambda_max": {"metric": MAGNITUDE, "paper": ANDRIUSHCHENKO},
+        "gauss_newton_lambda_max": {"form": gauss_newton},
+    },
+)  # fmt: skip
 @dataclass(frozen=True)
 class Eigenvalue(SpectralMeasure):
     """The k-th eigenvalue from one end; k=1 from the top is lambda_max.
@@ -84,6 +93,22 @@ class Eigenvalue(SpectralMeasure):
         return spectrum.eigenvalues(self.k, self.end, self.rtol, self.most)
 
 
+@register(
+    "lambda_min", kind="upper bound", cost=PRODUCTS, label="smallest Hessian eigenvalue",
+    does="the smallest eigenvalue of the Hessian, by Lanczos",
+)  # fmt: skip
+def smallest_eigenvalue() -> Eigenvalue:
+    return Eigenvalue(end="bottom")
+
+
+@register(
+    "trace", kind="plug-in", cost=PRODUCTS, label="Hessian trace",
+    does="the sum of the eigenvalues of the Hessian",
+    variants={
+        "adaptive_trace": {"metric": MAGNITUDE, "paper": ANDRIUSHCHENKO},
+        "gauss_newton_trace": {"form": gauss_newton},
+    },
+)  # fmt: skip
 @dataclass(frozen=True)
 class Trace(SpectralMeasure):
     """The sum of the eigenvalues.
@@ -117,6 +142,14 @@ class Trace(SpectralMeasure):
         return spectrum.trace(self.rtol, self.most)
 
 
+@register(
+    "frobenius_squared", kind="plug-in", cost=PRODUCTS, label="squared Frobenius norm of the Hessian",
+    does="the sum of the squared eigenvalues of the Hessian",
+    variants={
+        "adaptive_frobenius_squared": {"metric": MAGNITUDE},
+        "gauss_newton_frobenius_squared": {"form": gauss_newton},
+    },
+)  # fmt: skip
 @dataclass(frozen=True)
 class FrobeniusSquared(SpectralMeasure):
     """The sum of the squared eigenvalues.
@@ -150,6 +183,10 @@ class FrobeniusSquared(SpectralMeasure):
         return spectrum.frobenius_squared(self.rtol, self.most)
 
 
+@register(
+    "log_determinant", kind="plug-in", cost="up to 1000 products", label="log-determinant of the Hessian",
+    does="the sum of log(eigenvalue) over the larger eigenvalues of the Hessian",
+)  # fmt: skip
 @dataclass(frozen=True)
 class LogDeterminant(SpectralMeasure):
     """The sum of log(eigenvalue) over those above `cut` times the largest.
@@ -218,6 +255,10 @@ class ShiftedLogDeterminant(SpectralMeasure):
         return spectrum.log_determinant_shifted(self.mu, self.runs, self.steps)
 
 
+@register(
+    "relative_flatness", kind="plug-in", cost="up to 100 products", paper="Petzka et al. 2021",
+    label="relative flatness", does="the curvature in the last weight matrix, in the scale of its weights",
+)  # fmt: skip
 @dataclass(frozen=True)
 class RelativeFlatness(Measure):
     """sum over rows s, s' of <w_s, w_s'> tr(H_ss') for one weight matrix (Petzka et al. 2021, Definition 3).
@@ -253,7 +294,7 @@ class RelativeFlatness(Measure):
             raise ValueError("relative flatness needs a weight matrix, and no parameter that moves is one")
         name = self.layer or matrices[-1]
         if name not in matrices:
-            raise ValueError(f"relative flatness is that of a weight matrix, and {name!r} is none of {matrices}")
+            raise ValueError(f"relative flatness needs a weight matrix: {name!r} is none of {matrices}")
         part = replace(objective, only=[name])
         curvature = Curvature(part)
         w = part.weight_tensors()[0]

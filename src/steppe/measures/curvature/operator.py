@@ -1,18 +1,19 @@
-"""Products with the Hessian of an objective, or with its Gauss-Newton part, optionally rescaled by a metric."""
+"""Products with the Hessian of an objective, its Gauss-Newton part or its Fisher matrix, optionally rescaled."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.conv import _ConvNd
 
+from ...core.basis import flat, unflat
 from ...core.metric import Metric
 from ...core.vector import Space, Vector
 from ...cuda.graphs import GraphCache, Recorder
@@ -22,6 +23,9 @@ from ..functional import is_captured, replay
 from ..objective import Objective
 from ..session import session
 from .forms import Apply, BatchForm, Form, hessian
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
 
 Products = list[list[Tensor]]  # one tensor per parameter for every vector
 
@@ -40,7 +44,7 @@ class Curvature:
     objective
         The loss and the data.
     form
-        `hessian` or `gauss_newton`.
+        `hessian`, `gauss_newton` or `empirical_fisher`.
     metric
         The scale D; `Elementwise(0, everywhere=True)` gives the adaptive Hessian H * |w||w|'.
     memory
@@ -60,6 +64,8 @@ class Curvature:
     >>> v = objective.space.vector([torch.tensor([[1.0, 2.0]])])
     >>> hessian.product(v).tensors  # the Hessian is the identity
     [tensor([[1., 2.]])]
+    >>> hessian @ torch.tensor([1.0, 2.0])  # in the order of the parameters
+    tensor([1., 2.])
 
     """
 
@@ -101,6 +107,42 @@ class Curvature:
             o.meter["products"] += len(vectors) * size
         sums = [o.workers.all_reduce_vector(total) for total in sums or [self.space.zeros() for _ in vectors]]
         return sums if self.scale is None else [total.mul_(self.scale) for total in sums]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.dimension, self.dimension
+
+    def __matmul__(self, other: Any) -> Any:
+        """The operator times a `Vector`, or a tensor or array with a row per weight in the order of the parameters."""
+        if isinstance(other, Vector):
+            return self.product(other)
+        given = torch.as_tensor(other)
+        if given.ndim not in (1, 2) or len(given) != self.dimension:
+            raise ValueError(f"an operator on {self.dimension} weights takes as many rows, not {tuple(given.shape)}")
+        columns = given.reshape(self.dimension, -1).unbind(1)
+        images = [flat(image) for image in self.products([unflat(self.space, column) for column in columns])]
+        result = torch.stack(images, 1).reshape(given.shape) if images else given.clone()
+        return result.to(given) if isinstance(other, Tensor) else result.to(given).numpy()
+
+    def linear_operator(self) -> LinearOperator:
+        """The same for scipy.sparse.linalg, such as `eigsh` and `cg`; it takes and returns arrays."""
+        from scipy.sparse.linalg import LinearOperator
+
+        dtype = torch.zeros(0, dtype=self.space.precision).numpy().dtype
+        times = self.__matmul__
+        return LinearOperator(self.shape, matvec=times, rmatvec=times, matmat=times, rmatmat=times, dtype=dtype)
+
+    def per_layer(self) -> dict[str, Curvature]:
+        """The diagonal blocks: the same operator of every layer's own parameters, by the layer's name."""
+        o = self.objective
+        o.check()
+        layers: dict[str, list[str]] = {}
+        for name in o.params:
+            layers.setdefault(name.rpartition(".")[0], []).append(name)
+        parts = {layer: replace(o, only=names, m=None, trusted=True) for layer, names in layers.items()}
+        for part in parts.values():
+            vars(part).update(batch_weights=o.batch_weights, shares=o.shares, reductions=o.reductions)
+        return {layer: replace(self, objective=part) for layer, part in parts.items()}
 
     def gradient(self) -> Vector:
         """The gradient of the mean loss, scaled: a good start for an eigenvalue search."""

@@ -12,13 +12,16 @@ from typing import Any
 from ..._util.formats import json_safe
 from ...core.fields import fits
 from ...training.config import Config
+from ..cell import Cell
 from ..pictures import roles_of
 from ..plan import TARGETS
-from ..protocol import Rule
-from ..result import counts, findings_of, in_order, renamed
+from ..pool import Pool
+from ..result import findings_of, in_order
+from ..run import ABOUT, described
 from ..statistics.by_setting import Effect, effect, effects, environments, granulated
+from ..statistics.design import SEEDS
 from ..statistics.findings import Findings
-from ..statistics.permutation import FIRST, SEEDS
+from ..statistics.permutation import FIRST
 from ..statistics.predictions import Finding
 from ..statistics.sentences import amount
 from ..store import Store
@@ -55,21 +58,20 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
 
     """
     notes = store.notes()
-    study = notes.get("study")
+    study = notes.get(ABOUT)
     study = study if isinstance(study, Mapping) else {}
-    table = _planned(store.table(), study)
-    rules = [Rule.of(rule) for rule in study.get("admission") or []]
-    final = study.get("final")  # keys, in a study with `select`: runs of its sweep choose settings and do not count
-    counted = table.where(lambda run: counts(run, rules) and (final is None or run.key in final))
-    keys = {run.key for run in counted.runs}
-    admitted = [run.key in keys if run.state == "done" else None for run in table.runs]
+    plan, cells = described(study, store.table(), store.path.parent)
+    stored = store.table()
+    pool = Pool.of(plan, cells or [Cell(r.key, r.name, r.config, r.groups) for r in stored.runs], stored)
+    table, used = pool.planned, {run.key for run in pool.used}
+    admitted = [run.key in used if run.state == "done" else None for run in table.runs]
     settings = _settings(table, study.get("groups") or ())
     targets, measures = (in_order(study.get(k), getattr(table, k)) for k in ("targets", "measures"))
     if results is None:
         draws = FIRST if full else QUICK
-        chosen_targets, tuned = study.get("targets") or counted.targets, study.get("tuned") or ()
-        results = findings_of(counted, measures, chosen_targets, tuned=tuned, draws=draws)
-    roles = roles_of(counted, next(iter(targets), None), next(iter(measures), None))
+        chosen_targets, tuned = study.get("targets") or pool.counted.targets, study.get("tuned") or ()
+        results = findings_of(pool, measures, chosen_targets, tuned=tuned, draws=draws)
+    roles = roles_of(Table(pool.used), next(iter(targets), None), next(iter(measures), None))
     page: Content = {
         "title": str(study.get("title") or study.get("name") or store.path.resolve().parent.name),
         "question": str(study.get("question") or ""),
@@ -87,24 +89,15 @@ def content(store: Store, results: Findings | None = None, *, full: bool = True)
         "targets": [_target(table, name, study) for name in targets],
         "measures": [_measure(table, name) for name in measures],
         "curves": _curves(store, table),
-        "making": _making(store, table, study, rules, counted),
+        "making": _making(store, pool, study, [cell.predicts for cell in cells if cell.stage == "sweep"]),
         **pictures(notes, table, roles),
         **ensembles(notes, table, settings, measures),
         "findings": results.to_dict(),
-        **_by_setting(counted, list(settings), study.get("targets") or targets, results),
+        **_by_setting(pool.related, list(settings), study.get("targets") or targets, results),
         "live": False,
     }
     safe: Content = json_safe(page, str)
     return safe
-
-
-def _planned(table: Table, study: Mapping[str, Any]) -> Table:
-    """The runs in the study's current plan, in its order and with its groups; all runs without a plan."""
-    cells = study.get("cells")
-    if not isinstance(cells, list):
-        return table
-    groups = study.get("groups") or []
-    return renamed(table, ((key, name, dict(zip(groups, values, strict=True))) for key, name, values in cells))
 
 
 def _settings(table: Table, groups: Sequence[str]) -> dict[str, list[Any]]:
@@ -266,17 +259,16 @@ def _thinned(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], points: 
     return columns
 
 
-def _making(
-    store: Store, table: Table, study: Mapping[str, Any], rules: Sequence[Rule], counted: Table
-) -> list[Content]:
+def _making(store: Store, pool: Pool, study: Mapping[str, Any], swept: Sequence[bool]) -> list[Content]:
     """How the numbers were made: the study, its settings, and the versions that computed it."""
-    share = f"{len(counted)} of {sum(run.state == 'done' for run in table.runs)} finished runs"
-    which = " and ".join(map(str, rules)) or "without an admission rule"
+    share = f"{len(pool.used)} of {sum(run.state == 'done' for run in pool.planned.runs)} finished runs"
+    without = ["without those of the sweep"] if swept and not any(swept) else []
+    which = " and ".join(map(str, study.get("admission") or ())) or "without an admission rule"
     rows: list[tuple[str, Any]] = [
         ("store", store.path.name),
         ("page written", datetime.now(UTC).isoformat(timespec="seconds")),
-        ("runs that count", ", ".join([share, *(["without those of the sweep"] if "final" in study else []), which])),
-        ("groups", ", ".join(dict.fromkeys(name for run in table.runs for name in run.groups)) or "none"),
+        ("runs that count", ", ".join([share, *without, which])),
+        ("groups", ", ".join(dict.fromkeys(name for run in pool.planned.runs for name in run.groups)) or "none"),
         ("errors", "one standard error; for measures, from independent draws"),
         ("costs", "passes over the measured rows: losses (forward only), gradients, Hessian-vector products"),
     ]

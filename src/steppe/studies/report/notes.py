@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.fields import fits
 from ..pictures import COMPARISON, ENSEMBLE, LANDSCAPE, SPECTRUM
-from ..statistics.permutation import SEEDS
+from ..statistics.design import SEEDS
 from ..store import Store
 from ..table import Run, Table
 

@@ -1,42 +1,60 @@
-"""Which method won? Every contender against the plain optimizer, paired by seed and every other setting.
+"""Which value of a setting is better? Every contender against a reference, paired by seed and every other setting.
 
-A contender is a method with its options: each radius of SAM is one. The difference of a target is averaged over pairs.
-Configurations, the settings that two methods share apart from the seed, are the sample: the standard error is that of
-their means, as permutations and intervals of tau exchange and leave out whole configurations. Seeds say how a
-difference repeats in one configuration, not in others: a study of few configurations with many seeds would be certain
-of what they have in common by chance. Where there is one configuration only, its seeds are the sample, and the verdict
-is on that configuration. Settings that a study tunes for each method belong to the contender too: the tuned methods are
-compared, each at its own learning rate. p and interval come from the same Student's t and agree.
+By default methods are compared. A contender is a method with its options: each radius of SAM is one. With `compare` any
+other setting is, and its values are the contenders. The difference of a target is averaged over pairs. Its error has a
+part for every sample that the pairs share (`spread`):
+
+- configurations: the settings that two contenders have in common. Seeds say how a difference repeats in one
+  configuration, not in others. With one configuration only, its seeds are the sample, and the verdict is on it.
+- seeds, where configurations share them: ten learning rates with the same two seeds have two.
+- every other setting that configurations share, from three values on.
+- test rows, where the store has them: neither seeds nor configurations average over rows.
+
+Settings that a study tunes for each method belong to the contender too: the tuned methods are compared, each at its own
+learning rate. Where no pair has everything else in common, the runs of the two are compared unpaired, and the result
+says so. There, and where the setting decides on the training data, runs of one seed share nothing: in one configuration
+their variance is that of all configurations of the table together, at least that of the two.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite, nan, sqrt
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..table import Run, Table, word
-from .kendall import Floats, Ints, ranks
-from .permutation import SEEDS
-from .predictions import CONFIDENCE, LEVEL, POWER, not_shown
+from ..table import Table, word
+from .design import METHOD, OWN, columns_of, contenders, design_of, first_seen, method_of, seed_of
+from .differences import (
+    Cells,
+    cells_of,
+    detectable,
+    levels_needed,
+    paired_spread,
+    row_part,
+    share_interval,
+    smallest_step,
+    unpaired_spread,
+)
+from .jackknife import rows_of
+from .kendall import Floats, Ints
+from .spread import CONFIDENCE, Spread
 
-Verdict = Literal["better", "worse", "no difference seen", "cannot tell"]
+Verdict = Literal["better", "worse", "no relevant difference", "cannot tell"]
 
 PLAIN = ("none", "deep")  # the method that leaves the optimizer as it is, and the ensemble of such runs
-OF_STRATEGIES = ("member_radii", "exchange_at", "exchange_every", "share", "named", "rest")
-OWN = ("method", "rho", "method_options", "strategy", *OF_STRATEGIES)  # settings that make a contender
+# Settings that decide on training rows, their labels or their order: runs of one seed share nothing across their values
+OF_DATA = ("data", "fraction", "per_class", "validation", "label_noise", "labels", "batch_size", "data_seed")
 # A difference of less than a tenth of the reference's error is not what methods are chosen for: Foret et al. 2021
 # (Table 1) report that SAM removes 10 to 30 % of the errors on CIFAR.
 RELEVANT = 0.1
-FEWEST = 3  # pairs: the spread of two differences is a coin's
 # Runs whose mean training errors differ by more than a point are not trained to the same end: A modern look, section
 # 5.1, compares runs with at most 1 % training error.
 SAME_ERROR = 0.01
-ROUNDING = 1e-9  # values closer than this are equal
 SAME_LOSS = 2.0  # factor between mean training losses, where errors are not known
 
 
@@ -48,24 +66,38 @@ class Comparison:
     ----------
     contender, reference, target : str
         Names; a contender with its options, such as "sam rho=0.1".
-    verdict : {"better", "worse", "no difference seen", "cannot tell"}
+    verdict : {"better", "worse", "no relevant difference", "cannot tell"}
         The conclusion.
     why, sentence : str
         The reason in a few words, and the comparison in a sentence.
     difference, low, high : float
         Mean of contender minus reference over pairs, with its 95 % interval. Negative is better.
-    error, freedom : float, int
-        The standard error of the difference, and its degrees of freedom.
+    error : float
+        The standard error of the difference.
+    rows : float
+        The part of it that the test rows add; nan if the study stores no rows of this target.
     mean, reference_mean : float
         Means of the target over the pairs.
+    bound : float
+        The difference that counts as relevant: a tenth of the reference's mean.
     p, p_corrected : float
         Two-sided p-value of the difference, and the same corrected for all tests of the study.
+    p_within, p_within_corrected : float
+        The p-value of a difference of `bound` or more, in either direction, and the same corrected.
     smallest_detectable_difference : float
         What these pairs show with 80 % power at the corrected level.
-    pairs, configurations : int
-        Pairs of runs, and configurations that they are in.
+    needed : int
+        How many levels of `sample` would show a difference of `bound`; 0 if no number would, or it is not known.
+    levels, sample : int, str
+        The sample that the error mostly comes from: its levels and name, such as 2 of "seed".
+    runs, pairs, configurations : int
+        Runs of the two, pairs of them, and configurations that the contender's are in.
     wins, losses, ties : int
         Pairs in which the contender's target is lower, higher, or equal.
+    improvement, improvement_low, improvement_high : float
+        The chance that a run of the contender is better than its partner (a tie counts half), with its 95 % interval.
+    unpaired : str
+        Why runs are not paired; empty if they are.
     passes, reference_passes, seconds, reference_seconds : float
         Mean training cost per run; nan if it is not stored.
     warning : str
@@ -100,15 +132,26 @@ class Comparison:
     wins: int
     losses: int
     ties: int
+    bound: float = nan
+    runs: int = 0
     passes: float = nan
     reference_passes: float = nan
     seconds: float = nan
     reference_seconds: float = nan
     warning: str = ""
     error: float = nan
-    freedom: int = 0
+    rows: float = nan
+    improvement: float = nan
+    improvement_low: float = nan
+    improvement_high: float = nan
+    unpaired: str = ""
+    levels: int = 0
+    sample: str = ""
     p_corrected: float = nan
+    p_within: float = nan
+    p_within_corrected: float = nan
     smallest_detectable_difference: float = nan
+    needed: int = 0
     verdict: Verdict = "cannot tell"
     why: str = ""
     sentence: str = ""
@@ -116,128 +159,179 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Contest:
-    """Comparisons of all contenders with one reference, and a remark on the choice of the reference."""
+    """Comparisons of all contenders with one reference, their errors, and a remark on the choice of the reference."""
 
+    compare: str
     reference: str
     note: str
     comparisons: list[Comparison]
+    spreads: list[Spread | None] = field(default_factory=list)
 
 
-def contest(table: Table, targets: Sequence[str], tuned: Sequence[str] = ()) -> Contest:
-    """Compare every contender with the plain optimizer; if there is none, with SAM, or with the most frequent one.
+@dataclass(frozen=True)
+class Paired:
+    """The runs of a contender and of the reference that are compared, as indices, with what the pairs share.
 
-    Runs are paired by seed and by every setting that is neither of the contender nor `tuned`.
+    `contexts` has the codes of the other settings by name, `configuration` and `seed` those of pairs. Unpaired runs
+    have no partner: `unpaired` says why.
     """
-    names = contenders(table)
-    order = list(dict.fromkeys(names))
-    if len(order) < 2:
-        return Contest("", "the study has one method: there is nothing to compare" if order else "", [])
-    plain = [name for name, run in zip(names, table.runs, strict=True) if _method(run) in PLAIN]
-    sam = [name for name, run in zip(names, table.runs, strict=True) if _method(run) == "sam"]
-    reference = Counter(plain or sam or names).most_common(1)[0][0]
-    note = "" if plain else f"the study has no plain optimizer: methods are compared with {reference}"
-    keys = _keys(table, tuned)
-    rows: dict[str, dict[tuple[str, str], int | None]] = {name: {} for name in order}
-    for i, (name, key) in enumerate(zip(names, keys, strict=True)):
+
+    contender: str
+    ours: Ints
+    theirs: Ints
+    configuration: Ints
+    seed: Ints
+    contexts: Mapping[str, Ints]
+    unpaired: str = ""
+
+    @property
+    def configurations(self) -> int:
+        """The number of configurations that pairs are in."""
+        return len(np.unique(self.configuration))
+
+
+def values_of(table: Table, compare: str) -> list[str]:
+    """Each run's contender: its method with options, or its value of another setting."""
+    if compare == METHOD:
+        return contenders(table)
+    return [f"{compare}={word(value)}" for value in table.setting(compare)]
+
+
+def reference_of(table: Table, compare: str, reference: Any = None) -> tuple[str, str]:
+    """What contenders are compared with, and a remark if the study does not have what it should be.
+
+    For methods this is the plain optimizer; if there is none SAM, or the most frequent one. For other settings it is
+    the first value of the study.
+    """
+    names = values_of(table, compare)
+    if reference is not None:
+        wanted = str(reference) if compare == METHOD else f"{compare}={word(reference)}"
+        if wanted not in names:
+            raise ValueError(f"reference: no run has {wanted}; there are {', '.join(dict.fromkeys(names))}")
+        return wanted, ""
+    if compare != METHOD:
+        return names[0], ""
+    plain = [name for name, run in zip(names, table.runs, strict=True) if method_of(run) in PLAIN]
+    sam = [name for name, run in zip(names, table.runs, strict=True) if method_of(run) == "sam"]
+    chosen = Counter(plain or sam or names).most_common(1)[0][0]
+    return chosen, "" if plain else f"the study has no plain optimizer: methods are compared with {chosen}"
+
+
+def pairings(table: Table, compare: str, reference: str, tuned: Sequence[str] = ()) -> list[Paired]:
+    """The pairs of every contender with the reference, from settings alone.
+
+    Runs are paired by seed and by every setting that is neither compared nor tuned. Where nothing can be paired, all
+    runs of the two are compared, and the settings that keep them apart are named.
+    """
+    names = values_of(table, compare)
+    own = OWN if compare == METHOD else (compare,)
+    columns = columns_of(table, (METHOD,) if compare == METHOD else (compare,))
+    columns = {k: v for k, v in columns.items() if k.partition(".")[0] not in (*own, *tuned)}
+    keys = [repr(key) for key in zip(*columns.values(), strict=True)] if columns else [""] * len(table)
+    seeds = [seed_of(run) for run in table.runs]
+    codes = {name: first_seen(map(repr, column)) for name, column in columns.items()}
+    configuration, seed = first_seen(keys), first_seen(seeds)
+    rows: dict[str, dict[tuple[str, str], int | None]] = {name: {} for name in dict.fromkeys(names)}
+    for i, (name, key) in enumerate(zip(names, zip(keys, seeds, strict=True), strict=True)):
         rows[name][key] = None if key in rows[name] else i  # runs that nothing tells apart have no partner
-    comparisons = []
+    found = []
+    for name in (n for n in rows if n != reference):
+        partners = ((a, rows[reference].get(key)) for key, a in rows[name].items())
+        pairs = np.array([(a, b) for a, b in partners if a is not None and b is not None], dtype=np.int64).reshape(
+            -1, 2
+        )
+        ours, theirs = pairs[:, 0], pairs[:, 1]
+        unpaired = ""
+        if not len(pairs):
+            ours, theirs = (np.array([i for i, n in enumerate(names) if n == one]) for one in (name, reference))
+            apart = [k for k, code in codes.items() if not set(code[ours]) & set(code[theirs])]
+            unpaired = f"no other settings and seed in common{': ' + ', '.join(apart) + ' differ' if apart else ''}"
+        contexts = {k: code[ours] for k, code in codes.items()}
+        found.append(Paired(name, ours, theirs, configuration[ours], seed[ours], contexts, unpaired))
+    return found
+
+
+def contest(
+    table: Table,
+    targets: Sequence[str],
+    tuned: Sequence[str] = (),
+    compare: str = METHOD,
+    reference: Any = None,
+) -> Contest:
+    """Compare every contender with the reference in every target."""
+    names = values_of(table, compare)
+    if len(set(names)) < 2:
+        what = "method" if compare == METHOD else f"value of {compare}"
+        return Contest(compare, "", f"the study has one {what}: there is nothing to compare" if names else "", [])
+    chosen, note = reference_of(table, compare, reference)
+    paired = pairings(table, compare, chosen, tuned)
+    shares = compare.partition(".")[0] not in OF_DATA
+    comparisons, spreads = [], []
+    configuration = design_of(table).configuration
     for target in targets:
-        values = table.target(target).values
-        for name in (n for n in order if n != reference):
-            partners = ((a, rows[reference].get(key), key[0]) for key, a in rows[name].items())
-            pairs = [(a, b, key) for a, b, key in partners if a is not None and b is not None]
-            pairs = [(a, b, key) for a, b, key in pairs if isfinite(values[a]) and isfinite(values[b])]
-            comparisons.append(_comparison(table, (name, reference, target), values, pairs))
-    return Contest(reference, note, comparisons)
-
-
-def contenders(table: Table) -> list[str]:
-    """Each run's method, or strategy of an ensemble, with the options that differ between runs of the same one."""
-    methods, options = [_method(run) for run in table.runs], [_own(run) for run in table.runs]
-    values: dict[tuple[str, str], set[str]] = {}
-    for method, own in zip(methods, options, strict=True):
-        for key in {k for m, o in zip(methods, options, strict=True) if m == method for k in o}:
-            values.setdefault((method, key), set()).add(repr(own.get(key)))
-    return [
-        " ".join([m, *(f"{k}={word(v)}" for k, v in own.items() if len(values[m, k]) > 1)])
-        for m, own in zip(methods, options, strict=True)
-    ]
-
-
-def _method(run: Run) -> str:
-    return str(run.setting("strategy") or run.setting("method"))
-
-
-def _own(run: Run) -> dict[str, Any]:
-    """The options of a run's method or strategy."""
-    more = run.setting("method_options")
-    own = {"rho": run.setting("rho"), **(more if isinstance(more, Mapping) else {})}
-    own |= {name: run.setting(name) for name in OF_STRATEGIES}
-    return {name: value for name, value in own.items() if value is not None}
-
-
-def _keys(table: Table, tuned: Sequence[str]) -> list[tuple[str, str]]:
-    """Each run's settings apart from its contender: the configuration, and the seed."""
-    paths = [p for p in table.settings() if p.partition(".")[0] not in (*OWN, *SEEDS, *tuned)]
-    keys = []
-    for run in table.runs:
-        columns = {k: v for k, v in run.groups.items() if run.setting(k) is None}  # of a pool's CSV file
-        keys.append((repr([*(run.setting(p) for p in paths), columns]), repr([run.setting(name) for name in SEEDS])))
-    return keys
+        values, wrong = table.target(target).values, rows_of(table, target)
+        cells = cells_of(configuration, values)
+        for pairing in paired:
+            one, spread = _comparison(table, pairing, (chosen, target), values, wrong, cells, shares)
+            comparisons.append(one)
+            spreads.append(spread)
+    return Contest(compare, chosen, note, comparisons, spreads)
 
 
 def _comparison(
-    table: Table, names: tuple[str, str, str], values: Floats, pairs: Sequence[tuple[int, int, str]]
-) -> Comparison:
-    if not pairs:
-        return Comparison(*names, nan, nan, nan, nan, nan, nan, 0, 0, 0, 0, 0)
-    ours, theirs = (np.array([pair[side] for pair in pairs], dtype=np.int64) for side in (0, 1))
-    d, codes = values[ours] - values[theirs], ranks([pair[2] for pair in pairs])
-    difference, (error, freedom) = float(d.mean()), paired_error(d, codes, smallest_step(values))
-    low, high, p = student(difference, error, freedom)
+    table: Table,
+    pairing: Paired,
+    against: tuple[str, str],
+    values: Floats,
+    wrong: NDArray[np.bool_] | None,
+    cells: Cells,
+    shares: bool,
+) -> tuple[Comparison, Spread | None]:
+    names = (pairing.contender, *against)
+    if pairing.unpaired:
+        ours, theirs = (rows[np.isfinite(values[rows])] for rows in (pairing.ours, pairing.theirs))
+    else:
+        known = np.isfinite(values[pairing.ours]) & np.isfinite(values[pairing.theirs])
+        ours, theirs = pairing.ours[known], pairing.theirs[known]
+    if not len(ours) or not len(theirs):
+        return Comparison(*names, nan, nan, nan, nan, nan, nan, 0, 0, 0, 0, 0), None
+    step = smallest_step(values)
+    if pairing.unpaired:
+        difference, pairs = float(values[ours].mean() - values[theirs].mean()), len(ours) * len(theirs)
+        spread = unpaired_spread(values[ours], values[theirs], cells.of[ours], cells.of[theirs], cells)
+        better, shares_of_wins = np.sign(values[theirs] - values[ours][:, None]), None
+        configurations = len(np.unique(cells.of[ours]))
+    else:
+        d = values[ours] - values[theirs]
+        difference, pairs = float(d.mean()), len(d)
+        samples = pairing.configuration[known], pairing.seed[known], {k: c[known] for k, c in pairing.contexts.items()}
+        configurations = len(np.unique(samples[0]))
+        spread = paired_spread(d, *samples, step)
+        if configurations == 1 and not shares:
+            spread = unpaired_spread(values[ours], values[theirs], cells.of[ours], cells.of[theirs], cells)
+        better = np.sign(-d)
+        shares_of_wins = paired_spread(better / 2, *samples)
+    rows = nan
+    if wrong is not None and spread is not None:
+        part = row_part(wrong[ours], wrong[theirs], paired=not pairing.unpaired)
+        spread, rows = replace(spread, more=[*spread.more, part]), sqrt(part.variance)
+    half = spread.half(1 - CONFIDENCE) if spread is not None else nan
+    chance = float(better.mean() + 1) / 2
+    low, high = share_interval(chance, shares_of_wins, configurations if configurations > 1 else pairs)
+    wins, losses, ties = (int((better == side).sum()) for side in (1, -1, 0))
     return Comparison(
-        *names, difference, low, high, float(values[ours].mean()), float(values[theirs].mean()), p,
-        pairs=len(d), configurations=int(codes.max()) + 1,
-        wins=int((d < 0).sum()), losses=int((d > 0).sum()), ties=int((d == 0).sum()),
+        *names, difference, difference - half, difference + half, float(values[ours].mean()),
+        float(values[theirs].mean()), spread.p(difference) if spread is not None else nan,
+        bound=RELEVANT * abs(float(values[theirs].mean())), runs=len(ours) + len(theirs),
+        pairs=pairs, configurations=configurations, wins=wins, losses=losses, ties=ties,
         passes=_mean(table, ours, "passes"), reference_passes=_mean(table, theirs, "passes"),
         seconds=_mean(table, ours, "training_seconds"), reference_seconds=_mean(table, theirs, "training_seconds"),
-        warning=_warning(table, names[0], names[1], ours, theirs), error=error, freedom=freedom,
-    )  # fmt: skip
-
-
-def smallest_step(values: Floats) -> float:
-    """The smallest step between values: one test row, for errors."""
-    steps = np.diff(np.unique(values[np.isfinite(values)]))
-    return float(steps[steps > ROUNDING].min(initial=np.inf))
-
-
-def paired_error(d: Floats, codes: Ints, step: float) -> tuple[float, int]:
-    """The standard error of the mean of paired differences over configurations, and its degrees of freedom.
-
-    With one configuration, it is that over seeds. It is at least that of values that are rounded to a step: errors of a
-    few hundred test rows are multiples of one row, and differences that are equal by chance would have no error at all.
-    """
-    n = len(d)
-    if n < FEWEST:
-        return nan, 0
-    if codes.max() == 0:
-        codes = np.arange(n)
-    of_configuration = np.bincount(codes, d - d.mean())  # sums over pairs, so that larger ones weigh more
-    k = len(of_configuration)
-    error = sqrt(float((of_configuration**2).sum()) * k / (k - 1)) / n
-    return max(error, step / sqrt(6 * n) if isfinite(step) else 0.0), k - 1  # each value has variance step^2 / 12
-
-
-def student(difference: float, error: float, freedom: int) -> tuple[float, float, float]:
-    """The 95 % interval and the two-sided p-value."""
-    from scipy.special import stdtr, stdtrit
-
-    if not freedom:
-        return nan, nan, nan
-    if not error:  # all runs have the same value
-        return difference, difference, 1.0
-    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
-    return difference - half, difference + half, float(2 * stdtr(freedom, -abs(difference) / error))
+        warning=_warning(table, names[0], names[1], ours, theirs), unpaired=pairing.unpaired,
+        error=sqrt(spread.variance) if spread is not None else nan, rows=rows,
+        improvement=chance, improvement_low=low, improvement_high=high,
+        levels=spread.dominant.levels if spread is not None else 0,
+        sample=spread.dominant.name if spread is not None else "",
+    ), spread  # fmt: skip
 
 
 def _mean(table: Table, rows: Ints, name: str) -> float:
@@ -265,26 +359,31 @@ def _training(table: Table, rows: Ints, name: str, test: str, gap: str) -> float
     return float(np.mean([t.get(name, t.get(test, nan) - t.get(gap, nan)) for t in targets]))
 
 
-def concluded(c: Comparison, *, rejected: bool, tests: int, level: float) -> Comparison:
-    """The comparison with its verdict and the smallest difference that it could have shown."""
-    from scipy.special import nctdtrinc, stdtrit
+def within(c: Comparison, spread: Spread | None) -> float:
+    """The p-value of a relevant difference, in either direction: the nearer side decides."""
+    away = c.bound - abs(c.difference)
+    return spread.p(away) / 2 if spread is not None and away > 0 else 1.0
 
+
+def concluded(
+    c: Comparison, spread: Spread | None, *, rejected: bool, equal: bool, tests: int, level: float
+) -> Comparison:
+    """The comparison with its verdict, the smallest difference that it could have shown, and what more it takes."""
     verdict: Verdict = "cannot tell"
     if not c.pairs:
-        return replace(c, why=f"no run of {c.reference} has the same seed and settings")
-    if not c.freedom:
-        return replace(c, why=f"{c.pairs} pairs are too few")
-    errors = float(nctdtrinc(c.freedom, 1 - POWER, stdtrit(c.freedom, 1 - level / 2)))  # of the noncentral t
-    bound, share = RELEVANT * abs(c.reference_mean), f"{100 * RELEVANT:.0f} % of the reference"
+        return replace(c, why="one of the two has no run with this target")
+    if spread is None:
+        return replace(c, why=f"{c.runs} runs are too few")
+    shown, needed = detectable(spread, level), 0
     if rejected and (c.high < 0 or c.low > 0):
         verdict = "better" if c.high < 0 else "worse"
         why = f"significant after correction, and the interval is {'below' if c.high < 0 else 'above'} zero"
-    elif c.p_corrected <= LEVEL:  # whether other tests of the study reject, and so the correction, is not settled
-        why = "p is too close to the level that the correction requires"
-    elif max(-c.low, c.high) <= bound:
-        verdict, why = "no difference seen", f"{not_shown(c.low, c.high, tests)}, and the interval excludes {share}"
-    elif c.low > 0 or c.high < 0:
-        why = f"the interval excludes zero, but {not_shown(c.low, c.high, tests)}"
+    elif equal and c.low <= 0 <= c.high:
+        verdict, why = "no relevant difference", f"larger ones are excluded after correction for {tests} tests"
     else:
-        why = f"the interval includes zero and {share}: too few {'configurations' if c.configurations > 1 else 'pairs'}"
-    return replace(c, verdict=verdict, why=why, smallest_detectable_difference=errors * c.error)
+        needed = levels_needed(spread, level, c.bound)
+        says = "includes" if c.low <= 0 <= c.high else "excludes"
+        why = f"the interval {says} zero, but p is not significant after correction for {tests} tests"
+        if says == "includes":
+            why = "the interval includes zero, and relevant differences are not excluded after correction"
+    return replace(c, verdict=verdict, why=why, smallest_detectable_difference=shown, needed=needed)

@@ -1,29 +1,27 @@
 """What a study finds, computed in one place: does a measure predict a target, and which method won?
 
 `findings` returns one frozen object. The terminal, JSON and CSV output, the page and the README quote it; nothing
-computes a verdict again. P-values are corrected over all tests of a study:
+computes a verdict again.
 
-Holm's procedure (1979) bounds the chance that a study shows any false verdict, whatever the dependence of its tests.
-Measures are variants of one idea, targets share their runs and methods share their reference, so the dependence is
-strong and unknown, and readers take every single verdict for a finding: the family-wise error is what has to be
-bounded. Benjamini and Yekutieli's procedure also allows any dependence, but bounds only the share of false verdicts
-among all, and with a dozen true ones in a study that admits false ones.
+Errors follow from the design (`design`, `spread`, `jackknife`, `permutation`). Every relation and every difference is
+tested twice: that there is none, and that it is as large as matters (0.5 of the attainable tau, 10 % of the reference).
+The first gives "predicts", "better" and "worse", the second "weaker than 0.5" and "no relevant difference", and neither
+"cannot tell". No verdict stands beside an interval that contradicts it.
 
-Permutations that all tests share (the step-down minimum of p, Westfall and Young 1993) would use the dependence. They
-gain little here: the 38 tests of a study with five measures and two targets count as 18 instead, which lowers the
-smallest detectable tau from 0.48 to 0.45, or as 31 where measures share 64 % of their variance (0.47). And they bound
-the chance of a false verdict only where a true relation says nothing about the joint distribution of the other tests,
-which targets that share their runs violate.
-
-Tests that could not have a small enough p-value however the targets were ordered (small pools, many ties) never reject
-and do not count (Tarone 1990): whether a test counts depends on its design and ties, not on the order that was
-observed.
+P-values are corrected over all these tests. Holm's procedure (1979) bounds the chance that a study shows any false
+verdict, whatever the dependence of its tests. Measures are variants of one idea, targets share their runs and methods
+their reference, so the dependence is strong and unknown, and readers take every single verdict for a finding.
+Benjamini and Yekutieli's procedure bounds only the share of false verdicts among all, and Westfall and Young's, over
+permutations that all tests share, holds only where a true relation says nothing about the other tests. Tests that could
+not have a small enough p-value however the targets were ordered (small pools, many ties) never reject and do not count
+(Tarone 1990): that depends on design and ties, not on the order that was observed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import ceil, isfinite
 from typing import Any
 
 import numpy as np
@@ -31,10 +29,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..table import Table
 from . import comparisons, sentences
-from .comparisons import Comparison, concluded, contest
+from .comparisons import Comparison, concluded, contest, within
+from .design import METHOD, design_of
 from .kendall import Floats
-from .permutation import FIRST, configurations
-from .predictions import HYPOTHESES, LEVEL, RELEVANT, Finding, decided, relations, smallest_detectable_tau
+from .permutation import FIRST
+from .predictions import HYPOTHESES, LEVEL, RELEVANT, Finding, Verdict
+from .relations import Relations, relations, smallest_detectable_tau
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,20 @@ class Findings:
     level : float
         The chance that a study without any relation shows any verdict.
     relevant_tau, relevant_difference : float
-        What "no sign of it" excludes, and what "no difference seen" excludes as a share of the reference.
+        What "weaker than 0.5" excludes, as a share of the attainable tau, and what "no relevant difference" excludes,
+        as a share of the reference.
     findings : tuple of Finding
         Target by target, measure by measure, hypothesis by hypothesis.
     comparisons : tuple of Comparison
         Target by target, contender by contender.
-    reference, reference_note : str
-        What contenders are compared with, and a remark if it is not the plain optimizer.
+    compare, reference, reference_note : str
+        The setting that is compared, what contenders are compared with, and a remark if it is not the plain optimizer.
     sentence, method_sentence : str
         Whether sharpness predicts generalisation, and which method won.
     measure_sentences : mapping of str to str
         One sentence per measure.
+    row_sentence : str
+        Which intervals hold the choice of test rows.
 
     Examples
     --------
@@ -69,11 +72,11 @@ class Findings:
     ...         f"key {i}", f"run {i}", {"lr": i / 10}, {}, "done", {"test_error": i / 100},
     ...         {"trace": steppe.studies.Measured(2.0 * i)},
     ...     )
-    ...     for i in range(6)
+    ...     for i in range(7)
     ... ]
     >>> found = steppe.studies.correlate.findings(steppe.studies.Table(runs))
     >>> found.sentence
-    'trace predicts test_error (6 runs of 6 configurations).'
+    'trace predicts test_error (7 runs of 7 configurations).'
     >>> found.of("trace", "test_error").verdict
     'predicts'
 
@@ -87,11 +90,13 @@ class Findings:
     relevant_difference: float = comparisons.RELEVANT
     findings: tuple[Finding, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
+    compare: str = METHOD
     reference: str = ""
     reference_note: str = ""
     sentence: str = ""
     method_sentence: str = ""
     measure_sentences: Mapping[str, str] = field(default_factory=dict)
+    row_sentence: str = ""
 
     def of(self, measure: str, target: str, hypothesis: str = "strong") -> Finding:
         """The finding on a measure and a target."""
@@ -107,11 +112,14 @@ def findings(
     measures: Sequence[str] | None = None,
     targets: Sequence[str] | None = None,
     *,
+    compared: Table | None = None,
     tuned: Sequence[str] = (),
+    compare: str = METHOD,
+    reference: Any = None,
     seed: int = 0,
     draws: int = FIRST,
 ) -> Findings:
-    """Test every measure against every target, compare all methods, correct over everything, and decide.
+    """Test every measure against every target, compare all contenders, correct over everything, and decide.
 
     Parameters
     ----------
@@ -119,8 +127,14 @@ def findings(
         The runs that count.
     measures, targets : sequence of str, optional
         Names; all that the table has by default.
+    compared : Table, optional
+        The runs of which methods are compared, if they are others.
     tuned : sequence of str
         Settings that were selected for each method, such as "lr".
+    compare : str
+        The setting whose values are compared, methods with their options by default.
+    reference : value of the setting, optional
+        What the others are compared with; the plain optimizer, or the first value, by default.
     seed : int
         Seed of the permutations. Verdicts do not depend on it: where a p-value is closer to the level that decides than
         its sampling error, more permutations are drawn, and the verdict is "cannot tell" if that does not settle it.
@@ -135,54 +149,110 @@ def findings(
     measures = list(table.measures if measures is None else measures)
     targets = list(table.targets if targets is None else targets)
     related = list(relations(table, measures, targets, seed))
-    contested = contest(table, targets, tuned)
+    contested = contest(table if compared is None else compared, targets, tuned, compare, reference)
     for relation in related:
         relation.draw(draws)
-    tested = [(f, relation.test, i) for relation in related for i, f in enumerate(relation.findings)]
-    smallest = [test.smallest_p[i] if test is not None and f.pairs else np.inf for f, test, i in tested]
-    smallest += [0.0 if c.freedom else np.inf for c in contested.comparisons]
+    tested = [(relation, i) for relation in related for i in range(len(relation.findings))]
+    n = len(tested)
+    # first that there is nothing, then that it is as large as matters; of relations, then of comparisons
+    pairs = list(zip(contested.comparisons, contested.spreads, strict=True))
+    weaker = [r.weaker(i) for r, i in tested]
+    smallest = [r.test.smallest_p[i] if r.test is not None and r.spreads[i] is not None else np.inf for r, i in tested]
+    smallest += [best if r.spreads[i] is not None else np.inf for (r, i), (_, best) in zip(tested, weaker, strict=True)]
+    smallest += [0.0 if spread is not None else np.inf for _, spread in pairs] * 2
     able = able_to_reject(smallest)
 
     def corrected(bound: int) -> Floats:
         """Holm's p-values from lower bounds (0), estimates (1) or upper bounds (2) of the p-values."""
-        values = [test.p()[bound][i] if test is not None else np.nan for _, test, i in tested]
-        values += [c.p for c in contested.comparisons]
+        values = [p for relation in related for p in relation.p()[bound]] + [p for p, _ in weaker]
+        values += [c.p for c, _ in pairs] + [within(c, spread) for c, spread in pairs]
         return holm(np.where(able, values, np.nan))
 
     times = draws
     while True:
         rejected, kept = corrected(2) <= LEVEL, ~(corrected(0) <= LEVEL)
-        unsettled = {id(test) for (_, test, _), r, k in zip(tested, rejected, kept, strict=False) if not (r or k)}
+        unsettled = {id(r) for (r, _), yes, no in zip(tested, rejected, kept, strict=False) if not (yes or no)}
         times *= 2
-        drawn = [relation.draw(times) for relation in related if id(relation.test) in unsettled]
+        drawn = [relation.draw(times) for relation in related if id(relation) in unsettled]
         if not any(drawn):
             break
     tests, adjusted = int(able.sum()), np.where(able, corrected(1), 1.0)
     level = LEVEL / max(tests, 1)
+    seconds = float(np.mean([run.meta.get("training_seconds", np.nan) for run in table.runs] or [np.nan]))
     rows: list[Finding] = []
-    for (f, test, i), p, counts, yes, no in zip(tested, adjusted, able, rejected, kept, strict=False):
-        if test is not None and f.pairs:
-            shown = smallest_detectable_tau(test, i, f.pairs, level) if counts else np.nan
-            f = replace(f, p=float(test.p()[1][i]), p_corrected=float(p), smallest_detectable_tau=shown)
-        f = decided(f, rejected=bool(yes), open_=not (yes or no), testable=bool(counts), tests=tests)
+    for k, (relation, i) in enumerate(tested):
+        settled = bool(rejected[k] or kept[k])
+        how = {
+            "rejected": bool(rejected[k]),
+            "weaker": bool(rejected[n + k]),
+            "settled": settled,
+            "able": bool(able[k]),
+        }
+        f = replace(_finished(relation, i, level, able=bool(able[k])), p_corrected=float(adjusted[k]))
+        f = replace(f, p_weaker=weaker[k][0], p_weaker_corrected=float(adjusted[n + k]))
+        f = decided(replace(f, seconds=seconds), **how, tests=tests)
         rows.append(replace(f, sentence=sentences.of_finding(f)))
     rows.sort(key=lambda f: (targets.index(f.target), measures.index(f.measure), HYPOTHESES.index(f.hypothesis)))
-    compared: list[Comparison] = []
-    for c, p, yes in zip(contested.comparisons, adjusted[len(tested) :], rejected[len(tested) :], strict=True):
-        c = concluded(replace(c, p_corrected=float(p)), rejected=bool(yes), tests=tests, level=level)
-        compared.append(replace(c, sentence=sentences.of_comparison(c)))
-    pool = len(table), len(np.unique(configurations(table)))
+    rivals: list[Comparison] = []
+    for k, (c, spread) in enumerate(pairs):
+        at, same = 2 * n + k, 2 * n + len(pairs) + k
+        c = replace(
+            c, p_corrected=float(adjusted[at]), p_within=within(c, spread), p_within_corrected=float(adjusted[same])
+        )
+        how = {"rejected": bool(rejected[at]), "equal": bool(rejected[same])}
+        c = concluded(c, spread, **how, tests=tests, level=level)
+        rivals.append(replace(c, sentence=sentences.of_comparison(c)))
+    pool = len(table), len(np.unique(design_of(table).configuration))
     return Findings(
         *pool,
         tests,
         findings=tuple(rows),
-        comparisons=tuple(compared),
+        comparisons=tuple(rivals),
+        compare=contested.compare,
         reference=contested.reference,
         reference_note=contested.note,
         sentence=sentences.of_study(rows, *pool),
-        method_sentence=sentences.of_methods(compared, contested.reference, contested.note),
+        method_sentence=sentences.of_methods(rivals, contested.reference, contested.note),
         measure_sentences={f.measure: sentences.of_measure(f.measure, rows) for f in rows},
+        row_sentence=sentences.of_rows([*rows, *rivals]),
     )
+
+
+def _finished(relation: Relations, i: int, level: float, *, able: bool) -> Finding:
+    """A finding with what follows from the permutations: its interval, p-value and power."""
+    f, test = relation.findings[i], relation.test
+    if test is None or not f.pairs:
+        return f
+    low, high = relation.interval(i)
+    shown = smallest_detectable_tau(test, i, f.pairs, level) if able else np.nan
+    needed = ceil(f.levels * (shown / f.bound) ** 2) if isfinite(shown) and f.bound > 0 else 0
+    p = float(relation.p()[1][i])
+    return replace(f, low=low, high=high, p=p, smallest_detectable_tau=shown, needed=needed)
+
+
+def decided(f: Finding, *, rejected: bool, weaker: bool, settled: bool, able: bool, tests: int) -> Finding:
+    """The finding with its verdict: given only where the corrected p-value and the interval agree."""
+    verdict: Verdict = "cannot tell"
+    zero = f.low <= 0 <= f.high
+    if not f.pairs:
+        why = "too few runs to compare"
+    elif not isfinite(f.low):
+        why = "no interval: there are too few configurations"
+    elif rejected and f.low > 0:
+        verdict, why = "predicts", "significant after correction, and the interval is above zero"
+    elif rejected and f.high < 0:
+        verdict, why = "predicts the opposite", "significant after correction, and the interval is below zero"
+    elif weaker and zero:
+        verdict, why = "weaker than 0.5", f"stronger relations are excluded after correction for {tests} tests"
+    elif not able:
+        why = "too few configurations or levels, or too many ties: even a perfect order would not be significant"
+    elif not settled:
+        why = f"p is too close to the level that {tests} tests require"
+    elif not zero:
+        why = f"the interval excludes zero, but p is not significant after correction for {tests} tests"
+    else:
+        why = "the interval includes zero, and stronger relations are not excluded after correction"
+    return replace(f, verdict=verdict, why=why)
 
 
 def holm(p: ArrayLike) -> Floats:

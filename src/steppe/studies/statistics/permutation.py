@@ -1,11 +1,14 @@
-"""Permutation tests of measures against a target, and the jackknife; both over configurations, not over runs.
+"""Permutation tests of measures against a target, by permutations that respect the design.
 
-The seeds of one configuration are not independent observations of a relation between runs, so a configuration is what
-is exchanged and what is left out. Under the hypothesis of no relation, the targets of a configuration, all its seeds as
-one block, are independent of its measures; blocks of equal size are exchangeable. A permutation therefore moves whole
-blocks, seed by seed in order, among configurations with the same number of seeds (and, for pairs within groups, in the
-same group). Configurations that are alone with their number of seeds stay where they are, which costs power, not
-validity.
+Under the hypothesis of no relation the target is independent of the measures, and exchangeable as the study made it:
+the levels of a factor (methods, learning rates, shared seeds) may change places as a whole, and configurations within
+a combination of levels one by one. A permutation moves the targets of all runs in this way at once: those of a method
+to another method, and so on. A relation that lives only between four methods then has the p-value of 4! orders, though
+one within methods keeps all of theirs. Exchanging configurations freely would count 40 of them as independent where
+methods explain most: 42 % false verdicts (`benchmarks/verdicts.py`).
+
+For pairs within groups, factors that the groups fix stay where they are. A run whose permuted partner is missing
+leaves its pairs out, and the score is scaled to all pairs.
 """
 
 from __future__ import annotations
@@ -18,131 +21,156 @@ from math import factorial, prod, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from ..table import Table
-from .kendall import Floats, Ints, ranks
+from .design import Design, determines, places_in
+from .kendall import Floats, Ints, Signs, ranks
 
-SEEDS = ("seed", "seeds")  # the settings in which runs, or ensembles, of one configuration differ
-ALL_SEEDS = (*SEEDS, "data_seed")  # the same where rows set aside and wrong labels may differ too
 MAX_EXACT = 50_000  # permutations up to which all are enumerated: 8 configurations have 40 320
 BATCH = 2_000  # random permutations at a time
+KEPT = 2  # batches that are kept for other hypotheses and targets
 
 FIRST = 10_000  # permutations that every test draws: p is then known to about 0.01
 MAX_DRAWS = 500_000  # permutations of a test whose p-value lies close to the level that decides
 MAX_WORK = 2e9  # pairs times permutations of a test: seconds
-# From so many configurations on, tau under permutation is normal, and its spread needs few permutations. At p = 0.0005
+# From so many levels on, tau under permutation is normal, and its spread needs few permutations. At p = 0.0005
 # the normal p-value is 10 % too large for 50 configurations without ties, so the verdict is on the safe side.
 NORMAL = 50
 LARGE = 500  # runs: larger pools draw fewer permutations at a time
 SEEN = 10  # how often a sample has to show the largest score for its share to be an estimate
 CERTAIN = 3.29  # normal quantile of 99.9 %: how certain a bound on a p-value is
+FILLED = 0.75  # the share of combinations of levels that must have runs: factors that leave more empty are not moved
+MISSING = -1
 
-Blocks = list[Ints]  # per class of exchangeable configurations, their rows: one line per configuration
 Scores = Callable[[Ints], Floats]  # of permuted rows (one permutation per line): one line of scores per measure
 
 
-def configurations(table: Table) -> Ints:
-    """Each run's configuration, as integers from 0: runs that differ in their seed alone have the same one.
-
-    Runs that do not differ in their seed either, such as checkpoints without a configuration, are each their own.
-    """
-    paths = [path for path in table.settings() if path not in SEEDS]
-    keys = [repr([run.setting(p) for p in paths] + sorted(map(repr, run.groups.items()))) for run in table.runs]
-    seeds: dict[str, list[str]] = {}
-    for key, run in zip(keys, table.runs, strict=True):
-        seeds.setdefault(key, []).append(repr([run.setting(name) for name in SEEDS]))
-    repeated = {key for key, values in seeds.items() if len(set(values)) < len(values)}
-    code: dict[tuple[str, int], int] = {}
-    names = ((key, i if key in repeated else -1) for i, key in enumerate(keys))
-    return np.array([code.setdefault(name, len(code)) for name in names], dtype=np.int64)
-
-
-class Clusters:
-    """What is exchanged and left out in a comparison of runs within groups.
-
-    These are configurations. The seeds of a configuration that is alone in its group are compared with one another
-    only, and are exchangeable: each of its runs is then a cluster. A comparison of all runs has one group.
-    """
-
-    def __init__(self, configuration: Ints, group: Ints) -> None:
-        self.group, self.strata = group, len(np.unique(group))
-        code = configuration.copy()
-        for one in np.unique(group):
-            rows = np.flatnonzero(group == one)
-            if len(np.unique(configuration[rows])) == 1:
-                code[rows] = -1 - rows
-        self.code = ranks(code)
-        self.count = len(np.unique(self.code))
-
-    def blocks(self) -> Blocks:
-        """Classes of exchangeable clusters, with rows in the order of the table."""
-        classes: dict[tuple[int, ...], list[Ints]] = {}
-        for code in range(self.count):
-            rows = np.flatnonzero(self.code == code)
-            classes.setdefault(tuple(self.group[rows].tolist()), []).append(rows)  # as many runs in the same groups
-        return [np.stack(rows) for rows in classes.values()]
-
-    def left_out(self) -> NDArray[np.bool_]:
-        """One line per cluster: the rows without it."""
-        lines: NDArray[np.bool_] = np.arange(self.count)[:, None] != self.code
-        return lines
-
-
 class Permutations:
-    """The permutations of n rows that move exchangeable blocks of rows; random ones are a function of the seed."""
+    """The permutations of n rows that move levels of factors, and configurations among equal levels.
 
-    def __init__(self, blocks: Blocks, n: int, seed: int) -> None:
-        self.blocks, self.n, self.seed = blocks, n, seed
-        self.count = prod(factorial(len(block)) for block in blocks)
+    Rows keep their group. Random ones are a function of the seed.
+    """
+
+    def __init__(self, design: Design, group: Ints, seed: int) -> None:
+        self.n, self.seed = len(group), seed
+        self.drawn: dict[int, Ints] = {}
+        of_run = units_in(design.configuration, group)
+        first = np.unique(of_run, return_index=True)[1]
+        stratum = ranks(group[first])
+        movable = {name: codes[first] for name, codes in design.factors.items()}
+        movable = {name: ranks(codes) for name, codes in movable.items() if not determines(stratum, codes)}
+        self.complete = not movable or _filled([*movable.values(), stratum]) >= FILLED
+        while movable and _filled([*movable.values(), stratum]) < FILLED:
+            del movable[max(movable, key=lambda name: int(movable[name].max()))]
+        self.axes = [*movable.values(), stratum]  # groups last: they stay where they are
+        self.sizes = [int(axis.max(initial=0)) + 1 for axis in self.axes]
+        cells, cell = np.unique(np.stack(self.axes), axis=1, return_inverse=True)
+        self.cells, self.cell = cells, cell.reshape(-1)
+        self.members = [np.flatnonzero(self.cell == i) for i in range(cells.shape[1])]
+        self.place = np.zeros(len(first), dtype=np.int64)
+        self.member = np.full((len(self.members), max(map(len, self.members), default=0)), MISSING)
+        for i, ones in enumerate(self.members):
+            self.place[ones], self.member[i, : len(ones)] = np.arange(len(ones)), ones
+        self.crossed = design.crossed and self.sizes[-1] == 1
+        self.of_run, self.of_seed = of_run, design.seed if self.crossed else places_in(of_run)
+        self.row = np.full((len(first), int(self.of_seed.max(initial=0)) + 1), MISSING)
+        self.row[of_run, self.of_seed] = np.arange(self.n)
+        # what changes places: levels of factors, crossed seeds, and configurations with equal levels
+        self.moved = [*self.sizes[:-1], self.row.shape[1] if self.crossed else 1, *map(len, self.members)]
+        self.count = prod(map(factorial, self.moved))
+        whole = (self.row >= 0).all() and (self.member >= 0).all() and len(self.members) == prod(self.sizes)
+        self.holes = not whole
+        self.fewest = min((k for k in self.moved if k > 1), default=1)
 
     def all(self) -> Ints:
         """All permutations, one per line."""
-        orders = product(*(permutations(range(len(block))) for block in self.blocks))
-        return self._rows([np.array(part) for part in zip(*orders, strict=True)])
+        orders = zip(*product(*(permutations(range(k)) for k in self.moved)), strict=True)
+        return self._rows([np.array(one) for one in orders])
 
     def batch(self, number: int) -> Ints:
-        """`BATCH` random permutations, one per line: a function of the blocks, the seed and the number of the batch.
+        """`BATCH` random permutations, one per line: a function of the design, the seed and the number of the batch.
 
         Philox is counter-based, and the order of its raw integers is the permutation: the same on every machine.
         """
-        streams = (np.random.Philox(key=self.seed, counter=[0, 0, i, number]) for i in range(len(self.blocks)))
-        raw = (s.random_raw((BATCH, len(b))) for s, b in zip(streams, self.blocks, strict=True))
-        return self._rows([np.argsort(r, kind="stable") for r in raw])
+        if number in self.drawn:
+            return self.drawn[number]
+        streams = (np.random.Philox(key=self.seed, counter=[0, 0, i, number]) for i in range(len(self.moved)))
+        raw = (s.random_raw((BATCH, k)) for s, k in zip(streams, self.moved, strict=True))
+        rows = self._rows([np.argsort(r, kind="stable") for r in raw])
+        if number < KEPT:
+            self.drawn[number] = rows
+        return rows
 
     def _rows(self, orders: Sequence[Ints]) -> Ints:
-        rows = np.broadcast_to(np.arange(self.n), (len(orders[0]), self.n)).copy()
-        for block, order in zip(self.blocks, orders, strict=True):
-            rows[:, block.reshape(-1)] = block[order].reshape(len(order), -1)
+        """The row whose target each row receives, or `MISSING`."""
+        factors, seeds, inside = orders[: len(self.axes) - 1], orders[len(self.axes) - 1], orders[len(self.axes) :]
+        lines = np.arange(len(seeds))[:, None]
+        moved = [order[:, codes] for order, codes in zip(factors, self.cells, strict=False)]
+        stay = np.broadcast_to(self.cells[-1], (len(seeds), len(self.members)))
+        there, target = (np.ravel_multi_index(tuple(axes), self.sizes) for axes in (self.cells, [*moved, stay]))
+        at = np.searchsorted(there, target).clip(max=len(there) - 1)  # cells are in their order
+        donor = np.where(there[at] == target, at, MISSING)[:, self.cell]
+        member = np.broadcast_to(self.member, (len(seeds), *self.member.shape)).copy()
+        for i, (ones, order) in enumerate(zip(self.members, inside, strict=True)):
+            member[:, i, : len(ones)] = ones[order]
+        unit = np.where(donor < 0, MISSING, member[lines, donor, self.place])[:, self.of_run]
+        seed = seeds[:, self.of_seed] if self.crossed else self.of_seed
+        rows: Ints = np.where(unit < 0, MISSING, self.row[unit, seed])
         return rows
 
 
-def jackknife_error(without: Floats) -> float:
-    """The jackknife's standard error from the statistics without one configuration each (Tukey 1958).
+def units_in(configuration: Ints, group: Ints) -> Ints:
+    """Configurations; the seeds of one that is alone in its group are compared with one another only."""
+    code = np.stack([configuration, group, np.zeros_like(group)])
+    for one in np.unique(group):
+        rows = np.flatnonzero(group == one)
+        if len(np.unique(configuration[rows])) == 1:
+            code[2, rows] = np.arange(len(rows))
+    return np.unique(code, axis=1, return_inverse=True)[1].reshape(-1)
 
-    It is at least 1 / 2k for k configurations: as if one configuration had an eighth of its pairs the other way round.
-    A perfect order would otherwise have no error at all.
+
+def _filled(axes: Sequence[Ints]) -> float:
+    """The share of combinations of levels that occur."""
+    return float(np.unique(np.stack(axes), axis=1).shape[1] / prod(int(axis.max()) + 1 for axis in axes))
+
+
+def tau_scores(sign_x: NDArray[np.float32], y: Floats, compared: Signs, holes: bool) -> Scores:
+    """Scores (concordant minus discordant pairs) of sign matrices of measures against permutations of y.
+
+    `compared` are the pairs that count; with `holes`, permuted rows may be missing.
     """
-    k = len(without)
-    return max(float(np.sqrt((k - 1) / k * ((without - without.mean()) ** 2).sum())), 1 / (2 * k))
-
-
-def tau_scores(sign_x: NDArray[np.float32], y: Floats) -> Scores:
-    """Scores (concordant minus discordant pairs) of sign matrices of measures against permutations of y."""
     ranked, n = ranks(y).astype(np.float32), len(y)
 
     def scores(rows: Ints) -> Floats:
-        permuted = np.ascontiguousarray(ranked[rows].T)
+        there = rows.T >= 0
+        permuted = np.where(there, ranked[rows.T], np.float32(np.nan))
         total = np.zeros((len(sign_x), len(rows)), dtype=np.float32)  # exact: fewer than 2^24 pairs
         for i in range(n - 1):
             difference = permuted[i + 1 :] - permuted[i]
-            total += sign_x[:, i + 1 :, i] @ np.clip(difference, -1, 1, out=difference)
-        return total.astype(np.float64)
+            np.clip(difference, -1, 1, out=difference)
+            if holes:
+                np.nan_to_num(difference, copy=False)
+            total += sign_x[:, i + 1 :, i] @ difference
+        if not holes:
+            return total.astype(np.float64)
+        left = ((compared @ there) * there).sum(0)  # twice the pairs of which neither run is missing
+        scale = np.divide(compared.sum(), left, out=np.zeros(len(rows)), where=left > 0)
+        found: Floats = total.astype(np.float64) * scale
+        return found
 
     return scores
 
 
 def share_scores(inside: NDArray[np.bool_], order: Floats) -> Scores:
     """Sums of permutations of `order` (runs with a higher target minus lower ones) over runs inside, per measure."""
-    return lambda rows: inside.astype(np.float64) @ order[rows].T
+
+    def scores(rows: Ints) -> Floats:
+        there = (rows >= 0).astype(np.float64)
+        flat, of_flat = inside.astype(np.float64) @ (there * order[rows]).T, inside.astype(np.float64) @ there.T
+        middle = (there * order[rows]).sum(1) / np.maximum(there.sum(1), 1)  # zero where no row is missing
+        mean: Floats = np.divide(flat, of_flat, out=np.zeros_like(flat), where=of_flat > 0) - middle
+        found: Floats = inside.sum(1)[:, None] * mean
+        return found
+
+    return scores
 
 
 @dataclass

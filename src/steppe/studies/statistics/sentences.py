@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 
 from .comparisons import Comparison
+from .design import METHOD, plural
 from .predictions import Finding
 
 IN_PERCENT = ("error", "gap")  # how names of targets end that are shares of rows; `loss_gap` is none
@@ -42,10 +43,11 @@ def listed(words: Iterable[str], conjunction: str = "and") -> str:
 
 
 def numbers_of(f: Finding) -> str:
-    """Tau with interval, corrected p and the numbers of runs."""
+    """Tau with interval, corrected p and the size of the pool, down to its smallest sample."""
     span = f"95 % interval {tau_words(f.low)} to {tau_words(f.high)}" if isfinite(f.low) else "no interval"
     p = f"corrected {p_words(f.p_corrected)}" if isfinite(f.p_corrected) else "no p"
-    return f"tau {tau_words(f.tau)}, {span}, {p}, {runs_words(f.n, f.configurations)}"
+    few = f", {f.levels} {plural(f.sample)}" if f.sample else ""
+    return f"tau {tau_words(f.tau)}, {span}, {p}, {runs_words(f.n, f.configurations)}{few}"
 
 
 def runs_words(runs: int, configurations: int) -> str:
@@ -53,8 +55,16 @@ def runs_words(runs: int, configurations: int) -> str:
     return f"{runs} runs of {configurations} configuration{'' if configurations == 1 else 's'}"
 
 
+def through(f: Finding) -> str:
+    """What a relation lives on, if nothing of it is left among runs that have that in common; else empty."""
+    gone = f.confounding.vanishes(f.tau) if f.verdict.startswith("predicts") else []
+    if METHOD in gone:
+        return "between methods only"
+    return f"through {THE.get(gone[0], gone[0])}" if gone else ""
+
+
 def of_finding(f: Finding) -> str:
-    """One sentence on one measure, target and hypothesis."""
+    """One sentence on one measure, target and hypothesis, and one on what a relation lives on."""
     where = " within groups" if f.hypothesis == "within groups" else ""
     flat = f"the flattest {f.flattest} runs by {f.measure} have a"
     claim, opposite = f"{f.measure} predicts {f.target}{where}", f"flatter runs have a higher {f.target}{where}"
@@ -63,21 +73,46 @@ def of_finding(f: Finding) -> str:
         claim, opposite = f"{flat} lower {than}", f"{flat} higher {than}"
     if not f.pairs:
         return f"Cannot tell whether {claim if f.flattest else f'{f.measure} predicts {f.target}'}: {f.why}."
-    numbers = f"({numbers_of(f)})"
+    numbers, only = f"({numbers_of(f)})", f" {through(f)}" if through(f) else ""
     if f.verdict == "predicts":
-        return f"{claim[0].upper() + claim[1:] if f.hypothesis == 'weak' else claim} {numbers}."
+        whole = claim[0].upper() + claim[1:] if f.hypothesis == "weak" else claim
+        return f"{whole}{only} {numbers}.{_left_of(f)}"
     if f.verdict == "predicts the opposite":
-        return f"{f.measure} predicts the opposite: {opposite} {numbers}."
-    if f.verdict == "no sign of it":
-        return f"No sign that {claim} {numbers}: {f.why}."
+        return f"{f.measure} predicts the opposite{only}: {opposite} {numbers}.{_left_of(f)}"
+    if f.verdict == "weaker than 0.5":
+        return f"Weaker than {_bound(f)}: that {claim} {numbers}."
     return f"Cannot tell whether {claim} {numbers}: {f.why}; {power_of(f)}."
 
 
+def _bound(f: Finding) -> str:
+    """What "weaker than 0.5" excludes; ties limit tau, and half of the largest is excluded then."""
+    tied = f", half of the {f.attainable:.2f} that ties allow" if f.attainable < 0.995 else ""
+    return f"{f.bound:.2g}{tied}"
+
+
+def _left_of(f: Finding) -> str:
+    """What is left of a relation within the levels of factors, and given the training loss."""
+    parts = [(f"within {plural(w.setting)}", w) for w in f.confounding.within if isfinite(w.low)]
+    parts += [("given the training loss", f.confounding.given_loss)] if f.confounding.given_loss else []
+    each = [f"{where} {tau_words(w.tau)} ({tau_words(w.low)} to {tau_words(w.high)})" for where, w in parts]
+    return f" tau is {listed(each)}." if each else ""
+
+
 def power_of(f: Finding) -> str:
-    """What this pool could have shown."""
+    """What this pool could have shown, and what it would take to show half of the attainable tau."""
     if not isfinite(f.smallest_detectable_tau):
-        return "no tau could have been significant"
-    return f"a tau of {f.smallest_detectable_tau:.2f} is shown with 80 % power"
+        return f"no tau could have been significant with {f.levels} {plural(f.sample)}"
+    shown = f"a tau of {f.smallest_detectable_tau:.2f} is shown with 80 % power"
+    if f.needed <= f.levels:
+        return shown
+    runs = round(f.n * (f.needed / f.levels - 1))
+    return f"{shown}, and {_bound(f)} with about {f.needed} {plural(f.sample)} ({more_runs(runs, f.seconds)})"
+
+
+def more_runs(runs: int, seconds: float) -> str:
+    """A number of further runs, with their hours where the time of one is known."""
+    hours = f", {runs * seconds / 3600:.2g} h of training" if isfinite(seconds) else ""
+    return f"{runs} more run{'' if runs == 1 else 's'}{hours}"
 
 
 def of_measure(measure: str, rows: Sequence[Finding]) -> str:
@@ -97,44 +132,49 @@ def of_measure(measure: str, rows: Sequence[Finding]) -> str:
 VERDICT_WORDS = {
     "predicts": "predicts",
     "predicts the opposite": "predicts the opposite for",
-    "no sign of it": "shows no sign of predicting",
+    "weaker than 0.5": "is related more weakly than 0.5 to",
     "cannot tell": "cannot tell for",
 }
+THE = {"lr": "the learning rate", "seed": "the seed"}
 
 
 def _with_tau(f: Finding) -> str:
     span = f", {tau_words(f.low)} to {tau_words(f.high)}" if isfinite(f.low) else ""
-    return f"{f.target} (tau {tau_words(f.tau)}{span})" if isfinite(f.tau) else f.target
+    only = f", {through(f)}" if through(f) else ""
+    return f"{f.target} (tau {tau_words(f.tau)}{span}{only})" if isfinite(f.tau) else f.target
 
 
 def of_study(rows: Sequence[Finding], runs: int, configurations: int) -> str:
     """Whether sharpness predicts generalisation in this study, in one sentence that names the measures."""
-    pool = runs_words(runs, configurations)
     strong = [f for f in rows if f.hypothesis == "strong"]
     if not strong:
         return f"There is nothing to correlate yet: {runs} runs count."
+    few = {(f.levels, f.sample) for f in strong if f.sample and f.levels}
+    pool = runs_words(runs, configurations) + (f", {min(few)[0]} {plural(min(few)[1])}" if few else "")
     targets = list(dict.fromkeys(f.target for f in strong))
     parts = []
     for verdict in ("predicts", "predicts the opposite"):
         words = VERDICT_WORDS[verdict]
-        by_names: dict[tuple[str, ...], list[str]] = {}  # targets of the same measures stand together
+        by_names: dict[tuple[tuple[str, ...], str], list[str]] = {}  # targets of the same measures stand together
         for target in targets:
-            names = tuple(f.measure for f in strong if f.target == target and f.verdict == verdict)
-            by_names.setdefault(names, []).append(target)
-        for names, together in by_names.items():
-            plural = words if len(names) == 1 else words.replace("predicts", "predict", 1)
-            parts += [f"{listed(names)} {plural} {listed(together)}"] if names else []
-    none, open_ = ([f for f in strong if f.verdict == v] for v in ("no sign of it", "cannot tell"))
+            told = [f for f in strong if f.target == target and f.verdict == verdict]
+            for only in dict.fromkeys(through(f) for f in told):
+                names = tuple(f.measure for f in told if through(f) == only)
+                by_names.setdefault((names, only), []).append(target)
+        for (names, only), together in by_names.items():
+            plural_words = words if len(names) == 1 else words.replace("predicts", "predict", 1)
+            parts.append(" ".join(filter(None, (listed(names), plural_words, listed(together), only))))
+    none, open_ = ([f for f in strong if f.verdict == v] for v in ("weaker than 0.5", "cannot tell"))
     if len(open_) == len(strong):
         able = [f.smallest_detectable_tau for f in open_ if isfinite(f.smallest_detectable_tau)]
         limit = f"they show a tau of {min(able):.2f} or more" if able else "no tau could be significant with so few"
         return f"{pool} cannot tell whether sharpness predicts {listed(targets)}: {limit}."
-    rest = [f"no sign of it in {len(none)} of {len(strong)} combinations of measure and target"] if none else []
+    rest = [f"weaker than 0.5 in {len(none)} of {len(strong)} combinations of measure and target"] if none else []
     rest += [f"{pool} cannot tell in {len(open_)} of {len(strong)}"] if open_ else []
     others = f"{'otherwise ' if parts else ''}{' and '.join(rest)}"
     if not parts:
         return f"No measure predicts {listed(targets, 'or')} here: {others}."
-    return f"{'; '.join(parts)}{'; ' + others if rest else f' ({pool})'}."
+    return f"{'; '.join(parts)}{'; ' + others if rest else ''}{'' if open_ else f' ({pool})'}."
 
 
 def of_comparison(c: Comparison) -> str:
@@ -142,15 +182,40 @@ def of_comparison(c: Comparison) -> str:
     reference = PLAIN_WORDS.get(c.reference, c.reference)
     if not c.pairs:
         return f"Cannot tell whether {c.contender} is better than {reference} in {c.target}: {c.why}."
-    numbers = f"{amount(c.target, c.mean)} and {amount(c.target, c.reference_mean)}, difference " + difference_words(c)
-    record = f"{c.wins} of {c.pairs} pairs won, {c.losses} lost"
+    numbers = f"{amount(c.target, c.mean)} and {amount(c.target, c.reference_mean)}, difference {difference_words(c)}"
+    if c.unpaired:
+        record = f"unpaired, {c.unpaired}"
+    else:
+        record = f"{c.wins} of {c.pairs} pairs won, {c.losses} lost"
+        if isfinite(c.improvement_low):
+            low, high = (round(100 * v) for v in (c.improvement_low, c.improvement_high))
+            record += f", better in {100 * c.improvement:.0f} % ({low} to {high})"
     warning = f" Note: {c.warning}." if c.warning else ""
     if c.verdict in ("better", "worse"):
         return f"{c.contender} is {c.verdict} than {reference} in {c.target} ({numbers}; {record}).{warning}"
     claim = f"between {c.contender} and {reference} in {c.target} ({numbers}; {record})"
-    if c.verdict == "no difference seen":
-        return f"No difference seen {claim}: {c.why}.{warning}"
-    return f"Cannot tell the difference {claim}: {c.why}.{warning}"
+    if c.verdict == "no relevant difference":
+        return f"No difference larger than {bound_words(c)} {claim}.{warning}"
+    return f"Cannot tell the difference {claim}: {c.why}{_needed(c)}.{warning}"
+
+
+def bound_words(c: Comparison) -> str:
+    """The relevant difference as people write it."""
+    return amount(c.target, c.bound, signed=True).removeprefix("+")
+
+
+def _needed(c: Comparison) -> str:
+    """What it would take to show a relevant difference."""
+    if not c.levels:
+        return ""
+    if not c.needed:
+        return f"; more {plural(c.sample)} alone would not show {bound_words(c)}"
+    if c.needed == c.levels:
+        return ""
+    runs = round(c.runs * (c.needed / c.levels - 1))
+    seconds = (c.seconds + c.reference_seconds) / 2
+    more = f"about {c.needed} {plural(c.sample)} instead of {c.levels} ({more_runs(runs, seconds)})"
+    return f"; {more} would show {bound_words(c)}"
 
 
 def difference_words(c: Comparison) -> str:
@@ -163,7 +228,7 @@ def difference_words(c: Comparison) -> str:
 
 
 def of_methods(rows: Sequence[Comparison], reference: str, note: str) -> str:
-    """Which method won, in one sentence that names the contenders."""
+    """Which contender won, in one sentence that names them."""
     if not rows:
         return f"{note[0].upper()}{note[1:]}." if note else ""
     name = PLAIN_WORDS.get(reference, reference)
@@ -176,13 +241,35 @@ def of_methods(rows: Sequence[Comparison], reference: str, note: str) -> str:
             if chosen:
                 each = (f"{c.contender} ({amount(target, c.difference, signed=True)})" for c in chosen)
                 verdicts.append(f"{listed(each)} {'is' if len(chosen) == 1 else 'are'} {verdict}")
-        for verdict in ("no difference seen", "cannot tell"):
-            chosen = [c for c in mine if c.verdict == verdict]
-            over = {c.configurations for c in chosen if c.configurations > 1}  # a verdict is on all of them together
-            where = f" over {max(over)} configurations" if over else ""
-            verdicts += [f"{verdict} for {len(chosen)} of {len(mine)}{where}"] if chosen else []
+        same, open_ = ([c for c in mine if c.verdict == v] for v in ("no relevant difference", "cannot tell"))
+        largest = max(same, key=lambda c: c.bound, default=None)
+        where = _over(same)
+        if largest is not None:
+            verdicts.append(f"no difference larger than {bound_words(largest)} for {len(same)} of {len(mine)}{where}")
+        verdicts += [f"cannot tell for {len(open_)} of {len(mine)}{_over(open_)}"] if open_ else []
         parts.append(f"in {target}, {', '.join(verdicts)}")
     remark = f" ({note})" if note else ""
     warned = list(dict.fromkeys(c.contender for c in rows if c.warning and c.verdict in ("better", "worse")))
     warning = f" Training errors or losses differ for {listed(warned)}." if warned else ""
     return f"Compared with {name}{remark}: {'; '.join(parts)}.{warning}"
+
+
+def _over(rows: Sequence[Comparison]) -> str:
+    """The configurations that a verdict is on, all of them together."""
+    over = {c.configurations for c in rows if c.configurations > 1}
+    return f" over {max(over)} configurations" if over else ""
+
+
+def of_rows(rows: Sequence[Finding | Comparison]) -> str:
+    """Which errors hold the test rows; empty without any target."""
+    inside, outside = (
+        list(dict.fromkeys(r.target for r in rows if isfinite(r.low) and isfinite(r.rows) is known))
+        for known in (True, False)
+    )
+    outside = [name for name in outside if name not in inside]
+    parts = [f"Intervals of {listed(inside)} hold the choice of test rows"] if inside else []
+    if outside:
+        which = "those of {} do not" if inside else "intervals of {} do not hold the choice of test rows"
+        parts.append(f"{which.format(listed(outside))}: no rows are stored")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}." if text else ""

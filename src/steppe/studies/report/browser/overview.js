@@ -7,7 +7,7 @@ const HYPOTHESES = {
   "within groups": ["over pairs in the same group", "τ over pairs of runs in the same group, so that differences between groups do not count."],
   weak: ["the flattest tenth against the rest (weak)", "τ over pairs of one of the flattest tenth of the runs and one other run: +1 if the flat run always has the lower target, −1 if it always has the higher one."],
 };
-const VERDICTS = { predicts: "good", better: "good", "predicts the opposite": "bad", worse: "bad", "no sign of it": "none", "no difference seen": "none", "cannot tell": "open" };
+const VERDICTS = { predicts: "good", better: "good", "predicts the opposite": "bad", worse: "bad", "weaker than 0.5": "none", "no relevant difference": "none", "cannot tell": "open" };
 const ORDER = Object.keys(VERDICTS);
 const SIGNS = { good: "✓", bad: "✕", none: "=", open: "?" };
 
@@ -64,9 +64,9 @@ const correction = (tests) => (tests ? `p is corrected for all ${count(tests, "t
 // How verdicts are decided, with the study's own levels.
 function verdictRule() {
   const { level, relevant_tau: relevant, tests } = state.data.findings;
-  return `Points are τ, lines 95 % intervals over configurations (runs that differ in their seed alone are one), dashed lines ±${digits(relevant)}. ${correction(tests)}`
-    + ` “predicts” needs a corrected p of at most ${digits(level)} and an interval without zero; “no sign of it” needs a larger p and an interval within ±${digits(relevant)}; everything else is “cannot tell”.`
-    + " The detectable τ is the smallest that these runs show with 80 % power.";
+  return `Points are τ, lines 95 % intervals over configurations (runs that differ in their seed alone are one) and what they share, dashed lines ±${digits(relevant)}. ${correction(tests)}`
+    + ` “predicts” needs a corrected p of at most ${digits(level)} and an interval without zero; “weaker than ${digits(relevant)}” needs the same of a test that τ is as large as that (or half of what ties allow), and an interval with zero; everything else is “cannot tell”.`
+    + " Levels of methods, learning rates and shared seeds are left out and permuted as a whole. The detectable τ is the smallest that these runs show with 80 % power.";
 }
 
 function forestOf(hypothesis) {
@@ -127,8 +127,9 @@ function drawContest() {
 
 function methodRule() {
   const { level, tests } = state.data.findings;
-  return `Points are mean differences, lines 95 % intervals over configurations. ${correction(tests)} “better” and “worse” need a corrected p of at most ${digits(level)} and an interval without zero.`
-    + " “no difference seen” needs an interval that includes zero and is narrow; everything else is “cannot tell”. “One target in detail” gives the reasons. The detectable difference is the smallest that these pairs show with 80 % power.";
+  return `Points are mean differences, lines 95 % intervals over configurations, shared seeds and stored test rows. ${correction(tests)} “better” and “worse” need a corrected p of at most ${digits(level)} and an interval without zero.`
+    + ` “no relevant difference” needs the same of a test that the difference is ${digits(100 * state.data.findings.relevant_difference)} % of the reference or more, and an interval with zero; everything else`
+    + " is “cannot tell”. “One target in detail” gives the reasons. The detectable difference is the smallest that these pairs show with 80 % power.";
 }
 
 const WARNING = "⚠\ufe0e";

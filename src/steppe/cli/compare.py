@@ -1,0 +1,311 @@
+"""`steppe compare`: which method is better at equal cost, by how much, and with which settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from .._util.terminal import say
+from .compare_options import Again, Effort, Folder, How, Space, What
+from .compare_output import answer, plan_of
+from .options import Parsed, command
+from .output import Output, UsageError, print_output, stop_code, usage_errors
+
+if TYPE_CHECKING:
+    from ..comparison.design import Design
+    from ..comparison.result import Result
+    from ..comparison.run import Execute
+    from ..comparison.runs import Probe
+    from ..comparison.store import Comparison
+    from ..training.stopping import StopRequest
+
+PAGE, YAML = "report.html", "recommended.yaml"
+LIVE = 10.0  # seconds between two versions of the page of a comparison that runs
+EXPECTED = 0.1  # the error of which the row floor is stated before anything has been trained
+
+
+@command("compare")
+def compare(what: What, effort: Effort, space: Space, how: How, parsed: Parsed) -> Output:
+    """Compare methods at equal cost and equal tuning, until it is decided; rerun the command to resume.
+
+    Examples
+    --------
+    steppe compare --data digits --model mlp --methods none,sam --budget 10m
+    steppe compare --data cifar10 --model resnet18 --methods none,sam,asam --budget 2h --worth 0.5
+    steppe compare compare.yaml --dry-run
+    steppe compare --fix lr=0.1,weight_decay=5e-4 --space sam.rho=0.01..0.5
+    steppe compare report comparisons/digits-mlp
+
+    """
+    from ..comparison.run import seconds
+    from ..comparison.store import NAME, Record
+
+    folder = Path(how.out) if how.out is not None else _folder(what)
+    with TemporaryDirectory() as spare, usage_errors():  # a dry run writes nothing that stays
+        budget = seconds(effort.budget)
+        design = _design(what, effort, space, how, Path(spare) if how.dry_run else folder)
+        if how.dry_run:
+            return _dry(design, how, folder, budget)
+    asked = {"budget": budget, "workers": how.workers, "engine": how.engine, "address": how.address}
+    record = Record(folder / NAME)
+    goes_on = record.current is not None and record.current.done and not _changed(record, design)
+    if not (how.yes or goes_on or sys.stdin.isatty()):
+        raise UsageError(
+            "this asks before it starts, and there is no terminal to answer: add --yes to start it, or --dry-run to "
+            "see what it would take"
+        )
+    probed = None
+    if not goes_on:
+        with usage_errors(ValueError):
+            rows = _checked(design, how)
+        probed = _probed(design, how)
+        design = _with_costs(design, probed)
+        plan = plan_of(design, rows, probed, budget, _workers(design, how), folder, EXPECTED)
+        if not parsed.values["json"]:
+            print_output(replace(plan, data=None), as_json=False)
+        if not how.yes and not _agreed():
+            return Output({**plan.data, "started": False}, ["nothing was started"])
+    return _run(design, asked | {"measures": how.measures}, folder, how.progress)
+
+
+def _dry(design: Design, how: How, folder: Path, budget: float | None) -> Output:
+    """What would be run and what it could show."""
+    rows, probed = _checked(design, how), _probed(design, how)
+    return plan_of(_with_costs(design, probed), rows, probed, budget, _workers(design, how), folder, EXPECTED)
+
+
+@command("compare status")
+def status(folder: Folder) -> Output:
+    """Show how far a comparison is.
+
+    Examples
+    --------
+    steppe compare status comparisons/digits-mlp
+
+    """
+    from ..comparison.result import result_of
+    from .compare_output import state_of
+
+    current, place = _current(folder)
+    return state_of(current, result_of(current, place))
+
+
+@command("compare report")
+def report(folder: Folder) -> Output:
+    """Print the answer of a comparison so far, and write its page.
+
+    Examples
+    --------
+    steppe compare report comparisons/digits-mlp
+
+    """
+    from ..comparison.result import result_of
+
+    current, place = _current(folder)
+    result = result_of(current, place, history=[current.why] if current.why else [])
+    return answer(result, _written(result, place))
+
+
+@command("compare resume")
+def resume(folder: Folder, again: Again) -> Output:
+    """Go on with a comparison that was stopped, killed, or ended with its budget.
+
+    Examples
+    --------
+    steppe compare resume comparisons/digits-mlp --budget 1h
+
+    """
+    from .._util.user_code import is_factory
+    from ..comparison.run import seconds
+    from ..comparison.store import NAME
+
+    current, place = _current(folder)
+    task = current.design.task
+    for name in ("model", "train"):
+        if is_factory(task.get(name, "")) and not again.trust:
+            raise ValueError(
+                f"{place / NAME} names the {name} {task[name]!r}, which is code outside steppe: if you trust it, add "
+                "--trust, or rerun the command that began the comparison"
+            )
+    changes = {"budget": seconds(again.budget), "workers": again.workers}
+    start = {**current.start, **{name: value for name, value in changes.items() if value is not None}}
+    return _run(current.design, start, place, again.progress)
+
+
+def _folder(what: What) -> Path:
+    """The folder of a comparison without --out, by its file or by data and model."""
+    if what.file is not None:
+        return Path("comparisons") / Path(what.file).stem
+    names = [what.train] if what.train else [what.data, what.model]
+    return Path("comparisons") / "-".join(n.replace(":", "_").replace("/", "_").strip("._") for n in names)
+
+
+def _design(what: What, effort: Effort, space: Space, how: How, folder: Path) -> Design:
+    """The design that the options describe; raises ValueError for what no trial can use."""
+    from .._util.user_code import imported, is_factory
+    from ..comparison.design import EPOCHS, Design, divided
+    from ..comparison.runs import VALIDATION, checked_settings, usual_space
+    from ..core.laws import law_in
+
+    laws = {name: law_in(value) for name, value in space.space.items()}
+    if what.train is not None:
+        imported(what.train, "train function")
+        shared, own = divided(what.methods, laws, space.fix)
+        if EPOCHS not in shared:
+            raise ValueError("the space has no epochs: add epochs=30 to --fix, or epochs=10/30/90 to --space")
+        task: Mapping[str, Any] = {"train": what.train}
+        if space.halving:
+            raise ValueError("halving stops runs of data and model; a train function ends its own trials")
+        if space.base:
+            raise ValueError("base is for runs of data and model; a train function has settings of its own")
+    else:
+        usual = usual_space(str({**space.base, **space.fix}.get("optimizer", "sgd")))
+        known = {k: v for k, v in usual.items() if k not in space.base}
+        shared, own = divided(what.methods, {**known, **laws}, space.fix)
+        kind, place = what.data.partition(":")[0], what.data
+        if is_factory(what.data) and kind not in ("folder", "npz"):
+            from ..comparison.own_data import saved
+
+            place = saved(what.data, folder)
+        given = {"data": place, "data_root": how.data_root, "model": what.model, "threads": 1, **space.base}
+        if "validation" not in {**given, **shared} and how.engine != "ray":
+            from ..data.registry import load
+
+            given |= {} if load(place, how.data_root).validation is not None else {"validation": VALIDATION}
+        task = checked_settings(given, shared)
+    design = Design(
+        (tuple(what.methods),), shared, own, effort.tuning, effort.trials or 0,
+        None if effort.worth is None else effort.worth / 100, once=effort.once, seed=space.seed, axis=space.axis,
+        halving=space.halving, task=task,
+    )  # fmt: skip
+    if space.axis == "seconds" and (_workers(design, how) > 1 or what.train is not None):
+        raise ValueError(
+            "equal seconds need runs that have the device to themselves, on the data and model of a command: add "
+            "--workers 1, or compare at equal passes"
+        )
+    return design
+
+
+def _checked(design: Design, how: How) -> Mapping[str, int]:
+    """The numbers of rows, after checks; empty where others read the rows."""
+    from ..comparison.runs import check_runs
+
+    if "train" in design.task or how.engine == "ray":
+        return {}
+    return {name: len(rows) for name, rows in vars(check_runs(design)).items() if rows is not None}
+
+
+def _probed(design: Design, how: How) -> Probe | None:
+    from ..comparison.runs import probe
+
+    return None if "train" in design.task or how.engine == "ray" else probe(design)
+
+
+def _with_costs(design: Design, probed: Probe | None) -> Design:
+    if design.axis != "seconds" or probed is None:
+        return design
+    own = probed.epoch[design.reference]
+    return replace(design, costs={m: round(probed.epoch[m] / own, 3) for m in design.methods})
+
+
+def _workers(design: Design, how: How) -> int:
+    """How many runs there are at a time."""
+    if "train" in design.task or how.engine == "ray":
+        return how.workers or 1
+    from ..studies.engines.engine import EngineSettings, engine_of
+
+    return engine_of(EngineSettings(how.engine, how.workers, None, 2, how.address), design.task.get("device")).workers
+
+
+def _changed(record: Any, design: Design) -> bool:
+    """Whether this design would begin another comparison in the record, or change it before its first look."""
+    from ..comparison.store import Record
+
+    copy = Record(None)
+    copy.comparisons = list(record.comparisons)
+    return bool(copy.begin(design))
+
+
+def _run(design: Design, start: Mapping[str, Any], folder: Path, progress: bool | None) -> Output:
+    from ..comparison.result import BUDGET
+    from ..comparison.run import run
+    from ..training.stopping import stop_signals
+
+    with stop_signals() as stop:
+        execute, workers = _executor(design, start, folder, stop)
+        start = {**start, "at_once": workers}
+        result = run(
+            design, execute, folder, start.get("budget"), progress, workers, lambda: stop.why, _live(folder), start
+        )
+    output = answer(result, _written(result, folder))
+    if result.state != "stopped":
+        return output
+    hint = f"steppe compare: stopped ({result.stopped}); `steppe compare resume {folder}` goes on"
+    return replace(output, errors=[hint], code=stop_code("" if result.stopped == BUDGET else result.stopped))
+
+
+def _executor(design: Design, start: Mapping[str, Any], folder: Path, stop: StopRequest) -> tuple[Execute, int]:
+    if "train" in design.task:
+        from ..comparison.functions import by_function
+
+        workers = start.get("workers") or 1
+        return by_function(design.task["train"], workers, lambda: stop.why), workers
+    from ..comparison.runs import by_engine
+    from ..studies.engines.engine import EngineSettings, engine_of
+
+    settings = EngineSettings(start.get("engine", "local"), start.get("workers"), None, 2, start.get("address"))
+    engine = engine_of(settings, design.task.get("device"))
+    return by_engine(design.task, engine, folder, stop, start.get("measures", ())), engine.workers
+
+
+def _live(folder: Path) -> Callable[[Comparison], None]:
+    """A function that writes the page of a comparison that runs, not more often than a reader reloads it."""
+    from ..comparison.page import write
+    from ..comparison.result import result_of
+
+    last = [-LIVE]
+
+    def watch(current: Comparison) -> None:
+        if monotonic() - last[0] >= LIVE:
+            write(result_of(current, folder), folder / PAGE, reload=int(LIVE))
+            last[0] = monotonic()
+
+    return watch
+
+
+def _written(result: Result, folder: Path) -> list[Path]:
+    """Write the page and the recommended configuration; return the files."""
+    from .output import write_text
+
+    files = [result.write_page(folder / PAGE)]
+    if result.yaml:
+        write_text(folder / YAML, result.yaml)
+        files.append(folder / YAML)
+    return files
+
+
+def _current(folder: Folder) -> tuple[Comparison, Path]:
+    from ..comparison.store import NAME, Record
+
+    if folder.folder is None:
+        raise UsageError("name the folder of the comparison, such as comparisons/digits-mlp")
+    place = Path(folder.folder)
+    current = Record(place / NAME).current
+    if current is None:
+        places = (*place.glob(f"*/{NAME}"), *Path("comparisons").glob(f"*/{NAME}"))
+        found = ", ".join(sorted({str(file.parent) for file in places}))
+        raise FileNotFoundError(
+            f"there is no comparison in {place}: it has no {NAME}. "
+            + (f"There are: {found}" if found else "`steppe compare` begins one")
+        )
+    return current, place
+
+
+def _agreed() -> bool:
+    say("Start? [y/N] ", error=True, end="")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,160 @@
+"""The sentences of a comparison: every number in them is a field of its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .result import Answer, Recommended, Result
+
+PLAIN = "the plain optimizer"
+OFF = 0.05  # relative deviation of the cost from the planned one that is worth a warning
+
+
+def words_of(time: float) -> str:
+    """Return a time in words, such as 5.1 h."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if time >= 1.5 * size:
+            return f"{time / size:.1f} {unit}"
+    return f"{time:.0f} s" if time >= 10 else f"{time:.1f} s"
+
+
+def short(value: Any) -> str:
+    """Return the value of a setting as sentences and tables have it."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def named(method: str) -> str:
+    """Return a method's name in a sentence."""
+    return PLAIN if method == "none" else method
+
+
+def sentence_of(a: Answer, result: Result) -> str:
+    """Return the sentence of an answer."""
+    reference = named(result.methods[0])
+    costs = {row.method: row.passes for row in result.rows}
+    equal = f"at equal {result.axis}"
+    if result.axis == "epochs":
+        equal += f" (at {costs[a.method] / costs[result.methods[0]]:.3g} times the cost)"
+    count = len(result.methods) - 1
+    effort = f"each with {result.tuning} trials of tuning; {a.trials} trials, {count} contender{'s' * (count > 1)}"
+    worth, shows, difference = (_points(a, x) for x in (a.worth, a.detectable, abs(a.difference)))
+    ends = f"{_points(a, a.low, '+')} to {_points(a, a.high, '+')}"
+    inner = f"{_points(a, a.inner_low, '+')} to {_points(a, a.inner_high, '+')}"
+    known = f"{a.method} against {reference}: {_points(a, a.difference, '+')} points ({ends}) {equal}"
+    edges = f"the selected trials lie at the edge of {', '.join(a.edges)}"
+    low, high = (_points(a, x) for x in sorted((abs(a.low), abs(a.high))))
+    longer = ""
+    if a.trials < a.needed < inf:
+        longer = f"; deciding {worth} takes about {a.needed:.0f} ({words_of(a.needed_seconds)})"
+    elif a.needed == inf:
+        longer = f"; {worth} is less than these {result.test_rows} test rows can show"
+    failed = " and ".join(r.method for r in result.rows if r.failed == r.trials)
+    why = f"{a.method} came when the level was used: a new comparison decides it"
+    if result.points:
+        why = "the settings of the trials are not random, and a comparison at random ones decides it"
+    found = {
+        "better": f"{a.method} is better than {reference} {equal}, by {difference} points ({low} to {high}), {effort}.",
+        "worse": f"{a.method} is worse than {reference} {equal}, by {difference} points ({low} to {high}), {effort}.",
+        "no difference": f"{a.method} and {reference} differ by less than {worth} points ({inner}) {equal}, {effort}.",
+        "cannot tell": f"Cannot tell whether {a.method} is better than {reference} (search space): {edges}. Widen it.",
+        "failed": f"Cannot tell: {failed} failed in all {a.trials} trials. Give a space with lower learning rates.",
+        "open": f"Not decided yet: {known}, after {a.trials} of {result.trials} trials"
+        f"{f'; {edges}' if a.edges else ''}.",
+        "described": f"Described only: {known}, {effort}; {why}.",
+        "rows": f"Undecided, and more training cannot decide it: {known}. These {result.test_rows} test rows show "
+        f"{_points(a, a.row_limit)} at best, and {worth} would be worth a change.",
+        "undecided": f"Undecided: {known}, {effort}. This many trials show {shows}{longer}.",
+    }
+    if a.verdict == "undecided":
+        return found["described" if not a.level else "rows" if a.why == "rows" else "undecided"]
+    return found["failed" if a.why == "failed" else a.verdict]
+
+
+def recommendation(r: Recommended) -> str:
+    """Return the sentence of a recommended configuration."""
+    settings = ", ".join(f"{k}={short(v)}" for k, v in {**r.settings, **r.options, "epochs": r.epochs}.items())
+    error = f": {r.error:.1f} % test error over {r.seeds} fresh seeds" if isfinite(r.error) else ""
+    return f"Recommended: {r.method} with {settings}{error} ({r.why})."
+
+
+def caveats_of(result: Result) -> list[str]:
+    """Return what the answers hold for, and what disturbs them."""
+    space = "; ".join(f"{name} {law}" for name, law in result.space.items())
+    found = [
+        f"Space: {space}.",
+        "Differences are in points of test error. Verdicts hold for all looks and contenders together, intervals for "
+        'all looks of one contender; with "no difference" it is the narrower one of two one-sided tests.',
+    ]
+    if not result.alone:
+        found.append("Several runs shared the machine, so their seconds do not compare methods: --workers 1 does.")
+    for row in result.rows:
+        plain = result.rows[0]
+        if row.failed:
+            found.append(f"{row.method}: {row.failed} of {row.trials} trials failed, and count as wrong on every row.")
+        if row.stopped:
+            found.append(f"{row.method}: {row.stopped} of {row.trials} trials stopped after a third of their epochs.")
+        if row.counted and plain.counted and abs(row.counted / plain.counted / row.passes * plain.passes - 1) > OFF:
+            found.append(
+                f"{row.method} took {row.counted:.2f} passes per step and {plain.method} {plain.counted:.2f}; planned "
+                f"were {row.passes:.2f} and {plain.passes:.2f}: the cost is not equal."
+            )
+        if abs(row.share - 1) > OFF:
+            found.append(
+                f"{row.method} has {row.share:.2f} times the passes: choose epochs that {row.passes:g} divides."
+            )
+        if row.edges:
+            found.append(f"{row.method} is selected at the edge of its own space: {', '.join(row.edges)}.")
+    return found
+
+
+def table_of(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return the heads and lines of a result's table: a column per method, which fits narrow screens."""
+    answers = {a.method: a for a in result.contrasts}
+    trials = sorted({n for a in result.contrasts for n, *_ in a.forecast if a.verdict in ("open", "undecided")})
+    first = ("verdict", "difference, points", "its interval", *(f"{n} trials would show" for n in trials))
+    lines: dict[str, dict[str, str]] = {name: {} for name in first}
+    for row in result.rows:
+
+        def add(name: str, value: str, method: str = row.method) -> None:
+            lines.setdefault(name, {})[method] = value
+
+        a = answers.get(row.method)
+        add("verdict", "reference" if row is result.rows[0] else "" if a is None else a.verdict)
+        if a is not None:
+            add("difference, points", _signed(a.difference))
+            add("its interval", f"{_signed(a.low)} to {_signed(a.high)}")
+            if a.verdict in ("open", "undecided"):
+                for n, shows, time in a.forecast:
+                    add(f"{n} trials would show", f"{shows:.1f} ({words_of(time)})")
+        add(f"error, best of {result.tuning}, %", f"{row.tuned:.2f}")
+        add(f"best of {len(row.curve)}, %", f"{row.half:.2f}")
+        add("one trial, %", f"{row.untuned:.2f}")
+        add("trials (failed)", f"{row.trials} ({row.failed})")
+        add("passes per step", f"{row.counted or row.passes:.2f}")
+        add("time per trial" if result.alone else "time per trial (shared)", words_of(row.seconds))
+        if (r := row.reached) is not None:
+            ends = (f"{x:.1f}" if isfinite(x) else "never" for x in (r.passes_low, r.passes_high))
+            add(f"reaches {result.target:.1f} % on validation", f"{100 * r.share:.0f} %")
+            add("after so many passes", f"{r.passes:.1f}" if isfinite(r.passes) else "not in half")
+            add("  95 % interval", " to ".join(ends))
+            if result.alone:
+                add("after", words_of(r.seconds) if isfinite(r.seconds) else "")
+        for name, (value, low, high) in row.measures.items():
+            add(name, short(value))
+            add(f"  95 % interval of {name}", f"{short(low)} to {short(high)}")
+        for name, value in row.best.items():
+            add(f"its best {name}", short(value))
+    methods = [row.method for row in result.rows]
+    return ("", *methods), [(name, *(cells.get(m, "") for m in methods)) for name, cells in lines.items()]
+
+
+def _signed(x: float) -> str:
+    return f"{x:+.2f}".replace("-", "\u2212")
+
+
+def _points(a: Answer, x: float, sign: str = "") -> str:
+    """Write a difference with as many decimals as `worth` needs, and with a minus sign."""
+    return f"{x + 0.0:{sign}.{1 if a.worth >= 0.1 else 2}f}".replace("-", "\u2212") if isfinite(x) else "any"

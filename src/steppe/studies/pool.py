@@ -1,0 +1,72 @@
+"""Which runs of a study count, and why the others do not: decided here, for the terminal, the page and every table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .cell import Cell, groups_of
+from .plan import Study
+from .protocol import Rule
+from .table import Run, Table
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The runs of a study's plan.
+
+    Attributes
+    ----------
+    planned : Table
+        All runs in the store that are in the plan, in its order, with its names, groups and contenders.
+    counted : Table
+        Those that are finished and within the rules, of all stages.
+    related, compared : Table
+        Those over which measures are correlated with targets, and those over which contenders are compared.
+    excluded : mapping of str to str
+        Why each of the others does not count, by key.
+
+    """
+
+    planned: Table
+    counted: Table
+    related: Table
+    compared: Table
+    excluded: Mapping[str, str]
+
+    @classmethod
+    def of(cls, study: Study, cells: Iterable[Cell], table: Table) -> Pool:
+        """The pool of a study with these cells, of the runs that its store holds."""
+        runs = {run.key: run for run in table.runs}
+        stored = [cell for cell in cells if cell.key in runs]
+        planned = [
+            replace(
+                runs[cell.key],
+                name=cell.name,
+                groups=cell.groups or groups_of(study, runs[cell.key].config),
+                contender=cell.contender,
+            )
+            for cell in stored
+        ]
+        why = [_why(run, study.admission) for run in planned]
+        counted = [(run, cell) for run, cell, reason in zip(planned, stored, why, strict=True) if not reason]
+        return cls(
+            Table(planned),
+            Table([run for run, _ in counted]),
+            Table([run for run, cell in counted if cell.predicts]),
+            Table([run for run, cell in counted if cell.stage != "sweep"]),
+            {run.key: reason for run, reason in zip(planned, why, strict=True) if reason},
+        )
+
+    @property
+    def used(self) -> list[Run]:
+        """The runs that any verdict is on, in the order of the plan."""
+        keys = {run.key for part in (self.related, self.compared) for run in part.runs}
+        return [run for run in self.counted.runs if run.key in keys]
+
+
+def _why(run: Run, rules: Sequence[Rule]) -> str:
+    """Why a run does not count; empty if it does."""
+    if run.state != "done":
+        return f"it failed: {run.error}" if run.state == "failed" else "it is not finished"
+    return next((f"{rule} does not hold" for rule in rules if not rule.holds(run.numbers)), "")
