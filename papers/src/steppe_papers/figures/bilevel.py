@@ -91,7 +91,7 @@ TRIALS: Mapping[str, Sequence[tuple[float, Method]]] = {  # learning rates and m
     "Agnostic-SAM": [(LR, AgnosticSAM(rho)) for rho in (0.1, 0.2, 0.4, 0.8, 1.6)],
     "bilevel": [
         (LR, BilevelSAM(rho, rho / 2, inner))
-        for rho, inner in ((0.2, 0.3), (0.4, 0.3), (0.8, 0.3), (0.4, 0.1), (0.4, 1.0))
+        for rho, inner in ((0.2, 0.1), (0.4, 0.1), (0.8, 0.1), (0.4, 0.03), (0.4, 0.2))
     ],
 }
 
