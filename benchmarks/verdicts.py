@@ -2,14 +2,14 @@
 
     python benchmarks/verdicts.py --studies 1000 --out benchmarks/results/verdicts_cpu_DATE.md
 
-- Relations: the variance of measures and targets has parts of methods, of learning rates, of configurations, of seeds and
-  of runs, drawn independently for measures and targets. Seeds are shared by all configurations, or nested: fresh ones at
-  every setting, shared by methods. Rates are a grid, drawn once for all methods, or drawn by each run. False verdicts are
-  studies of three measures and two targets in which any "predicts" or "predicts the opposite" stands. Coverage is that of
-  the 95 % intervals of tau, at zero and where tau is 0.5; there "weaker than 0.5" is false.
-- Differences: methods (or the values of another setting) without any effect on average. What a method does at a learning
-  rate, and with a seed, varies. False verdicts are studies in which any contender is better or worse. Coverage is that of
-  the differences; with an effect of 10 % of the reference, "no relevant difference" is false.
+- Relations: the variance of measures and targets has parts of methods, of learning rates, of configurations, of seeds
+  and of runs, drawn independently for measures and targets. Seeds are shared by all configurations, or nested: fresh
+  ones at every setting, shared by methods. Rates are a grid, drawn once for all methods, or drawn by each run. False
+  verdicts are studies of three measures and two targets in which any "predicts" or "predicts the opposite" stands.
+  Coverage is that of the 95 % intervals of tau, at zero and where tau is 0.5; there "weaker than 0.5" is false.
+- Differences: methods (or the values of another setting) without any effect on average. What a method does at a
+  learning rate, and with a seed, varies. False verdicts are studies in which any contender is better or worse. Coverage
+  is that of the differences; with an effect of 10 % of the reference, "no relevant difference" is false.
 - Power: one measure related to one target by the smallest detectable tau that such studies state: 80 % say "predicts".
 
 Bars: false verdicts at most 5 % of studies, coverage 93 to 97 %, power 75 to 85 %, each plus two Monte Carlo errors.
@@ -37,7 +37,7 @@ from steppe.studies.statistics.kendall import tau_a
 from steppe.studies.table import Measured, Run, Table
 
 ROWS = 597  # test rows of digits: errors are multiples of one row
-DRAWS = 2_000  # permutations that tests start with; verdicts do not depend on it
+DRAWS = 500  # permutations that tests start with; verdicts do not depend on it
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class World:
 
 
 def related(world: World, seed: int) -> tuple[bool, float, bool, bool]:
-    """Whether a study shows any relation; the share of intervals that cover; "weaker", and whether the first predicts."""
+    """Whether a study shows any relation, the share of intervals that cover, "weaker", and if the first predicts."""
     found = findings(world.table(np.random.default_rng([seed, 11])), draws=DRAWS).findings
     strong = [f for f in found if f.hypothesis == "strong"]
     first = next(f for f in found if (f.measure, f.target) == ("m0", "t0_error"))
@@ -232,7 +232,9 @@ RELATIONS = {
     "both axes, 3 x 4 x 2": World(3, 4, 2, method=0.4, rate=0.4, config=0.1),
     "both axes, 10 x 10 x 1": World(10, 10, 1, method=0.4, rate=0.4, config=0.1),
     "both axes and seeds, 5 x 5 x 5": World(5, 5, 5, method=0.3, rate=0.3, seed=0.2, config=0.1),
-    "both axes, nested seeds with an effect, 4 x 10 x 2": World(4, 10, 2, True, method=0.3, rate=0.3, seed=0.2, config=0.1),
+    "both axes, nested seeds with an effect, 4 x 10 x 2": World(
+        4, 10, 2, True, method=0.3, rate=0.3, seed=0.2, config=0.1
+    ),
     "rates drawn for all methods, 6 x 10 x 1": World(6, 10, 1, True, "shared", method=0.3, rate=0.4, config=0.2),
     "rates drawn by each run, 4 x 10 x 1": World(4, 10, 1, True, "own", method=0.4, rate=0.3, config=0.2),
     "both axes, t2 tails, 6 x 8 x 2": World(6, 8, 2, method=0.4, rate=0.3, config=0.1, tail="t2"),
@@ -261,7 +263,9 @@ DIFFERENCES = {
     "500 test rows on which methods differ, 10 x 2 nested": Duel(nested=True, rows=500, row=0.5),
     "500 test rows, single runs differ, one rate, 5 seeds": Duel(rates=1, seeds=5, rows=500),
     "momentum compared, 10 x 2 nested": Duel(nested=True, rate=1.0, compare="momentum"),
-    "momentum compared, rates x weight decays that matter, 5 x 5 x 2": Duel(rates=5, decays=5, decay=1.0, nested=True, compare="momentum"),
+    "momentum compared, rates x weight decays that matter, 5 x 5 x 2": Duel(
+        rates=5, decays=5, decay=1.0, nested=True, compare="momentum"
+    ),
 }  # fmt: skip
 POWERS = {
     "18 configurations of 2 seeds": World(1, 18, 2, True, config=0.6),
@@ -285,7 +289,7 @@ def share(value: float, n: int, low: float, high: float) -> str:
 
 def relation_lines(tasks: ProcessPoolExecutor, studies: int) -> Iterator[str]:
     yield f"## Relations ({studies} studies a row, half of them with tau = 0.5)\n"
-    yield '| methods x rates x seeds | any false verdict, % | covered at 0, % | tau | covered there, % | false "weaker than 0.5", % |'
+    yield '| methods x rates x seeds | any false verdict, % | covered at 0, % | tau | covered there, % | "weaker", % |'
     yield "|---|---|---|---|---|---|"
     for name, world in RELATIONS.items():
         n = studies // 2
@@ -309,7 +313,7 @@ def difference_lines(tasks: ProcessPoolExecutor, studies: int) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, duel in DIFFERENCES.items():
         wrong, covered, _, chance = means(tasks, partial(compared, duel), studies)
-        same = "–"
+        same = "-"
         if not duel.rows:
             n = studies // 4
             same = share(means(tasks, partial(compared, replace(duel, effect=0.111)), n)[2], n, 0, 0.05)
@@ -362,14 +366,15 @@ def main(words: Sequence[str] | None = None) -> None:
     written.append(f"\n{seconds:.0f} s with {options.workers} processes.")
     if options.out:
         machine = f"{processor()}, {os.cpu_count()} cores with other work, numpy {np.__version__}, {date.today()}"
-        head = f"# Verdicts of studies by simulation\n\n`benchmarks/verdicts.py` says what is simulated. {machine}.\n{HEAD}\n"
+        title = "# Verdicts of studies by simulation\n\n`benchmarks/verdicts.py` says what is simulated."
+        head = f"{title} {machine}.\n{HEAD}"
         options.out.write_text("\n".join([head, *written, ""]))
 
 
-HEAD = """Values are ± one Monte Carlo error; bold ones miss a bar by more than two of them: false verdicts at most 5 %, coverage
-93 to 97 %, power 75 to 85 %. Coverage above 97 % is conservative, which it is where a sample has few levels: the parts
-of the variance keep their own quantiles of Student's t, which cover at least as often as they say (Banerjee 1960), and
-exactly only where one of them is all of the variance.
+HEAD = """Values are ± one Monte Carlo error; bold ones miss a bar by more than two of them: false verdicts at most 5 %,
+coverage 93 to 97 %, power 75 to 85 %. Coverage above 97 % is conservative, which it is where a sample has few levels:
+the parts of the variance keep their own quantiles of Student's t, which cover at least as often as they say (Banerjee
+1960), and exactly only where one of them is all of the variance.
 """
 
 if __name__ == "__main__":

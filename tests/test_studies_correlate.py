@@ -18,7 +18,8 @@ from steppe.studies.statistics.findings import able_to_reject
 from steppe.studies.statistics.jackknife import Jackknife, row_variances
 from steppe.studies.statistics.kendall import pairs, signs
 from steppe.studies.statistics.permutation import MISSING, Permutations, PermutationTest, share_scores, tau_scores
-from steppe.studies.statistics.predictions import LEVEL, attainable, flattest, relations, score_end, shrunk
+from steppe.studies.statistics.predictions import LEVEL
+from steppe.studies.statistics.relations import attainable, flattest, relations, score_end, shrunk
 
 
 def lists(least=2, most=40, levels=12):

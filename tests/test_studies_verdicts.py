@@ -18,8 +18,9 @@ from steppe._util.formats import json_safe
 from steppe.studies import Measured, Run, Table, export_findings
 from steppe.studies.correlate import Comparison, Finding, findings
 from steppe.studies.statistics import sentences
-from steppe.studies.statistics.comparisons import contest, detectable, levels_needed, paired_spread, row_part
+from steppe.studies.statistics.comparisons import contest
 from steppe.studies.statistics.design import contenders
+from steppe.studies.statistics.differences import detectable, levels_needed, paired_spread, row_part
 from steppe.studies.statistics.findings import decided
 from steppe.studies.statistics.predictions import RELEVANT
 from steppe.studies.statistics.spread import Part, Spread

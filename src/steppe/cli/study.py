@@ -294,7 +294,7 @@ def _dry(study: Study, engine: Engine) -> Output:
         if remote:
             check_names(study, planned)
         rows = check_study(study, planned, [task.cell for task in tasks], trust=engine.trust, remote=remote)
-    design = design_words(planned, results, rows, tuned_settings(study))
+    design = [f"{text.rstrip('.')}." for text in design_words(planned, results, rows, tuned_settings(study))]
     pictures = open_pictures(study, planned, Pool.of(study, planned, results), notes, engine.again)
     listed = [{"key": t.cell.key, "name": t.cell.name, "measures": list(t.measures)} for t in tasks]
     cells = ((t.cell.key, t.cell.name, ", ".join(t.measures)) for t in tasks)
@@ -302,4 +302,4 @@ def _dry(study: Study, engine: Engine) -> Output:
     drawn = f" and {len(pictures)} pictures made" if pictures and not tasks else ""  # open tasks decide which runs
     words = f"{len(tasks)} of {len(planned)} cells would be computed{drawn} in {study.folder}; nothing was"
     data = {"folder": study.folder, "cells": listed, "planned": len(planned), "design": design}
-    return Output(data, [*shown, *(f"{text.rstrip('.')}." for text in design), words])
+    return Output(data, [*shown, *design, words])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from .._util.names import unknown
 from ..core.fields import fits, words
 from ..data.registry import CHOICES, declared, split_name
 from .engines.engine import EngineSettings
-from .grid import Draws, Grid, mapping, settings, types
+from .grid import mapping, settings, types
+from .points import Draws, Grid
 from .protocol import EPOCH, OF_TAU, VALUE, Rule, Select, Show, TableSpec, check_settings, names, tables, with_budget
 
 TARGETS = {
@@ -130,6 +131,11 @@ class Study:
     question: str = ""
     notes: str = ""
     file: str | None = None
+
+    @cached_property
+    def planned(self) -> list[Any]:
+        """The cells of the file, which `cells` of the module `cell` fills."""
+        return []
 
     @property
     def folder(self) -> Path:

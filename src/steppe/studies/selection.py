@@ -10,8 +10,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 from .cell import Cell, cells, cells_of, contender_settings, varied_settings
-from .grid import Point, differing, fresh_seeds, shown
+from .grid import differing, shown
 from .plan import Study
+from .points import Point, fresh_seeds
 from .statistics.design import ALL_SEEDS, OWN
 from .table import Table
 

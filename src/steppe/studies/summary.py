@@ -20,8 +20,8 @@ from .pool import Pool
 from .protocol import EPOCH, SCALES, VALUE, TableSpec
 from .result import findings_of
 from .selection import tuned_settings
-from .statistics.comparisons import paired_spread, smallest_step
 from .statistics.design import ALL_SEEDS, SEEDS
+from .statistics.differences import paired_spread, smallest_step
 from .statistics.findings import Findings
 from .statistics.predictions import GroupTau
 from .statistics.spread import CONFIDENCE, Part, Spread

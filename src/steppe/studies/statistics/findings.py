@@ -33,7 +33,8 @@ from .comparisons import Comparison, concluded, contest, within
 from .design import METHOD, design_of
 from .kendall import Floats
 from .permutation import FIRST
-from .predictions import HYPOTHESES, LEVEL, RELEVANT, Finding, Relations, Verdict, relations, smallest_detectable_tau
+from .predictions import HYPOTHESES, LEVEL, RELEVANT, Finding, Verdict
+from .relations import Relations, relations, smallest_detectable_tau
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,11 @@ from ..table import Table
 from .design import Design, determines
 from .kendall import Floats, Ints, Signs, signs
 from .permutation import units_in
-from .spread import Part, Spread
+from .spread import NORMAL, Part, Spread
 
 FEWEST = 5  # configurations of an interval: jackknifes of fewer have too few values
 FEWEST_LEVELS = 3  # of a factor: two values give no variance
 ROW_GROUPS = 20  # groups of test rows that are left out
-NORMAL = 1e6  # degrees of freedom with which Student's t is normal
 
 
 class Jackknife:

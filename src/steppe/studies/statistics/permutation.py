@@ -26,6 +26,7 @@ from .kendall import Floats, Ints, Signs, ranks
 
 MAX_EXACT = 50_000  # permutations up to which all are enumerated: 8 configurations have 40 320
 BATCH = 2_000  # random permutations at a time
+KEPT = 2  # batches that are kept for other hypotheses and targets
 
 FIRST = 10_000  # permutations that every test draws: p is then known to about 0.01
 MAX_DRAWS = 500_000  # permutations of a test whose p-value lies close to the level that decides
@@ -50,6 +51,7 @@ class Permutations:
 
     def __init__(self, design: Design, group: Ints, seed: int) -> None:
         self.n, self.seed = len(group), seed
+        self.drawn: dict[int, Ints] = {}
         of_run = units_in(design.configuration, group)
         first = np.unique(of_run, return_index=True)[1]
         stratum = ranks(group[first])
@@ -88,9 +90,14 @@ class Permutations:
 
         Philox is counter-based, and the order of its raw integers is the permutation: the same on every machine.
         """
+        if number in self.drawn:
+            return self.drawn[number]
         streams = (np.random.Philox(key=self.seed, counter=[0, 0, i, number]) for i in range(len(self.moved)))
         raw = (s.random_raw((BATCH, k)) for s, k in zip(streams, self.moved, strict=True))
-        return self._rows([np.argsort(r, kind="stable") for r in raw])
+        rows = self._rows([np.argsort(r, kind="stable") for r in raw])
+        if number < KEPT:
+            self.drawn[number] = rows
+        return rows
 
     def _rows(self, orders: Sequence[Ints]) -> Ints:
         """The row whose target each row receives, or `MISSING`."""

@@ -7,38 +7,16 @@
   is then the share of such pairs in which the flat run has the lower target minus the share in which it has the higher
   one (Cliff 1993).
 
-Positive values mean that flatter runs have a lower target. p-values are those of permutations that respect the design
-(`permutation`). An interval has two sources. The jackknife leaves out configurations and the levels of each factor
-(`jackknife`): it follows whatever the runs are like, but four methods in order by chance have no jackknife error. The
-spread under permutations knows what four methods show by chance, but shrinks with tau as for normal variables. Each
-alone covers 90 to 99 % in some crossed design; the ends of the interval are half-way between theirs, and it includes
-zero wherever p is above 0.05.
+Positive values mean that flatter runs have a lower target.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from math import asin, ceil, isfinite, nan, pi, sin, sqrt
+from dataclasses import dataclass
+from math import nan
 from typing import Literal, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..table import Table
-from .confounding import Confounding, confounding
-from .design import Design, columns_of, design_of, first_seen
-from .jackknife import Jackknife, ends, row_variances, rows_of
-from .kendall import Floats, Ints, ranks, same_group, signs
-from .permutation import (
-    NORMAL,
-    Permutations,
-    PermutationTest,
-    Scores,
-    share_scores,
-    tau_scores,
-)
-from .spread import CONFIDENCE, Spread
+from .confounding import Confounding
 
 Hypothesis = Literal["strong", "within groups", "weak"]
 Verdict = Literal["predicts", "predicts the opposite", "weaker than 0.5", "cannot tell"]
@@ -47,10 +25,6 @@ HYPOTHESES: tuple[Hypothesis, ...] = get_args(Hypothesis)
 # At 0.5 three of four pairs are in order. The paper names no number for "highly correlated"; it calls 0.30 low.
 RELEVANT = 0.5
 LEVEL = 0.05  # the chance that a study shows any false verdict
-POWER = 0.8  # of the smallest detectable tau (Cohen 1988)
-FLATTEST = 0.1  # the share of runs that counts as the flattest
-FEWEST = 3  # runs on either side of the weak hypothesis: the mean of fewer does not generalise
-MAX_SIGNS = 2e7  # numbers in the sign matrices of measures that are permuted together
 
 
 @dataclass(frozen=True)
@@ -83,6 +57,8 @@ class Finding:
         The mean sign over these pairs and its 95 % interval; nan without one.
     attainable : float
         The largest tau that these values allow: pairs that are tied count zero.
+    bound : float
+        Half of that: what "weaker than 0.5" excludes.
     p, p_corrected : float
         The p-value of no relation, and the same corrected for all tests of the study.
     p_weaker, p_weaker_corrected : float
@@ -135,6 +111,7 @@ class Finding:
     configurations: int
     pairs: int
     attainable: float = 1.0
+    bound: float = RELEVANT
     levels: int = 0
     sample: str = ""
     rows: float = nan
@@ -153,270 +130,3 @@ class Finding:
     verdict: Verdict = "cannot tell"
     why: str = ""
     sentence: str = ""
-
-    @property
-    def bound(self) -> float:
-        """What "weaker than 0.5" excludes: half of the attainable tau."""
-        return RELEVANT * self.attainable
-
-
-@dataclass
-class Relations:
-    """The findings of some measures against one target by one hypothesis, their errors, and the test of all scores."""
-
-    findings: list[Finding]
-    spreads: list[Spread | None]
-    test: PermutationTest | None = field(repr=False)
-
-    def draw(self, times: int) -> bool:
-        """Draw permutations up to a number; returns whether any were drawn."""
-        return self.test is not None and self.test.draw(times)
-
-    def p(self) -> NDArray[np.float64]:
-        """Lower bounds, estimates and upper bounds of the p-values of all measures.
-
-        Where the design leaves most combinations of levels empty, not all factors can be permuted: there p is at least
-        that of the jackknife, which leaves them all out.
-        """
-        if self.test is not None and self.test.permutations.complete:
-            return np.stack(self.test.p())
-        jackknifed = [
-            s.p(f.tau) if s is not None and f.pairs else 1.0 for f, s in zip(self.findings, self.spreads, strict=True)
-        ]
-        if self.test is None:
-            return np.ones((3, len(self.findings)))
-        return np.maximum(np.stack(self.test.p()), jackknifed)
-
-    def spread_of(self, i: int) -> float:
-        """The standard deviation of tau under permutation."""
-        f = self.findings[i]
-        return float(self.test.spread[i]) / f.pairs if self.test is not None and f.pairs else nan
-
-    def weaker(self, i: int) -> tuple[float, float]:
-        """The p-value of a tau at its bound or beyond, and the smallest that this design could give."""
-        f, s, chance = self.findings[i], self.spreads[i], self.spread_of(i)
-        if s is None or not f.bound > 0 or not isfinite(chance):
-            return 1.0, 1.0
-        from scipy.special import ndtr
-
-        away, wide = f.bound - abs(f.tau), chance * shrunk(RELEVANT)
-        best = float(ndtr(-f.bound / wide)) if wide else 0.0
-        if away <= 0:
-            return 1.0, best
-        # both sides are tested one by one, and the nearer one decides
-        return max(s.p(away) / 2, float(ndtr(-away / wide)) if wide else 0.0), best
-
-    def interval(self, i: int) -> tuple[float, float]:
-        """The interval of a tau: half-way between the jackknife's and that of its spread under permutation."""
-        f, spread, chance = self.findings[i], self.spreads[i], self.spread_of(i)
-        low, high = ends(f.tau, spread, 1 - CONFIDENCE)
-        if not isfinite(low):
-            return low, high
-        by_chance = [score_end(f.tau, side, chance, f.attainable) for side in (-1, 1)]
-        low, high = (low + by_chance[0]) / 2, (high + by_chance[1]) / 2
-        return (low, high) if self.p()[1][i] <= 1 - CONFIDENCE else (min(low, 0.0), max(high, 0.0))
-
-
-def shrunk(tau: float) -> float:
-    """The spread of tau at a true tau, as a share of that at zero: for normal variables, zero at 1.
-
-    Esscher 1924; Kendall and Gibbons 1990.
-    """
-    return sqrt(max(0.0, 1 - (6 / pi * asin(sin(pi * min(abs(tau), 1.0) / 2) / 2)) ** 2))
-
-
-def score_end(tau: float, side: int, spread: float, attainable: float = 1.0) -> float:
-    """The end of the interval of all true values from which `tau` is no farther than their spread explains.
-
-    The spread of a true value shrinks towards the ends of the scale, so that the interval of a perfect order is that of
-    the values which often give one (Wilson 1927, for shares).
-    """
-    from scipy.special import ndtri
-
-    z = float(ndtri((1 + CONFIDENCE) / 2))
-    inner, outer = tau, float(side)
-    while abs(outer - inner) > 1e-4:
-        middle = (inner + outer) / 2
-        far = abs(middle - tau) > z * spread * shrunk(middle / attainable if attainable else 0.0)
-        inner, outer = (inner, middle) if far else (middle, outer)
-    return inner
-
-
-def relations(table: Table, measures: Sequence[str], targets: Sequence[str], seed: int) -> Iterator[Relations]:
-    """All hypotheses on all measures and targets, measures with the same runs together."""
-    design, labels = design_of(table), table.labels()
-    columns = {name: first_seen(map(repr, column)) for name, column in columns_of(table).items()}
-    hypotheses = [h for h in HYPOTHESES if h != "within groups" or len(np.unique(labels)) > 1]
-    loss = training_loss(table)
-    for target in targets:
-        y, wrong = table.target(target).values, rows_of(table, target)
-        by_rows: dict[bytes, list[str]] = {}
-        for measure in measures:
-            present = np.isfinite(table.measure(measure).values) & np.isfinite(y)
-            by_rows.setdefault(present.tobytes(), []).append(measure)
-        for key, names in by_rows.items():
-            rows = np.flatnonzero(np.frombuffer(key, dtype=bool))
-            size = max(1, int(MAX_SIGNS / max(len(rows), 1) ** 2))
-            for part in (names[i : i + size] for i in range(0, len(names), size)):
-                pool = _Pool(
-                    part, target, np.stack([table.measure(name).values[rows] for name in part]), y[rows],
-                    design.of(rows), labels[rows], {name: codes[rows] for name, codes in columns.items()},
-                    None if wrong is None else wrong[rows], loss[rows], len(y), seed,
-                )  # fmt: skip
-                yield from (pool.relations(hypothesis) for hypothesis in hypotheses)
-
-
-def training_loss(table: Table) -> Floats:
-    """Each run's training loss, or the error where no run has a loss; nan where it is not known."""
-    found = np.full(len(table), nan)
-    for name, test, gap in (("train_error", "test_error", "gap"), ("train_loss", "test_loss", "loss_gap")):
-        values = [r.targets.get(name, r.targets.get(test, nan) - r.targets.get(gap, nan)) for r in table.runs]
-        found = np.array(values) if np.isfinite(values).any() else found
-    return found
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """Measures (one line each) and a target over the same runs, of a table with `total` runs."""
-
-    measures: Sequence[str]
-    target: str
-    x: Floats
-    y: Floats
-    design: Design
-    labels: NDArray[np.str_]
-    columns: dict[str, Ints]
-    wrong: NDArray[np.bool_] | None
-    loss: Floats
-    total: int
-    seed: int
-
-    def relations(self, hypothesis: Hypothesis) -> Relations:
-        return self._weak() if hypothesis == "weak" else self._taus(hypothesis)
-
-    def _finding(self, i: int, hypothesis: Hypothesis, tau: float, spread: Spread | None, pairs: int) -> Finding:
-        n, k = len(self.y), len(np.unique(self.design.configuration))
-        low, high = ends(tau, spread)
-        levels, sample = self.design.weakest
-        rows = nan
-        if self.wrong is not None and spread is not None:
-            rows = sqrt(sum(p.variance for p in spread.more if p.name == "test rows"))
-        row = (self.measures[i], self.target, hypothesis, tau, low, high, n, self.total - n, k, pairs)
-        return Finding(*row, levels=levels, sample=sample, rows=rows)
-
-    def _test(self, observed: Sequence[float], scores: Scores, moved: Permutations, normal: bool) -> PermutationTest:
-        return PermutationTest(np.array(observed), scores, moved, normal and moved.fewest >= NORMAL)
-
-    def _taus(self, hypothesis: Hypothesis) -> Relations:
-        """Tau over all pairs, or over pairs within groups."""
-        n, within = len(self.y), hypothesis == "within groups"
-        group = ranks(self.labels) if within else np.zeros(n, dtype=np.int64)
-        left_out, moved = Jackknife(self.design, group), Permutations(self.design, group, self.seed)
-        compared = same_group(group, n).astype(np.int8)
-        pairs, sign_y, sign_x = int(compared.sum()) // 2, signs(self.y) * compared, [signs(x) for x in self.x]
-        matrices = np.stack([(sign * compared).astype(np.float32) for sign in sign_x])
-        rows = row_variances(matrices, compared, self.y, self.wrong) if pairs else np.zeros(len(sign_x))
-        findings, scores = [], []
-        spreads: list[Spread | None] = []
-        for i, sign in enumerate(sign_x):
-            agree = (sign * sign_y).astype(np.float64)
-            tau, without = left_out.without(agree, compared.astype(np.float64))
-            spread = left_out.spread(without, float(rows[i])) if pairs else None
-            row = self._finding(i, hypothesis, tau, spread, pairs)
-            if within:
-                row = replace(row, by_group=self._by_group(agree))
-            else:
-                row = replace(row, confounding=confounding(self.x[i], self.y, self.loss, self.design, self.columns))
-            findings.append(replace(row, attainable=attainable(self.x[i], self.y, group)))
-            spreads.append(spread)
-            scores.append(float(agree.sum()) / 2)
-        if not pairs:
-            return Relations(findings, spreads, None)
-        permuted = tau_scores(matrices, self.y, compared, moved.holes)
-        return Relations(findings, spreads, self._test(scores, permuted, moved, normal=True))
-
-    def _by_group(self, agree: Floats) -> tuple[GroupTau, ...]:
-        rows = []
-        for label in np.unique(self.labels):
-            inside = np.flatnonzero(self.labels == label)
-            design, one = self.design.of(inside), np.zeros(len(inside), dtype=np.int64)
-            left_out = Jackknife(design, one)
-            compared = same_group(one, len(inside)).astype(np.float64)
-            tau, without = left_out.without(agree[np.ix_(inside, inside)], compared)
-            low, high = ends(tau, left_out.spread(without))
-            rows.append(GroupTau(str(label), len(inside), len(np.unique(design.configuration)), tau, low, high))
-        return tuple(rows)
-
-    def _weak(self) -> Relations:
-        """The flattest runs against the rest."""
-        order = -signs(self.y).astype(np.float64)  # [i, j]: whether j has a higher target than i
-        n = len(self.y)
-        one = np.zeros(n, dtype=np.int64)
-        left_out, moved = Jackknife(self.design, one), Permutations(self.design, one, self.seed)
-        kept = ~left_out.member
-        of_line = order @ left_out.member.T  # each run against those of a line
-        inside = np.stack([flattest(x) for x in self.x])
-        total, findings, observed = order.sum(1), [], []
-        spreads: list[Spread | None] = []
-        for i, flat in enumerate(inside):
-            few = int(flat.sum())
-            if min(few, n - few) < FEWEST:
-                findings.append(self._finding(i, "weak", nan, None, 0))
-                spreads.append(None)
-                observed.append(0.0)
-                continue
-            without = []
-            for line, rest in enumerate(kept):
-                others = flattest(self.x[i][rest])
-                size = int(others.sum()) * int((~others).sum())
-                score = float((total - of_line[:, line])[rest][others].sum())
-                without.append(score / size if size else nan)
-            score = float(total[flat].sum())  # pairs of two flat runs cancel
-            spread = left_out.spread(np.array(without))
-            row = self._finding(i, "weak", score / (few * (n - few)), spread, few * (n - few))
-            best = np.argsort(np.argsort(self.y, kind="stable"), kind="stable") < few  # the lowest targets
-            row = replace(row, attainable=float(total[best].sum()) / (few * (n - few)), rows=nan)
-            inner, outer = float(self.y[flat].mean()), float(self.y[~flat].mean())
-            findings.append(replace(row, flattest=few, mean_flattest=inner, mean_rest=outer))
-            spreads.append(spread)
-            observed.append(score)
-        if not any(f.pairs for f in findings):
-            return Relations(findings, spreads, None)
-        scores = share_scores(inside, total)
-        return Relations(findings, spreads, self._test(observed, scores, moved, normal=False))
-
-
-def attainable(x: Floats, y: Floats, group: Ints) -> float:
-    """The largest tau of these values in any order, over pairs within groups: ties count zero."""
-    score, pairs = 0.0, 0
-    for one in np.unique(group):
-        a, b = (np.sort(v[group == one]) for v in (x, y))
-        score += float((signs(a) * signs(b)).sum())
-        pairs += len(a) * (len(a) - 1)
-    return score / pairs if pairs else 1.0
-
-
-def flattest(x: Floats) -> NDArray[np.bool_]:
-    """The flattest tenth of the runs, at least three; runs that are tied at the border are all inside."""
-    few = min(max(ceil(FLATTEST * len(x)), FEWEST), len(x))
-    inside: NDArray[np.bool_] = x <= np.partition(x, few - 1)[few - 1] if few else np.zeros(0, dtype=bool)
-    return inside
-
-
-def smallest_detectable_tau(test: PermutationTest, measure: int, pairs: int, level: float) -> float:
-    """The tau that is significant at a level with 80 % power; nan if none is.
-
-    tau has to exceed the critical value by its own spread, which shrinks with tau, times the quantile of the power.
-    """
-    from scipy.special import ndtri
-
-    if test.smallest_p[measure] > level or not pairs:
-        return nan
-    spread, critical = float(test.spread[measure]) / pairs, test.critical(measure, level) / pairs
-    if critical >= 1:
-        return nan
-    low, high = critical, 1.0
-    while high - low > 1e-4:  # critical + quantile * spread(tau) - tau falls with tau
-        tau = (low + high) / 2
-        low, high = (tau, high) if critical + float(ndtri(POWER)) * spread * shrunk(tau) > tau else (low, tau)
-    return high

@@ -18,6 +18,8 @@ from math import sqrt
 from scipy.special import stdtr, stdtrit
 
 CONFIDENCE = 0.95
+POWER = 0.8  # of what a study is said to be able to show (Cohen 1988)
+NORMAL = 1e6  # degrees of freedom with which Student's t is normal
 
 
 @dataclass(frozen=True)
