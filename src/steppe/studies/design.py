@@ -8,8 +8,9 @@ from statistics import fmean
 
 from ..core.floor import before
 from .cell import Cell
-from .statistics.comparisons import pairings, reference_of
-from .statistics.design import METHOD, OWN, contenders
+from .plan import Study
+from .statistics.comparisons import pairings, reference_of, values_of
+from .statistics.design import OWN, contenders
 from .table import Run, Table
 
 EXPECTED = 0.1  # test error of runs that are still to train
@@ -17,7 +18,9 @@ FEW = 3  # contenders that a sentence names
 PLANNED = "planned"  # a target that stands for all
 
 
-def design_words(planned: Sequence[Cell], stored: Table, rows: Mapping[str, int], tuned: Sequence[str]) -> list[str]:
+def design_words(
+    study: Study, planned: Sequence[Cell], stored: Table, rows: Mapping[str, int], tuned: Sequence[str]
+) -> list[str]:
     """What a reader of a plan should know; `rows` are numbers of test rows by data set."""
     errors = [run.targets["test_error"] for run in stored.runs if "test_error" in run.targets]
     words = [
@@ -31,7 +34,7 @@ def design_words(planned: Sequence[Cell], stored: Table, rows: Mapping[str, int]
             f"{' and '.join(levels)} are crossed: the fewest levels, {least} of {name}, limit what correlations show. "
             "`random` draws settings for each run"
         )
-    return [*words, *unpaired(planned, tuned)]
+    return [*words, *unpaired(study, planned, tuned)]
 
 
 def crossed(planned: Sequence[Cell], own: Sequence[str]) -> dict[str, int]:
@@ -53,13 +56,13 @@ def crossed(planned: Sequence[Cell], own: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def unpaired(planned: Sequence[Cell], tuned: Sequence[str]) -> list[str]:
+def unpaired(study: Study, planned: Sequence[Cell], tuned: Sequence[str]) -> list[str]:
     """The contenders of which no run has a partner, and in which settings they differ from the reference."""
     table = _table([cell for cell in planned if cell.stage != "sweep"])
-    if len(set(contenders(table))) < 2:
+    if len(set(values_of(table, study.compare))) < 2:
         return []
-    reference, _ = reference_of(table, METHOD)
-    alone = [paired for paired in pairings(table, METHOD, reference, tuned) if paired.unpaired]
+    reference, _ = reference_of(table, study.compare, study.reference)
+    alone = [paired for paired in pairings(table, study.compare, reference, tuned) if paired.unpaired]
     if not alone:
         return []
     few = ", ".join(p.contender for p in alone) if len(alone) <= FEW else f"{len(alone)} contenders"

@@ -79,7 +79,9 @@ def run(
     remote = getattr(engine, "remote", study.engine.name == "ray")
     check_study(study, planned, missing, also, trust=trust, remote=remote)
     if missing:
-        for text in unpaired(planned, tuned_settings(study)):
+        with invalid_values():
+            words = unpaired(study, planned, tuned_settings(study))
+        for text in words:
             announce(text)
     with ExitStack() as stack:
         stack.enter_context(claimed(study.folder))
@@ -145,6 +147,7 @@ def described(about: Mapping[str, Any], table: Table, folder: Path) -> tuple[Stu
     """The study and the cells that a note describes."""
     values: dict[str, Any] = {name: tuple(about.get(name) or ()) for name in ("measures", "targets", "groups")}
     values |= {name: str(about.get(name) or "") for name in TEXTS}
+    values |= {name: about[name] for name in ("compare", "reference") if name in about}
     rules = tuple(map(Rule.of, about.get("admission") or ()))
     study = Study(about.get("name") or folder.name, **values, admission=rules, out=str(folder))
     configs = {run.key: run.config for run in table.runs}
@@ -321,6 +324,8 @@ def _note(store: Store, study: Study, planned: Sequence[Cell], also: Sequence[st
         "measures": [*study.measures, *added],
         "targets": list(study.targets),
         "groups": list(study.groups),
+        **({"compare": study.compare} if study.compare != "method" else {}),
+        **({"reference": study.reference} if study.reference is not None else {}),
         "admission": [str(rule) for rule in study.admission],
         "show": study.show.words(),
         "tuned": tuned_settings(study),
