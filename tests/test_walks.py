@@ -104,7 +104,7 @@ def fresh(place: Path, words: Callable[[Path], list[str]]) -> Callable[[], None]
 
 
 def test_training_for_an_epoch(tmp_path: Path) -> None:
-    check_walk(fresh(tmp_path, lambda out: ["train", *arguments(SMALL), "--out", str(out)]), files=75, changes=1100)
+    check_walk(fresh(tmp_path, lambda out: ["train", *arguments(SMALL), "--out", str(out)]), files=70, changes=640)
 
 
 def test_study_of_two_cells_to_the_page(tmp_path: Path) -> None:
@@ -120,5 +120,5 @@ def test_study_of_two_cells_to_the_page(tmp_path: Path) -> None:
 def test_ensemble_of_two_members(tmp_path: Path) -> None:
     settings = SMALL | {"strategy": "sharpbalance", "members": 2, "epochs": 2}
     check_walk(
-        fresh(tmp_path, lambda out: ["ensemble", *arguments(settings), "--out", str(out)]), files=100, changes=28000
+        fresh(tmp_path, lambda out: ["ensemble", *arguments(settings), "--out", str(out)]), files=90, changes=3300
     )

@@ -22,7 +22,10 @@ def alone(tmp_path: Path) -> dict[str, str]:
         "import importlib.metadata as m\n"
         "import sys\n"
         "all_of = m.entry_points\n"
-        "m.entry_points = lambda **k: [] if str(k.get('group')).startswith('steppe.') else all_of(**k)\n"
+        "class Fewer:\n"
+        "    def select(self, **k):\n"
+        "        return [] if str(k.get('group')).startswith('steppe.') else all_of(**k)\n"
+        "m.entry_points = lambda **k: Fewer().select(**k) if k else Fewer()\n"
         "sys.modules['steppe_papers'] = None\n"  # an import raises ModuleNotFoundError
     )
     environment = {k: v for k, v in os.environ.items() if k not in ("STEPPE_PLUGINS", "PYTHONSAFEPATH")}

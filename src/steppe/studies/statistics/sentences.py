@@ -268,8 +268,8 @@ def of_rows(rows: Sequence[Finding | Comparison]) -> str:
     )
     outside = [name for name in outside if name not in inside]
     parts = [f"Intervals of {listed(inside)} hold the choice of test rows"] if inside else []
-    parts += (
-        [f"{'those' if inside else 'intervals'} of {listed(outside)} do not: no rows are stored"] if outside else []
-    )
+    if outside:
+        which = "those of {} do not" if inside else "intervals of {} do not hold the choice of test rows"
+        parts.append(f"{which.format(listed(outside))}: no rows are stored")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}." if text else ""
