@@ -218,7 +218,7 @@ def report(which: Which, page: Page) -> Output:
         renote(study_of(which))
     study, cells, results = study_and_results(which)
     with Store.reading(study.store) as store:
-        result = result_of(study, cells, store)
+        result = result_of(study, cells, store, results)
     if page.export is not None:
         place = export_table(Pool.of(study, cells, results).planned, page.export)
         export_findings(result.findings, place.with_name(f"{place.stem}_findings{place.suffix}"))
