@@ -61,6 +61,11 @@ def input_curvatures(objective: Objective, power: Power = 2, draws: int = 10, se
 
 
 @register(
+    "input_trace", kind="unbiased", cost="1 gradient and 10 products", label="trace of the input Hessian",
+    does="the mean over rows of tr H, H the Hessian of a row's loss in its input",
+    args=(1,),
+)  # fmt: skip
+@register(
     "input_curvature", kind="unbiased", cost="1 gradient and 10 products", paper="Garg and Roy 2023",
     label="input curvature", does="the mean over rows of tr H^2, H the Hessian of a row's loss in its input",
 )  # fmt: skip
@@ -98,14 +103,6 @@ class InputCurvature(Measure):
 
     def running(self, objective: Objective, seed: int = 0) -> Iterator[Estimate]:
         yield from mean_over_rows(objective, _by_batch(objective, self, seed))
-
-
-@register(
-    "input_trace", kind="unbiased", cost="1 gradient and 10 products", label="trace of the input Hessian",
-    does="the mean over rows of tr H, H the Hessian of a row's loss in its input",
-)  # fmt: skip
-def input_trace() -> InputCurvature:
-    return InputCurvature(1)
 
 
 @register(
