@@ -32,7 +32,7 @@ from . import comparisons, sentences
 from .comparisons import Comparison, concluded, contest, within
 from .design import METHOD, design_of
 from .kendall import Floats
-from .permutation import FIRST
+from .permutation import BATCH, FIRST
 from .predictions import HYPOTHESES, LEVEL, RELEVANT, Finding, Verdict
 from .relations import Relations, relations, smallest_detectable_tau
 
@@ -168,7 +168,7 @@ def findings(
         values += [c.p for c, _ in pairs] + [within(c, spread) for c, spread in pairs]
         return holm(np.where(able, values, np.nan))
 
-    times = draws
+    times = max(draws, BATCH)  # what a test draws at least
     while True:
         rejected, kept = corrected(2) <= LEVEL, ~(corrected(0) <= LEVEL)
         unsettled = {id(r) for (r, _), yes, no in zip(tested, rejected, kept, strict=False) if not (yes or no)}
