@@ -328,7 +328,7 @@ def _comparison(
         spread, rows = replace(spread, more=[*spread.more, part]), sqrt(part.variance)
     half = spread.half(1 - CONFIDENCE) if spread is not None else nan
     chance = float(better.mean() + 1) / 2
-    low, high = share_interval(chance, shares_of_wins, configurations if configurations > 1 else pairs)
+    low, high = share_interval(chance, shares_of_wins, configurations if configurations > 1 else pairs, pairs)
     wins, losses, ties = (int((better == side).sum()) for side in (1, -1, 0))
     return Comparison(
         *names, difference, difference - half, difference + half, float(values[ours].mean()),

@@ -148,7 +148,8 @@ def findings(
     """
     measures = list(table.measures if measures is None else measures)
     targets = list(table.targets if targets is None else targets)
-    related = list(relations(table, measures, targets, seed))
+    design = design_of(table)
+    related = list(relations(table, measures, targets, seed, design))
     contested = contest(table if compared is None else compared, targets, tuned, compare, reference)
     for relation in related:
         relation.draw(draws)
@@ -202,7 +203,7 @@ def findings(
         how = {"rejected": bool(rejected[at]), "equal": bool(rejected[same])}
         c = concluded(c, spread, **how, tests=tests, level=level)
         rivals.append(replace(c, sentence=sentences.of_comparison(c)))
-    pool = len(table), len(np.unique(design_of(table).configuration))
+    pool = len(table), len(np.unique(design.configuration))
     return Findings(
         *pool,
         tests,

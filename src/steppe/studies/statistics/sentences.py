@@ -94,7 +94,7 @@ def _left_of(f: Finding) -> str:
     """What is left of a relation within the levels of factors, and given the training loss."""
     parts = [(f"within {plural(w.setting)}", w) for w in f.confounding.within if isfinite(w.low)]
     parts += [("given the training loss", f.confounding.given_loss)] if f.confounding.given_loss else []
-    each = [f"{where} {tau_words(w.tau)} ({tau_words(w.low)} to {tau_words(w.high)})" for where, w in parts]
+    each = [f"{tau_words(w.tau)} {where} ({tau_words(w.low)} to {tau_words(w.high)})" for where, w in parts]
     return f" tau is {listed(each)}." if each else ""
 
 
@@ -209,7 +209,8 @@ def _needed(c: Comparison) -> str:
     if not c.levels:
         return ""
     if not c.needed:
-        return f"; more {plural(c.sample)} alone would not show {bound_words(c)}"
+        rows = ": it takes more test rows" if c.rows > c.error / 2 else ""
+        return f"; more {plural(c.sample)} alone would not show {bound_words(c)}{rows}"
     if c.needed == c.levels:
         return ""
     runs = round(c.runs * (c.needed / c.levels - 1))
@@ -267,9 +268,9 @@ def of_rows(rows: Sequence[Finding | Comparison]) -> str:
         for known in (True, False)
     )
     outside = [name for name in outside if name not in inside]
-    parts = [f"Intervals of {listed(inside)} hold the choice of test rows"] if inside else []
-    if outside:
-        which = "those of {} do not" if inside else "intervals of {} do not hold the choice of test rows"
-        parts.append(f"{which.format(listed(outside))}: no rows are stored")
-    text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+    if not outside:
+        return f"Intervals of {listed(inside)} hold the choice of test rows." if inside else ""
+    if not inside:
+        return f"Intervals of {listed(outside)} do not hold the choice of test rows: none are stored."
+    both = f"Intervals of {listed(inside)} hold the choice of test rows; those of {listed(outside)} do not"
+    return f"{both}: none are stored."
